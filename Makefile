@@ -1,0 +1,41 @@
+# `make venv` needs Python 3.11 or newer and nothing else; PYTHON=… picks another interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: venv up demo test check lock clean
+
+venv: .venv/installed
+
+# Everything comes from the lock, hashes checked; the project itself is built with the locked backend.
+.venv/installed: requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Perennial needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "This Python cannot make a virtual environment (on Debian: apt install python3-venv)"; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+up: venv
+	$(BIN)/perennial up
+
+demo: venv
+	$(BIN)/python -m demo
+
+test: venv check
+	$(BIN)/python -m pytest
+
+# What needs no server: format, lint, types, and who may import whom.
+check: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+lock: venv
+	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev pyproject.toml -o requirements-dev.lock
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,85 @@
+"""`/v1/keys`: who may do what."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.api.problems import Problem, documented
+from service.api.schemas import Items, Name, Timestamp
+from service.api.services import Admin, Shared
+from service.store import keys
+
+router = APIRouter(prefix="/v1/keys", tags=["keys"])
+
+
+class KeyRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: Name
+    scopes: Annotated[list[Literal["ingest", "read", "label", "admin"]], Field(min_length=1, max_length=4)]
+    streams: Annotated[list[Name], Field(min_length=1, max_length=1000)] | None = Field(
+        None, description="Limits the key to these streams; others answer 404"
+    )
+
+
+class KeyInfo(BaseModel):
+    id: int
+    name: str
+    scopes: list[str]
+    streams: list[str] | None
+    created_at: Timestamp
+    revoked_at: Timestamp | None
+
+
+class NewKey(KeyInfo):
+    key: str = Field(description="The key itself. Shown this once; only its hash is stored.")
+
+
+@router.post("", status_code=201, responses=documented("invalid-request", "name-taken"))
+async def make_key(request: KeyRequest, admin: Admin, shared: Shared) -> NewKey:
+    """Makes a key and shows it this once."""
+    _unlimited(admin)
+    key, secret = await shared.run(
+        keys.make, name=request.name, scopes=sorted(set(request.scopes)), streams=request.streams
+    )
+    return NewKey(**_info(key).model_dump(), key=secret)
+
+
+@router.get("", responses=documented("invalid-request"))
+async def list_keys(
+    admin: Admin,
+    shared: Shared,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[int | None, Query(description="id of the last key of the page before")] = None,
+) -> Items[KeyInfo]:
+    """Lists the keys, revoked ones too, newest first. Never the keys themselves."""
+    _unlimited(admin)
+    return Items(items=[_info(key) for key in await shared.run(keys.page, limit=limit, before=before)])
+
+
+@router.delete("/{key}", status_code=204, responses=documented("invalid-request", "not-found"))
+async def revoke_key(key: int, admin: Admin, shared: Shared) -> Response:
+    """Revokes a key, at once and for ever."""
+    _unlimited(admin)
+    if not 0 < key < 2**63 or not await shared.run(keys.revoke, key):
+        raise Problem("not-found", "There is no key with this id; GET /v1/keys lists them.")
+    shared.keys.clear()
+    return Response(status_code=204)
+
+
+def _unlimited(admin: keys.Key) -> None:
+    """A key limited to some streams must not make one that is not."""
+    if admin.streams is not None:
+        raise Problem("forbidden", "Only an admin key that is not limited to streams may manage keys.")
+
+
+def _info(key: keys.Key) -> KeyInfo:
+    return KeyInfo(
+        id=key.id,
+        name=key.name,
+        scopes=sorted(key.scopes),
+        streams=None if key.streams is None else sorted(key.streams),
+        created_at=key.created_at,
+        revoked_at=key.revoked_at,
+    )

@@ -1,0 +1,122 @@
+"""Errors as `application/problem+json` (RFC 9457): a stable type, what went wrong, what to do. Never anybody's data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from service.log import LogUnavailable
+from service.store.database import DatabaseUnavailable
+from service.store.keys import NameTaken
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class ProblemDetails(BaseModel):
+    """RFC 9457. `type` is stable; some problems have more members than these."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(examples=["urn:perennial:problem:invalid-request"])
+    title: str = Field(examples=["The request is not valid"])
+    status: int = Field(examples=[422])
+    detail: str = Field(examples=["body.mechanism.base: Input should be greater than 0"])
+
+
+# slug: (status, title)
+_PROBLEMS = {
+    "unauthenticated": (401, "No valid key"),
+    "forbidden": (403, "The key may not do this"),
+    "not-found": (404, "There is no such thing, or this key may not see it"),
+    "method-not-allowed": (405, "This method is not for this address"),
+    "not-acceptable": (406, "None of the accepted formats is served here"),
+    "name-taken": (409, "The name was used before"),
+    "budget-exceeded": (409, "The stream's budget can't hold this"),
+    "idempotency-conflict": (422, "The Idempotency-Key came with another body before"),
+    "idempotency-running": (409, "The first request with this Idempotency-Key still runs"),
+    "too-large": (413, "The request is too large"),
+    "unsupported-media-type": (415, "This format is not read here"),
+    "invalid-request": (422, "The request is not valid"),
+    "invalid-records": (422, "The batch was refused whole"),
+    "backlog-full": (429, "Too much waits to be numbered"),
+    "internal-error": (500, "Something went wrong here"),
+    "log-unavailable": (503, "The log is away"),
+    "database-unavailable": (503, "The database is away"),
+    "stopping": (503, "This server is stopping"),
+}
+
+
+class Problem(Exception):
+    """Raised anywhere below a route; becomes the answer."""
+
+    def __init__(self, slug: str, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any) -> None:
+        super().__init__(slug)
+        self.slug, self.detail, self.headers, self.members = slug, detail, dict(headers or {}), members
+
+    def response(self) -> Response:
+        status, title = _PROBLEMS[self.slug]
+        body = {"type": f"urn:perennial:problem:{self.slug}", "title": title, "status": status, "detail": self.detail}
+        return Response(orjson.dumps(body | self.members), status, self.headers, media_type=MEDIA_TYPE)
+
+
+def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
+    """The answers of a route for OpenAPI."""
+    answers: dict[int | str, dict[str, Any]] = {}
+    for slug in ("unauthenticated", "forbidden", "database-unavailable", *slugs):
+        status, title = _PROBLEMS[slug]
+        known = answers.get(status, {}).get("description")
+        answers[status] = {
+            "description": f"{known}; or: {title}" if known and title not in known else title,
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
+        }
+    return answers
+
+
+def install(app: FastAPI) -> None:
+    """Every error leaves the service as a problem."""
+
+    @app.exception_handler(Problem)
+    def problem(_: Request, error: Problem) -> Response:
+        return error.response()
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(_: Request, error: RequestValidationError) -> Response:
+        # Pydantic would repeat the input; the place and the reason are enough.
+        errors = [
+            {"field": ".".join(str(part) for part in each["loc"]), "reason": each["msg"]} for each in error.errors()
+        ]
+        detail = "; ".join(f"{each['field']}: {each['reason']}" for each in errors[:5])
+        return Problem("invalid-request", detail, errors=errors[:100]).response()
+
+    @app.exception_handler(HTTPException)
+    def http(_: Request, error: HTTPException) -> Response:
+        slug = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "invalid-request")
+        detail = {
+            404: "There is nothing at this address; the OpenAPI document is at /openapi.json.",
+            405: "See /openapi.json for what this address answers to.",
+        }.get(error.status_code, "The request could not be read.")
+        return Problem(slug, detail, headers=error.headers).response()
+
+    @app.exception_handler(NameTaken)
+    def name_taken(_: Request, __: NameTaken) -> Response:
+        return Problem("name-taken", "Choose another name; names are never used again.").response()
+
+    @app.exception_handler(LogUnavailable)
+    def log_unavailable(_: Request, error: LogUnavailable) -> Response:
+        return Problem(
+            "log-unavailable",
+            f"{error}. Nothing was promised; send it again with the same Idempotency-Key.",
+            headers={"Retry-After": "1"},
+        ).response()
+
+    @app.exception_handler(DatabaseUnavailable)
+    def database_unavailable(_: Request, __: DatabaseUnavailable) -> Response:
+        return Problem("database-unavailable", "Try again later.", headers={"Retry-After": "1"}).response()
+
+    @app.exception_handler(Exception)
+    def unexpected(_: Request, __: Exception) -> Response:
+        return Problem("internal-error", "It was logged; nothing about it is repeated here.").response()

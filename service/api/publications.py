@@ -1,0 +1,165 @@
+"""`/v1/publications` and `/v1/plan`: what is published, from which stream, and what it costs."""
+
+from typing import Annotated, Any, NoReturn
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
+
+from service.api.problems import Problem, documented
+from service.api.schemas import Items, Name, Timestamp
+from service.api.services import Admin, Reader, Shared, publication_or_404, stream_or_404
+from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
+from service.mechanisms.scheduled import Scheduled, build
+from service.privacy import account
+from service.store import ledger, publications, streams
+
+router = APIRouter(prefix="/v1", tags=["publications"])
+
+
+class PublicationRequest(PublicationConfiguration):
+    name: Name
+    stream: Name
+    start: int | None = Field(
+        None, ge=0, lt=2**62, strict=True, description="First record it may read; default: the first not yet numbered"
+    )
+
+
+class PublicationInfo(BaseModel):
+    name: str
+    stream: str
+    start: int
+    mechanism: dict[str, Any]
+    learner: dict[str, Any]
+    privacy: dict[str, Any]
+    plan: dict[str, Any] = Field(description="As POST /v1/plan answers")
+    state: str = Field(description="`running`, `stopped` or `halted`")
+    reason: str | None = Field(description="Why it halted")
+    latest: int | None = Field(description="The newest version with role `model`")
+    created_at: Timestamp
+
+
+@router.post("/plan", responses=documented("invalid-request", "not-found"))
+async def make_plan(request: PublicationRequest, key: Reader, shared: Shared) -> dict[str, Any]:
+    """What a publication would cost and how noisy each release would be. Nothing is reserved."""
+
+    def look(connection: Connection) -> dict[str, Any]:
+        return _build(stream_or_404(connection, key, request.stream), request).plan()
+
+    return await shared.run(look)
+
+
+@router.post("/publications", status_code=201, responses=documented("invalid-request", "not-found", "budget-exceeded"))
+async def make_publication(
+    request: PublicationRequest, admin: Admin, shared: Shared, response: Response
+) -> PublicationInfo:
+    """Starts a publication and reserves its whole lifetime cost on every record it may ever read."""
+
+    def make(connection: Connection) -> PublicationInfo:
+        stream = streams.lock(connection, stream_or_404(connection, admin, request.stream).id)
+        mechanism = _build(stream, request)
+        start = stream.records if request.start is None else request.start
+        if start < stream.records and start < (kept := streams.kept_from(connection, stream.id)):
+            raise Problem(
+                "invalid-request",
+                f"Records before {kept} are no longer kept; start there or later.",
+                errors=[{"field": "body.start", "reason": f"must be at least {kept}"}],
+            )
+        _check_budget(connection, stream, request, start)
+        return _info(
+            publications.create(
+                connection,
+                name=request.name,
+                stream=stream.id,
+                start=start,
+                configuration=request.model_dump(mode="json", include=set(PublicationConfiguration.model_fields)),
+                plan=mechanism.plan(),
+                kind=mechanism.kind,
+                epsilon=request.privacy.epsilon,
+                delta=request.privacy.delta,
+                due=start + mechanism.next_time(0),
+            )
+        )
+
+    info = await shared.run(make)
+    response.headers["Location"] = f"/v1/publications/{request.name}"
+    return info
+
+
+@router.get("/publications", responses=documented("invalid-request"))
+async def list_publications(
+    key: Reader,
+    shared: Shared,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[str | None, Query(description="name of the last publication of the page before")] = None,
+) -> Items[PublicationInfo]:
+    """Lists the publications this key may see, newest first."""
+    found = await shared.run(publications.page, limit=limit, before=before, only=key.streams)
+    return Items(items=[_info(each) for each in found])
+
+
+@router.get("/publications/{publication}", responses=documented("not-found"))
+async def get_publication(publication: str, key: Reader, shared: Shared) -> PublicationInfo:
+    """One publication: its configuration, plan and state."""
+    return _info(await shared.run(publication_or_404, key, publication))
+
+
+@router.delete("/publications/{publication}", responses=documented("not-found"))
+async def stop_publication(publication: str, admin: Admin, shared: Shared) -> PublicationInfo:
+    """Stops it for ever. Its releases stay; what is spent stays spent, the rest of its reservation is given back."""
+
+    def stop(connection: Connection) -> PublicationInfo:
+        found = publication_or_404(connection, admin, publication)
+        streams.lock(connection, found.stream_id)  # no fit is published between the decision and its record
+        publications.end(connection, found.id, state="stopped")
+        return _info(publications.get(connection, found.id))
+
+    return await shared.run(stop)
+
+
+def _build(stream: streams.Stream, request: PublicationRequest) -> Scheduled:
+    if request.privacy.delta > 0 and stream.delta == 0:
+        _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
+    try:
+        return build(StreamSchema.model_validate(stream.schema), request)
+    except Refused as refused:
+        _refuse(refused.path, refused.message)
+
+
+def _refuse(path: str, reason: str) -> NoReturn:
+    raise Problem("invalid-request", f"{path}: {reason}", errors=[{"field": f"body.{path}", "reason": reason}])
+
+
+def _check_budget(connection: Connection, stream: streams.Stream, request: PublicationRequest, start: int) -> None:
+    """That every record it may read, now or ever, can hold its cap beside all that is reserved already."""
+    asked = account.Loss.of(request.privacy.epsilon, request.privacy.delta)
+    budget = account.Loss.of(stream.epsilon, stream.delta)
+    ranges = account.add_up(ledger.accounts(connection, stream.id))
+    read = [each for each in ranges if each.end is None or each.end > start]
+    over = [each for each in read if not (each.reserved + asked).within(budget)]
+    if over:
+        record = max(over, key=lambda each: (each.reserved.epsilon, each.reserved.delta))
+        spent, reserved = record.spent.shown(), record.reserved.shown()
+        left = record.reserved.left_of(budget).shown_down()
+        raise Problem(
+            "budget-exceeded",
+            f"On record {max(record.start, start)} epsilon {reserved['epsilon']} and delta {reserved['delta']} are reserved "
+            f"of {float(stream.epsilon)} and {float(stream.delta)}; this asks for {float(request.privacy.epsilon)} and "
+            f"{float(request.privacy.delta)}. Ask for at most what is left, stop a publication, or start later.",
+            record=max(record.start, start),
+            budget=budget.shown(),
+            spent=spent,
+            reserved=reserved,
+            asked=asked.shown(),
+            left=left,
+        )
+
+
+def _info(publication: publications.Publication) -> PublicationInfo:
+    return PublicationInfo(
+        **publication.configuration,
+        **{
+            name: getattr(publication, name)
+            for name in ("name", "stream", "start", "plan", "state", "reason", "latest", "created_at")
+        },
+    )

@@ -1,0 +1,181 @@
+"""`/v1/streams/{stream}/records`: the way in. Answers when the batch is on disk."""
+
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
+
+from service.api import batches
+from service.api.bodies import read_body, refusal
+from service.api.problems import Problem, documented
+from service.api.schemas import Range
+from service.api.services import Admin, Ingester, Services, Shared, no_stream, stream_or_404, visible
+from service.log import BacklogFull, IdempotencyConflict
+from service.store import streams
+from service.store.segment_files import pack
+
+router = APIRouter(prefix="/v1/streams/{stream}", tags=["records"])
+
+PARSE_INLINE_BYTES = 256 * 1024  # below this a thread costs more than the parsing
+
+
+class Accepted(BaseModel):
+    """The batch is on disk. Its records are numbered soon; `entries/{entry}` tells when and how."""
+
+    accepted: int = Field(description="How many records")
+    entry: str = Field(description="The batch's id in the log")
+
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "x": {
+                            "type": "array",
+                            "items": {"type": "array", "items": {"type": "number"}},
+                            "description": "One row of features per record; absent on categorical streams",
+                        },
+                        "y": {
+                            "type": "array",
+                            "items": {"type": "number"},
+                            "description": "One label, number or category per record; absent on unlabelled streams",
+                        },
+                    },
+                    "additionalProperties": False,
+                    "example": {"x": [[0.1, -1.2], [0.4, 0.3]], "y": [0, 1]},
+                }
+            }
+        },
+    }
+}
+
+
+@router.post(
+    "/records",
+    status_code=202,
+    openapi_extra=_BODY,
+    responses=documented(
+        "not-found",
+        "too-large",
+        "unsupported-media-type",
+        "invalid-records",
+        "idempotency-conflict",
+        "idempotency-running",
+        "backlog-full",
+        "log-unavailable",
+    ),
+)
+async def post_records(
+    stream: str,
+    request: Request,
+    key: Ingester,
+    shared: Shared,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=255,
+            description="Repeating a request with the same key and body, within 24 hours, gives the first answer again",
+        ),
+    ] = None,
+) -> Accepted:
+    """Appends a batch to the stream, whole or not at all."""
+    found = await shared.schema(stream) if visible(key, stream) else None
+    if found is None:
+        raise no_stream()
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise Problem("unsupported-media-type", "Send application/json.", headers={"Accept-Post": "application/json"})
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Problem("unsupported-media-type", "Send the body without Content-Encoding.")
+    scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
+    async with _only_one(shared, f"{found.log}:{scope}" if scope else None):
+        body = await read_body(request, shared.settings.max_body_bytes)
+        try:
+            if len(body) <= PARSE_INLINE_BYTES:
+                columns = batches.read_json(body, found.schema)
+            else:
+                columns = await run_in_threadpool(batches.read_json, body, found.schema)
+        except batches.InvalidRecords as refused:
+            raise refusal(refused) from None
+        records = len(next(iter(columns.values())))
+        if records > shared.settings.max_batch_records:
+            raise Problem("too-large", f"A batch holds at most {shared.settings.max_batch_records} records; split it.")
+        try:
+            appended = await shared.appender.append(
+                found.log,
+                pack(columns),
+                records,
+                idempotency=(scope, hashlib.sha256(body).hexdigest()) if scope else None,
+            )
+        except BacklogFull:
+            raise Problem(
+                "backlog-full", "Send it again later; nothing was stored.", headers={"Retry-After": "1"}
+            ) from None
+        except IdempotencyConflict:
+            raise Problem(
+                "idempotency-conflict", "Use a new Idempotency-Key for a new body; nothing was stored."
+            ) from None
+    return Accepted(accepted=appended.records, entry=appended.entry)
+
+
+@router.get("/entries/{entry}", responses=documented("not-found"))
+async def get_entry(stream: str, entry: str, key: Ingester, shared: Shared) -> Range:
+    """The numbers of a batch's records, once they are numbered."""
+
+    def look(connection: Connection) -> Range:
+        found = streams.find_entry(connection, stream_or_404(connection, key, stream).id, entry)
+        if found is None:
+            raise Problem("not-found", "This entry is not numbered yet, or there is none; ask again shortly.")
+        return Range(start=found[0], end=found[1])
+
+    return await shared.run(look)
+
+
+@router.delete("/records", status_code=202, responses=documented("invalid-request", "not-found"))
+async def erase_records(
+    stream: str,
+    admin: Admin,
+    shared: Shared,
+    start: Annotated[int, Query(ge=0, lt=2**63)],
+    end: Annotated[int, Query(ge=1, lt=2**63)],
+) -> Range:
+    """Erases records [start, end): nothing for every later fit, and their bytes are deleted. They stay charged."""
+
+    def erase(connection: Connection) -> Range:
+        found = streams.lock(connection, stream_or_404(connection, admin, stream).id)
+        if not start < end <= found.records:
+            raise Problem(
+                "invalid-request", f"Give start < end within the records numbered so far, [0, {found.records})."
+            )
+        streams.erase(connection, found.id, start, end)
+        return Range(start=start, end=end)
+
+    return await shared.run(erase)
+
+
+@contextlib.asynccontextmanager
+async def _only_one(shared: Services, request: str | None) -> AsyncIterator[None]:
+    """Refuses a second request with the same Idempotency-Key while the first one runs in this process.
+
+    It only spares work: what keeps a batch from being stored twice is the log's own step, whichever process asks it.
+    """
+    if request is None:
+        yield
+        return
+    if request in shared.running:
+        raise Problem("idempotency-running", "Wait for the first request's answer, or repeat it later.")
+    shared.running.add(request)
+    try:
+        yield
+    finally:
+        shared.running.discard(request)

@@ -1,0 +1,237 @@
+"""`/v1/publications/{publication}/releases` and `/predict`: the way out. Only what is committed is served."""
+
+import asyncio
+import re
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
+
+from service.api import batches
+from service.api.problems import Problem, documented
+from service.api.bodies import read_body, refusal
+from service.api.schemas import Items, Release, ReleaseInfo, as_json
+from service.api.services import Reader, Services, Shared, publication_or_404
+from service.mechanisms.scheduled import predict
+from service.store import ledger, releases
+from service.store.keys import Key
+
+router = APIRouter(prefix="/v1/publications/{publication}", tags=["releases"])
+
+JSON = "application/json"
+MOST_WAIT_SECONDS = 60
+Version = Annotated[int, Path(ge=1, lt=2**31)]
+
+
+class Prediction(BaseModel):
+    version: int
+    labels: list[int]
+    scores: list[list[float]] = Field(description="One row per record: the probability of each class")
+
+
+@router.get("/releases", responses=documented("invalid-request", "not-found"))
+async def list_releases(
+    publication: str,
+    key: Reader,
+    shared: Shared,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[
+        int | None, Query(ge=1, lt=2**31, description="version of the last release of the page before")
+    ] = None,
+) -> Items[ReleaseInfo]:
+    """Lists every version, newest first, without the parameters' values."""
+
+    def look(connection: Connection) -> list[dict[str, Any]]:
+        found = publication_or_404(connection, key, publication)
+        page = releases.page(connection, found.id, limit=limit, before=before)
+        return [_shown(publication, each, values=False) for each in page]
+
+    return as_json({"items": await shared.run(look)})  # type: ignore[return-value]
+
+
+_NOT_MODIFIED = {304: {"description": "Still the version of If-None-Match"}}
+_Tag = Annotated[str | None, Header(description="ETag of the version you have")]
+
+
+@router.get(
+    "/releases/latest", response_model=Release, responses=_NOT_MODIFIED | documented("not-found", "not-acceptable")
+)
+async def get_latest_release(
+    publication: str,
+    request: Request,
+    key: Reader,
+    shared: Shared,
+    if_none_match: _Tag = None,
+    prefer: Annotated[str | None, Header(description="`wait=N`: wait up to N ≤ 60 seconds for a newer version")] = None,
+) -> Response:
+    """The newest model. With `Prefer: wait=N` it waits for one newer than If-None-Match's, else than the current one."""
+    _acceptable(request)
+    found = await shared.run(publication_or_404, key, publication)
+    wait = _wait_seconds(prefer)
+    if wait is None:
+        version = found.latest
+    else:
+        version = await _newer(shared, publication, found.id, _known_version(if_none_match), found.latest, wait)
+    applied = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
+    if version is None:
+        raise Problem(
+            "not-found",
+            "Nothing is published yet; the plan tells when the first release is due. Wait with `Prefer: wait=60`.",
+            headers=applied,
+        )
+    location = f"/v1/publications/{publication}/releases/{version}"
+    return await _answer(
+        shared, publication, found.id, version, if_none_match, applied | {"Content-Location": location}
+    )
+
+
+@router.get(
+    "/releases/{version}",
+    response_model=Release,
+    responses=_NOT_MODIFIED | documented("invalid-request", "not-found", "not-acceptable"),
+)
+async def get_release(
+    publication: str, version: Version, request: Request, key: Reader, shared: Shared, if_none_match: _Tag = None
+) -> Response:
+    """One version. It never changes."""
+    _acceptable(request)
+    found = await shared.run(publication_or_404, key, publication)
+    return await _answer(
+        shared, publication, found.id, version, if_none_match, {"Cache-Control": "private, max-age=31536000, immutable"}
+    )
+
+
+@router.post(
+    "/predict",
+    responses=documented("not-found", "too-large", "invalid-records"),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                JSON: {
+                    "schema": {
+                        "type": "object",
+                        "required": ["x"],
+                        "properties": {"x": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}},
+                        "additionalProperties": False,
+                        "example": {"x": [[0.1, -1.2]]},
+                    }
+                }
+            },
+        }
+    },
+)
+async def predict_labels(
+    publication: str,
+    request: Request,
+    key: Reader,
+    shared: Shared,
+    version: Annotated[int | None, Query(ge=1, lt=2**31, description="default: the latest")] = None,
+) -> Prediction:
+    """Labels and class probabilities by a released model. Nothing of the request is kept."""
+    body = await read_body(request, shared.settings.max_body_bytes)
+
+    def compute(connection: Connection, key: Key) -> dict[str, Any]:
+        found = publication_or_404(connection, key, publication)
+        release = releases.find(connection, found.id, version or found.latest or 0)
+        if release is None:
+            raise _no_release()
+        x = batches.read_features(body, release.model["features"])
+        labels, scores = predict(release.model, release.parameters, x)
+        return {"version": release.version, "labels": labels.tolist(), "scores": scores}
+
+    try:
+        return as_json(await shared.run(compute, key))  # type: ignore[return-value]
+    except batches.InvalidRecords as refused:
+        raise refusal(refused) from None
+
+
+async def _answer(
+    shared: Services, publication: str, identity: int, version: int, if_none_match: str | None, headers: dict[str, str]
+) -> Response:
+    headers = headers | {"ETag": _tag(version), "Vary": "Accept"}
+    if if_none_match and (if_none_match.strip() == "*" or _tag(version) in _tags(if_none_match)):
+        return Response(status_code=304, headers=headers)
+    body = shared.rendered.get((identity, version))
+    if body is None:
+        release = await shared.run(releases.find, identity, version)
+        if release is None:
+            raise _no_release()
+        answer = as_json(_shown(publication, release, values=True))
+        body = bytes(answer.body)
+        shared.rendered.put((identity, version), body)
+    return Response(body, headers=headers, media_type=JSON)
+
+
+async def _newer(
+    shared: Services, publication: str, identity: int, known: int | None, current: int | None, wait: int
+) -> int | None:
+    """The latest version as soon as it is newer than `known` (else than `current`), or whatever it is after the wait."""
+    newer_than = (known if known is not None else current) or 0
+    deadline = asyncio.get_running_loop().time() + wait
+    async with shared.notifier.waiting(publication) as changed:
+        while True:
+            changed.clear()
+            latest = await shared.run(releases.latest_version, identity)
+            left = deadline - asyncio.get_running_loop().time()
+            if (latest or 0) > newer_than or left <= 0 or shared.stopping.is_set():
+                return latest
+            # Looks again now and then: a notification can be lost while the database is away.
+            await shared.notifier.wait(changed, min(left, 5.0))
+
+
+def _shown(publication: str, release: releases.Release, *, values: bool) -> dict[str, Any]:
+    parameters: dict[str, Any] = {"shape": list(release.parameters.shape)}
+    if values:
+        parameters["values"] = np.ascontiguousarray(release.parameters)
+    return {
+        "publication": publication,
+        "version": release.version,
+        "time": release.time,
+        "role": release.role,
+        "window": _range(release.window),
+        "fit": _range(release.fit),
+        "parent": release.parent,
+        "parameters": parameters,
+        "model": release.model,
+        "noise": release.noise,
+        "charge": release.charge,
+        "published_at": ledger.timestamp(release.published_at),
+    }
+
+
+def _range(bounds: tuple[int, int]) -> dict[str, int]:
+    return {"start": bounds[0], "end": bounds[1]}
+
+
+def _tag(version: int) -> str:
+    """Strong, and per representation: `1` is raised when the same version is written with other bytes."""
+    return f'"{version}.json.1"'
+
+
+def _tags(header: str) -> list[str]:
+    return [tag.strip().removeprefix("W/") for tag in header.split(",")]
+
+
+def _known_version(header: str | None) -> int | None:
+    """The newest version among the tags that a client has."""
+    versions = [int(match[1]) for tag in _tags(header or "") if (match := re.fullmatch(r'"(\d{1,9})\.[^"]*"', tag))]
+    return max(versions, default=None)
+
+
+def _wait_seconds(prefer: str | None) -> int | None:
+    match = re.search(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9})", prefer or "", re.IGNORECASE)
+    return min(int(match[1]), MOST_WAIT_SECONDS) if match else None
+
+
+def _acceptable(request: Request) -> None:
+    accept = request.headers.get("accept", "*/*").lower()
+    kinds = [kind.partition(";")[0].strip() for kind in accept.split(",")]
+    if not {JSON, "application/*", "*/*", ""} & set(kinds):
+        raise Problem("not-acceptable", f"Releases are served as {JSON}.", headers={"Vary": "Accept"})
+
+
+def _no_release() -> Problem:
+    return Problem("not-found", "There is no such version; GET …/releases lists them.")

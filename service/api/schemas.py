@@ -1,0 +1,110 @@
+"""Shapes that several routes answer with, and how they are written as JSON."""
+
+from datetime import datetime
+from typing import Annotated, Any, Generic, TypeVar
+
+import orjson
+from fastapi import Response
+from pydantic import BaseModel, Field, PlainSerializer, StringConstraints
+
+from service.store.ledger import timestamp
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+Timestamp = Annotated[datetime, PlainSerializer(timestamp, return_type=str)]
+
+Item = TypeVar("Item")
+
+
+class Items(BaseModel, Generic[Item]):
+    """A page of a list, newest first; ask for the next one with `before`."""
+
+    items: list[Item]
+
+
+class Range(BaseModel):
+    """Records [start, end), by absolute number."""
+
+    start: int
+    end: int
+
+
+class Loss(BaseModel):
+    """(ε, δ), rounded up."""
+
+    epsilon: float
+    delta: float
+
+
+class LedgerRange(BaseModel):
+    """What every record of [start, end) has spent. `declassified`: it is no longer protected."""
+
+    start: int
+    end: int
+    epsilon: float
+    delta: float
+    declassified: bool
+
+
+class Ledger(BaseModel):
+    """`spent` and `reserved` are the worst record's; the ranges cover [0, records)."""
+
+    budget: Loss
+    reserved: Loss
+    spent: Loss
+    ranges: list[LedgerRange]
+
+
+class Charge(BaseModel):
+    """One fit's price for every record of [start, end). Pure: `rho` is null; Gaussian: `epsilon` and `delta` are.
+
+    `hash` is SHA-256 over the RFC 8785 JSON of the other members; `previous_hash` is the hash of the charge before.
+    """
+
+    id: int
+    start: int
+    end: int
+    publication: str
+    version: int | None
+    epsilon: float | None
+    delta: float | None
+    rho: float | None
+    charged_at: str
+    hash: str
+    previous_hash: str | None
+
+
+class Parameters(BaseModel):
+    shape: list[int] = Field(description="[rows, coordinates]: one row per class, or one for two classes")
+    values: list[list[float]]
+
+
+class Shape(BaseModel):
+    shape: list[int]
+
+
+class ReleaseInfo(BaseModel):
+    """A release without its parameters' values."""
+
+    publication: str
+    version: int
+    time: int = Field(description="Absolute record number up to which it has seen")
+    role: str = Field(description="`model`, or `base` or `link`: only later fits start from it")
+    window: Range = Field(description="The records the model stands for")
+    fit: Range = Field(description="The records this fit read")
+    parent: int | None = Field(description="The version it was kept near")
+    parameters: Parameters | Shape
+    model: dict[str, Any] = Field(description="All it takes to recompute a prediction outside")
+    noise: dict[str, Any]
+    charge: Charge
+    published_at: str
+
+
+class Release(ReleaseInfo):
+    parameters: Parameters
+
+
+def as_json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Writes plain data as it is, doubles with all their digits."""
+    return Response(
+        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers, media_type="application/json"
+    )

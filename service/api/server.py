@@ -1,0 +1,48 @@
+"""Runs the API with uvicorn."""
+
+import sys
+
+import uvicorn
+
+from service.api.app import create_app
+from service.settings import Settings
+
+CONFIGURATION_ERROR = 78  # sysexits.h: EX_CONFIG; whoever supervises need not try again
+
+
+class _Server(uvicorn.Server):
+    """Lets go of those who wait as soon as it is told to stop, instead of when their time is up."""
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        services = getattr(self.config.app.state, "services", None)  # type: ignore[union-attr]
+        if services is not None:
+            services.stopping.set()
+            services.notifier.wake_everybody()
+        super().handle_exit(sig, frame)  # type: ignore[arg-type]
+
+
+def serve(settings: Settings) -> int:
+    """Serves until SIGINT or SIGTERM; returns the exit status."""
+    config = uvicorn.Config(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=75,
+        h11_max_incomplete_event_size=64 * 1024,
+        lifespan="on",
+    )
+    try:
+        socket = config.bind_socket()
+    except SystemExit:
+        print(  # noqa: T201
+            f"perennial: can't listen on {settings.host}:{settings.port}; choose another with --port or stop what uses it",
+            file=sys.stderr,
+        )
+        return CONFIGURATION_ERROR
+    server = _Server(config)
+    server.run(sockets=[socket])
+    return 0 if server.started else 1

@@ -1,0 +1,159 @@
+"""What the routes share: the parts of one running API, and who is asking."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy import Connection
+
+from service.api.notifier import Notifier
+from service.api.problems import Problem
+from service.log import Appender
+from service.settings import Settings
+from service.store import keys, publications, streams
+from service.store.database import Database
+from service.store.keys import Key
+from service.store.publications import Publication
+from service.store.streams import Stream
+
+KEY_CACHE_SECONDS = 2.0  # a revocation is notified at once; this is for the case that the notification is lost
+MOST_CACHED = 10_000
+
+T = TypeVar("T")
+
+
+@dataclass
+class Rendered:
+    """The newest few releases as they are sent, so that many readers of one model cost one query."""
+
+    most_bytes: int = 64 * 2**20
+    _bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self._bodies: dict[tuple[int, int], bytes] = {}
+
+    def get(self, which: tuple[int, int]) -> bytes | None:
+        return self._bodies.get(which)
+
+    def put(self, which: tuple[int, int], body: bytes) -> None:
+        if which in self._bodies or len(body) > self.most_bytes:
+            return
+        self._bodies[which] = body
+        self._bytes += len(body)
+        while self._bytes > self.most_bytes:
+            self._bytes -= len(self._bodies.pop(next(iter(self._bodies))))
+
+
+@dataclass
+class Services:
+    """One per process."""
+
+    settings: Settings
+    database: Database
+    appender: Appender
+    notifier: Notifier
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    keys: dict[bytes, tuple[Key, float]] = field(default_factory=dict)
+    streams: dict[str, Stream] = field(default_factory=dict)
+    rendered: Rendered = field(default_factory=Rendered)
+    running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
+
+    async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Calls `function(connection, …)` in a transaction of its own, off the event loop."""
+
+        def transact() -> T:
+            with self.database.transaction() as connection:
+                return function(connection, *args, **options)
+
+        return await run_in_threadpool(transact)
+
+    async def key(self, secret: str) -> Key | None:
+        digest = hashlib.sha256(secret.encode()).digest()
+        cached = self.keys.get(digest)
+        if cached is not None and cached[1] > time.monotonic():
+            return cached[0]
+        key = await self.run(keys.find, secret)
+        self.keys.pop(digest, None)
+        if key is not None:
+            if len(self.keys) >= MOST_CACHED:
+                self.keys.clear()
+            self.keys[digest] = (key, time.monotonic() + KEY_CACHE_SECONDS)
+        return key
+
+    async def schema(self, name: str) -> Stream | None:
+        """A stream as far as it never changes: name, log, schema."""
+        if name not in self.streams:
+            stream = await self.run(streams.find, name)
+            if stream is None:
+                return None
+            self.streams[name] = stream
+        return self.streams[name]
+
+
+def services(request: Request) -> Services:
+    found: Services = request.app.state.services
+    return found
+
+
+Shared = Annotated[Services, Depends(services)]
+
+_bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer prn_…`")
+
+
+def may(scope: str) -> Callable[..., Awaitable[Key]]:
+    """A dependency: the key of the request, which must have this scope (or `admin`)."""
+
+    async def check(
+        shared: Shared, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+    ) -> Key:
+        key = await shared.key(credentials.credentials) if credentials else None
+        if key is None:
+            raise Problem(
+                "unauthenticated",
+                "Send `Authorization: Bearer KEY` with a key that is known and not revoked.",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        if not {scope, "admin"} & key.scopes:
+            raise Problem("forbidden", f"This needs a key with the scope `{scope}`.")
+        return key
+
+    return check
+
+
+Reader = Annotated[Key, Depends(may("read"))]
+Ingester = Annotated[Key, Depends(may("ingest"))]
+Admin = Annotated[Key, Depends(may("admin"))]
+
+
+def visible(key: Key, stream: str) -> bool:
+    return key.streams is None or stream in key.streams
+
+
+def stream_or_404(connection: Connection, key: Key, name: str) -> Stream:
+    stream = streams.find(connection, name) if visible(key, name) else None
+    if stream is None:
+        raise no_stream()
+    return stream
+
+
+def publication_or_404(connection: Connection, key: Key, name: str) -> Publication:
+    publication = publications.find(connection, name)
+    if publication is None or not visible(key, publication.stream):
+        raise no_publication()
+    return publication
+
+
+def no_stream() -> Problem:
+    return Problem("not-found", "There is no such stream, or this key may not see it; GET /v1/streams lists them.")
+
+
+def no_publication() -> Problem:
+    return Problem(
+        "not-found", "There is no such publication, or this key may not see it; GET /v1/publications lists them."
+    )

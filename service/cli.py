@@ -1,0 +1,139 @@
+"""`perennial`: the commands."""
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from service.settings import Settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a traceback with local variables would show records
+    help="Continually published private models of a stream, with a ledger of what every record has spent.",
+)
+
+CONFIGURATION_ERROR = 78
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if show_version:
+        print(version("perennial"))
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def up(
+    data_dir: Annotated[Path, typer.Option(help="Folder that holds everything.")] = Path("perennial-data"),
+    host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on.  [default: 8000]")] = None,
+) -> None:
+    """Run everything on this machine, in the foreground: Valkey, PostgreSQL, API and worker."""
+    from service import embedded
+
+    settings = _settings()
+    raise typer.Exit(
+        embedded.up(
+            data_dir,
+            host=host or settings.host,
+            port=port or settings.port,
+            redis_url=settings.redis_url,
+            database_url=settings.database_url,
+            admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None,
+            segment_store=str(settings.segment_store.absolute())
+            if "segment_store" in settings.model_fields_set
+            else None,
+        )
+    )
+
+
+@app.command()
+def api() -> None:
+    """Run the HTTP service alone, against PERENNIAL_REDIS_URL and PERENNIAL_DATABASE_URL."""
+    from service import logs
+    from service.api.server import serve
+
+    settings = _settings(servers=True)
+    logs.configure(settings.log_level)
+    raise typer.Exit(serve(settings))
+
+
+@app.command()
+def worker() -> None:
+    """Run a worker alone, against PERENNIAL_REDIS_URL and PERENNIAL_DATABASE_URL."""
+    from service import logs
+    from service.worker.main import run
+
+    settings = _settings(servers=True)
+    logs.configure(settings.log_level)
+    raise typer.Exit(run(settings))
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the database's schema up to this version."""
+    from service.store.migrate import migrate as bring_up
+
+    settings = _settings(database=True)
+    bring_up(str(settings.database_url))
+
+
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(help='JSON: {"stream":{…},"publication":{…}}; - reads standard input.')],
+) -> None:
+    """Tell what a publication would cost and how noisy each release would be, without any server."""
+    from pydantic import ValidationError
+
+    from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
+    from service.mechanisms.scheduled import build
+
+    try:
+        asked = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
+        stream, publication = dict(asked["stream"]), dict(asked["publication"])
+    except OSError as error:
+        _fail(f"can't read {file}: {error.strerror}")
+    except (ValueError, TypeError, KeyError):
+        _fail('the file must hold JSON: {"stream": {…}, "publication": {…}}, as in POST /v1/streams and /v1/plan')
+    budget = stream.get("budget")
+    schema = {name: value for name, value in stream.items() if name not in ("name", "retention", "budget")}
+    wanted = {name: value for name, value in publication.items() if name not in ("name", "stream", "start")}
+    try:
+        configuration = PublicationConfiguration.model_validate(wanted)
+        planned = build(StreamSchema.model_validate(schema), configuration).plan()
+    except ValidationError as error:
+        _fail("\n".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()))
+    except Refused as refused:
+        _fail(str(refused))
+    if isinstance(budget, dict) and budget.get("delta", 0) == 0 and configuration.privacy.delta > 0:
+        _fail("privacy.delta: the stream's budget has delta 0, so only publications with delta 0 fit")
+    print(json.dumps(planned, indent=2))
+
+
+def _settings(*, servers: bool = False, database: bool = False) -> Settings:
+    from pydantic import ValidationError
+
+    try:
+        settings = Settings()  # type: ignore[call-arg]
+    except ValidationError as error:
+        _fail("\n".join(f"PERENNIAL_{str(each['loc'][0]).upper()}: {each['msg']}" for each in error.errors()))
+    if (servers or database) and settings.database_url is None:
+        _fail("set PERENNIAL_DATABASE_URL, or run `perennial up`, which brings its own servers")
+    if servers and settings.redis_url is None:
+        _fail("set PERENNIAL_REDIS_URL, or run `perennial up`, which brings its own servers")
+    return settings
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"perennial: {message}", file=sys.stderr)
+    raise typer.Exit(CONFIGURATION_ERROR)

@@ -1,0 +1,161 @@
+"""Programs and the children that run them. Every child goes through `child.py`, so none outlives this process."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL, Signals
+from typing import IO
+
+from service.embedded import child as wrapper
+from service.embedded.directory import DataDirectory, rotate_log
+from service.embedded.errors import EmbeddedError
+from service.embedded.waiting import POLL_SECONDS
+
+SECONDS_TO_DIE = 1.0
+"""After SIGKILL. Only the kernel can take longer, for instance on a hanging disk."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """As whom a program runs; see `child.py`."""
+
+    kind: str = "self"
+    uid: int = 0
+    gid: int = 0
+
+    def arguments(self) -> list[str]:
+        return ["--identity", self.kind, "--uid", str(self.uid), "--gid", str(self.gid)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    signal_when_parent_dies: Signals = SIGKILL
+    stop_signals: tuple[tuple[Signals, float], ...]
+    """Each with the seconds to wait before the next; SIGKILL follows the last."""
+    log: Path | None = None
+    """None: this process's own output."""
+    folder: Path | None = None
+    exclusive: Path | None = None
+    """A lock file that the program and all its descendants hold."""
+    stale: tuple[Path, ...] = ()
+    """Files of an earlier run to remove once the exclusive lock is held."""
+    identity: Identity = Identity()
+    needs: Path | None = None
+    """A folder the program must be able to write, or it is not started."""
+
+
+def server_environment() -> dict[str, str]:
+    """What a server gets to see: neither our secrets nor variables such as PGDATA that would change what it does."""
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "TMPDIR") if name in os.environ}
+    return kept | {"LC_ALL": "C", "TZ": "UTC"}
+
+
+class Child:
+    """One run of a program at a time."""
+
+    def __init__(self, program: Program, directory: DataDirectory) -> None:
+        self.program = program
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was never started")
+        return self._process.pid
+
+    def start(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            # Linux sends the parent-death signal when the thread that made the child ends.
+            raise RuntimeError("children must be started from the main thread")
+        program = self.program
+        wrapped = [sys.executable, "-I", "-S", wrapper.__file__, "--parent", str(os.getpid())]
+        wrapped += ["--signal", str(int(program.signal_when_parent_dies)), *program.identity.arguments()]
+        if program.exclusive is not None:
+            wrapped += ["--exclusive", str(program.exclusive)]
+        for path in program.stale:
+            wrapped += ["--stale", str(path)]
+        if program.needs is not None:
+            wrapped += ["--reach", str(program.needs)]
+        log = None if program.log is None else _open_log(program.log)
+        try:
+            self._process = subprocess.Popen(
+                [*wrapped, "--", *program.command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=program.environment,
+                cwd=program.folder,
+                pass_fds=(self._directory.lock,),
+                # Ctrl-C in a terminal reaches its whole process group; the order of stopping is ours to decide.
+                start_new_session=True,
+                umask=0o077 if program.log is not None else -1,
+            )
+        finally:
+            if log is not None:
+                log.close()
+
+    def poll(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def send(self, signal: Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal)
+
+    def how_it_died(self) -> str:
+        status = self.poll()
+        if status is None:
+            return "still running"
+        if status < 0:
+            return f"killed by {Signals(-status).name}"
+        return f"exited with status {status}"
+
+
+def _open_log(log: Path) -> IO[bytes]:
+    rotate_log(log)
+    return os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0)
+
+
+def stop_together(children: Iterable[Child]) -> None:
+    """Ask all of them at once, then insist, each at its own pace."""
+    waiting = {child: _escalation(child) for child in children if child.running}
+    started = time.monotonic()
+    while waiting:
+        passed = time.monotonic() - started
+        for child, due in list(waiting.items()):
+            if not child.running:
+                del waiting[child]
+                continue
+            while due and due[0][1] <= passed:
+                child.send(due.pop(0)[0])
+            if not due and passed > _patience(child) + SECONDS_TO_DIE:
+                raise EmbeddedError(f"{child.name}, pid {child.pid}, does not die")
+        time.sleep(POLL_SECONDS)
+
+
+def _patience(child: Child) -> float:
+    return sum(seconds for _, seconds in child.program.stop_signals)
+
+
+def _escalation(child: Child) -> list[tuple[Signals, float]]:
+    due, after = [], 0.0
+    for signal, seconds in child.program.stop_signals:
+        due.append((signal, after))
+        after += seconds
+    return [*due, (SIGKILL, after)]

@@ -1,0 +1,242 @@
+"""`perennial up`: everything on one machine, in the foreground, restarted when it dies, stopped in order."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from signal import SIGTERM
+from types import FrameType
+
+from service.embedded.admin_key import ensure_admin_key
+from service.embedded.directory import LOCK_WAIT_SECONDS, DataDirectory, open_data_directory
+from service.embedded.errors import EmbeddedError, Stopped
+from service.embedded.postgres import Postgres
+from service.embedded.processes import Child, Program, stop_together
+from service.embedded.servers import await_ready
+from service.embedded.valkey import Valkey
+from service.embedded.waiting import POLL_SECONDS, StopRequest, wait_for
+
+EXIT_CONFIGURATION = 78
+"""EX_CONFIG: a child that exits so could never run as configured, and starting it again would not help."""
+DEATHS_TOO_MANY = 5
+DEATHS_WITHIN_SECONDS = 60.0
+FIRST_PAUSE_SECONDS = 0.1
+MIGRATION_SECONDS = 600.0
+SECONDS_TO_FINISH = 6.0
+"""For the API and the worker; the servers need the rest of ten seconds."""
+
+
+def up(
+    data_dir: Path,
+    *,
+    host: str,
+    port: int,
+    redis_url: str | None,
+    database_url: str | None,
+    admin_key: str | None,
+    segment_store: str | None,
+    program: Sequence[str] = (sys.executable, "-m", "service"),
+    lock_wait_seconds: float = LOCK_WAIT_SECONDS,
+) -> int:
+    """Run until a signal or a failure that restarting can't mend; returns the exit status.
+
+    For the main thread of a process that ends afterwards: it takes SIGINT, SIGTERM and SIGHUP over for good.
+    """
+    with _stop_on_signals() as stop:
+        try:
+            with open_data_directory(data_dir, stop, wait_seconds=lock_wait_seconds) as directory:
+                service = _Service(directory, tuple(program), host, port, stop)
+                try:
+                    return service.run(redis_url, database_url, admin_key, segment_store)
+                finally:
+                    service.stop()
+        except Stopped:
+            return 0
+        except EmbeddedError as error:
+            _say(f"perennial: {error}")
+            return error.exit_status
+
+
+class _Watched:
+    """A child that is started again when it dies, a little later each time."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self._deaths: deque[float] = deque()
+        self._start_at: float | None = None
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if self._start_at is None:
+            if not self.child.running:
+                self._died(now)
+        elif now >= self._start_at:
+            self._start_at = None
+            self.child.start()
+
+    def _died(self, now: float) -> None:
+        child = self.child
+        how = f"{child.name} (pid {child.pid}) {child.how_it_died()}"
+        if child.poll() == EXIT_CONFIGURATION:
+            raise EmbeddedError(f"{how}: it can't run as configured", EXIT_CONFIGURATION)
+        self._deaths.append(now)
+        while self._deaths[0] < now - DEATHS_WITHIN_SECONDS:
+            self._deaths.popleft()
+        log = f"; see {child.program.log}" if child.program.log else ""
+        if len(self._deaths) >= DEATHS_TOO_MANY:
+            raise EmbeddedError(f"{how}, death {DEATHS_TOO_MANY} within {DEATHS_WITHIN_SECONDS:g} s: stopping{log}")
+        pause = FIRST_PAUSE_SECONDS * 2 ** (len(self._deaths) - 1)
+        self._start_at = now + pause
+        _say(f"perennial: {how}; starting it again in {pause:g} s{log}")
+
+
+class _Service:
+    def __init__(
+        self, directory: DataDirectory, program: tuple[str, ...], host: str, port: int, stop: StopRequest
+    ) -> None:
+        self._directory = directory
+        self._program = program
+        self._host = host
+        self._port = port
+        self._stop = stop
+        self._servers: list[Child] = []
+        self._parts: list[Child] = []
+        self._over = threading.Event()
+
+    def run(
+        self, redis_url: str | None, database_url: str | None, admin_key: str | None, segment_store: str | None
+    ) -> int:
+        redis_url, database_url = self._start_servers(redis_url, database_url)
+        key_file = None
+        if admin_key is None:
+            admin_key, key_file = ensure_admin_key(self._directory)
+        environment = {
+            **os.environ,
+            "PERENNIAL_REDIS_URL": redis_url,
+            "PERENNIAL_DATABASE_URL": database_url,
+            "PERENNIAL_ADMIN_KEY": admin_key,
+            "PERENNIAL_HOST": self._host,
+            "PERENNIAL_PORT": str(self._port),
+            "PERENNIAL_SEGMENT_STORE": segment_store or str(self._directory.subfolder("segments")),
+        }
+        self._migrate(environment)
+        self._parts = [self._part("api", environment), self._part("worker", environment)]
+        for part in self._parts:
+            part.start()
+        threading.Thread(target=self._announce, args=(key_file,), daemon=True).start()
+        watched = [_Watched(child) for child in (*self._servers, *self._parts)]
+        while not self._stop.requested:
+            for child in watched:
+                child.look()
+            time.sleep(POLL_SECONDS)
+        return 0
+
+    def stop(self) -> None:
+        """The parts first: what they have begun still needs the servers."""
+        self._over.set()
+        stop_together(self._parts)
+        stop_together(self._servers)
+
+    def _start_servers(self, redis_url: str | None, database_url: str | None) -> tuple[str, str]:
+        valkey = Valkey(self._directory) if redis_url is None else None
+        postgres = Postgres(self._directory) if database_url is None else None
+        if valkey is not None:
+            self._servers.append(valkey.child)
+            valkey.start()
+        if postgres is not None:
+            self._servers.append(postgres.child)
+            postgres.start(self._stop)
+        if valkey is not None:
+            await_ready(valkey.child, valkey.ready, self._stop)
+            redis_url = valkey.url
+        if postgres is not None:
+            await_ready(postgres.child, postgres.ready, self._stop)
+            database_url = postgres.url
+        if redis_url is None or database_url is None:
+            raise AssertionError("each URL is given or comes from its own server")
+        return redis_url, database_url
+
+    def _part(self, name: str, environment: Mapping[str, str]) -> Child:
+        program = Program(
+            name=name,
+            command=(*self._program, name),
+            environment=environment,
+            stop_signals=((SIGTERM, SECONDS_TO_FINISH),),
+        )
+        return Child(program, self._directory)
+
+    def _migrate(self, environment: Mapping[str, str]) -> None:
+        migration = self._part("migrate", environment)
+        try:
+            migration.start()
+            if not wait_for(lambda: not migration.running, MIGRATION_SECONDS, self._stop):
+                raise EmbeddedError(f"the migrations took longer than {MIGRATION_SECONDS:g} s")
+        finally:
+            stop_together([migration])
+        status = migration.poll()
+        if status != 0:
+            failed = f"the migrations failed: {migration.name} {migration.how_it_died()}"
+            raise EmbeddedError(failed, EXIT_CONFIGURATION if status == EXIT_CONFIGURATION else 1)
+
+    def _announce(self, key_file: Path | None) -> None:
+        """Say once that the service is ready. In a thread of its own, so that a slow answer delays no restart."""
+        address = _address(self._host, self._port)
+        while not _answers(f"{address}/readyz"):
+            if self._over.wait(0.1):
+                return
+        lines = [f"Perennial is ready on {address}", f"Its data is in {self._directory.path}"]
+        if key_file is not None:
+            lines.append(f"The admin key is in {key_file}")
+        _say("\n".join([*lines, "Ctrl-C stops it."]))
+
+
+def _address(host: str, port: int) -> str:
+    """Where to reach a server that listens on `host`, from this machine."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - only compared
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+
+
+def _answers(url: str) -> bool:
+    # A proxy named in the environment has no business between us and our own child.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=2) as response:
+            return bool(response.status == 200)
+    except (OSError, urllib.error.URLError, ValueError):
+        return False
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[StopRequest]:
+    """Turn signals into a request, so that a second one changes nothing while everything stops.
+
+    Afterwards they are ignored: the process is about to end, and how it ended is known.
+    """
+    stop = StopRequest()
+
+    def request_stop(_number: int, _frame: FrameType | None) -> None:
+        stop.requested = True
+
+    # Under nohup a hang-up is ignored, and stays so.
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    wanted += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    for number in wanted:
+        signal.signal(number, request_stop)
+    try:
+        yield stop
+    finally:
+        for number in wanted:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # a terminal that is gone must not keep us from stopping
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()

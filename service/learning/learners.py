@@ -1,0 +1,110 @@
+"""Learners: how a data set and a model to stay near become a new model, and how far one record can move it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from service.learning import solvers
+from service.learning.records import CHUNK, Records, prepare
+from service.privacy.sensitivity import regularized_minimizer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from service.learning.losses import Floats, Loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputPerturbation:
+    """Fit near a released model, then let the caller add noise (paper A, Algorithms 1 and 3; mechanisms.md 1.1).
+
+    Private: the records a fit reads. Neighbours: R⊥. What `fit` returns moves by at most `sensitivity` in L2 norm when
+    one record is replaced or erased, whatever the other records are. Adding noise of a scale calibrated to that
+    sensitivity is what makes it private; what `fit` returns must never leave the process.
+
+    Where it differs from Algorithm 3: the mean is over the n slots the fit reads, not over b_0 (line 2 as printed would
+    let a record's loss grow without end); the regulariser is (α/2)‖w - c‖², so that α is the strong convexity; it covers
+    every coordinate, the intercept too.
+    """
+
+    loss: Loss
+    regularization: float
+    intercept: bool
+    norm_bound: float
+    features: int
+    classes: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows of weights and coordinates per row: the features, then the intercept if there is one."""
+        return self.loss.rows(self.classes), self.features + self.intercept
+
+    @property
+    def dimension(self) -> int:
+        """Number of released coordinates."""
+        rows, columns = self.shape
+        return rows * columns
+
+    @property
+    def lipschitz(self) -> float:
+        """L of the unregularised loss of one prepared record."""
+        return self.loss.lipschitz(self.norm_bound)
+
+    def accuracy(self, records: int, center: Floats | None = None) -> solvers.Accuracy:
+        """Return the public accuracy of a fit of n slots near `center` (near 0 if None). May raise Inaccurate."""
+        return solvers.accuracy(
+            self.loss,
+            norm_bound=self.norm_bound,
+            regularization=self.regularization,
+            shape=self.shape,
+            records=records,
+            center_norm=0.0 if center is None else solvers.norm(center),
+        )
+
+    def sensitivity(self, records: int, center: Floats | None = None) -> float:
+        """Return 2L/(αn) + 2τ/α, rounded up, for n slots near `center`; public. Normally (1 + SLACK)·2L/(αn).
+
+        It depends on the centre only where double precision does (see `solvers`): a farther centre costs accuracy.
+        """
+        return regularized_minimizer(
+            lipschitz=self.lipschitz,
+            strong_convexity=self.regularization,
+            records=records,
+            tolerance=self.accuracy(records, center).tolerance,
+        )
+
+    def fit(self, records: Records, n: int, center: Floats) -> Floats:
+        """Return the certified minimiser near `center`, float64 of `shape`. NOT private before noise is added.
+
+        records: those present among the n slots. A record with a value that is not finite or a label outside the
+        schema counts as empty (it should have been refused before it got a slot).
+        """
+        if records.x.shape[1] != self.features:
+            raise ValueError("the records have another number of features than the schema")
+        if center.shape != self.shape:
+            raise ValueError("the centre has another shape than the model")
+        x, y = self._present(records)
+        return solvers.exact(
+            self.loss,
+            x=prepare(x, norm_bound=self.norm_bound, intercept=self.intercept),
+            y=y,
+            records=n,
+            regularization=self.regularization,
+            center=center,
+            norm_bound=self.norm_bound,
+            promise=self.accuracy(n, center),
+        )
+
+    def probabilities(self, parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64]) -> Floats:
+        """Return class probabilities, float64 (m, classes), for x of shape (m, features) through the record map."""
+        rows = prepare(x, norm_bound=self.norm_bound, intercept=self.intercept)
+        return self.loss.probabilities(rows @ parameters.T)
+
+    def _present(self, records: Records) -> tuple[NDArray[np.float32] | NDArray[np.float64], NDArray[np.generic]]:
+        keep = self.loss.present(records.y, self.classes)
+        for start in range(0, len(keep), CHUNK):
+            keep[start : start + CHUNK] &= np.isfinite(records.x[start : start + CHUNK]).all(axis=1)
+        return (records.x, records.y) if keep.all() else (records.x[keep], records.y[keep])

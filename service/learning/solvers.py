@@ -1,0 +1,240 @@
+"""A certified minimiser: a w that is provably within a public distance of the exact minimiser, whatever the records.
+
+Statement (mechanisms.md S1, S2). J(w) = (1/n)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖² over the records present; n, the
+number of slots, is public and at least the number of records present. `exact` returns a w with ‖∇J(w)‖ ≤ τ, hence
+‖w - w*‖ ≤ τ/α, for a public τ from `accuracy`. Only w is returned: iterations, branches and losses stay inside.
+
+What is public: n, the shape, R, α and ‖c‖ (c is a release or an operator's public origin). Not the records, not m.
+
+Rounding. ∇J is computed in doubles, so a computed norm proves nothing until the error of computing it is bounded. With
+u = 2^-53, rows of norm ≤ R, Frobenius norms, ‖w - c‖ ≤ ρ (checked) and W = ‖c‖ + ρ:
+ - scores are dot products of length D: error ≤ D·u·W·R per record in any order of summation, which moves the
+   gradient in the scores by at most h·D·u·W·R, h the largest second derivative in the scores;
+ - evaluating that gradient from rounded scores (exp and tanh to 16 ulp; softmax weights the absolute error |s - max|·u of
+   an exponent by exp(s - max), and a·exp(-a) ≤ 1/e): ≤ (4K + 64)·u;
+ - one outer product per record, summed in chunks of ROWS rows: ≤ (ROWS + 2)·u·L for the mean over n;
+ - chunks are added with compensation, so their number does not matter: ≤ 4u·L; division by n: u·L;
+ - the regulariser's gradient α(w - c) and the last addition: ≤ 4u·(L + αρ).
+E is twice the sum of these (the factor covers products of errors) plus the rounding of a step of gradient descent.
+Underflow adds less than 2^-900 and is covered by the same factor.
+
+Which ball. A w with J(w) ≤ J(c) satisfies (α/2)‖w - c‖² ≤ mean loss at c - mean loss at w, which is at most L·‖w - c‖
+and at most loss(c) ≤ loss(0) + L·‖c‖. So ρ = min(2L/α, sqrt(2(loss(0) + L‖c‖)/α)) holds all of them, and the minimiser.
+
+τ = max(SLACK·L/n, 5E). Normally the first, which adds SLACK to the sensitivity. On very long ranges the second: the
+noise then grows a little, a public and deliberate cost, instead of an endless publication that must stop.
+
+Why it always ends. Gradient descent from c with step 1/β, β = smoothness + α, and error ≤ E in each gradient lowers J
+by at least (‖∇J‖² - E²)/(2β). While ‖∇J‖ > 2E that is ≥ (3α/4β)·(J - J*), so J stays below J(c) (inside the ball) and
+J - J* shrinks by 1 - 3α/(4β) per step; as ‖∇J‖² ≤ 2β(J - J*) and J(c) - J* ≤ L²/(2α), some iterate among the first
+T = ln(βL²/(4αE²))/(3α/(4β)) has ‖∇J‖ ≤ 2E, and its certificate, computed norm + E ≤ 4E, holds. (S2 gives T in
+exact arithmetic; this is the same argument with errors. The same with τ/5 ≥ E in the place of E.) Newton's method with
+conjugate gradients comes first and is far quicker; it may use whatever arithmetic it likes, for only the certificate
+decides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from service.learning.losses import Floats, Loss
+
+SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a public fraction of it
+ROWS = 512  # rows per chunk of a gradient: public, it enters the error bound
+
+_UNIT = 2.0**-53
+_MARGIN = 1.0 + 2.0**-20  # covers the rounding of norms
+_NEWTON_STEPS = 60
+
+
+class Inaccurate(ArithmeticError):
+    """Double precision cannot certify a fit of this size. Depends on public quantities only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """What `exact` promises and relies on; all of it public."""
+
+    tolerance: float
+    """τ: the norm of the exact gradient at what is returned is at most this."""
+    error: float
+    """E: the computed gradient is within this of the exact one, everywhere in the ball."""
+    radius: float
+    """ρ: the ball around the centre inside which E holds; the minimiser lies in it."""
+
+
+def accuracy(
+    loss: Loss, *, norm_bound: float, regularization: float, shape: tuple[int, int], records: int, center_norm: float
+) -> Accuracy:
+    """Return the public accuracy of a fit: see the module docstring.
+
+    norm_bound R, regularization α, shape (rows of weights, D), records n ≥ 1 (slots), center_norm ≥ ‖c‖.
+    Raises Inaccurate if even τ = L/2 could not be certified (a fit would then learn nothing).
+    """
+    rows, features = shape
+    lipschitz = loss.lipschitz(norm_bound)
+    smoothness = loss.smoothness(norm_bound) + regularization
+    start = loss.at_zero(rows) + lipschitz * center_norm
+    radius = _MARGIN * min(2.0 * lipschitz / regularization, math.sqrt(2.0 * start / regularization))
+    weights = _MARGIN * (center_norm + radius)
+    error = (
+        2.0
+        * _UNIT
+        * (
+            norm_bound * (loss.score_smoothness * (features + 2) * weights * norm_bound + 4 * rows + 64)
+            + (ROWS + 8) * lipschitz
+            + 8.0 * (lipschitz + regularization * radius)
+            + 8.0 * smoothness * weights
+        )
+    )
+    tolerance = max(SLACK * lipschitz / records, 5.0 * error)
+    if not tolerance <= lipschitz / 2.0:
+        raise Inaccurate(
+            "double precision cannot certify this fit: raise the regularization, or the privacy budget so that the "
+            "model it starts from is less noisy"
+        )
+    return Accuracy(tolerance=tolerance, error=error, radius=radius)
+
+
+def norm(values: Floats) -> float:
+    """Return an upper bound on the Frobenius norm, at most 2^-19 above it relatively."""
+    return float(np.linalg.norm(values)) * _MARGIN
+
+
+def exact(
+    loss: Loss,
+    *,
+    x: Floats,
+    y: NDArray[np.generic],
+    records: int,
+    regularization: float,
+    center: Floats,
+    norm_bound: float,
+    promise: Accuracy,
+) -> Floats:
+    """Return w, shape (rows, D), with ‖∇J(w)‖ ≤ promise.tolerance in exact arithmetic, for any records.
+
+    x: float64 (m, D), rows of norm ≤ norm_bound; y: (m,) labels; records: n ≥ m, public; center: (rows, D), released or
+    public, of the norm that `promise` was made for. No records: the centre itself, which is the exact minimiser.
+    """
+    if len(y) > records:
+        raise ValueError("more records than slots")
+    if len(y) == 0:
+        return center.copy()
+    problem = _Problem(loss, x, y, records, regularization, center)
+    found = _newton(problem, promise)
+    if found is None:
+        found = _descend(problem, promise, loss.smoothness(norm_bound) + regularization, loss.lipschitz(norm_bound))
+    return found
+
+
+class _Problem:
+    """J and its derivatives at one point after the other."""
+
+    def __init__(
+        self, loss: Loss, x: Floats, y: NDArray[np.generic], records: int, regularization: float, center: Floats
+    ) -> None:
+        self.loss, self.x, self.y = loss, x, y
+        self.records, self.regularization, self.center = records, regularization, center
+        self.rough = x.astype(np.float32)  # for products with the second derivative, where precision buys nothing
+        self.curvature = np.empty((len(y), center.shape[0]), dtype=np.float32)
+
+    def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        """Return J and ∇J. The error bound of the module docstring is about these very lines."""
+        total = np.zeros_like(weights)
+        correction = np.zeros_like(weights)
+        values = []
+        for start in range(0, len(self.y), ROWS):
+            x, y = self.x[start : start + ROWS], self.y[start : start + ROWS]
+            scores = x @ weights.T
+            value, slopes, self.curvature[start : start + ROWS] = self.loss.derivatives(scores, y)
+            values.append(value)
+            part = slopes.T @ x
+            added = total + part  # two-sum: `correction` gathers what the additions lose
+            virtual = added - total
+            correction += (total - (added - virtual)) + (part - virtual)
+            total = added
+        offset = weights - self.center
+        gradient = (total + correction) / self.records + self.regularization * offset
+        mean = math.fsum(values) / self.records
+        value = mean + 0.5 * self.regularization * float(np.vdot(offset, offset))
+        return value, gradient
+
+    def curve(self, direction: Floats) -> Floats:
+        """Return about ∇²J · direction at the point last evaluated, in single precision."""
+        rough = direction.astype(np.float32)
+        curved = self.loss.curve(self.curvature, self.rough @ rough.T).T @ self.rough
+        return curved.astype(np.float64) / self.records + self.regularization * direction
+
+    def certified(self, weights: Floats, gradient: Floats, promise: Accuracy) -> bool:
+        return norm(gradient) + promise.error <= promise.tolerance and norm(weights - self.center) <= promise.radius
+
+
+def _newton(problem: _Problem, promise: Accuracy) -> Floats | None:
+    """Inexact Newton with a line search; None if it does not reach the certificate."""
+    weights = problem.center.copy()
+    value, gradient = problem.evaluate(weights)
+    first = norm(gradient)
+    for _ in range(_NEWTON_STEPS):
+        if problem.certified(weights, gradient, promise):
+            return weights
+        size = norm(gradient)
+        target = max(min(0.1, (size / first) ** 0.75) * size, 0.25 * promise.tolerance)
+        direction = _conjugate_gradients(problem, gradient, target)
+        slope = float(np.vdot(gradient, direction))
+        step = 1.0
+        while True:
+            trial = weights + step * direction
+            trial_value, trial_gradient = problem.evaluate(trial)
+            if trial_value <= value + 1e-4 * step * slope:
+                break
+            # Near the minimiser J no longer resolves progress; the gradient does.
+            if trial_value <= value + 1e-12 * abs(value) and norm(trial_gradient) <= 0.9 * size:
+                break
+            step *= 0.5
+            if step < 2.0**-20:
+                return None
+        weights, value, gradient = trial, trial_value, trial_gradient
+    return None
+
+
+def _conjugate_gradients(problem: _Problem, gradient: Floats, target: float) -> Floats:
+    """Return a descent direction p with ‖∇²J·p + ∇J‖ ≤ about target."""
+    solution = np.zeros_like(gradient)
+    residual = -gradient
+    direction = residual.copy()
+    square = float(np.vdot(residual, residual))
+    for _ in range(250):
+        curved = problem.curve(direction)
+        curvature = float(np.vdot(direction, curved))
+        if not curvature > 0.0:
+            break
+        length = square / curvature
+        solution += length * direction
+        residual -= length * curved
+        previous, square = square, float(np.vdot(residual, residual))
+        if math.sqrt(square) <= target:
+            break
+        direction = residual + (square / previous) * direction
+    return solution if solution.any() else -gradient
+
+
+def _descend(problem: _Problem, promise: Accuracy, smoothness: float, lipschitz: float) -> Floats:
+    """Gradient descent from the centre, for the public number of steps within which it is proved to arrive."""
+    alpha = problem.regularization
+    within = promise.tolerance / 5.0
+    needed = math.log(max(2.0, smoothness * lipschitz**2 / (4.0 * alpha * within**2)))
+    weights = problem.center.copy()
+    for _ in range(2 + math.ceil(needed * 4.0 * smoothness / (3.0 * alpha))):
+        _, gradient = problem.evaluate(weights)
+        if problem.certified(weights, gradient, promise):
+            return weights
+        weights = weights - gradient / smoothness
+    raise Inaccurate("this machine's arithmetic is not the one the error bound is about")

@@ -1,0 +1,24 @@
+"""The durable log in front of the record: one Redis stream per stream of records. Every Redis call lives here.
+
+A batch is one entry. Beside the entries each stream has a hash `state` with the name of its log (so that a flushed log
+is noticed rather than started anew), the sequence number of the newest entry (so that a lost or restored log is
+noticed: numbers must follow each other without a gap) and how many bytes were appended and trimmed.
+
+All keys of a stream carry the same hash tag and live in one slot of a cluster.
+"""
+
+from service.log.appender import Appended, Appender, BacklogFull, IdempotencyConflict
+from service.log.connection import LogUnavailable
+from service.log.reader import Entry, LogLost, Position, Reader
+
+__all__ = [
+    "Appended",
+    "Appender",
+    "BacklogFull",
+    "Entry",
+    "IdempotencyConflict",
+    "LogLost",
+    "LogUnavailable",
+    "Position",
+    "Reader",
+]

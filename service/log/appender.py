@@ -1,0 +1,156 @@
+"""The writing end of the log: the API's."""
+
+import time
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+
+from service.log.connection import (
+    SECONDS_TO_ANSWER,
+    LogUnavailable,
+    entries_key,
+    idempotency_key,
+    state_key,
+    syncs_every_write,
+)
+
+IDEMPOTENCY_SECONDS = 24 * 3600
+
+# Remembering the answer and appending the batch are one step, so that a crash leaves both or neither.
+_APPEND = """
+local entries, state, remembered = KEYS[1], KEYS[2], KEYS[3]
+local log, payload, records, most_batches, most_bytes, body, seconds =
+  ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
+if redis.call('HGET', state, 'log') ~= log then return {'lost'} end
+if body ~= '' then
+  local known = redis.call('HMGET', remembered, 'body', 'entry', 'records')
+  if known[1] then
+    if known[1] ~= body then return {'conflict'} end
+    return {'known', known[2], known[3]}
+  end
+end
+local total = tonumber(redis.call('HGET', state, 'total'))
+local waiting = total - tonumber(redis.call('HGET', state, 'trimmed'))
+if redis.call('XLEN', entries) >= most_batches or (waiting > 0 and waiting + #payload > most_bytes) then
+  return {'full'}
+end
+redis.call('HINCRBY', state, 'total', #payload)
+local sequence = redis.call('HINCRBY', state, 'sequence', 1)
+local entry = redis.call('XADD', entries, '*', 'sequence', sequence, 'offset', total, 'batch', payload)
+if body ~= '' then
+  redis.call('HSET', remembered, 'body', body, 'entry', entry, 'records', records)
+  redis.call('EXPIRE', remembered, seconds)
+end
+return {'appended', entry, records}
+"""
+
+
+class BacklogFull(Exception):
+    """More waits to be numbered than this stream may hold. Nothing was stored; try again later."""
+
+
+class IdempotencyConflict(Exception):
+    """The same Idempotency-Key came with another body. Nothing was stored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Appended:
+    """A batch that is on disk."""
+
+    entry: str
+    records: int
+
+
+class Appender:
+    """Appends batches; answers only when they are on disk."""
+
+    def __init__(self, url: str, *, max_batches: int, max_bytes: int) -> None:
+        # No blind retries: a repeated append after a lost answer would store a batch twice.
+        self._redis: Redis = Redis.from_url(
+            url,
+            socket_timeout=SECONDS_TO_ANSWER,
+            socket_connect_timeout=SECONDS_TO_ANSWER,
+            max_connections=256,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._append = self._redis.register_script(_APPEND)
+        self._max_batches, self._max_bytes = max_batches, max_bytes
+        self._synced_until_checked = 0.0
+        self._synced = False
+
+    async def create(self, log: str) -> None:
+        """Makes an empty log. Harmless when it is never used."""
+        try:
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.hset(state_key(log), mapping={"log": log, "sequence": 0, "total": 0, "trimmed": 0})
+                await pipe.execute()
+            await self._wait_for_disk()
+        except RedisError as error:
+            raise LogUnavailable(_say(error)) from error
+
+    async def append(self, log: str, batch: bytes, records: int, *, idempotency: tuple[str, str] | None) -> Appended:
+        """Appends one batch, or finds it already appended.
+
+        Args:
+            log: the name of the stream's log.
+            batch: the packed records.
+            records: how many they are.
+            idempotency: (whose key it is, digest of the body), where the request carried an Idempotency-Key.
+
+        Raises:
+            LogUnavailable: the log is away, lost, or cannot keep the batch. It may have been appended all the same.
+            BacklogFull, IdempotencyConflict: nothing was appended.
+        """
+        scope, body = idempotency or ("", "")
+        try:
+            answer = await self._append(
+                keys=[entries_key(log), state_key(log), idempotency_key(log, scope)],
+                args=[log, batch, records, self._max_batches, self._max_bytes, body, IDEMPOTENCY_SECONDS],
+            )
+            match answer[0]:
+                case b"lost":
+                    raise LogUnavailable("the log of this stream is lost; an operator has to look at it")
+                case b"conflict":
+                    raise IdempotencyConflict
+                case b"full":
+                    raise BacklogFull
+            # A known answer is synced again too: the first attempt may have failed at just this step.
+            await self._wait_for_disk()
+        except RedisError as error:
+            raise LogUnavailable(_say(error)) from error
+        return Appended(entry=answer[1].decode(), records=int(answer[2]))
+
+    async def ready(self) -> None:
+        """Raises LogUnavailable unless the log answers and keeps what it is given."""
+        try:
+            await self._redis.ping()
+            await self._check_durability()
+        except RedisError as error:
+            raise LogUnavailable(_say(error)) from error
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    async def _wait_for_disk(self) -> None:
+        if not await self._check_durability():
+            local, _replicas = await self._redis.execute_command("WAITAOF", 1, 0, int(SECONDS_TO_ANSWER * 500))
+            if local < 1:
+                raise LogUnavailable("the log did not confirm in time that the records are on disk")
+
+    async def _check_durability(self) -> bool:
+        """Asked again now and then: an operator can change it while the server runs."""
+        if time.monotonic() >= self._synced_until_checked:
+            try:
+                self._synced = syncs_every_write(await self._redis.config_get("append*"))
+            except ResponseError:  # CONFIG is closed to us on many hosted servers; WAITAOF then decides
+                self._synced = False
+            self._synced_until_checked = time.monotonic() + 10.0
+        return self._synced
+
+
+def _say(error: RedisError) -> str:
+    return f"the log does not answer ({type(error).__name__})"

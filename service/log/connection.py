@@ -1,0 +1,43 @@
+"""How both ends of the log connect, name keys, and know that what they wrote is on disk."""
+
+from typing import Any
+
+SECONDS_TO_ANSWER = 5.0
+
+
+class LogUnavailable(Exception):
+    """The log is away, or would not keep what it is given. Nothing was promised; try again later."""
+
+
+def entries_key(log: str) -> str:
+    return f"perennial:{{{log}}}:entries"
+
+
+def state_key(log: str) -> str:
+    return f"perennial:{{{log}}}:state"
+
+
+def idempotency_key(log: str, scope: str) -> str:
+    return f"perennial:{{{log}}}:idempotency:{scope}"
+
+
+def decode(fields: dict[bytes, bytes]) -> dict[str, bytes]:
+    return {name.decode(): value for name, value in fields.items()}
+
+
+def syncs_every_write(configuration: dict[Any, Any]) -> bool:
+    """Whether the server answers a write only after it is on disk; if not, each append must ask with WAITAOF.
+
+    Raises:
+        LogUnavailable: the server keeps no append-only file, so no promise could be kept.
+    """
+    settings = {_text(name): _text(value) for name, value in configuration.items()}
+    if settings.get("appendonly") == "no":
+        raise LogUnavailable(
+            "the Redis server keeps no append-only file, so records would be lost: set `appendonly yes` there"
+        )
+    return settings.get("appendfsync") == "always"
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,110 @@
+"""The reading end of the log: the sealer's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from service.log.connection import SECONDS_TO_ANSWER, LogUnavailable, decode, entries_key, state_key
+
+# Trims what is numbered; what then waits is counted from the first entry that is left. Repeating it changes nothing.
+_TRIM = """
+redis.call('XTRIM', KEYS[1], 'MINID', '=', ARGV[1])
+local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+local trimmed = first and first[2][4] or redis.call('HGET', KEYS[2], 'total')
+if trimmed then redis.call('HSET', KEYS[2], 'trimmed', trimmed) end
+"""
+
+
+class LogLost(Exception):
+    """The log is not the one that was read before: flushed, restored from a backup, or cut. Never number from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One batch as the log holds it."""
+
+    id: str
+    sequence: int
+    batch: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """The last entry of a log that is numbered: its id and its sequence number."""
+
+    entry: str
+    sequence: int
+
+
+class Reader:
+    """Reads what is not numbered yet, in the log's own order, and trims what is."""
+
+    def __init__(self, url: str) -> None:
+        # A blocking read is as long as it is; the connection itself has a limit.
+        self._redis: Redis = Redis.from_url(
+            url, socket_timeout=None, socket_connect_timeout=SECONDS_TO_ANSWER, protocol=2, retry=Retry(NoBackoff(), 0)
+        )
+        self._trim = self._redis.register_script(_TRIM)
+
+    def wait(self, positions: Mapping[str, Position], *, milliseconds: int, batches: int) -> dict[str, list[Entry]]:
+        """The next entries of each log after its position; waits for the first one for a while.
+
+        Args:
+            positions: by name of the log.
+            milliseconds: how long to wait when there is nothing.
+            batches: at most so many per log.
+
+        Raises:
+            LogUnavailable: the log does not answer.
+        """
+        by_key = {entries_key(log).encode(): log for log in positions}
+        try:
+            answer: Any = self._redis.xread(
+                {entries_key(log): position.entry for log, position in positions.items()},
+                count=batches,
+                block=milliseconds,
+            )
+        except RedisError as error:
+            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
+        return {by_key[key]: [_entry(raw) for raw in raws] for key, raws in answer}
+
+    def check(self, log: str, position: Position) -> None:
+        """That this is the log that was numbered up to `position`, and that nothing was lost from it since.
+
+        Raises:
+            LogLost: it is not, or something was.
+            LogUnavailable: the log does not answer.
+        """
+        try:
+            state = decode(self._redis.hgetall(state_key(log)))  # type: ignore[arg-type]
+            following: Any = self._redis.xrange(entries_key(log), min=f"({position.entry}", count=1)
+        except RedisError as error:
+            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
+        if state.get("log") != log.encode():
+            raise LogLost("the log holds nothing of this stream any more")
+        newest = int(state["sequence"])
+        if newest < position.sequence:
+            raise LogLost(f"the log is older than what is numbered: batch {newest}, numbered to {position.sequence}")
+        if newest > position.sequence and not following:
+            raise LogLost(f"the log lost batches {position.sequence + 1} to {newest} before they were numbered")
+
+    def trim(self, log: str, entry: str) -> None:
+        """Deletes the entries up to and with `entry`, which must be numbered for good."""
+        milliseconds, sequence = entry.split("-")
+        try:
+            self._trim(keys=[entries_key(log), state_key(log)], args=[f"{milliseconds}-{int(sequence) + 1}"])
+        except RedisError as error:
+            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
+
+    def close(self) -> None:
+        self._redis.close()
+
+
+def _entry(raw: Any) -> Entry:
+    entry, fields = raw
+    return Entry(id=entry.decode(), sequence=int(fields[b"sequence"]), batch=fields[b"batch"])

@@ -1,0 +1,228 @@
+"""The shapes of streams and publications that a user writes, checked before anything is built from them.
+
+Numbers are exact: ε and δ are decimals as written. What is refused is refused with the name of the field and what would
+do, never with a record's content (there is none here).
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic_core import PydanticCustomError
+
+MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keeps
+MAX_BLOCKS = 4096
+MAX_COUNT = 2**40
+MAX_DIMENSION = 2**24
+
+
+class Refused(Exception):  # noqa: N818
+    """A configuration whose fields are fine one by one but not together. `path` names the field, as in learner.loss."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+        self.message = message
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+def _decimal(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise PydanticCustomError("decimal_number", "Input should be a number")
+    exact = value if isinstance(value, Decimal) else Decimal(str(value))
+    if not exact.is_finite():
+        raise PydanticCustomError("decimal_number", "Input should be a finite number")
+    exact = exact.normalize()
+    if len(exact.as_tuple().digits) > MAX_DIGITS:
+        raise PydanticCustomError("decimal_digits", "Input should have at most 15 significant digits")
+    return exact
+
+
+def _number(value: Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
+_Exact = Annotated[
+    Decimal, BeforeValidator(_decimal), PlainSerializer(_number, return_type=int | float, when_used="json")
+]
+Epsilon = Annotated[_Exact, Field(ge=Decimal("1e-9"), le=Decimal(1000))]
+Delta = Annotated[
+    _Exact,
+    Field(ge=Decimal(0), lt=Decimal(1)),
+    AfterValidator(lambda delta: _at_least(delta, Decimal("1e-100"))),
+]
+
+
+def _at_least(delta: Decimal, least: Decimal) -> Decimal:
+    if 0 < delta < least:
+        raise PydanticCustomError("delta_too_small", "Input should be 0 or at least 1e-100")
+    return delta
+
+
+Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
+_Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e6)]
+_Weight = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e9, le=1e9)]
+
+
+def _available(*names: str, planned: tuple[str, ...] = ()) -> BeforeValidator:
+    """Return a check of an object's `kind` that says what there is."""
+
+    def check(value: object) -> object:
+        kind = value.get("kind") if isinstance(value, dict) else None
+        if isinstance(kind, str) and kind in planned:
+            raise PydanticCustomError(
+                "not_available",
+                "'{kind}' is not available in this version; available: {names}",
+                {"kind": kind, "names": ", ".join(names)},
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
+def _only(*values: object, planned: tuple[object, ...] = ()) -> BeforeValidator:
+    """Return a check of one setting that says what there is."""
+
+    def check(value: object) -> object:
+        if value not in values and (value in planned or isinstance(value, dict)):
+            raise PydanticCustomError(
+                "not_available",
+                "this setting is not available in this version; available: {names}",
+                {"names": ", ".join("null" if value is None else str(value) for value in values)},
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
+class Classification(_Shape):
+    """Labels 0 … classes - 1; with two classes 1 is the positive one."""
+
+    kind: Literal["classification"]
+    classes: Annotated[int, Field(strict=True, ge=2, le=65536)]
+
+
+class Regression(_Shape):
+    """Real labels, clipped to ±bound."""
+
+    kind: Literal["regression"]
+    bound: _Positive
+
+
+class Unlabelled(_Shape):
+    """No labels when records arrive."""
+
+    kind: Literal["unlabelled"]
+
+
+class Categorical(_Shape):
+    """One category per record and no features."""
+
+    kind: Literal["categorical"]
+    cardinality: Annotated[int, Field(strict=True, ge=1, le=2**31)]
+
+
+Task = Annotated[Classification | Regression | Unlabelled | Categorical, Field(discriminator="kind")]
+
+
+class StreamSchema(_Shape):
+    """What the records of a stream look like. Public, and fixed when the stream is made."""
+
+    features: Annotated[int, Field(strict=True, ge=1, le=MAX_DIMENSION)] | None = None
+    task: Task
+    norm_bound: _Positive = 1.0
+    feature_map: Annotated[None, _only(None)] = None
+
+
+class ContinualMechanism(_Shape):
+    """Bases at doubling counts and updates in between (paper A, Algorithm 4)."""
+
+    kind: Literal["continual"]
+    base: Count
+    update_every: Count
+    shares: Annotated[Literal["equal"], _only("equal", planned=("paper", "improving"))] = "equal"
+
+
+class SlidingWindowMechanism(_Shape):
+    """A model of the last `blocks` blocks (paper A, Algorithm 5)."""
+
+    kind: Literal["sliding_window"]
+    block: Count
+    blocks: Annotated[int, Field(strict=True, ge=1, le=MAX_BLOCKS)]
+    warm_up: Annotated[Literal["none"], _only("none", planned=("continual",))] = "none"
+
+
+Mechanism = Annotated[
+    Annotated[ContinualMechanism | SlidingWindowMechanism, Field(discriminator="kind")],
+    _available(
+        "continual",
+        "sliding_window",
+        planned=(
+            "multi_resolution",
+            "independent_batches",
+            "window_statistics",
+            "scheduled_black_box",
+            "improving_black_box",
+            "online_leader",
+            "linear_queries",
+            "active_learning",
+            "lifelong",
+        ),
+    ),
+]
+
+
+class OutputPerturbationLearner(_Shape):
+    """Minimise (1/n)·Σ loss + (regularization/2)·‖w - c‖² near c, then add noise.
+
+    `regularization` is the strong convexity α: the noise is proportional to 1/α, and the pull towards c to α. At 0.1 a
+    few hundred records of unit norm still move a model by several times the noise of ε near 1; records by the ten
+    thousand can afford less.
+    """
+
+    kind: Literal["output_perturbation"]
+    loss: Annotated[
+        Literal["logistic", "softmax"] | None,
+        _only("logistic", "softmax", None, planned=("huber_hinge", "squared")),
+    ] = None
+    regularization: _Positive = 0.1
+    intercept: Annotated[bool, Field(strict=True)] = True
+    solver: Annotated[Literal["exact"], _only("exact", planned=("psgd", "gradient_descent"))] = "exact"
+    origin: tuple[tuple[_Weight, ...], ...] | None = None
+
+
+Learner = Annotated[
+    OutputPerturbationLearner,
+    _available("output_perturbation", planned=("objective_perturbation", "noisy_gradient_descent", "small_database")),
+]
+
+
+class Privacy(_Shape):
+    """What one record may lose to one publication over its whole life: (epsilon, delta)."""
+
+    epsilon: Epsilon
+    delta: Delta = Decimal(0)
+
+
+class PublicationConfiguration(_Shape):
+    """A mechanism, a learner and a budget."""
+
+    mechanism: Mechanism
+    learner: Learner
+    privacy: Privacy
+
+
+def refuse(path: str, message: str) -> Any:
+    """Raise Refused, in places where an expression is wanted."""
+    raise Refused(path, message)
+
+
+def finite(value: float) -> bool:
+    """Return whether a value is an ordinary number."""
+    return math.isfinite(value)

@@ -1,0 +1,295 @@
+"""Schedule × learner × kind of guarantee: models fitted on a public schedule, each released with noise.
+
+Statement. Private: every record of the stream. Neighbours: R⊥, one slot's record replaced or emptied. What is released:
+every `Release` of the infinite run, noise and all. Over the whole run, whoever chooses the records adaptively, one record
+loses at most `capacity`: an ε (kind PURE, spherical Laplace noise) or a ρ (ZCDP, Gaussian noise), hence (ε, δ).
+
+Why. A fit reads a range fixed by the schedule alone; its centre is an earlier release, never an exact minimiser, so given
+the past its output depends on that range only. The exact minimiser moves by at most the sensitivity; the noise scale is
+rounded up until sensitivity/scale (or sensitivity²/(2·scale²)) ≤ charge; the charge is share·capacity rounded down;
+and the shares of the fits that read one record add up to at most 1 in exact arithmetic. The ledger theorem
+(mechanisms.md L1) does the rest.
+
+All times and records here are relative to the publication's start; the caller shifts them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.learning.learners import OutputPerturbation
+from service.learning.losses import LOSSES
+from service.learning.solvers import SLACK, Inaccurate
+from service.mechanisms.configuration import (
+    MAX_DIMENSION,
+    Classification,
+    ContinualMechanism,
+    PublicationConfiguration,
+    Refused,
+    StreamSchema,
+)
+from service.privacy import noise as noises
+from service.privacy.loss import Kind, capacity, round_down, round_up, zcdp_epsilon
+from service.schedules.continual import Continual
+from service.schedules.sliding_window import SlidingWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from service.learning.losses import Floats
+    from service.learning.records import Records
+    from service.mechanisms.configuration import Privacy
+    from service.privacy.noise import Noise
+    from service.schedules.schedule import Role, Schedule
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model:
+    """A released model that later fits may start from."""
+
+    version: int
+    parameters: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Release:
+    """One noisy model. Everything in it is public; ranges are relative to the publication's start."""
+
+    version: int
+    role: Role
+    time: int
+    window: tuple[int, int]
+    fit: tuple[int, int]
+    parent: int | None
+    parameters: Floats
+    noise: Noise
+    sensitivity: float
+    charge: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one time brought: releases in order, and the chain that the next step starts from."""
+
+    releases: tuple[Release, ...]
+    chain: tuple[Model, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scheduled:
+    """A publication that fits models on a schedule."""
+
+    kind: Kind
+    capacity: Fraction
+    """What one record may lose, in the currency `kind`."""
+    privacy: Privacy
+    schedule: Schedule
+    learner: OutputPerturbation
+    origin: Floats
+
+    def next_time(self, after: int) -> int:
+        """Return the first time > after at which something is released."""
+        return self.schedule.next_time(after)
+
+    def needs(self, after: int) -> int:
+        """Return the oldest record that any step at a time > after may read."""
+        return self.schedule.needs(after)
+
+    def step(self, time: int, chain: Sequence[Model], next_version: int, read: Callable[[int, int], Records]) -> Step:
+        """Fit and release what the schedule has for `time`, in order.
+
+        chain: what the step before returned, () at the start. next_version: of the first release made here.
+        read(start, end): the records still present in a range. Raises Inaccurate where double precision cannot certify
+        a fit, from public quantities alone. A step is run once: what it returns is published or lost, never drawn again.
+        """
+        models = list(chain)
+        releases: list[Release] = []
+        for fit in self.schedule.fits(time):
+            if fit.depth > len(models):
+                raise ValueError("the chain is too short for this time: steps were left out")
+            del models[fit.depth :]
+            parent = models[-1] if models else None
+            center = parent.parameters if parent else self.origin
+            records = fit.end - fit.start
+            sensitivity = self.learner.sensitivity(records, center)
+            charge = self._charge(fit.share)
+            noise = noises.calibrate(
+                self.kind, sensitivity=sensitivity, charge=charge, dimension=self.learner.dimension
+            )
+            exact = self.learner.fit(read(fit.start, fit.end), records, center)
+            model = Model(version=next_version + len(releases), parameters=noises.add(exact, noise))
+            models.append(model)
+            releases.append(
+                Release(
+                    version=model.version,
+                    role=fit.role,
+                    time=time,
+                    window=self.schedule.window(time),
+                    fit=(fit.start, fit.end),
+                    parent=parent.version if parent else None,
+                    parameters=model.parameters,
+                    noise=noise,
+                    sensitivity=sensitivity,
+                    charge=charge,
+                )
+            )
+        return Step(releases=tuple(releases), chain=tuple(models))
+
+    def plan(self) -> dict[str, Any]:
+        """Return what this publication does to a record and to its models, as JSON: for a person to judge."""
+        learner = self.learner
+        rows, columns = learner.shape
+        lifetime = self.schedule.lifetime()
+        return {
+            "kind": self.kind.value,
+            "guarantee": {
+                "neighbours": "one record replaced by any other, or erased",
+                "epsilon": _number(self.privacy.epsilon),
+                "delta": _number(self.privacy.delta),
+                "capacity": float(self.capacity),
+                "currency": "epsilon" if self.kind is Kind.PURE else "rho",
+            },
+            "first_release": self.schedule.next_time(0),
+            "model": {
+                "loss": learner.loss.name,
+                "shape": [rows, columns],
+                "dimension": learner.dimension,
+                "lipschitz": learner.lipschitz,
+                "strong_convexity": learner.regularization,
+                "norm_bound": learner.norm_bound,
+                "solver_slack": SLACK,
+            },
+            "fits": [self._pattern(pattern) for pattern in self.schedule.patterns()],
+            "lifetime": {
+                "record": lifetime.record,
+                **self._loss(lifetime.share),
+                "share": str(lifetime.share),
+                "parts": [
+                    {"what": part.what, "fits": part.fits, "share": str(part.share), **self._loss(part.share)}
+                    for part in lifetime.parts
+                ],
+            },
+        }
+
+    def model_description(self) -> dict[str, Any]:
+        """Return all it takes to compute a prediction from released parameters, as JSON."""
+        learner = self.learner
+        rows, columns = learner.shape
+        return {
+            "kind": "linear",
+            "loss": learner.loss.name,
+            "classes": learner.classes,
+            "features": learner.features,
+            "intercept": learner.intercept,
+            "norm_bound": learner.norm_bound,
+            "feature_map": None,
+            "shape": [rows, columns],
+            "dimension": learner.dimension,
+            "coordinates": "features, then intercept" if learner.intercept else "features",
+        }
+
+    def _charge(self, share: Fraction) -> float:
+        return round_down(share * self.capacity)
+
+    def _loss(self, share: Fraction) -> dict[str, float]:
+        """Return a share of the capacity in its currency, rounded up for people, with ε at the plan's δ for ρ."""
+        amount = round_up(share * self.capacity)
+        if self.kind is Kind.PURE:
+            return {"epsilon": amount}
+        delta = round_down(Fraction(self.privacy.delta))
+        return {"rho": amount, "epsilon": zcdp_epsilon(round_down(share * self.capacity), delta)}
+
+    def _pattern(self, pattern: Any) -> dict[str, Any]:
+        charge = self._charge(pattern.share)
+        sensitivity = self.learner.sensitivity(pattern.records, self.origin)
+        noise = noises.calibrate(self.kind, sensitivity=sensitivity, charge=charge, dimension=self.learner.dimension)
+        return {
+            "what": pattern.what,
+            "when": pattern.when,
+            "records": pattern.records,
+            "share": str(pattern.share),
+            "charge": charge,
+            "sensitivity": sensitivity,
+            "noise": {
+                "distribution": noise.distribution,
+                "scale": noise.scale,
+                "dimension": noise.dimension,
+                "expected_norm": noise.expected_norm(),
+            },
+        }
+
+
+def build(stream: StreamSchema, publication: PublicationConfiguration) -> Scheduled:
+    """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
+    task, settings = stream.task, publication.learner
+    if not isinstance(task, Classification):
+        raise Refused("learner.loss", f"no loss for a {task.kind} stream is available; available: classification")
+    if stream.features is None:
+        raise Refused("stream.features", "a classification stream needs its number of features")
+    loss = LOSSES[settings.loss or ("logistic" if task.classes == 2 else "softmax")]
+    try:
+        rows = loss.rows(task.classes)
+    except ValueError as problem:
+        raise Refused("learner.loss", f"{problem}; this stream has {task.classes}: use softmax") from None
+    learner = OutputPerturbation(
+        loss=loss,
+        regularization=settings.regularization,
+        intercept=settings.intercept,
+        norm_bound=stream.norm_bound,
+        features=stream.features,
+        classes=task.classes,
+    )
+    if rows * (stream.features + 1) > MAX_DIMENSION:
+        raise Refused("learner.loss", f"the model would have more than {MAX_DIMENSION} weights")
+    if settings.origin is None:
+        origin = np.zeros(learner.shape)
+    else:
+        if {len(row) for row in settings.origin} != {learner.shape[1]} or len(settings.origin) != rows:
+            raise Refused("learner.origin", f"the model has {rows} rows of {learner.shape[1]} weights")
+        origin = np.array(settings.origin, dtype=np.float64)
+    privacy = publication.privacy
+    kind, cap = capacity(privacy.epsilon, privacy.delta)
+    if cap == 0:
+        raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
+    mechanism = publication.mechanism
+    schedule: Schedule = (
+        Continual(kind=kind, base=mechanism.base, update_every=mechanism.update_every)
+        if isinstance(mechanism, ContinualMechanism)
+        else SlidingWindow(kind=kind, block=mechanism.block, blocks=mechanism.blocks)
+    )
+    scheduled = Scheduled(kind=kind, capacity=cap, privacy=privacy, schedule=schedule, learner=learner, origin=origin)
+    try:
+        scheduled.plan()
+    except Inaccurate as problem:
+        raise Refused("learner.regularization", str(problem)) from None
+    return scheduled
+
+
+def predict(
+    description: Mapping[str, Any], parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64]
+) -> tuple[NDArray[np.intp], Floats]:
+    """Return (labels, probabilities) of shapes (m,) and (m, classes) for x of shape (m, features).
+
+    description: a `model_description`. The record map of training is applied first: clipping to the norm bound, then the
+    intercept. Post-processing of a release: it costs nothing.
+    """
+    learner = OutputPerturbation(
+        loss=LOSSES[description["loss"]],
+        regularization=1.0,
+        intercept=description["intercept"],
+        norm_bound=description["norm_bound"],
+        features=description["features"],
+        classes=description["classes"],
+    )
+    probabilities = learner.probabilities(np.asarray(parameters, dtype=np.float64).reshape(learner.shape), x)
+    return probabilities.argmax(axis=1), probabilities
+
+
+def _number(value: Any) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)

@@ -1,0 +1,87 @@
+"""What a schedule is: when to fit what, near which earlier model, for which share of the budget.
+
+Everything here is a pure function of how many records there are, counted from the start of the publication. Records are
+numbered from 0; a time t means that records [0, t) have arrived; ranges are half-open. (Papers number records from 1
+and write closed intervals, which counts a record too many at each edge: mechanisms.md 1.1.)
+
+A schedule keeps a chain of models. A fit at depth d forgets the chain from d on, is fitted near chain[d - 1] (at depth
+0 near the origin), and takes place d.
+
+A share is the exact fraction of the publication's budget per record that a fit charges to every record it reads. All
+fits of a kind carry the same noise, so a fit of m times as many records costs 1/m of the share in pure ε and 1/m² in ρ
+(`Kind.power`). Over the infinite stream no record's shares add up to more than 1, and some record's do: that
+constant is found by following records through the schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, Protocol
+
+Role = Literal["model", "base", "link"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Fit records [start, end) near chain[depth - 1] for `share` of the budget of each of them."""
+
+    start: int
+    end: int
+    depth: int
+    share: Fraction
+    role: Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Some of the fits that read the worst record: how many (None: infinitely many) and their shares' sum."""
+
+    what: str
+    fits: int | None
+    share: Fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifetime:
+    """The record that the whole infinite schedule charges most, and how that adds up to 1."""
+
+    record: int
+    parts: tuple[Part, ...]
+
+    @property
+    def share(self) -> Fraction:
+        """The exact sum."""
+        return sum((part.share for part in self.parts), start=Fraction(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """A kind of fit that recurs, for people: what it is, when, how many records it reads (None: varies), its share."""
+
+    what: str
+    when: str
+    records: int
+    share: Fraction
+
+
+class Schedule(Protocol):
+    """Every method is a pure function whose cost does not grow with the time asked about."""
+
+    def next_time(self, after: int) -> int:
+        """Return the first time > after at which something is fitted."""
+
+    def fits(self, time: int) -> tuple[Fit, ...]:
+        """Return what is fitted at that time, in order; empty if nothing is."""
+
+    def window(self, time: int) -> tuple[int, int]:
+        """Return the records that the model of that time stands for."""
+
+    def needs(self, after: int) -> int:
+        """Return the oldest record that any fit at a time > after may read."""
+
+    def lifetime(self) -> Lifetime:
+        """Return the worst record's total; its share is exactly 1."""
+
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Return the kinds of fits, the largest first."""

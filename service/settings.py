@@ -1,0 +1,36 @@
+"""Every setting there is. Nothing else in the service reads the environment.
+
+Settings are `PERENNIAL_*` environment variables, or lines of a `.env` file in the working directory.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Defaults suit one machine; the README's table is checked against these descriptions by a test."""
+
+    model_config = SettingsConfigDict(env_prefix="PERENNIAL_", env_file=".env", extra="ignore", frozen=True)
+
+    redis_url: str | None = Field(
+        None, description="Redis 7.2+ or Valkey that holds the log; `up` starts its own if unset"
+    )
+    database_url: str | None = Field(
+        None, description="PostgreSQL 15+ that holds the record; `up` starts its own if unset"
+    )
+    admin_key: SecretStr | None = Field(None, description="The first admin key; `up` makes one if unset")
+    segment_store: Path = Field(Path("perennial-data/segments"), description="Folder of the numbered records")
+    host: str = Field("127.0.0.1", description="Address the API listens on")
+    port: int = Field(8000, ge=0, le=65535, description="Port the API listens on")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
+
+    max_body_bytes: int = Field(16 * 2**20, gt=0, description="Largest request body")
+    max_batch_records: int = Field(100_000, gt=0, description="Most records in one request")
+    max_backlog_bytes: int = Field(256 * 2**20, gt=0, description="Most bytes of a stream not yet numbered; then 429")
+    max_backlog_batches: int = Field(100_000, gt=0, description="Most batches of a stream not yet numbered; then 429")
+
+    lease_seconds: float = Field(5.0, gt=0.5, description="How long a dead worker's streams and publications wait")
+    publishers: int = Field(2, gt=0, le=64, description="Fits that one worker runs at the same time")

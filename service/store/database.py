@@ -1,0 +1,94 @@
+"""Connections, transactions and notifications."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+NEW_RECORDS = "perennial_records"  # payload: name of the stream
+NEW_RELEASE = "perennial_release"  # payload: name of the publication
+NEW_PUBLICATION = "perennial_publication"
+KEYS_CHANGED = "perennial_keys"
+
+
+class DatabaseUnavailable(Exception):
+    """PostgreSQL does not answer. What was under way did not happen, or will be found done when asked again."""
+
+
+class Database:
+    """One process's way to PostgreSQL."""
+
+    def __init__(self, url: str, *, connections: int = 10) -> None:
+        self.engine: Engine = create_engine(
+            driver_url(url),
+            pool_size=connections,
+            max_overflow=0,
+            pool_timeout=5,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": 5, "application_name": "perennial"},
+            json_serializer=_dump,
+        )
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Everything inside commits together, or nothing does."""
+        try:
+            with self.engine.begin() as connection:
+                yield connection
+        except (OperationalError, psycopg.OperationalError) as error:
+            raise DatabaseUnavailable(f"PostgreSQL does not answer ({type(error).__name__})") from error
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise DatabaseUnavailable("the connection to PostgreSQL was lost") from error
+            raise
+
+    @contextmanager
+    def listen(self, *channels: str) -> Iterator[psycopg.Connection[Any]]:
+        """A connection of its own on which `notifies()` yields what other processes committed."""
+        try:
+            with psycopg.connect(
+                make_url(driver_url(self.engine.url.render_as_string(hide_password=False)))
+                .set(drivername="postgresql")
+                .render_as_string(hide_password=False),
+                autocommit=True,
+                connect_timeout=5,
+                application_name="perennial listen",
+            ) as connection:
+                for channel in channels:
+                    connection.execute(f"LISTEN {channel}")  # type: ignore[call-overload]
+                yield connection
+        except psycopg.OperationalError as error:
+            raise DatabaseUnavailable(f"PostgreSQL does not answer ({type(error).__name__})") from error
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def notify(connection: Connection, channel: str, payload: str = "") -> None:
+    """Told to every listener when, and only if, the transaction commits."""
+    connection.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": channel, "payload": payload})
+
+
+def driver_url(url: str) -> str:
+    """`postgres://` and `postgresql://` both mean the one driver there is."""
+    return (
+        make_url(url.replace("postgres://", "postgresql://", 1))
+        .set(drivername="postgresql+psycopg")
+        .render_as_string(hide_password=False)
+    )
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, default=_decimal, allow_nan=False)
+
+
+def _decimal(value: Any) -> float:
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError(type(value).__name__)

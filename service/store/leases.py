@@ -1,0 +1,80 @@
+"""Who may work on a stream or a publication now: one owner at a time, on PostgreSQL's clock.
+
+A lease that runs out can be taken by another; taking it raises its epoch. Every commit checks the epoch, so that an
+owner that slept through its lease can't commit what it still had in hand.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from service.store.tables import leases
+
+
+class LeaseLost(Exception):
+    """Another owner may be at work: drop what is in hand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    resource: str
+    owner: str
+    epoch: int
+
+
+def stream(identity: int) -> str:
+    return f"stream:{identity}"
+
+
+def publication(identity: int) -> str:
+    return f"publication:{identity}"
+
+
+def create(connection: Connection, resource: str) -> None:
+    connection.execute(insert(leases).values(resource=resource))
+
+
+def take(connection: Connection, resource: str, *, owner: str, seconds: float) -> Lease | None:
+    """The lease, if nobody else holds it."""
+    row = connection.execute(
+        update(leases)
+        .where(leases.c.resource == resource, leases.c.expires_at <= func.clock_timestamp())
+        .values(owner=owner, epoch=leases.c.epoch + 1, expires_at=func.clock_timestamp() + timedelta(seconds=seconds))
+        .returning(leases.c.epoch)
+    ).one_or_none()
+    return Lease(resource=resource, owner=owner, epoch=row.epoch) if row else None
+
+
+def renew(connection: Connection, held: Iterable[Lease], *, seconds: float) -> set[str]:
+    """Which of them are still held, and from now on for `seconds`."""
+    kept = set()
+    for lease in sorted(held, key=lambda lease: lease.resource):
+        if connection.execute(
+            update(leases).where(*_is(lease)).values(expires_at=func.clock_timestamp() + timedelta(seconds=seconds))
+        ).rowcount:
+            kept.add(lease.resource)
+    return kept
+
+
+def check(connection: Connection, lease: Lease) -> None:
+    """Holds the lease until the transaction ends; first thing in every commit.
+
+    Raises:
+        LeaseLost: it ran out or is another's.
+    """
+    if connection.execute(select(leases.c.epoch).where(*_is(lease)).with_for_update()).one_or_none() is None:
+        raise LeaseLost(lease.resource)
+
+
+def release(connection: Connection, lease: Lease) -> None:
+    connection.execute(update(leases).where(*_is(lease)).values(owner=None, expires_at=func.clock_timestamp()))
+
+
+def _is(lease: Lease) -> tuple[object, ...]:
+    return (  # type: ignore[return-value]
+        leases.c.resource == lease.resource,
+        leases.c.epoch == lease.epoch,
+        leases.c.expires_at > func.clock_timestamp(),
+    )

@@ -1,0 +1,149 @@
+"""Publications: what is asked for, how far it is published, and which of them can go on."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from service.store import leases
+from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify
+from service.store.keys import NameTaken
+from service.store.tables import publications, streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """`position`, `due`, `version`, `latest` and `chain` are told in tables.py."""
+
+    id: int
+    name: str
+    stream_id: int
+    stream: str
+    start: int
+    configuration: dict[str, Any]
+    plan: dict[str, Any]
+    kind: str
+    epsilon: Decimal
+    delta: Decimal
+    state: str
+    reason: str | None
+    position: int
+    due: int
+    version: int
+    latest: int | None
+    chain: list[int]
+    created_at: datetime
+
+
+def create(
+    connection: Connection,
+    *,
+    name: str,
+    stream: int,
+    start: int,
+    configuration: dict[str, Any],
+    plan: dict[str, Any],
+    kind: str,
+    epsilon: Decimal,
+    delta: Decimal,
+    due: int,
+) -> Publication:
+    """Stores it; whether the stream's budget can hold it is the caller's to check, under the stream's lock."""
+    try:
+        identity = connection.execute(
+            insert(publications)
+            .values(
+                name=name,
+                stream_id=stream,
+                start=start,
+                configuration=configuration,
+                plan=plan,
+                kind=kind,
+                epsilon=epsilon,
+                delta=delta,
+                due=due,
+            )
+            .returning(publications.c.id)
+        ).scalar_one()
+    except IntegrityError as error:
+        raise NameTaken(name) from error
+    leases.create(connection, leases.publication(identity))
+    notify(connection, NEW_PUBLICATION, name)
+    return get(connection, identity)
+
+
+def get(connection: Connection, identity: int) -> Publication:
+    return _publication(connection.execute(_query().where(publications.c.id == identity)).one())
+
+
+def lock(connection: Connection, identity: int) -> Publication:
+    return _publication(
+        connection.execute(_query().where(publications.c.id == identity).with_for_update(of=publications)).one()
+    )
+
+
+def find(connection: Connection, name: str) -> Publication | None:
+    row = connection.execute(_query().where(publications.c.name == name)).one_or_none()
+    return _publication(row) if row else None
+
+
+def of_stream(connection: Connection, stream: int) -> list[Publication]:
+    query = _query().where(publications.c.stream_id == stream).order_by(publications.c.id.desc())
+    return [_publication(row) for row in connection.execute(query)]
+
+
+def page(connection: Connection, *, limit: int, before: str | None, only: frozenset[str] | None) -> list[Publication]:
+    """Newest first, of the streams in `only`; `before` is the name of the last one of the page before."""
+    query = _query().order_by(publications.c.id.desc()).limit(limit)
+    if before is not None:
+        last = select(publications.c.id).where(publications.c.name == before).scalar_subquery()
+        query = query.where(publications.c.id < last)
+    if only is not None:
+        query = query.where(streams.c.name.in_(only))
+    return [_publication(row) for row in connection.execute(query)]
+
+
+def due(connection: Connection) -> list[Publication]:
+    """Running publications whose next fit has all its records, the longest waiting first."""
+    query = (
+        _query()
+        .where(publications.c.state == "running", streams.c.records >= publications.c.due, streams.c.halted.is_(None))
+        .order_by(streams.c.records - publications.c.due)
+    )
+    return [_publication(row) for row in connection.execute(query)]
+
+
+def move(
+    connection: Connection, identity: int, *, position: int, due: int, version: int, latest: int, chain: list[int]
+) -> None:
+    """The schedule's clock goes on; last step of publishing."""
+    name = connection.execute(
+        update(publications)
+        .where(publications.c.id == identity)
+        .values(position=position, due=due, version=version, latest=latest, chain=chain)
+        .returning(publications.c.name)
+    ).scalar_one()
+    notify(connection, NEW_RELEASE, name)
+
+
+def end(connection: Connection, identity: int, *, state: str, reason: str | None = None) -> None:
+    """`stopped` or `halted`: it publishes nothing more."""
+    name = connection.execute(
+        update(publications)
+        .where(publications.c.id == identity, publications.c.state == "running")
+        .values(state=state, reason=reason)
+        .returning(publications.c.name)
+    ).scalar_one_or_none()
+    if name is not None:
+        notify(connection, NEW_RELEASE, name)
+
+
+def _query() -> Select[Any]:
+    return select(publications, streams.c.name.label("stream")).join(streams, streams.c.id == publications.c.stream_id)
+
+
+def _publication(row: Row[Any]) -> Publication:
+    return Publication(**row._asdict())

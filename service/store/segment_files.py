@@ -1,0 +1,73 @@
+"""The files of numbered records: safetensors with `x` (float32, records × features) and `y`, where the task has them.
+Written once, synced before the row that names them commits, never changed.
+"""
+
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import load, save
+
+Columns = dict[str, NDArray[np.generic]]
+
+
+def pack(columns: Columns) -> bytes:
+    """One format for batches in the log and for segments."""
+    return save({name: np.ascontiguousarray(column) for name, column in columns.items()})
+
+
+def unpack(packed: bytes) -> Columns:
+    return load(packed)
+
+
+class SegmentFiles:
+    """A folder with one folder per stream."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
+        """A new file that is on disk when this returns: its name and its SHA-256."""
+        folder = self._root / log
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sync(self._root)
+        packed = pack(columns)
+        name = f"{start:012d}-{stop:012d}-{secrets.token_hex(4)}.safetensors"
+        with (folder / name).open("xb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(packed)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync(folder)
+        return name, hashlib.sha256(packed).digest()
+
+    def read(self, log: str, name: str, start: int, stop: int) -> Columns:
+        """Rows [start, stop) of a file, counted from its own first row."""
+        with safe_open(self._root / log / name, framework="numpy") as file:
+            return {column: file.get_slice(column)[start:stop] for column in file.keys()}  # noqa: SIM118
+
+    def delete(self, log: str, name: str) -> None:
+        (self._root / log / name).unlink(missing_ok=True)
+
+    def sweep(self, log: str, known: set[str]) -> list[str]:
+        """Deletes what no row names: files whose commit never came. Only for the holder of the stream's lease."""
+        folder = self._root / log
+        if not folder.is_dir():
+            return []
+        orphans = [path.name for path in folder.iterdir() if path.name not in known]
+        for name in orphans:
+            self.delete(log, name)
+        return orphans
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

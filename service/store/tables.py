@@ -1,0 +1,199 @@
+"""What PostgreSQL holds. Migrations make these tables; a test keeps the two equal.
+
+Ranges of records are half-open, [start, stop); numbers are absolute (a stream's first record is 0).
+`stop` is what the API calls `end`, a reserved word in SQL.
+"""
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    Table,
+    Text,
+    func,
+)
+from sqlalchemy.dialects.postgresql import JSON
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+        "fk": "%(table_name)s_%(column_0_N_name)s_fkey",
+        "pk": "%(table_name)s_pkey",
+    }
+)
+
+
+def _identity() -> Column[int]:
+    return Column("id", BigInteger, Identity(always=True), primary_key=True)
+
+
+def _now(name: str) -> Column[object]:
+    return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+keys = Table(
+    "keys",
+    metadata,
+    _identity(),
+    Column("name", Text, nullable=False, unique=True),
+    Column("hash", LargeBinary, nullable=False, unique=True),  # SHA-256; the key itself is stored nowhere
+    Column("scopes", ARRAY(Text), nullable=False),
+    Column("streams", ARRAY(Text)),  # names; null: every stream
+    Column("origin", Text, nullable=False),  # "environment" for PERENNIAL_ADMIN_KEY, else "api"
+    _now("created_at"),
+    Column("revoked_at", DateTime(timezone=True)),
+)
+
+streams = Table(
+    "streams",
+    metadata,
+    _identity(),
+    Column("name", Text, nullable=False, unique=True),
+    Column("log", Text, nullable=False, unique=True),  # names the stream's keys in the log and its folder of segments
+    Column("schema", JSON, nullable=False),
+    Column("retention", Text, nullable=False),
+    Column("epsilon", Numeric, nullable=False),
+    Column("delta", Numeric, nullable=False),
+    # How far the log is numbered. Moved only together with the segment that holds the records.
+    Column("records", BigInteger, nullable=False, server_default="0"),
+    Column("sealed_entry", Text, nullable=False, server_default="0-0"),
+    Column("sealed_sequence", BigInteger, nullable=False, server_default="0"),
+    Column("halted", Text),  # why nothing more is numbered; null: all is well
+    _now("created_at"),
+)
+
+entries = Table(
+    "entries",
+    metadata,
+    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+    Column("entry", Text, primary_key=True),  # the log's own id of the batch
+    Column("start", BigInteger, nullable=False),
+    Column("stop", BigInteger, nullable=False),
+    CheckConstraint("start < stop", name="range"),
+)
+
+segments = Table(
+    "segments",
+    metadata,
+    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+    Column("start", BigInteger, primary_key=True),
+    Column("stop", BigInteger, nullable=False),
+    Column("file", Text, nullable=False),
+    Column("sha256", LargeBinary, nullable=False),
+    CheckConstraint("start < stop", name="range"),
+)
+
+erasures = Table(
+    "erasures",
+    metadata,
+    _identity(),
+    Column("stream_id", ForeignKey("streams.id"), nullable=False, index=True),
+    Column("start", BigInteger, nullable=False),
+    Column("stop", BigInteger, nullable=False),
+    _now("asked_at"),
+    Column("deleted_at", DateTime(timezone=True)),  # when the bytes were gone from the segments
+    CheckConstraint("start < stop", name="range"),
+)
+
+publications = Table(
+    "publications",
+    metadata,
+    _identity(),
+    Column("name", Text, nullable=False, unique=True),
+    Column("stream_id", ForeignKey("streams.id"), nullable=False, index=True),
+    Column("start", BigInteger, nullable=False),
+    Column("configuration", JSON, nullable=False),
+    Column("plan", JSON, nullable=False),
+    Column("kind", Text, nullable=False),  # the currency of its charges: "pure" (ε) or "zcdp" (ρ)
+    Column("epsilon", Numeric, nullable=False),
+    Column("delta", Numeric, nullable=False),
+    Column("state", Text, nullable=False, server_default="running"),
+    Column("reason", Text),
+    # The schedule's clock counts records since `start`. `position`: the last time that was published.
+    # `due`: the absolute record number at which the next fit can run.
+    Column("position", BigInteger, nullable=False, server_default="0"),
+    Column("due", BigInteger, nullable=False),
+    Column("version", Integer, nullable=False, server_default="0"),  # the newest
+    Column("latest", Integer),  # the newest with role "model"
+    Column("chain", ARRAY(Integer), nullable=False, server_default="{}"),  # versions that later fits may start from
+    _now("created_at"),
+    CheckConstraint("state IN ('running', 'stopped', 'halted')", name="state"),
+)
+Index("publications_due_idx", publications.c.stream_id, publications.c.due)
+
+releases = Table(
+    "releases",
+    metadata,
+    Column("publication_id", ForeignKey("publications.id"), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("stream_id", BigInteger, nullable=False),
+    Column("charge", BigInteger, nullable=False),
+    Column("time", BigInteger, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("window_start", BigInteger, nullable=False),
+    Column("window_stop", BigInteger, nullable=False),
+    Column("fit_start", BigInteger, nullable=False),
+    Column("fit_stop", BigInteger, nullable=False),
+    Column("parent", Integer),
+    Column("shape", ARRAY(Integer), nullable=False),
+    Column("parameters", LargeBinary, nullable=False),  # float64, little-endian, row by row
+    Column("model", JSON, nullable=False),
+    Column("noise", JSON, nullable=False),
+    _now("published_at"),
+    # No release without its charge.
+    ForeignKeyConstraint(["stream_id", "charge"], ["charges.stream_id", "charges.id"]),
+)
+
+charges = Table(
+    "charges",
+    metadata,
+    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+    Column("id", BigInteger, primary_key=True, autoincrement=False),  # 1, 2, … per stream
+    Column("publication_id", ForeignKey("publications.id"), nullable=False),
+    Column("version", Integer),
+    Column("start", BigInteger, nullable=False),
+    Column("stop", BigInteger, nullable=False),
+    # A charge is a binary double, so it is stored, served, hashed and added without rounding.
+    Column("epsilon", Float(53)),
+    Column("delta", Float(53)),
+    Column("rho", Float(53)),
+    Column("charged_at", DateTime(timezone=True), nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("previous_hash", Text),
+    CheckConstraint("(rho IS NULL) = (epsilon IS NOT NULL AND delta IS NOT NULL)", name="kind"),
+    CheckConstraint("start < stop", name="range"),
+)
+
+# What each range of records has been charged by one publication, in its currency: the charges, added up exactly.
+# It saves walking the charges at every publish; `perennial ledger verify` walks them and compares.
+spent = Table(
+    "spent",
+    metadata,
+    Column("publication_id", ForeignKey("publications.id"), primary_key=True),
+    Column("start", BigInteger, primary_key=True),
+    Column("stop", BigInteger, nullable=False),
+    Column("amount", Numeric, nullable=False),
+    CheckConstraint("start < stop", name="range"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("resource", Text, primary_key=True),  # "stream:<id>" or "publication:<id>"
+    Column("owner", Text),
+    Column("epoch", BigInteger, nullable=False, server_default="0"),
+    Column("expires_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)

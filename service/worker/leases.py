@@ -1,0 +1,87 @@
+"""Keeps this worker's leases alive, from a thread of its own, so that a long fit does not lose its publication."""
+
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import structlog
+
+from service.store import leases
+from service.store.database import Database, DatabaseUnavailable
+from service.store.leases import Lease
+
+_log = structlog.get_logger(__name__)
+
+
+class LeaseKeeper:
+    """Takes, renews and gives back leases in the name of one worker process."""
+
+    def __init__(self, database: Database, *, seconds: float) -> None:
+        self._database, self._seconds = database, seconds
+        self._owner = f"{socket.gethostname()}:{secrets.token_hex(4)}"
+        self._held: dict[str, Lease] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Gives back what is still held, so that others need not wait."""
+        self._stop.set()
+        self._thread.join()
+        with suppress(DatabaseUnavailable):
+            for lease in list(self._held.values()):
+                self.give_back(lease)
+
+    def take(self, resource: str) -> Lease | None:
+        """The lease, unless somebody holds it, one of our own threads included."""
+        with self._database.transaction() as connection:
+            lease = leases.take(connection, resource, owner=self._owner, seconds=self._seconds)
+        if lease is not None:
+            with self._lock:
+                self._held[resource] = lease
+        return lease
+
+    def holds(self, lease: Lease) -> bool:
+        """As far as we know; only a commit knows for sure."""
+        return self._held.get(lease.resource) is lease
+
+    def give_back(self, lease: Lease) -> None:
+        with self._lock:
+            if self._held.get(lease.resource) is lease:
+                del self._held[lease.resource]
+        with self._database.transaction() as connection:
+            leases.release(connection, lease)
+
+    @contextmanager
+    def taking(self, resource: str) -> Iterator[Lease | None]:
+        """The lease for as long as the block runs, or None."""
+        lease = self.take(resource)
+        try:
+            yield lease
+        finally:
+            if lease is not None:
+                with suppress(DatabaseUnavailable):
+                    self.give_back(lease)
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._seconds / 3):
+            with self._lock:
+                held = list(self._held.values())
+            if not held:
+                continue
+            try:
+                with self._database.transaction() as connection:
+                    kept = leases.renew(connection, held, seconds=self._seconds)
+            except DatabaseUnavailable:
+                _log.warning("database_unavailable", part="lease keeper")
+                continue
+            with self._lock:
+                for lease in held:
+                    if lease.resource not in kept and self._held.get(lease.resource) is lease:
+                        _log.warning("lease_lost", resource=lease.resource)
+                        del self._held[lease.resource]

@@ -1,0 +1,73 @@
+"""One worker process: a sealer, some publishers, and what keeps them informed."""
+
+import signal
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from service.log import Reader
+from service.settings import Settings
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles
+from service.worker.leases import LeaseKeeper
+from service.worker.publisher import Bell, Publisher
+from service.worker.sealer import Sealer
+
+_log = structlog.get_logger(__name__)
+
+
+def work(settings: Settings, stop: threading.Event) -> None:
+    """Seals and publishes until `stop` is set.
+
+    Args:
+        settings: with both server URLs set.
+        stop: what is under way when it is set and not committed within seconds is dropped; nothing is lost by that.
+    """
+    assert settings.database_url is not None  # noqa: S101 - `perennial worker` checked
+    assert settings.redis_url is not None  # noqa: S101
+    database = Database(settings.database_url, connections=settings.publishers + 4)
+    reader = Reader(settings.redis_url)
+    files = SegmentFiles(settings.segment_store)
+    keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
+    bell = Bell(database)
+    keeper.start()
+    jobs = [Sealer(database, reader, files, keeper).run, bell.run] + [
+        Publisher(database, files, keeper, bell).run for _ in range(settings.publishers)
+    ]
+    threads = [threading.Thread(target=_until_stopped, args=(job, stop), daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    stop.wait()
+    bell.ring()
+    for thread in threads:
+        thread.join(timeout=5.0)
+    keeper.stop()
+    reader.close()
+    database.close()
+
+
+def run(settings: Settings) -> int:
+    """Works until SIGINT or SIGTERM; returns the exit status."""
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    work(settings, stop)
+    return 0
+
+
+def _until_stopped(job: Callable[[threading.Event], None], stop: threading.Event) -> None:
+    """A job that fails in a way nobody foresaw is logged, without the values it failed on, and starts again."""
+    while not stop.is_set():
+        try:
+            job(stop)
+        except Exception as error:  # noqa: BLE001
+            _log.error("job_failed", error=type(error).__name__, at=_place(error))
+            stop.wait(1.0)
+
+
+def _place(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"

@@ -1,0 +1,147 @@
+"""Turns the log's batches into numbered, immutable segments: in the log's order, each batch once.
+
+One sealer per stream at a time, by lease. For each piece of the log: write the file and sync it, commit the segment
+together with the position it was read to, then trim the log below that. A crash before the commit leaves a file that
+nothing names, which the next holder of the lease sweeps; a crash after it leaves entries that are trimmed then.
+"""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import structlog
+
+from service.log import Entry, LogLost, LogUnavailable, Position, Reader
+from service.store import leases, streams
+from service.store.database import Database, DatabaseUnavailable
+from service.store.leases import Lease, LeaseLost
+from service.store.segment_files import Columns, SegmentFiles, unpack
+from service.store.streams import SealedEntry, Segment, Stream, StreamHalted
+from service.worker.leases import LeaseKeeper
+
+_log = structlog.get_logger(__name__)
+
+BATCHES_AT_ONCE = 256
+WAIT_MILLISECONDS = 500  # also how soon a new stream, or one whose sealer died, is looked for
+
+
+class Sealer:
+    """Seals every stream whose lease it gets."""
+
+    def __init__(self, database: Database, reader: Reader, files: SegmentFiles, keeper: LeaseKeeper) -> None:
+        self._database, self._reader, self._files, self._keeper = database, reader, files, keeper
+        self._held: dict[str, tuple[Lease, Stream]] = {}  # by name of the log
+
+    def run(self, stop: threading.Event) -> None:
+        """Until told to stop; whatever is away is waited for."""
+        while not stop.is_set():
+            try:
+                self.step(wait_milliseconds=WAIT_MILLISECONDS)
+                if not self._held:
+                    stop.wait(WAIT_MILLISECONDS / 1000)
+            except (DatabaseUnavailable, LogUnavailable) as error:
+                _log.warning("part_unavailable", part="sealer", reason=str(error))
+                self._held.clear()  # positions are read again, from the record
+                stop.wait(0.5)
+        for lease, _ in self._held.values():
+            try:
+                self._keeper.give_back(lease)
+            except DatabaseUnavailable:
+                return
+
+    def step(self, *, wait_milliseconds: int) -> None:
+        """Seals once what the log holds of each stream, after waiting for it if there is nothing."""
+        self._take_leases()
+        if not self._held:
+            return
+        positions = {log: _position(stream) for log, (_, stream) in self._held.items()}
+        for log, batch in self._reader.wait(positions, milliseconds=wait_milliseconds, batches=BATCHES_AT_ONCE).items():
+            self._guard(log, lambda log=log, batch=batch: self._seal(log, batch))
+
+    def _take_leases(self) -> None:
+        """Of every stream that nobody seals; what a dead one left behind is put in order first."""
+        with self._database.transaction() as connection:
+            known = streams.every(connection)
+        for stream in known:
+            held = self._held.get(stream.log)
+            if held is not None and self._keeper.holds(held[0]) and stream.halted is None:
+                self._guard(stream.log, lambda stream=stream: self._delete_erased(stream))
+                continue
+            self._held.pop(stream.log, None)
+            if stream.halted is None and (lease := self._keeper.take(leases.stream(stream.id))) is not None:
+                with self._database.transaction() as connection:
+                    stream = streams.get(connection, stream.id)  # noqa: PLW2901 - the position may have moved before the lease
+                self._held[stream.log] = (lease, stream)
+                self._guard(stream.log, lambda stream=stream: self._take_over(stream))
+
+    def _take_over(self, stream: Stream) -> None:
+        self._reader.check(stream.log, _position(stream))
+        if stream.sealed_sequence:
+            self._reader.trim(stream.log, stream.sealed_entry)
+        with self._database.transaction() as connection:
+            known = {segment.file for segment in streams.segments_of(connection, stream.id, 0, stream.records)}
+        for orphan in self._files.sweep(stream.log, known):
+            _log.info("orphan_swept", stream=stream.name, file=orphan)
+
+    def _seal(self, log: str, batch: list[Entry]) -> None:
+        lease, stream = self._held[log]
+        sealed, columns = [], []
+        stop = stream.records
+        for offset, entry in enumerate(batch):
+            if entry.sequence != stream.sealed_sequence + 1 + offset:
+                raise LogLost(f"batch {entry.sequence} came where {stream.sealed_sequence + 1 + offset} was due")
+            each = unpack(entry.batch)
+            start, stop = stop, stop + len(next(iter(each.values())))
+            columns.append(each)
+            sealed.append(SealedEntry(entry=entry.id, sequence=entry.sequence, start=start, stop=stop))
+        file, sha256 = self._files.write(log, stream.records, stop, _joined(columns))
+        segment = Segment(start=stream.records, stop=stop, file=file, sha256=sha256)
+        with self._database.transaction() as connection:
+            streams.seal(connection, lease, stream, segment, sealed)
+        with self._database.transaction() as connection:
+            self._held[log] = (lease, streams.get(connection, stream.id))
+        self._reader.trim(log, sealed[-1].entry)
+
+    def _delete_erased(self, stream: Stream) -> None:
+        """Writes segments with erased records anew, without their bytes."""
+        with self._database.transaction() as connection:
+            waiting = streams.undeleted_erasures(connection, stream.id)
+        for erasure, start, stop in waiting:
+            lease, _ = self._held[stream.log]
+            with self._database.transaction() as connection:
+                touched = streams.segments_of(connection, stream.id, start, stop)
+            for old in touched:
+                columns = self._files.read(stream.log, old.file, 0, old.stop - old.start)
+                low, high = max(start, old.start) - old.start, min(stop, old.stop) - old.start
+                for column in columns.values():
+                    column[low:high] = 0
+                file, sha256 = self._files.write(stream.log, old.start, old.stop, columns)
+                new = Segment(start=old.start, stop=old.stop, file=file, sha256=sha256)
+                with self._database.transaction() as connection:
+                    streams.replace_segments(connection, lease, stream.id, [old], new)
+                self._files.delete(stream.log, old.file)
+            with self._database.transaction() as connection:
+                streams.mark_deleted(connection, lease, erasure)
+            _log.info("erased", stream=stream.name, start=start, end=stop)
+
+    def _guard(self, log: str, work: Callable[[], None]) -> None:
+        """One stream's trouble is its own: another's lease is dropped, a broken log halts the stream loudly."""
+        lease, stream = self._held[log]
+        try:
+            work()
+        except (LeaseLost, StreamHalted):
+            del self._held[log]
+        except LogLost as lost:
+            _log.error("stream_halted", stream=stream.name, reason=str(lost))
+            with self._database.transaction() as connection:
+                leases.check(connection, lease)
+                streams.halt(connection, stream.id, str(lost))
+            del self._held[log]
+
+
+def _position(stream: Stream) -> Position:
+    return Position(entry=stream.sealed_entry, sequence=stream.sealed_sequence)
+
+
+def _joined(columns: list[Columns]) -> Columns:
+    return {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
