@@ -1,0 +1,1 @@
+"""Perennial: continually published private models of a stream."""

@@ -124,7 +124,7 @@ def _settings(*, servers: bool = False, database: bool = False) -> Settings:
     from pydantic import ValidationError
 
     try:
-        settings = Settings()  # type: ignore[call-arg]
+        settings = Settings()
     except ValidationError as error:
         _fail("\n".join(f"PERENNIAL_{str(each['loc'][0]).upper()}: {each['msg']}" for each in error.errors()))
     if (servers or database) and settings.database_url is None:

@@ -1,4 +1,4 @@
-"""Structured logs on standard error: names, numbers, times and states; never a record, a key or a query's parameters."""
+"""Structured logs on standard error: names, numbers, times, states; never a record, a key or a query's parameters."""
 
 import logging
 import sys
@@ -20,7 +20,28 @@ def configure(level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # Libraries say little and only what matters; uvicorn's tracebacks carry no local variables.
-    logging.basicConfig(
-        level=max(threshold, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(name)s %(message)s"
-    )
+    # Libraries speak only when something is wrong, and then only by message: a traceback can quote a statement.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneLine())
+    logging.basicConfig(level=max(threshold, logging.WARNING), handlers=[handler])
+
+
+class _OneLine(logging.Formatter):
+    """The place and the kind of an error, without its text, which may hold what a user sent."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else None
+        place = place_of(record.exc_info[1]) if record.exc_info and record.exc_info[1] else None
+        message = "unexpected error" if error else record.getMessage()
+        line = structlog.processors.JSONRenderer()(
+            None, "", {"event": message, "logger": record.name, "error": error, "at": place, "level": record.levelname}
+        )
+        return str(line)
+
+
+def place_of(error: BaseException) -> str:
+    """Where an error was raised: file and line."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"

@@ -40,7 +40,7 @@ def create_app(settings: Settings) -> FastAPI:
             settings=settings,
             database=database,
             appender=appender,
-            notifier=Notifier(database, keys_changed=lambda: services.keys.clear()),
+            notifier=Notifier(database, keys_changed=lambda: services.keys.clear()),  # noqa: PLW0108 - not made yet
         )
         if settings.admin_key is not None:
             await services.run(stored_keys.admit_environment_key, settings.admin_key.get_secret_value())

@@ -35,7 +35,10 @@ def read_json(body: bytes, schema: dict[str, Any]) -> Columns:
     Raises:
         InvalidRecords: with a reason for each bad row, up to a hundred.
     """
-    columns = _read_fast(body, schema)
+    try:
+        columns = _read_fast(body, schema)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):  # what the parser raises on the unusual
+        columns = None
     return _read_slowly(body, schema) if columns is None else columns
 
 
@@ -51,40 +54,35 @@ def _columns_of(schema: dict[str, Any]) -> tuple[bool, bool]:
 
 
 def _read_fast(body: bytes, schema: dict[str, Any]) -> Columns | None:
-    """The columns of a valid batch; None when anything at all is unusual."""
+    """The columns of a valid batch; None, or an error, when anything at all is unusual."""
     has_x, has_y = _columns_of(schema)
-    try:
-        document: Any = simdjson.Parser().parse(body)
-        if set(document.keys()) != {name for name, has in (("x", has_x), ("y", has_y)) if has}:
-            return None
-        columns: Columns = {}
-        brackets = 0
-        if has_x:
-            rows = document["x"]
-            features = schema["features"]
-            if any(len(row) != features for row in rows):
-                return None
-            x = np.frombuffer(rows.as_buffer(of_type="d"), dtype=np.float64)
-            columns["x"] = _single(x).reshape(len(rows), features)
-            brackets += 1 + len(rows)
-        if has_y:
-            y = np.frombuffer(document["y"].as_buffer(of_type="d"), dtype=np.float64)
-            columns["y"] = _single(y) if _classes(schema) is None else y
-            brackets += 1
-        # The buffers are flat: an array nested where a number belongs would not show in them.
-        if body.count(b"[") != brackets:
-            return None
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
-        return None
+    document: Any = simdjson.Parser().parse(body)
+    usual = set(document.keys()) == {name for name, has in (("x", has_x), ("y", has_y)) if has}
+    columns: Columns = {}
+    brackets = 0
+    if usual and has_x:
+        rows = document["x"]
+        features = schema["features"]
+        usual = all(len(row) == features for row in rows)
+        x = np.frombuffer(rows.as_buffer(of_type="d"), dtype=np.float64)
+        columns["x"] = _single(x).reshape(len(rows), features)
+        brackets += 1 + len(rows)
+    if usual and has_y:
+        y: Any = np.frombuffer(document["y"].as_buffer(of_type="d"), dtype=np.float64)
+        classes = _classes(schema)
+        usual = classes is None or bool(((y == np.floor(y)) & (y >= 0) & (y < classes)).all())
+        columns["y"] = _single(y) if classes is None else y.astype(np.int32)
+        brackets += 1
     sizes = {len(column) for column in columns.values()}
-    if len(sizes) != 1 or sizes == {0} or not all(np.isfinite(column).all() for column in columns.values()):
-        return None
-    if (classes := _classes(schema)) is not None:
-        y = columns["y"]
-        if (y != np.floor(y)).any() or (y < 0).any() or (y >= classes).any():
-            return None
-        columns["y"] = y.astype(np.int32)
-    return columns
+    usual = (
+        usual
+        and len(sizes) == 1
+        and sizes != {0}
+        # The buffers are flat: an array nested where a number belongs would show only here.
+        and body.count(b"[") == brackets
+        and all(np.isfinite(column).all() for column in columns.values())
+    )
+    return columns if usual else None
 
 
 def _read_slowly(body: bytes, schema: dict[str, Any]) -> Columns:
@@ -94,43 +92,39 @@ def _read_slowly(body: bytes, schema: dict[str, Any]) -> Columns:
         document = json.loads(body)
     except (ValueError, RecursionError):
         raise InvalidRecords([(None, "the body is not JSON")]) from None
+    if reason := _wrong_document(document, wanted):
+        raise InvalidRecords([(None, reason)])
+    checks: dict[str, Callable[[Any], str | None]] = {
+        "x": lambda row: _wrong_x(row, schema["features"]),
+        "y": lambda y: _wrong_y(y, _classes(schema)),
+    }
+    reasons = [
+        (row, f"{name}: {reason}")
+        for row in range(len(document[wanted[0]]))
+        for name in wanted
+        if (reason := checks[name](document[name][row]))
+    ]
+    if reasons:
+        raise InvalidRecords(reasons[:MOST_REASONS])
+    # Valid after all, only not in the usual way (a number too long for 64 bits, say).
+    columns: Columns = {name: np.array(document[name], dtype=np.float64) for name in wanted}
+    for name, column in columns.items():
+        columns[name] = column.astype(np.int32) if name == "y" and _classes(schema) is not None else _single(column)
+    return columns
+
+
+def _wrong_document(document: Any, wanted: list[str]) -> str | None:
     if not isinstance(document, dict):
-        raise InvalidRecords([(None, f"the body must be an object with {_listed(wanted)}")])
-    reasons: list[tuple[int | None, str]] = []
+        return f"the body must be an object with {_listed(wanted)}"
     for name in wanted:
         if not isinstance(document.get(name), list):
-            reasons.append((None, f'"{name}" must be an array, one item per record'))
-    reasons += [
-        (None, f"only {_listed(wanted)} belong to a record of this stream") for name in document if name not in wanted
-    ][:1]
-    if reasons:
-        raise InvalidRecords(reasons)
+            return f'"{name}" must be an array with one item per record'
+    if len(document) > len(wanted):
+        return f"only {_listed(wanted)} belong to a record of this stream"
     sizes = {len(document[name]) for name in wanted}
     if len(sizes) > 1:
-        raise InvalidRecords([(None, '"x" and "y" must have one item per record each; their lengths differ')])
-    if sizes == {0}:
-        raise InvalidRecords([(None, "a batch holds at least one record")])
-    checks: list[tuple[str, Callable[[Any], str | None]]] = []
-    if has_x:
-        checks.append(("x", lambda row: _wrong_x(row, schema["features"])))
-    if has_y:
-        checks.append(("y", lambda y: _wrong_y(y, _classes(schema))))
-    for row in range(sizes.pop()):
-        for name, wrong in checks:
-            if reason := wrong(document[name][row]):
-                reasons.append((row, f"{name}: {reason}"))
-        if len(reasons) >= MOST_REASONS:
-            break
-    if reasons:
-        raise InvalidRecords(reasons)
-    # Valid after all, only not in the usual way (a number too long for 64 bits, say).
-    columns: Columns = {}
-    if has_x:
-        columns["x"] = _single(np.array(document["x"], dtype=np.float64))
-    if has_y:
-        y = np.array(document["y"], dtype=np.float64)
-        columns["y"] = _single(y) if _classes(schema) is None else y.astype(np.int32)
-    return columns
+        return '"x" and "y" must have one item per record each; their lengths differ'
+    return "a batch holds at least one record" if sizes == {0} else None
 
 
 def _wrong_x(row: Any, features: int) -> str | None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import structlog
 
@@ -64,7 +65,7 @@ class Notifier:
                             if notice.channel == KEYS_CHANGED:
                                 self._call(self._keys_changed)
                             else:
-                                self._call(lambda name=notice.payload: self._wake(name))
+                                self._call(partial(self._wake, notice.payload))
             except DatabaseUnavailable:
                 _log.warning("database_unavailable", part="notifier")
                 self._stop.wait(0.5)

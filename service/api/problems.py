@@ -27,7 +27,7 @@ class ProblemDetails(BaseModel):
     detail: str = Field(examples=["body.mechanism.base: Input should be greater than 0"])
 
 
-# slug: (status, title)
+# By the last part of their type: status and title.
 _PROBLEMS = {
     "unauthenticated": (401, "No valid key"),
     "forbidden": (403, "The key may not do this"),

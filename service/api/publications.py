@@ -143,9 +143,10 @@ def _check_budget(connection: Connection, stream: streams.Stream, request: Publi
         left = record.reserved.left_of(budget).shown_down()
         raise Problem(
             "budget-exceeded",
-            f"On record {max(record.start, start)} epsilon {reserved['epsilon']} and delta {reserved['delta']} are reserved "
-            f"of {float(stream.epsilon)} and {float(stream.delta)}; this asks for {float(request.privacy.epsilon)} and "
-            f"{float(request.privacy.delta)}. Ask for at most what is left, stop a publication, or start later.",
+            f"On record {max(record.start, start)}, epsilon {reserved['epsilon']} and delta {reserved['delta']} are "
+            f"reserved of {float(stream.epsilon)} and {float(stream.delta)}; this asks for "
+            f"{float(request.privacy.epsilon)} and {float(request.privacy.delta)}. "
+            "Ask for at most what is left, stop a publication, or start later.",
             record=max(record.start, start),
             budget=budget.shown(),
             spent=spent,

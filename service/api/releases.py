@@ -10,12 +10,12 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from service.api import batches
-from service.api.problems import Problem, documented
 from service.api.bodies import read_body, refusal
+from service.api.problems import Problem, documented
 from service.api.schemas import Items, Release, ReleaseInfo, as_json
 from service.api.services import Reader, Services, Shared, publication_or_404
 from service.mechanisms.scheduled import predict
-from service.store import ledger, releases
+from service.store import ledger, publications, releases
 from service.store.keys import Key
 
 router = APIRouter(prefix="/v1/publications/{publication}", tags=["releases"])
@@ -51,7 +51,7 @@ async def list_releases(
     return as_json({"items": await shared.run(look)})  # type: ignore[return-value]
 
 
-_NOT_MODIFIED = {304: {"description": "Still the version of If-None-Match"}}
+_NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "Still the version of If-None-Match"}}
 _Tag = Annotated[str | None, Header(description="ETag of the version you have")]
 
 
@@ -66,7 +66,7 @@ async def get_latest_release(
     if_none_match: _Tag = None,
     prefer: Annotated[str | None, Header(description="`wait=N`: wait up to N ≤ 60 seconds for a newer version")] = None,
 ) -> Response:
-    """The newest model. With `Prefer: wait=N` it waits for one newer than If-None-Match's, else than the current one."""
+    """The newest model. `Prefer: wait=N` waits for one newer than If-None-Match's, else than the current one."""
     _acceptable(request)
     found = await shared.run(publication_or_404, key, publication)
     wait = _wait_seconds(prefer)
@@ -168,13 +168,13 @@ async def _answer(
 async def _newer(
     shared: Services, publication: str, identity: int, known: int | None, current: int | None, wait: int
 ) -> int | None:
-    """The latest version as soon as it is newer than `known` (else than `current`), or whatever it is after the wait."""
+    """The latest version once it is newer than `known` (else than `current`), or whatever it is after the wait."""
     newer_than = (known if known is not None else current) or 0
     deadline = asyncio.get_running_loop().time() + wait
     async with shared.notifier.waiting(publication) as changed:
         while True:
             changed.clear()
-            latest = await shared.run(releases.latest_version, identity)
+            latest = await shared.run(publications.latest_version, identity)
             left = deadline - asyncio.get_running_loop().time()
             if (latest or 0) > newer_than or left <= 0 or shared.stopping.is_set():
                 return latest

@@ -39,7 +39,7 @@ def serve(settings: Settings) -> int:
         socket = config.bind_socket()
     except SystemExit:
         print(  # noqa: T201
-            f"perennial: can't listen on {settings.host}:{settings.port}; choose another with --port or stop what uses it",
+            f"perennial: can't listen on {settings.host}:{settings.port}: stop what uses it, or choose another --port",
             file=sys.stderr,
         )
         return CONFIGURATION_ERROR

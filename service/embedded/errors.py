@@ -6,5 +6,5 @@ class EmbeddedError(RuntimeError):
         self.exit_status = exit_status
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: somebody asked for it
+class Stopped(Exception):
     """A stop was asked for in the middle of waiting."""

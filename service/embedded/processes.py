@@ -122,9 +122,12 @@ class Child:
         status = self.poll()
         if status is None:
             return "still running"
-        if status < 0:
+        if status >= 0:
+            return f"exited with status {status}"
+        try:
             return f"killed by {Signals(-status).name}"
-        return f"exited with status {status}"
+        except ValueError:  # a real-time signal has no name
+            return f"killed by signal {-status}"
 
 
 def _open_log(log: Path) -> IO[bytes]:

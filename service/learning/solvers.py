@@ -186,7 +186,7 @@ def _newton(problem: _Problem, promise: Accuracy) -> Floats | None:
         if problem.certified(weights, gradient, promise):
             return weights
         size = norm(gradient)
-        target = max(min(0.1, (size / first) ** 0.75) * size, 0.25 * promise.tolerance)
+        target = max(min(0.1, (size / first) ** 0.75) * size, 0.5 * promise.tolerance)
         direction = _conjugate_gradients(problem, gradient, target)
         slope = float(np.vdot(gradient, direction))
         step = 1.0

@@ -137,7 +137,9 @@ class Appender:
 
     async def _wait_for_disk(self) -> None:
         if not await self._check_durability():
-            local, _replicas = await self._redis.execute_command("WAITAOF", 1, 0, int(SECONDS_TO_ANSWER * 500))
+            local, _replicas = await self._redis.execute_command(  # type: ignore[no-untyped-call]
+                "WAITAOF", 1, 0, int(SECONDS_TO_ANSWER * 500)
+            )
             if local < 1:
                 raise LogUnavailable("the log did not confirm in time that the records are on disk")
 

@@ -6,11 +6,19 @@ do, never with a record's content (there is none here).
 
 from __future__ import annotations
 
-import math
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keeps
@@ -19,7 +27,7 @@ MAX_COUNT = 2**40
 MAX_DIMENSION = 2**24
 
 
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):
     """A configuration whose fields are fine one by one but not together. `path` names the field, as in learner.loss."""
 
     def __init__(self, path: str, message: str) -> None:
@@ -29,7 +37,7 @@ class Refused(Exception):  # noqa: N818
 
 
 class _Shape(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def _decimal(value: object) -> object:
@@ -48,23 +56,20 @@ def _number(value: Decimal) -> int | float:
     return int(value) if value == value.to_integral_value() else float(value)
 
 
-_Exact = Annotated[
-    Decimal, BeforeValidator(_decimal), PlainSerializer(_number, return_type=int | float, when_used="json")
-]
-Epsilon = Annotated[_Exact, Field(ge=Decimal("1e-9"), le=Decimal(1000))]
-Delta = Annotated[
-    _Exact,
-    Field(ge=Decimal(0), lt=Decimal(1)),
-    AfterValidator(lambda delta: _at_least(delta, Decimal("1e-100"))),
-]
-
-
-def _at_least(delta: Decimal, least: Decimal) -> Decimal:
-    if 0 < delta < least:
+def _at_least(delta: Decimal) -> Decimal:
+    if 0 < delta < Decimal("1e-100"):
         raise PydanticCustomError("delta_too_small", "Input should be 0 or at least 1e-100")
     return delta
 
 
+_Exact = Annotated[
+    Decimal,
+    BeforeValidator(_decimal),
+    PlainSerializer(_number, return_type=int | float, when_used="json"),
+    WithJsonSchema({"type": "number"}),
+]
+Epsilon = Annotated[_Exact, Field(ge=Decimal("1e-9"), le=Decimal(1000))]
+Delta = Annotated[_Exact, Field(ge=Decimal(0), lt=Decimal(1)), AfterValidator(_at_least)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
 _Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e6)]
 _Weight = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e9, le=1e9)]
@@ -138,6 +143,14 @@ class StreamSchema(_Shape):
     task: Task
     norm_bound: _Positive = 1.0
     feature_map: Annotated[None, _only(None)] = None
+
+    @model_validator(mode="after")
+    def _features_or_categories(self) -> Self:
+        if isinstance(self.task, Categorical) != (self.features is None):
+            raise PydanticCustomError(
+                "features", "a categorical stream has no features; every other stream needs their number"
+            )
+        return self
 
 
 class ContinualMechanism(_Shape):
@@ -216,13 +229,3 @@ class PublicationConfiguration(_Shape):
     mechanism: Mechanism
     learner: Learner
     privacy: Privacy
-
-
-def refuse(path: str, message: str) -> Any:
-    """Raise Refused, in places where an expression is wanted."""
-    raise Refused(path, message)
-
-
-def finite(value: float) -> bool:
-    """Return whether a value is an ordinary number."""
-    return math.isfinite(value)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from service.learning.records import Records
     from service.mechanisms.configuration import Privacy
     from service.privacy.noise import Noise
-    from service.schedules.schedule import Role, Schedule
+    from service.schedules.schedule import Pattern, Role, Schedule
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,7 +155,7 @@ class Scheduled:
                 "capacity": float(self.capacity),
                 "currency": "epsilon" if self.kind is Kind.PURE else "rho",
             },
-            "first_release": self.schedule.next_time(0),
+            "first_releases": self._first_times(),
             "model": {
                 "loss": learner.loss.name,
                 "shape": [rows, columns],
@@ -164,6 +164,7 @@ class Scheduled:
                 "strong_convexity": learner.regularization,
                 "norm_bound": learner.norm_bound,
                 "solver_slack": SLACK,
+                "sensitivity": "(1 + solver_slack)·2·lipschitz/(strong_convexity·records)",
             },
             "fits": [self._pattern(pattern) for pattern in self.schedule.patterns()],
             "lifetime": {
@@ -194,6 +195,12 @@ class Scheduled:
             "coordinates": "features, then intercept" if learner.intercept else "features",
         }
 
+    def _first_times(self) -> list[int]:
+        times = [0]
+        for _ in range(8):
+            times.append(self.next_time(times[-1]))
+        return times[1:]
+
     def _charge(self, share: Fraction) -> float:
         return round_down(share * self.capacity)
 
@@ -205,7 +212,7 @@ class Scheduled:
         delta = round_down(Fraction(self.privacy.delta))
         return {"rho": amount, "epsilon": zcdp_epsilon(round_down(share * self.capacity), delta)}
 
-    def _pattern(self, pattern: Any) -> dict[str, Any]:
+    def _pattern(self, pattern: Pattern) -> dict[str, Any]:
         charge = self._charge(pattern.share)
         sensitivity = self.learner.sensitivity(pattern.records, self.origin)
         noise = noises.calibrate(self.kind, sensitivity=sensitivity, charge=charge, dimension=self.learner.dimension)
@@ -228,10 +235,8 @@ class Scheduled:
 def build(stream: StreamSchema, publication: PublicationConfiguration) -> Scheduled:
     """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
     task, settings = stream.task, publication.learner
-    if not isinstance(task, Classification):
+    if not isinstance(task, Classification) or stream.features is None:
         raise Refused("learner.loss", f"no loss for a {task.kind} stream is available; available: classification")
-    if stream.features is None:
-        raise Refused("stream.features", "a classification stream needs its number of features")
     loss = LOSSES[settings.loss or ("logistic" if task.classes == 2 else "softmax")]
     try:
         rows = loss.rows(task.classes)

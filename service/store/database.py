@@ -61,7 +61,7 @@ class Database:
                 application_name="perennial listen",
             ) as connection:
                 for channel in channels:
-                    connection.execute(f"LISTEN {channel}")  # type: ignore[call-overload]
+                    connection.execute(f"LISTEN {channel}")
                 yield connection
         except psycopg.OperationalError as error:
             raise DatabaseUnavailable(f"PostgreSQL does not answer ({type(error).__name__})") from error

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from service.store.tables import leases
 
@@ -72,8 +72,8 @@ def release(connection: Connection, lease: Lease) -> None:
     connection.execute(update(leases).where(*_is(lease)).values(owner=None, expires_at=func.clock_timestamp()))
 
 
-def _is(lease: Lease) -> tuple[object, ...]:
-    return (  # type: ignore[return-value]
+def _is(lease: Lease) -> tuple[ColumnElement[bool], ...]:
+    return (
         leases.c.resource == lease.resource,
         leases.c.epoch == lease.epoch,
         leases.c.expires_at > func.clock_timestamp(),

@@ -18,8 +18,8 @@ from sqlalchemy import Connection, Row, Select, and_, delete, func, insert, sele
 from service.privacy.account import Account, Loss
 from service.privacy.loss import Kind
 from service.privacy.profile import Profile
-from service.store.publications import Publication, of_stream
 from service.store import tables
+from service.store.publications import Publication, of_stream
 from service.store.tables import publications, spent
 
 

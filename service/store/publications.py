@@ -95,6 +95,14 @@ def of_stream(connection: Connection, stream: int) -> list[Publication]:
     return [_publication(row) for row in connection.execute(query)]
 
 
+def latest_version(connection: Connection, identity: int) -> int | None:
+    """The newest version with role `model`."""
+    version: int | None = connection.execute(
+        select(publications.c.latest).where(publications.c.id == identity)
+    ).scalar_one()
+    return version
+
+
 def page(connection: Connection, *, limit: int, before: str | None, only: frozenset[str] | None) -> list[Publication]:
     """Newest first, of the streams in `only`; `before` is the name of the last one of the page before."""
     query = _query().order_by(publications.c.id.desc()).limit(limit)
@@ -117,7 +125,14 @@ def due(connection: Connection) -> list[Publication]:
 
 
 def move(
-    connection: Connection, identity: int, *, position: int, due: int, version: int, latest: int, chain: list[int]
+    connection: Connection,
+    identity: int,
+    *,
+    position: int,
+    due: int,
+    version: int,
+    latest: int | None,
+    chain: list[int],
 ) -> None:
     """The schedule's clock goes on; last step of publishing."""
     name = connection.execute(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, insert, select
 
 from service.store import ledger
 from service.store.tables import releases
@@ -98,7 +98,7 @@ def parameters(connection: Connection, publication: int, version: int) -> NDArra
     return _array(row)
 
 
-def _releases(connection: Connection, rows: Sequence[Row[Any]]) -> list[Release]:
+def _releases(connection: Connection, rows: Sequence[Any]) -> list[Release]:
     charge = ledger.charges(connection, rows[0].stream_id, [row.charge for row in rows]) if rows else {}
     return [
         Release(
@@ -118,5 +118,5 @@ def _releases(connection: Connection, rows: Sequence[Row[Any]]) -> list[Release]
     ]
 
 
-def _array(row: Row[Any]) -> NDArray[np.float64]:
+def _array(row: Any) -> NDArray[np.float64]:
     return np.frombuffer(row.parameters, dtype="<f8").reshape(row.shape)

@@ -189,7 +189,7 @@ def kept_from(connection: Connection, stream: int) -> int:
     ).scalar_one()
     if first is not None:
         return first
-    return connection.execute(select(streams.c.records).where(streams.c.id == stream)).scalar_one()
+    return get(connection, stream).records
 
 
 def erase(connection: Connection, stream: int, start: int, stop: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import structlog
 
 from service.log import Reader
+from service.logs import place_of
 from service.settings import Settings
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
@@ -62,12 +63,5 @@ def _until_stopped(job: Callable[[threading.Event], None], stop: threading.Event
         try:
             job(stop)
         except Exception as error:  # noqa: BLE001
-            _log.error("job_failed", error=type(error).__name__, at=_place(error))
+            _log.error("job_failed", error=type(error).__name__, at=place_of(error))
             stop.wait(1.0)
-
-
-def _place(error: BaseException) -> str:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"

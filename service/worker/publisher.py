@@ -7,12 +7,13 @@ all checked inside, so that of two workers that believe they publish the same mo
 
 import threading
 import time
+from functools import partial
 
 import structlog
 
+from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.mechanisms.scheduled import Model, Scheduled, Step, build
-from service.learning.solvers import Inaccurate
 from service.store import leases, ledger, publications, releases, streams
 from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
@@ -110,9 +111,7 @@ class Publisher:
                     time_due,
                     chain,
                     publication.version + 1,
-                    lambda start, end: read_records(
-                        self._database, self._files, stream, publication.start + start, publication.start + end
-                    ),
+                    partial(read_records, self._database, self._files, stream, publication.start),
                 )
                 fitted = time.perf_counter()
                 publication = self._commit(lease, publication, mechanism, time_due, step)

@@ -13,12 +13,15 @@ class SegmentsMissing(Exception):
     """Records that a fit needs are not there. Nothing may be published from the rest."""
 
 
-def read_records(database: Database, files: SegmentFiles, stream: Stream, start: int, stop: int) -> Records:
-    """The records of [start, stop) that are still there; erased ones are left out and contribute nothing.
+def read_records(
+    database: Database, files: SegmentFiles, stream: Stream, origin: int, start: int, stop: int
+) -> Records:
+    """The records of [start, stop), counted from `origin`, that are still there; erased ones contribute nothing.
 
     Raises:
         SegmentsMissing: the segments do not cover the range.
     """
+    start, stop = origin + start, origin + stop
     for attempt in range(3):
         with database.transaction() as connection:
             segments = streams.segments_of(connection, stream.id, start, stop)

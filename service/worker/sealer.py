@@ -7,6 +7,7 @@ nothing names, which the next holder of the lease sweeps; a crash after it leave
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import structlog
@@ -56,7 +57,7 @@ class Sealer:
             return
         positions = {log: _position(stream) for log, (_, stream) in self._held.items()}
         for log, batch in self._reader.wait(positions, milliseconds=wait_milliseconds, batches=BATCHES_AT_ONCE).items():
-            self._guard(log, lambda log=log, batch=batch: self._seal(log, batch))
+            self._guard(log, partial(self._seal, log, batch))
 
     def _take_leases(self) -> None:
         """Of every stream that nobody seals; what a dead one left behind is put in order first."""
@@ -65,14 +66,12 @@ class Sealer:
         for stream in known:
             held = self._held.get(stream.log)
             if held is not None and self._keeper.holds(held[0]) and stream.halted is None:
-                self._guard(stream.log, lambda stream=stream: self._delete_erased(stream))
+                self._guard(stream.log, partial(self._delete_erased, stream))
                 continue
             self._held.pop(stream.log, None)
             if stream.halted is None and (lease := self._keeper.take(leases.stream(stream.id))) is not None:
-                with self._database.transaction() as connection:
-                    stream = streams.get(connection, stream.id)  # noqa: PLW2901 - the position may have moved before the lease
-                self._held[stream.log] = (lease, stream)
-                self._guard(stream.log, lambda stream=stream: self._take_over(stream))
+                self._held[stream.log] = (lease, self._again(stream))  # it may have moved before we had the lease
+                self._guard(stream.log, partial(self._take_over, stream))
 
     def _take_over(self, stream: Stream) -> None:
         self._reader.check(stream.log, _position(stream))
@@ -98,9 +97,12 @@ class Sealer:
         segment = Segment(start=stream.records, stop=stop, file=file, sha256=sha256)
         with self._database.transaction() as connection:
             streams.seal(connection, lease, stream, segment, sealed)
-        with self._database.transaction() as connection:
-            self._held[log] = (lease, streams.get(connection, stream.id))
+        self._held[log] = (lease, self._again(stream))
         self._reader.trim(log, sealed[-1].entry)
+
+    def _again(self, stream: Stream) -> Stream:
+        with self._database.transaction() as connection:
+            return streams.get(connection, stream.id)
 
     def _delete_erased(self, stream: Stream) -> None:
         """Writes segments with erased records anew, without their bytes."""

@@ -43,13 +43,22 @@ def _pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def data_dir(_pristine: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(_pristine, tmp_path / "data")
+def new_data_dir(_pristine: Path) -> Iterator[Callable[[Path], Path]]:
+    """Makes copies, and removes them after the test: pytest would keep 40 MB of each."""
+    made: list[Path] = []
+
+    def make(path: Path) -> Path:
+        made.append(path)
+        return shutil.copytree(_pristine, path)
+
+    yield make
+    for path in made:
+        shutil.rmtree(path)
 
 
 @pytest.fixture
-def new_data_dir(_pristine: Path) -> Callable[[Path], Path]:
-    return lambda path: shutil.copytree(_pristine, path)
+def data_dir(new_data_dir: Callable[[Path], Path], tmp_path: Path) -> Path:
+    return new_data_dir(tmp_path / "data")
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """The two servers on their own: durable, private, where the folder allows it and where it does not."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import psycopg
@@ -142,43 +142,56 @@ def test_a_start_waits_for_what_is_left_of_a_killed_predecessor(data_dir):
     killer.join()
 
 
-def test_nothing_outlives_a_parent_killed_with_9(data_dir, processes_on, wait_until):
+@pytest.fixture
+def busy_backend(wait_until):
+    """A PostgreSQL process that computes and so notices nothing, until it is killed."""
+
+    @contextlib.contextmanager
+    def run(data_dir):
+        def compute():
+            with pytest.raises(psycopg.OperationalError):
+                busy.execute("select count(*) from generate_series(1, 10000000000)")
+
+        def computes():
+            with psycopg.connect(host=str(data_dir / "run"), user="perennial", dbname="perennial") as other:
+                states = other.execute("select state from pg_stat_activity where pid = %s", [busy.info.backend_pid])
+                return states.fetchone() == ("active",)
+
+        with psycopg.connect(host=str(data_dir / "run"), user="perennial", dbname="perennial") as busy:
+            query = threading.Thread(target=compute)
+            query.start()
+            wait_until(computes)
+            yield busy.info.backend_pid
+            query.join()
+
+    return run
+
+
+def test_nothing_outlives_a_parent_killed_with_9(data_dir, processes_on, wait_until, busy_backend):
     parent = subprocess.Popen(
         [sys.executable, "-c", RUN_AND_WAIT, str(data_dir)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     with parent:
         assert parent.stdout.readline()
-        with psycopg.connect(host=str(data_dir / "run"), user="perennial", dbname="perennial") as busy:
-            backend = busy.info.backend_pid
-            query = threading.Thread(target=_endless, args=(busy,))
-            query.start()
+        with busy_backend(data_dir) as backend:
             assert backend in processes_on(data_dir)
             parent.kill()
             wait_until(lambda: not processes_on(data_dir), seconds=2)
-            query.join()
     with embedded_servers(data_dir):
         pass
 
 
-def _endless(connection: psycopg.Connection) -> None:
-    with pytest.raises(psycopg.OperationalError):
-        connection.execute("select count(*) from generate_series(1, 10000000000)")
-
-
-def test_a_busy_leftover_of_a_killed_postgres_delays_the_next_start(data_dir, wait_until):
+def test_a_busy_leftover_of_a_killed_postgres_delays_the_next_start(data_dir, wait_until, processes_on, busy_backend):
     """Two servers on one data folder would destroy it: the new one waits until the old one's last process has ended."""
     with embedded_servers(data_dir) as servers:
-        with psycopg.connect(host=str(data_dir / "run"), user="perennial", dbname="perennial") as busy:
-            query = threading.Thread(target=_endless, args=(busy,))
-            query.start()
+        with busy_backend(data_dir) as backend:
             os.kill(servers.postgres.pid, signal.SIGKILL)
             wait_until(lambda: not servers.postgres.running)
             servers.postgres.start()
-            time.sleep(0.3)
-            assert query.is_alive()
-            assert not (data_dir / "run" / ".s.PGSQL.5432").exists() or servers.postgres.running
-            os.kill(busy.info.backend_pid, signal.SIGKILL)
-            query.join()
+            wait_until(lambda: Path(f"/proc/{servers.postgres.pid}/fd/4").exists())
+            assert not embedded_postgres.answers(data_dir / "run")
+            assert backend in processes_on(data_dir)
+            os.kill(backend, signal.SIGKILL)
         wait_until(lambda: embedded_postgres.answers(data_dir / "run"))
 
 

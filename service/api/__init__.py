@@ -1,0 +1,1 @@
+"""The HTTP service. It knows the record, the log and the mechanisms' configuration and plans, not how they run."""

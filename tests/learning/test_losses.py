@@ -1,0 +1,108 @@
+"""Losses have the derivatives and the bounds they claim."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from service.learning.losses import LOSSES
+
+CASES = [("logistic", 2), ("softmax", 2), ("softmax", 7)]
+RNG = np.random.default_rng(7)  # of the test data, not of any noise
+
+
+def scores_and_labels(name, classes, spread=2.0, m=40):
+    rows = LOSSES[name].rows(classes)
+    return RNG.normal(scale=spread, size=(m, rows)), RNG.integers(0, classes, m)
+
+
+def one(name, score, label):
+    """The loss as the contract writes it."""
+    if name == "logistic":
+        return np.logaddexp(0.0, -(2 * label - 1) * score[0])
+    return special.logsumexp(score) - score[label]
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_value_and_first_derivative(name, classes):
+    scores, y = scores_and_labels(name, classes)
+    value, slopes, _ = LOSSES[name].derivatives(scores, y)
+    assert value == pytest.approx(sum(one(name, s, label) for s, label in zip(scores, y, strict=True)))
+    for score, label, slope in zip(scores[:5], y, slopes, strict=False):
+        assert slope == pytest.approx(optimize.approx_fprime(score, lambda s, k=label: one(name, s, k)), abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_second_derivative(name, classes):
+    loss = LOSSES[name]
+    scores, y = scores_and_labels(name, classes)
+    directions = RNG.normal(size=scores.shape)
+    _, before, curvature = loss.derivatives(scores - 1e-6 * directions, y)
+    _, after, curvature = loss.derivatives(scores + 1e-6 * directions, y)
+    assert loss.curve(curvature, directions) == pytest.approx((after - before) / 2e-6, abs=1e-5)
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_the_lipschitz_constant_holds_and_is_reached(name, classes):
+    """The gradient in W of one record is slope ⊗ x; with ‖x‖ = R it comes within a hair of L and never above."""
+    loss, bound = LOSSES[name], 3.0
+    scores, y = scores_and_labels(name, classes, spread=30.0, m=4000)
+    lengths = bound * np.linalg.norm(loss.derivatives(scores, y)[1], axis=1)
+    assert lengths.max() <= loss.lipschitz(bound)
+    assert lengths.max() > 0.99 * loss.lipschitz(bound)
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_the_smoothness_holds_and_is_reached(name, classes):
+    """At s = 0 for two classes, and between two equal classes that crowd out the others, the bound is attained."""
+    loss = LOSSES[name]
+    rows = loss.rows(classes)
+    scores = np.full((1, rows), -40.0)
+    scores[:, :2] = 0.0
+    curvature = loss.derivatives(scores, np.zeros(1, dtype=int))[2]
+    steepest = np.linalg.norm(
+        np.vstack([loss.curve(curvature, direction[None]) for direction in np.eye(rows)]), ord=2
+    )
+    assert steepest == pytest.approx(loss.score_smoothness)
+    assert loss.smoothness(3.0) >= 9.0 * loss.score_smoothness
+    random = loss.derivatives(*scores_and_labels(name, classes))[2]
+    for row in random:
+        hessian = np.vstack([loss.curve(row[None], direction[None]) for direction in np.eye(rows)])
+        assert np.linalg.norm(hessian, ord=2) <= loss.score_smoothness * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_probabilities_are_those_of_all_classes(name, classes):
+    scores, _ = scores_and_labels(name, classes)
+    probabilities = LOSSES[name].probabilities(scores)
+    full = np.hstack((np.zeros_like(scores), scores)) if name == "logistic" else scores
+    assert probabilities == pytest.approx(special.softmax(full, axis=1))
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_huge_scores_do_no_harm(name, classes):
+    loss = LOSSES[name]
+    scores = np.array([[1e300] + [-1e300] * (loss.rows(classes) - 1), [-1e5] * loss.rows(classes)])
+    for y in (np.zeros(2, dtype=int), np.ones(2, dtype=int)):
+        value, slopes, curvature = loss.derivatives(scores, y)
+        assert math.isfinite(value)
+        assert np.isfinite(slopes).all()
+        assert np.isfinite(loss.curve(curvature, scores / 1e300)).all()
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_the_loss_at_zero_is_bounded(name, classes):
+    loss = LOSSES[name]
+    rows = loss.rows(classes)
+    assert loss.derivatives(np.zeros((1, rows)), np.zeros(1, dtype=int))[0] <= loss.at_zero(rows)
+
+
+def test_labels_outside_the_classes_are_not_known():
+    y = np.array([0, 1, 2, -1, 1.5, np.nan, np.inf])
+    assert LOSSES["softmax"].present(y, 2).tolist() == [True, True, False, False, False, False, False]
+
+
+def test_logistic_is_for_two_classes():
+    with pytest.raises(ValueError, match="two classes"):
+        LOSSES["logistic"].rows(3)

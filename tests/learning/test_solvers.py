@@ -1,0 +1,191 @@
+"""What the solver returns is certified: its exact gradient is below the public tolerance, whatever the records."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, special
+
+from service.learning import solvers
+from service.learning.losses import LOSSES
+from service.learning.solvers import SLACK, Inaccurate, accuracy, exact
+
+CASES = [("logistic", 2), ("softmax", 4)]
+
+
+def problem(name="softmax", classes=4, m=120, features=5, alpha=0.1, slots=None, center=0.0, scale=1.0, seed=0, bound=1.0):
+    """A data set in a ball of radius `bound`, its centre of norm `center`, and the promise made for it."""
+    rng = np.random.default_rng(seed)
+    loss = LOSSES[name]
+    shape = (loss.rows(classes), features)
+    x = rng.normal(size=(m, features))
+    x *= scale * bound / np.maximum(1e-300, np.linalg.norm(x, axis=1, keepdims=True))
+    y = rng.integers(0, classes, m)
+    direction = rng.normal(size=shape)
+    c = center * direction / np.linalg.norm(direction)
+    slots = m if slots is None else slots
+    promise = accuracy(
+        loss, norm_bound=bound, regularization=alpha, shape=shape, records=slots, center_norm=solvers.norm(c)
+    )
+    return {
+        "loss": loss, "x": x, "y": y, "records": slots, "regularization": alpha, "center": c, "norm_bound": bound,
+        "promise": promise,
+    }  # fmt: skip
+
+
+def gradient(p, w, dtype=np.longdouble):
+    """∇J in 64-bit mantissas, written down a second time."""
+    x, w, c = (np.asarray(a, dtype=dtype) for a in (p["x"], w, p["center"]))
+    scores = x @ w.T
+    if p["loss"].name == "logistic":
+        signs = (2 * p["y"] - 1).astype(dtype)
+        slopes = (-signs * (1 - np.tanh(signs * scores[:, 0] / 2)) / 2)[:, None]
+    else:
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        slopes = powers / powers.sum(axis=1, keepdims=True)
+        slopes[np.arange(len(x)), p["y"]] -= 1
+    return slopes.T @ x / p["records"] + dtype(p["regularization"]) * (w - c)
+
+
+def value(p, w):
+    scores = p["x"] @ w.T
+    if p["loss"].name == "logistic":
+        total = np.logaddexp(0, -(2 * p["y"] - 1) * scores[:, 0]).sum()
+    else:
+        total = (special.logsumexp(scores, axis=1) - scores[np.arange(len(scores)), p["y"]]).sum()
+    return total / p["records"] + p["regularization"] / 2 * np.sum((w - p["center"]) ** 2)
+
+
+def length(values):
+    return float(np.sqrt(np.sum(np.square(values))))
+
+
+HARD = {
+    "plain": {},
+    "half erased": {"slots": 240},
+    "one left": {"m": 1, "slots": 10_000},
+    "weak pull": {"alpha": 1e-4},
+    "far centre": {"center": 1e6},
+    "far centre, weak pull": {"center": 1e4, "alpha": 1e-3},
+    "strong pull": {"alpha": 1e4},
+    "tiny rows": {"scale": 1e-9},
+    "big bound": {"bound": 1e3, "alpha": 10.0},
+    "several chunks": {"m": 2000},
+}
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+@pytest.mark.parametrize("setting", HARD, ids=str)
+def test_the_exact_gradient_is_below_the_tolerance(name, classes, setting):
+    p = problem(name, classes, **HARD[setting])
+    assert length(gradient(p, exact(**p))) <= p["promise"].tolerance
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_separable_records_are_no_exception(name, classes):
+    p = problem(name, classes, alpha=1e-5)
+    p["x"] = np.eye(5)[p["y"]]
+    assert length(gradient(p, exact(**p))) <= p["promise"].tolerance
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(
+    st.sampled_from(CASES), st.integers(1, 60), st.integers(1, 8), st.floats(-4, 2), st.floats(-2, 4), st.integers(0, 9)
+)
+def test_it_holds_for_any_problem(case, m, features, log_alpha, log_center, seed):
+    p = problem(*case, m=m, features=features, alpha=10**log_alpha, center=10**log_center, seed=seed)
+    assert length(gradient(p, exact(**p))) <= p["promise"].tolerance
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_it_is_the_minimiser_that_scipy_finds(name, classes):
+    p = problem(name, classes, m=60, center=3.0)
+    shape = p["center"].shape
+    found = optimize.minimize(
+        lambda w: value(p, w.reshape(shape)),
+        np.zeros(math.prod(shape)),
+        jac=lambda w: gradient(p, w.reshape(shape), np.float64).ravel(),
+        method="BFGS",
+        options={"gtol": 1e-12},
+    ).x.reshape(shape)
+    apart = (p["promise"].tolerance + length(gradient(p, found))) / p["regularization"]
+    assert length(exact(**p) - found) <= apart < 1e-5
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_with_every_record_erased_it_is_the_centre_itself(name, classes):
+    p = problem(name, classes, m=0, slots=50, center=2.0)
+    assert np.array_equal(exact(**p), p["center"])
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+def test_erased_records_are_not_there_but_their_slots_are(name, classes):
+    """Leaving rows out is the same as rows of zeros: they pull nowhere, and n stays."""
+    p = problem(name, classes, slots=200)
+    padded = {**p, "x": np.vstack((p["x"], np.zeros((80, 5)))), "y": np.concatenate((p["y"], np.zeros(80, dtype=int)))}
+    apart = 2 * p["promise"].tolerance / p["regularization"]
+    assert length(exact(**p) - exact(**padded)) <= apart
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+@pytest.mark.parametrize("setting", ["plain", "far centre", "several chunks", "one left"])
+def test_descent_arrives_when_newton_gives_up(name, classes, setting, monkeypatch):
+    monkeypatch.setattr(solvers, "_newton", lambda *_: None)
+    p = problem(name, classes, **HARD[setting])
+    assert length(gradient(p, exact(**p))) <= p["promise"].tolerance
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+@pytest.mark.parametrize("setting", HARD, ids=str)
+def test_the_error_of_a_computed_gradient_is_below_its_bound(name, classes, setting):
+    """Everywhere in the ball; against 64-bit mantissas, whose own error is 2^-11 of it."""
+    p = problem(name, classes, **HARD[setting])
+    rng = np.random.default_rng(1)
+    computing = solvers._Problem(p["loss"], p["x"], p["y"], p["records"], p["regularization"], p["center"])
+    for part in (0.0, 0.01, 0.5, 1.0):
+        offset = rng.normal(size=p["center"].shape)
+        w = p["center"] + part * p["promise"].radius * offset / length(offset)
+        assert length(computing.evaluate(w)[1] - gradient(p, w)) <= p["promise"].error
+
+
+def test_a_gradient_that_is_not_small_enough_is_never_certified():
+    p = problem()
+    computing = solvers._Problem(p["loss"], p["x"], p["y"], p["records"], p["regularization"], p["center"])
+    w = exact(**p)
+    assert computing.certified(w, computing.evaluate(w)[1], p["promise"])
+    assert not computing.certified(w, computing.evaluate(w)[1], replace(p["promise"], tolerance=p["promise"].error))
+    assert not computing.certified(w, computing.evaluate(w)[1], replace(p["promise"], radius=0.0))
+
+
+def promised(**change):
+    given = {"norm_bound": 1.0, "regularization": 0.1, "shape": (10, 785), "records": 8192, "center_norm": 0.0}
+    return accuracy(LOSSES["softmax"], **(given | change))
+
+
+def test_the_tolerance_is_a_public_fraction_of_what_one_record_can_do():
+    assert promised().tolerance == SLACK * LOSSES["softmax"].lipschitz(1.0) / 8192
+    assert promised().error <= promised().tolerance / 5
+
+
+def test_where_doubles_end_the_tolerance_grows_instead():
+    long = promised(records=2**40)
+    assert long.tolerance == 5 * long.error > SLACK * LOSSES["softmax"].lipschitz(1.0) / 2**40
+
+
+def test_what_cannot_be_certified_at_all_is_refused_from_public_numbers_alone():
+    with pytest.raises(Inaccurate, match="double precision cannot certify"):
+        promised(center_norm=1e14)
+
+
+def test_the_minimiser_lies_in_the_ball():
+    for setting in HARD.values():
+        p = problem(**setting)
+        assert length(exact(**p) - p["center"]) <= p["promise"].radius
+
+
+def test_more_records_than_slots_are_refused():
+    with pytest.raises(ValueError, match="more records than slots"):
+        exact(**problem(slots=119))

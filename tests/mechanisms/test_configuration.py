@@ -1,0 +1,190 @@
+"""Configurations are taken exactly as written, or refused with the field and what would do."""
+
+import json
+from decimal import Decimal
+
+import pytest
+from pydantic import ValidationError
+
+from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
+from service.mechanisms.scheduled import build
+
+STREAM = {"features": 4, "task": {"kind": "classification", "classes": 3}}
+CONTINUAL = {"kind": "continual", "base": 64, "update_every": 16}
+SLIDING = {"kind": "sliding_window", "block": 8, "blocks": 7}
+LEARNER = {"kind": "output_perturbation"}
+PUBLICATION = {"mechanism": CONTINUAL, "learner": LEARNER, "privacy": {"epsilon": 1}}
+
+
+def changed(document, path, value):
+    """A copy with one field, named by a dotted path, set."""
+    copy = json.loads(json.dumps(document))
+    *parents, last = path.split(".")
+    inner = copy
+    for name in parents:
+        inner = inner[name]
+    inner[last] = value
+    return copy
+
+
+def publication(path=None, value=None):
+    return PublicationConfiguration.model_validate(changed(PUBLICATION, path, value) if path else PUBLICATION)
+
+
+def stream(path=None, value=None):
+    return StreamSchema.model_validate(changed(STREAM, path, value) if path else STREAM)
+
+
+def test_defaults():
+    assert publication().privacy.delta == 0
+    assert publication().learner.loss is None
+    assert publication().learner.intercept is True
+    assert publication().mechanism.shares == "equal"
+    assert stream().norm_bound == 1.0
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1, 3.0, 1e-9, 0.123456789012345])
+@pytest.mark.parametrize("delta", [0, 1e-6, 1e-100])
+def test_budgets_are_the_decimals_as_written_and_survive_json(epsilon, delta):
+    document = changed(changed(PUBLICATION, "privacy.epsilon", epsilon), "privacy.delta", delta)
+    first = PublicationConfiguration.model_validate(document)
+    assert first.privacy.epsilon == Decimal(str(epsilon))
+    again = json.loads(first.model_dump_json())
+    assert again["privacy"] == {"epsilon": epsilon, "delta": delta}
+    assert PublicationConfiguration.model_validate(again) == first
+    assert PublicationConfiguration.model_validate_json(first.model_dump_json()) == first
+
+
+def test_an_origin_survives_json():
+    first = publication("learner.origin", [[0.1, 2, -3.5, 0, 1e-9]] * 3)
+    assert PublicationConfiguration.model_validate_json(first.model_dump_json()) == first
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        *(("privacy.epsilon", bad) for bad in (0, -1, NAN, INF, True, "1", None, 1001, 1e-10)),
+        ("privacy.epsilon", Decimal("0.1234567890123456")),
+        *(("privacy.delta", bad) for bad in (-1e-9, 1, NAN, True, "0", 1e-101)),
+        *((f"mechanism.{name}", bad) for name in ("base", "update_every") for bad in (0, -1, True, 1.0, "1", 2**41)),
+        *(("learner.regularization", bad) for bad in (0, -1, NAN, INF, True, "0.1", 1e-7, 1e7)),
+        *(("learner.intercept", bad) for bad in (1, "true", None)),
+        *(("learner.origin", bad) for bad in ([[NAN]], [[True]], [["1"]], 3, [[1e10]])),
+        ("learner.loss", "hinge"),
+        ("learner.extra", 1),
+        ("mechanism.extra", 1),
+        ("extra", 1),
+    ],
+)
+def test_a_publication_is_refused_by_the_name_of_the_field(path, value):
+    # json.dumps would not carry a Decimal, so it is set by hand
+    document = json.loads(json.dumps(PUBLICATION))
+    *parents, last = path.split(".")
+    inner = document
+    for name in parents:
+        inner = inner[name]
+    inner[last] = value
+    with pytest.raises(ValidationError) as refused:
+        PublicationConfiguration.model_validate(document)
+    assert all(last in error["loc"] for error in refused.value.errors())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        *(("features", bad) for bad in (0, True, 2.0, "2", None)),
+        *(("norm_bound", bad) for bad in (0, -1.0, NAN, INF, True, "1")),
+        *(("task.classes", bad) for bad in (1, True, 2.5)),
+        ("task.kind", "ranking"),
+        ("feature_map", {"kind": "hog"}),
+        ("extra", 1),
+    ],
+)
+def test_a_stream_is_refused(path, value):
+    with pytest.raises(ValidationError):
+        stream(path, value)
+
+
+@pytest.mark.parametrize("kind", ["multi_resolution", "independent_batches", "online_leader", "lifelong"])
+def test_a_mechanism_still_to_come_says_what_there_is(kind):
+    with pytest.raises(ValidationError, match="not available in this version; available: continual, sliding_window"):
+        publication("mechanism", {"kind": kind})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "available"),
+    [
+        ("learner", {"kind": "noisy_gradient_descent"}, "output_perturbation"),
+        ("learner.solver", "psgd", "exact"),
+        ("learner.loss", "huber_hinge", "logistic, softmax, null"),
+        ("mechanism.shares", "improving", "equal"),
+    ],
+)
+def test_a_setting_still_to_come_says_what_there_is(path, value, available):
+    with pytest.raises(ValidationError, match=f"not available in this version; available: {available}"):
+        publication(path, value)
+
+
+def test_an_unknown_mechanism_is_told_the_known_ones():
+    with pytest.raises(ValidationError, match="'continual', 'sliding_window'"):
+        publication("mechanism", {"kind": "magic"})
+
+
+@pytest.mark.parametrize(
+    ("task", "features"),
+    [
+        ({"kind": "regression", "bound": 2.5}, 4),
+        ({"kind": "unlabelled"}, 4),
+        ({"kind": "categorical", "cardinality": 9}, None),
+    ],
+)
+def test_other_tasks_are_streams_but_have_no_loss_yet(task, features):
+    schema = StreamSchema.model_validate({"features": features, "task": task})
+    with pytest.raises(Refused, match="no loss for a") as refused:
+        build(schema, publication())
+    assert refused.value.path == "learner.loss"
+
+
+def test_a_categorical_stream_has_no_features():
+    with pytest.raises(ValidationError, match="categorical stream has no features"):
+        stream("task", {"kind": "categorical", "cardinality": 9})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where"),
+    [
+        ("learner.loss", "logistic", "learner.loss"),
+        ("learner.origin", [[0.0] * 5] * 2, "learner.origin"),
+        ("learner.origin", [[0.0] * 4] * 3, "learner.origin"),
+        ("learner.origin", [], "learner.origin"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_the_name_of_the_field(path, value, where):
+    with pytest.raises(Refused) as refused:
+        build(stream(), publication(path, value))
+    assert refused.value.path == where
+
+
+def test_a_model_of_more_weights_than_can_be_held_is_refused():
+    big = {"features": 2**20, "task": {"kind": "classification", "classes": 64}}
+    with pytest.raises(Refused, match="weights"):
+        build(StreamSchema.model_validate(big), publication())
+
+
+@pytest.mark.parametrize(("classes", "loss"), [(2, "logistic"), (3, "softmax")])
+def test_the_loss_follows_the_number_of_classes(classes, loss):
+    assert build(stream("task.classes", classes), publication()).learner.loss.name == loss
+
+
+def test_two_classes_may_have_two_rows():
+    built = build(stream("task.classes", 2), publication("learner.loss", "softmax"))
+    assert built.learner.shape == (2, 5)
+
+
+def test_the_shapes_have_a_json_schema():
+    for shape in (StreamSchema, PublicationConfiguration):
+        for mode in ("validation", "serialization"):
+            json.dumps(shape.model_json_schema(mode=mode))

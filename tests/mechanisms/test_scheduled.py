@@ -1,0 +1,193 @@
+"""Schedule × learner: what is released, from what, at which price, and the plan that says so beforehand."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import special
+
+from service.learning.records import Records, prepare
+from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.mechanisms.scheduled import build, predict
+from service.privacy.loss import Kind, zcdp_epsilon
+from service.privacy.noise import Gaussian, SphericalLaplace
+from service.privacy.profile import Profile
+
+CONTINUAL = {"kind": "continual", "base": 32, "update_every": 8}
+SLIDING = {"kind": "sliding_window", "block": 8, "blocks": 7}
+PURE = {"epsilon": 2}
+ZCDP = {"epsilon": 0.7, "delta": 1e-5}
+CASES = [(m, p) for m in (CONTINUAL, SLIDING) for p in (PURE, ZCDP)]
+
+
+def publication(mechanism=CONTINUAL, privacy=PURE, classes=3, **learner):
+    return build(
+        StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": classes}}),
+        PublicationConfiguration.model_validate(
+            {"mechanism": mechanism, "learner": {"kind": "output_perturbation"} | learner, "privacy": privacy}
+        ),
+    )
+
+
+def reader(classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(2000, 3)).astype(np.float32), rng.integers(0, classes, 2000)
+    return lambda start, end: Records(x=x[start:end], y=y[start:end])
+
+
+def nothing(start, end):
+    """A reader of a stream whose every record was erased."""
+    assert start < end
+    return Records(x=np.empty((0, 3)), y=np.empty(0))
+
+
+def run(scheduled, until, read):
+    time, chain, version = 0, (), 1
+    while (time := scheduled.next_time(time)) <= until:
+        step = scheduled.step(time, chain, version, read)
+        chain, version = step.chain, version + len(step.releases)
+        yield from step.releases
+
+
+@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
+def test_versions_count_on_and_parents_are_earlier_releases(mechanism, privacy):
+    releases = list(run(publication(mechanism, privacy), 300, reader()))
+    assert [release.version for release in releases] == list(range(1, len(releases) + 1))
+    for release in releases:
+        assert release.parent is None or release.parent < release.version
+        assert release.fit[1] <= release.time == release.window[1]
+
+
+@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
+def test_with_every_record_erased_a_release_is_its_parent_and_noise(mechanism, privacy):
+    """The parent as released, noise and all: with no records the fit is exactly its centre."""
+    released = {}
+    for release in run(publication(mechanism, privacy), 200, nothing):
+        center = released[release.parent] if release.parent else np.zeros((3, 4))
+        distance = np.linalg.norm(release.parameters - center)
+        assert 0 < distance < 100 * release.noise.expected_norm()
+        released[release.version] = release.parameters
+
+
+@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
+def test_noise_covers_the_sensitivity_at_the_charge(mechanism, privacy):
+    scheduled = publication(mechanism, privacy)
+    law = SphericalLaplace if scheduled.kind is Kind.PURE else Gaussian
+    for release in run(scheduled, 300, nothing):
+        assert isinstance(release.noise, law)
+        assert release.noise.dimension == 12
+        assert release.noise.charge(release.sensitivity) <= release.charge
+        records = release.fit[1] - release.fit[0]
+        assert release.sensitivity >= 2 * 2**0.5 / (0.1 * records)
+
+
+@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
+def test_noise_has_the_same_scale_at_every_level(mechanism, privacy):
+    """Equal noise is what makes the shares fall with the records a fit reads (up to rounding)."""
+    scales = {}
+    for release in run(publication(mechanism, privacy), 500, nothing):
+        kind = release.role == "model" and release.fit[0] == 0 if mechanism is CONTINUAL else None
+        scales.setdefault(kind, []).append(release.noise.scale)
+    for values in scales.values():
+        assert max(values) == pytest.approx(min(values), rel=1e-12)
+
+
+@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
+def test_a_long_run_charges_no_record_more_than_the_capacity(mechanism, privacy):
+    scheduled = publication(mechanism, privacy)
+    profile = Profile.of((*release.fit, release.charge) for release in run(scheduled, 5000, nothing))
+    assert scheduled.capacity * Fraction(99, 100) < profile.maximum() <= scheduled.capacity
+
+
+def test_the_origin_is_where_first_fits_start():
+    origin = [[1e6, 0, 0, 0], [0, -1e6, 0, 0], [0, 0, 0, 5]]
+    first = next(run(publication(origin=origin), 100, nothing))
+    assert first.parent is None
+    assert np.abs(first.parameters - origin).max() < 1000 * first.noise.scale * 12
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_predictions_can_be_recomputed_from_the_description(classes, intercept):
+    scheduled = publication(classes=classes, intercept=intercept, privacy={"epsilon": 1000})
+    release = list(run(scheduled, 200, reader(classes)))[-1]
+    described = json.loads(json.dumps(scheduled.model_description()))
+    x = np.random.default_rng(5).normal(size=(50, 3)) * 3
+    labels, probabilities = predict(described, release.parameters, x)
+
+    rows = x * np.minimum(1, 1 / np.linalg.norm(x, axis=1, keepdims=True))
+    if intercept:
+        rows = np.hstack((rows, np.ones((50, 1)))) / np.sqrt(2)
+    scores = rows @ release.parameters.T
+    expected = special.softmax(np.hstack((0 * scores, scores)) if classes == 2 else scores, axis=1)
+    assert probabilities == pytest.approx(expected, abs=1e-4)
+    assert probabilities.shape == (50, classes)
+    assert np.array_equal(labels, probabilities.argmax(axis=1))
+
+
+def test_at_a_budget_without_limits_the_model_is_the_minimiser():
+    """A sanity check of utility: with next to no noise, the labels come back."""
+    direction = np.array([2.0, -1.0, 0.5])
+    x = np.random.default_rng(2).normal(size=(2000, 3))
+    y = (x @ direction > 0).astype(int)
+    scheduled = publication(
+        {"kind": "continual", "base": 1000, "update_every": 500}, {"epsilon": 1000}, classes=2, regularization=0.01
+    )
+    release = list(run(scheduled, 2000, lambda start, end: Records(x=x[start:end], y=y[start:end])))[-1]
+    labels, _ = predict(scheduled.model_description(), release.parameters, x)
+    assert np.mean(labels == y) > 0.97
+
+
+def test_left_out_steps_are_noticed():
+    with pytest.raises(ValueError, match="steps were left out"):
+        publication().step(40, (), 1, nothing)
+
+
+def test_a_time_without_fits_changes_nothing():
+    scheduled = publication()
+    chain = scheduled.step(32, (), 1, nothing).chain
+    step = scheduled.step(33, chain, 2, nothing)
+    assert step.releases == ()
+    assert step.chain == chain
+
+
+@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
+def test_the_plan_is_json_and_its_lifetime_is_the_whole_budget(mechanism, privacy):
+    plan = json.loads(json.dumps(publication(mechanism, privacy).plan()))
+    assert plan["lifetime"]["share"] == "1"
+    assert sum(Fraction(part["share"]) for part in plan["lifetime"]["parts"]) == 1
+    assert plan["lifetime"]["epsilon"] == pytest.approx(privacy["epsilon"], rel=1e-9)
+    assert plan["lifetime"]["epsilon"] <= privacy["epsilon"]
+
+
+@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
+def test_the_plan_tells_the_noise_that_will_be_added(mechanism, privacy):
+    scheduled = publication(mechanism, privacy)
+    planned = {(fit["records"], fit["charge"], fit["noise"]["scale"]) for fit in scheduled.plan()["fits"]}
+    made = {
+        (release.fit[1] - release.fit[0], release.charge, release.noise.scale)
+        for release in run(scheduled, 200, nothing)
+    }
+    assert planned <= made
+
+
+def test_the_plan_tells_when():
+    assert publication().plan()["first_releases"] == [32, 40, 48, 56, 64, 72, 80, 88]
+    assert publication(SLIDING).plan()["first_releases"][:3] == [56, 64, 72]
+
+
+def test_a_gaussian_plan_promises_its_epsilon_at_its_delta():
+    scheduled = publication(privacy=ZCDP)
+    assert zcdp_epsilon(float(scheduled.capacity), 1e-5) <= 0.7
+    assert scheduled.plan()["guarantee"]["currency"] == "rho"
+
+
+def test_prepared_rows_are_those_of_training():
+    """`predict` and `fit` share one record map."""
+    scheduled = publication()
+    x = np.array([[3.0, 4.0, 0.0]])
+    rows = prepare(x, norm_bound=1.0, intercept=True)
+    parameters = np.arange(12.0).reshape(3, 4)
+    _, probabilities = predict(scheduled.model_description(), parameters, x)
+    assert probabilities == pytest.approx(special.softmax(rows @ parameters.T, axis=1))

@@ -1,0 +1,184 @@
+"""Algorithm 5: Example 1 and the table after it, the chain rule, and the constant that follows."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.privacy.loss import Kind
+from service.privacy.profile import Profile
+from service.schedules.sliding_window import SlidingWindow
+
+# mechanisms.md 1.4, W = 7, w_0 = 1; records from 0, t is the newest record. The first five rows are the paper's Example 1.
+TABLE = """
+f[0]←f[1:2]←f[3:6]; f[7]←f[1:2]←f[3:6]; f[2]←f[7:8]←f[3:6]; f[9]←f[7:8]←f[3:6]; f[4]←f[5:6]←f[7:10];
+f[11]←f[5:6]←f[7:10]; f[6]←f[11:12]←f[7:10]; f[13]←f[11:12]←f[7:10]; f[8]←f[9:10]←f[11:14]; f[15]←f[9:10]←f[11:14];
+f[10]←f[15:16]←f[11:14]; f[17]←f[15:16]←f[11:14]; f[12]←f[13:14]←f[15:18]; f[19]←f[13:14]←f[15:18];
+f[14]←f[19:20]←f[15:18]
+"""
+
+
+def chains(schedule, end):
+    """The chain of fits after every time up to `end` that has any."""
+    chain = []
+    for time in range(end + 1):
+        fits = schedule.fits(time)
+        for fit in fits:
+            chain = [*chain[: fit.depth], fit]
+        if fits:
+            yield time, chain, fits
+
+
+def window(blocks, block=1, kind=Kind.PURE):
+    return SlidingWindow(kind=kind, block=block, blocks=blocks)
+
+
+def test_example_1_and_the_table():
+    def written(fit):
+        return f"f[{fit.start}]" if fit.end == fit.start + 1 else f"f[{fit.start}:{fit.end - 1}]"
+
+    rows = ["←".join(written(fit) for fit in reversed(chain)) for _, chain, _ in chains(window(7), 21)]
+    assert rows == [row.strip() for row in TABLE.split(";")]
+
+
+def test_larger_blocks_are_the_same_schedule_stretched():
+    for (time, chain, _), (stretched, longer, _) in zip(chains(window(7), 40), chains(window(7, 5), 200), strict=True):
+        assert stretched == 5 * time
+        assert [(5 * f.start, 5 * f.end, f.share) for f in chain] == [(f.start, f.end, f.share) for f in longer]
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.integers(1, 70))
+def test_buckets_partition_the_window_with_each_level_once(blocks):
+    schedule = window(blocks)
+    for time, chain, _ in chains(schedule, 4 * blocks + 10):
+        start, end = schedule.window(time)
+        assert (start, end) == (time - blocks, time)
+        covered = sorted((fit.start, fit.end) for fit in chain)
+        assert covered[0][0] == start
+        assert covered[-1][1] == end
+        assert all(a[1] == b[0] for a, b in zip(covered, covered[1:], strict=False))
+        assert [fit.depth for fit in chain] == list(range((blocks + 1).bit_length() - 1))
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.integers(1, 70))
+def test_only_a_suffix_of_the_chain_is_fitted_again(blocks):
+    for _, chain, fits in chains(window(blocks), 4 * blocks + 10):
+        assert tuple(chain[-len(fits) :]) == fits
+
+
+def simulated(blocks):
+    """mechanisms.md 1.4, run block by block: yields (first, end, level) of every fit of every slide."""
+    levels = (blocks + 1).bit_length() - 1
+    period = 2 ** (levels - 1)
+    start = slide = 0
+    while True:
+        if slide == 0:
+            yield [
+                (start + period - 1, start + blocks, levels - 1),
+                *((start + 2**i - 1, start + 2 ** (i + 1) - 1, i) for i in range(levels - 2, -1, -1)),
+            ]
+        else:
+            level = (slide & -slide).bit_length() - 1
+            now = start + slide
+            yield [
+                (now + blocks - 2**level, now + blocks, level),
+                *((now + 2**i - 1, now + 2 ** (i + 1) - 1, i) for i in range(level - 1, -1, -1)),
+            ]
+        slide += 1
+        if slide == period:
+            start, slide = start + period, 0
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.integers(1, 130))
+def test_it_is_the_chain_rule_run_block_by_block(blocks):
+    schedule, levels = window(blocks), (blocks + 1).bit_length() - 1
+    for position, expected in zip(range(3 * blocks + 5), simulated(blocks), strict=False):
+        fits = schedule.fits(blocks + position)
+        assert [(f.start, f.end, f.depth) for f in fits] == [(a, e, levels - 1 - level) for a, e, level in expected]
+
+
+def formula(blocks, m, kind):
+    """mechanisms.md 1.4, general W: what a block that arrives as m-th of its epoch costs, in units of e_0."""
+    levels = (blocks + 1).bit_length() - 1
+    period = 2 ** (levels - 1)
+    extra = blocks - (2 * period - 1)
+    cost = [Fraction(1, 2 ** (i * kind.power())) for i in range(levels - 1)]
+    big = Fraction(1, (period + extra) ** kind.power())
+    incoming = sum((cost[i] for i in range(levels - 1) if not m >> i & 1), Fraction(0))
+    outgoing = sum((cost[i] for i in range(levels - 1) if (m + extra) % period >> i & 1), Fraction(0))
+    return incoming + outgoing + (1 + (extra + m) // period) * big
+
+
+def check_constant(blocks, kind):
+    """Against the formula, and against adding up every fit over five periods and a first window."""
+    schedule, period = window(blocks, kind=kind), 2 ** ((blocks + 1).bit_length() - 2)
+    constant = 1 / schedule.unit
+    assert constant == max(formula(blocks, m, kind) for m in range(period))
+    profile = Profile.of(
+        (fit.start, fit.end, fit.share)
+        for time in range(blocks, 3 * blocks + 5 * period)
+        for fit in schedule.fits(time)
+    )
+    assert profile.maximum() == 1
+    assert profile.at(schedule.lifetime().record) == 1
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("blocks", [*range(1, 34), 47, 63, 64, 100, 127, 128, 200, 255, 260])
+def test_the_constant_is_that_of_the_worst_block(blocks, kind):
+    check_constant(blocks, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", Kind)
+def test_the_constant_is_that_of_the_worst_block_for_every_window_up_to_260(kind):
+    for blocks in range(1, 261):
+        check_constant(blocks, kind)
+
+
+@pytest.mark.parametrize(("blocks", "constant"), [(7, 1.75), (8, 2.7), (11, 1.75), (15, 1.875), (31, 1.9375), (47, 1.9375)])
+def test_known_constants(blocks, constant):
+    assert 1 / window(blocks).unit == Fraction(constant).limit_denominator(1000)
+
+
+def test_known_constants_with_rounding():
+    assert 1 / window(10).unit == pytest.approx(3.14, abs=0.005)
+    assert 1 / window(16).unit == pytest.approx(2.86, abs=0.005)
+
+
+@pytest.mark.parametrize("levels", range(1, 11))
+def test_windows_of_the_papers_form_pay_for_one_bucket_of_each_size(levels):
+    blocks = 2**levels - 1
+    assert 1 / window(blocks).unit == 2 - Fraction(2, 2**levels)
+    assert 1 / window(blocks, kind=Kind.ZCDP).unit == Fraction(4, 3) * (1 - Fraction(1, 4**levels))
+    assert sorted(part.fits for part in window(blocks).lifetime().parts) == [1] * levels
+
+
+def test_the_papers_constants_would_be_noisier():
+    """Theorem 7 holds with 6L/(αw_0ε) in every bucket; the exact constant is 4(1 - 2^-k), 3.5 at k = 3."""
+    assert 2 / window(7).unit == Fraction(7, 2) < 6
+
+
+def test_nothing_before_the_first_full_window():
+    schedule = window(5, 10)
+    assert [time for time in range(200) if schedule.fits(time)] == list(range(50, 200, 10))
+
+
+def test_roles():
+    def roles(blocks, time):
+        return [fit.role for fit in window(blocks).fits(time)]
+
+    assert roles(7, 7) == ["base", "link", "model"]
+    assert roles(7, 8) == ["model"]
+    assert roles(7, 9) == ["link", "model"]
+    assert roles(1, 1) == roles(2, 2) == ["model"]
+
+
+@pytest.mark.parametrize("bad", [{"block": 0}, {"blocks": 0}])
+def test_nonsense_is_refused(bad):
+    with pytest.raises(ValueError, match="sliding window"):
+        SlidingWindow(**({"kind": Kind.PURE, "block": 1, "blocks": 1} | bad))
