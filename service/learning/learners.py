@@ -25,9 +25,17 @@ class OutputPerturbation:
     one record is replaced or erased, whatever the other records are. Adding noise of a scale calibrated to that
     sensitivity is what makes it private; what `fit` returns must never leave the process.
 
-    Where it differs from Algorithm 3: the mean is over the n slots the fit reads, not over b_0 (line 2 as printed would
-    let a record's loss grow without end); the regulariser is (α/2)‖w - c‖², so that α is the strong convexity; it covers
-    every coordinate, the intercept too.
+    Where it differs from Algorithm 3: the mean is over the n slots the fit reads, not over b_0 (line 2 as printed
+    would let a record's loss grow without end); the regulariser is (α/2)‖w - c‖², so that α is the strong convexity;
+    it covers every coordinate, the intercept too.
+
+    | here | paper A, Algorithms 1 and 3 |
+    |---|---|
+    | center | w_g; 0 or a public origin for a first fit |
+    | regularization α | 2λ |
+    | lipschitz | L |
+    | n | b_0 where it divides |
+    | sensitivity | Δ_ε · ε |
     """
 
     loss: Loss

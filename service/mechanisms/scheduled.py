@@ -1,14 +1,15 @@
 """Schedule × learner × kind of guarantee: models fitted on a public schedule, each released with noise.
 
-Statement. Private: every record of the stream. Neighbours: R⊥, one slot's record replaced or emptied. What is released:
-every `Release` of the infinite run, noise and all. Over the whole run, whoever chooses the records adaptively, one record
-loses at most `capacity`: an ε (kind PURE, spherical Laplace noise) or a ρ (ZCDP, Gaussian noise), hence (ε, δ).
+Statement. Private: every record of the stream. Neighbours: R⊥, one slot's record replaced or emptied. What is
+released: every `Release` of the infinite run, noise and all. Over the whole run, whoever chooses the records
+adaptively, one record loses at most `capacity`: an ε (kind PURE, spherical Laplace noise) or a ρ (ZCDP, Gaussian
+noise), hence (ε, δ).
 
-Why. A fit reads a range fixed by the schedule alone; its centre is an earlier release, never an exact minimiser, so given
-the past its output depends on that range only. The exact minimiser moves by at most the sensitivity; the noise scale is
-rounded up until sensitivity/scale (or sensitivity²/(2·scale²)) ≤ charge; the charge is share·capacity rounded down;
-and the shares of the fits that read one record add up to at most 1 in exact arithmetic. The ledger theorem
-(mechanisms.md L1) does the rest.
+Why. A fit reads a range fixed by the schedule alone; its centre is an earlier release, never an exact minimiser, so
+given the past its output depends on that range only. The exact minimiser moves by at most the sensitivity; the noise
+scale is rounded up until sensitivity/scale (or sensitivity²/(2·scale²)) ≤ charge; the charge is share·capacity
+rounded down; and the shares of the fits that read one record add up to at most 1 in exact arithmetic. The ledger
+theorem (mechanisms.md L1) does the rest.
 
 All times and records here are relative to the publication's start; the caller shifts them.
 """
@@ -105,8 +106,9 @@ class Scheduled:
         """Fit and release what the schedule has for `time`, in order.
 
         chain: what the step before returned, () at the start. next_version: of the first release made here.
-        read(start, end): the records still present in a range. Raises Inaccurate where double precision cannot certify
-        a fit, from public quantities alone. A step is run once: what it returns is published or lost, never drawn again.
+        read(start, end): the records still present in a range. Raises Inaccurate where double precision cannot
+        certify a fit, from public quantities alone. A step is run once: what it returns is published or lost, never
+        drawn again.
         """
         models = list(chain)
         releases: list[Release] = []
@@ -205,12 +207,12 @@ class Scheduled:
         return round_down(share * self.capacity)
 
     def _loss(self, share: Fraction) -> dict[str, float]:
-        """Return a share of the capacity in its currency, rounded up for people, with ε at the plan's δ for ρ."""
+        """Return a share of the capacity in its currency, rounded up, and for ρ the ε that it implies at δ."""
         amount = round_up(share * self.capacity)
         if self.kind is Kind.PURE:
             return {"epsilon": amount}
         delta = round_down(Fraction(self.privacy.delta))
-        return {"rho": amount, "epsilon": zcdp_epsilon(round_down(share * self.capacity), delta)}
+        return {"rho": amount, "epsilon": zcdp_epsilon(amount, delta)}
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
         charge = self._charge(pattern.share)
@@ -281,8 +283,8 @@ def predict(
 ) -> tuple[NDArray[np.intp], Floats]:
     """Return (labels, probabilities) of shapes (m,) and (m, classes) for x of shape (m, features).
 
-    description: a `model_description`. The record map of training is applied first: clipping to the norm bound, then the
-    intercept. Post-processing of a release: it costs nothing.
+    description: a `model_description`. The record map of training is applied first: clipping to the norm bound, then
+    the intercept. Post-processing of a release: it costs nothing.
     """
     learner = OutputPerturbation(
         loss=LOSSES[description["loss"]],

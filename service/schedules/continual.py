@@ -9,9 +9,9 @@
 | depth 2 | f^t | an update over the last b_0 records, fitted near w_c |
 | e_b, e_u | ε/2, ε/2 | share of a base of B records, of an update of b_0 records |
 
-At time 2^k·B a base is fitted on all records. At time t_g + i·b_0 before the next base (t_g the latest base's time): if i
-is a power of two the records since t_g are fitted near w_g, else the last b_0 records near w_c. Any B ≥ 1 and b_0 ≥ 1; an
-update that would fall on or after the next base does not happen.
+At time 2^k·B a base is fitted on all records. At time t_g + i·b_0 before the next base (t_g the latest base's time):
+if i is a power of two the records since t_g are fitted near w_g, else the last b_0 records near w_c. Any B ≥ 1 and
+b_0 ≥ 1; an update that would fall on or after the next base does not happen.
 
 Where it differs from the paper (mechanisms.md 1.3). Each fit is normalised by the records it reads (Algorithm 3 line 2
 divides by b_0 always, and Theorem 4 fails). Ranges are half-open. Algorithm 4 as printed trains and releases its bases
@@ -22,13 +22,13 @@ What one record costs, by following it. Let r = 1/2 (pure) or 1/4 (ρ), so that 
 r^k times the share; e = e_b = e_u.
  - A record among the first B is read by every base: e·(1 + r + r² + …) = e/(1 - r).
  - Epoch k = 1, 2, … is (2^(k-1)·B, 2^k·B]. Its records are read by the bases k, k+1, …: e·r^k/(1 - r), a closed tail.
-   Its first b_0 records are read by every update over 2^j·b_0 records there: e·(1 + r + … + r^J), 2^J·b_0 < 2^(k-1)·B; any
-   other record of the epoch by at most one small update and by fewer of the large ones (from the second power on), so
-   by no more.
- - Let A be the largest integer with 2^A < B/b_0. Epoch k has updates from k = 1 - A on, and then J = A + k - 1. So its
-   worst total is e·(1 + r^k·(1 - r^A))/(1 - r), or less than e/(1 - r) before. If A ≥ 1 that falls with k: epoch 1 is the
-   worst. If A ≤ 0 it is at most e/(1 - r): the first B records are the worst.
-`_followed` walks the epochs up to the first with updates, after which the totals are monotone, and takes the maximum.
+   Its first b_0 records are read by every update over 2^j·b_0 records there: e·(1 + r + … + r^J), 2^J·b_0 <
+   2^(k-1)·B; any other record of the epoch by at most one small update and by fewer of the large ones (from the
+   second power on), so by no more.
+ - Let A be the largest integer with 2^A < B/b_0. Epoch k has updates from k = 1 - A on, and then J = A + k - 1. So
+   its worst total is e·(1 + r^k·(1 - r^A))/(1 - r), or less than e/(1 - r) before. If A ≥ 1 that falls with k: epoch
+   1 is the worst. If A ≤ 0 it is at most e/(1 - r): the first B records are the worst. `_followed` walks the epochs
+   up to the first with updates, after which the totals are monotone, and takes the maximum.
 """
 
 from __future__ import annotations
@@ -95,9 +95,10 @@ class Continual:
         unit = 1 / total
         tail = unit * self._ratio**epoch / (1 - self._ratio)
         first = 1 << epoch
-        parts = [Part(what=f"bases of {first * self.base} records and every doubling", fits=None, share=tail)]
+        parts = [Part(what=f"bases over {first * self.base} records and every doubling", fits=None, share=tail)]
         if epoch and (count := self._powers(epoch)):
-            what = f"updates of {self.update_every} records and {count - 1} doublings" if count > 1 else "one update"
+            longest = self.update_every << (count - 1)
+            what = f"updates over {self.update_every} records" + (f", doubling up to {longest}" if count > 1 else "")
             parts.append(Part(what=what, fits=count, share=unit * self._updates(epoch)))
         return Lifetime(record=self.base if epoch else 0, parts=tuple(parts))
 

@@ -57,7 +57,7 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """A kind of fit that recurs, for people: what it is, when, how many records it reads (None: varies), its share."""
+    """A kind of fit that recurs, for people: what it is, when, how many records it reads, its share."""
 
     what: str
     when: str

@@ -15,7 +15,12 @@ CASES = [("logistic", 2), ("softmax", 3)]
 
 def learner(name, classes, features=2, alpha=0.1, intercept=False, bound=1.0):
     return OutputPerturbation(
-        loss=LOSSES[name], regularization=alpha, intercept=intercept, norm_bound=bound, features=features, classes=classes
+        loss=LOSSES[name],
+        regularization=alpha,
+        intercept=intercept,
+        norm_bound=bound,
+        features=features,
+        classes=classes,
     )
 
 

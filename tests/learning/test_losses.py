@@ -61,9 +61,7 @@ def test_the_smoothness_holds_and_is_reached(name, classes):
     scores = np.full((1, rows), -40.0)
     scores[:, :2] = 0.0
     curvature = loss.derivatives(scores, np.zeros(1, dtype=int))[2]
-    steepest = np.linalg.norm(
-        np.vstack([loss.curve(curvature, direction[None]) for direction in np.eye(rows)]), ord=2
-    )
+    steepest = np.linalg.norm(np.vstack([loss.curve(curvature, direction[None]) for direction in np.eye(rows)]), ord=2)
     assert steepest == pytest.approx(loss.score_smoothness)
     assert loss.smoothness(3.0) >= 9.0 * loss.score_smoothness
     random = loss.derivatives(*scores_and_labels(name, classes))[2]

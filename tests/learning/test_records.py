@@ -19,7 +19,11 @@ def exact_square(row):
 
 @settings(deadline=None, derandomize=True)
 @given(
-    hnp.arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)),
+    hnp.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 4), st.integers(1, 9)),
+        elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+    ),
     BOUNDS,
     st.booleans(),
 )
@@ -30,7 +34,11 @@ def test_no_row_is_longer_than_the_bound_in_exact_arithmetic(x, bound, intercept
 
 @settings(deadline=None, derandomize=True)
 @given(
-    hnp.arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.floats(allow_nan=False, allow_infinity=False)),
+    hnp.arrays(
+        np.float64,
+        st.tuples(st.integers(1, 4), st.integers(1, 9)),
+        elements=st.floats(allow_nan=False, allow_infinity=False),
+    ),
     BOUNDS,
     st.booleans(),
 )

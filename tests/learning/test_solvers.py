@@ -16,7 +16,9 @@ from service.learning.solvers import SLACK, Inaccurate, accuracy, exact
 CASES = [("logistic", 2), ("softmax", 4)]
 
 
-def problem(name="softmax", classes=4, m=120, features=5, alpha=0.1, slots=None, center=0.0, scale=1.0, seed=0, bound=1.0):
+def problem(
+    name="softmax", classes=4, m=120, features=5, alpha=0.1, slots=None, center=0.0, scale=1.0, seed=0, bound=1.0
+):
     """A data set in a ball of radius `bound`, its centre of norm `center`, and the promise made for it."""
     rng = np.random.default_rng(seed)
     loss = LOSSES[name]

@@ -1,7 +1,7 @@
 """The noise follows the law it is charged for. Real noise, no seeds.
 
-Each statistical test wrongly fails with probability at most 1e-6, and each has a twin: the same test rejects a scale that
-is a third too small.
+Each statistical test wrongly fails with probability at most 1e-6, and each has a twin: the same test rejects a scale
+that is a third too small.
 """
 
 import math

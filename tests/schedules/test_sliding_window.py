@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from service.privacy.loss import Kind
 from service.privacy.profile import Profile
 from service.schedules.sliding_window import SlidingWindow
+import itertools
 
-# mechanisms.md 1.4, W = 7, w_0 = 1; records from 0, t is the newest record. The first five rows are the paper's Example 1.
+# mechanisms.md 1.4, W = 7, w_0 = 1; records from 0, t is the newest one. The first five rows are the paper's Example 1.
 TABLE = """
 f[0]←f[1:2]←f[3:6]; f[7]←f[1:2]←f[3:6]; f[2]←f[7:8]←f[3:6]; f[9]←f[7:8]←f[3:6]; f[4]←f[5:6]←f[7:10];
 f[11]←f[5:6]←f[7:10]; f[6]←f[11:12]←f[7:10]; f[13]←f[11:12]←f[7:10]; f[8]←f[9:10]←f[11:14]; f[15]←f[9:10]←f[11:14];
@@ -58,7 +59,7 @@ def test_buckets_partition_the_window_with_each_level_once(blocks):
         covered = sorted((fit.start, fit.end) for fit in chain)
         assert covered[0][0] == start
         assert covered[-1][1] == end
-        assert all(a[1] == b[0] for a, b in zip(covered, covered[1:], strict=False))
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(covered))
         assert [fit.depth for fit in chain] == list(range((blocks + 1).bit_length() - 1))
 
 
@@ -140,7 +141,9 @@ def test_the_constant_is_that_of_the_worst_block_for_every_window_up_to_260(kind
         check_constant(blocks, kind)
 
 
-@pytest.mark.parametrize(("blocks", "constant"), [(7, 1.75), (8, 2.7), (11, 1.75), (15, 1.875), (31, 1.9375), (47, 1.9375)])
+@pytest.mark.parametrize(
+    ("blocks", "constant"), [(7, 1.75), (8, 2.7), (11, 1.75), (15, 1.875), (31, 1.9375), (47, 1.9375)]
+)
 def test_known_constants(blocks, constant):
     assert 1 / window(blocks).unit == Fraction(constant).limit_denominator(1000)
 

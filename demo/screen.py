@@ -1,0 +1,125 @@
+"""What the person at the screen sees; plain lines when the output is no terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from demo.weather import HELD_OUT_EVERY, HORIZON_YEARS, YEARS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from demo.follow import Row
+
+_HEADER = (
+    f"{'year':4}  {'publication':14} {'ver.':>4} {'records':>7} {'window':>15}  "
+    f"{'accuracy':>8} {'no noise':>8} {'yesterday':>9} {'ε spent':>7}"
+)
+
+
+class Screen:
+    """Writes to standard output, line by line, so that a pipe sees rows as they come."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace", line_buffering=True)
+        self._console = console or Console(highlight=False)
+        if not self._console.is_terminal:
+            self._console.width = 100
+        self._header_due = True
+
+    def introduce(self, window: int, every: int) -> None:
+        """Say what is going to happen."""
+        self._console.print(
+            f"[bold]Perennial[/bold]: {YEARS} years of a station's weather (NOAA, public domain), sent in time order over HTTP "
+            "as if every day were secret. Two publications keep a model of 'does it rain on such a day?' up to date, each "
+            f"costing a day at most ε = 1 in all its life: [bold]sliding-window[/bold] (the last {window:,} records) and "
+            f"[bold]continual[/bold] (all so far), each anew every {every} records.\n"
+            f"Accuracy: on public days that are never sent (every {HELD_OUT_EVERY}th), those of the {HORIZON_YEARS} years after "
+            "a model's last record. 'No noise' (the same kind of model on the same records, without privacy) and "
+            "'yesterday' (it rains if it rained the day before) are computed here, from the public copy, not by the "
+            "service.\n\nStarting Valkey, PostgreSQL, the API and a worker …",
+        )
+
+    @contextlib.contextmanager
+    def replay(self, records: int) -> Iterator[Callable[[int], None]]:
+        """Show a progress bar; yields what to call with the number of records sent."""
+        columns = (TextColumn("days sent"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task("", total=records)
+            yield lambda sent: progress.update(task, completed=sent)
+
+    def row(self, row: Row) -> None:
+        """Show one release."""
+        if self._header_due:
+            self._console.print(f"[bold]{_HEADER}[/bold]")
+            self._header_due = False
+        window = f"{row.window[0]:,}–{row.window[1]:,}"
+        self._console.print(
+            f"{row.year:4.0f}  {row.publication:14} {row.version:4d} {row.records:7,d} {window:>15}  "
+            f"[bold]{row.accuracy:8.1%}[/bold] {row.without_noise:8.1%} {row.yesterday:9.1%} {row.spent:7.3f}"
+        )
+
+    def conclude(self, rows: Sequence[Row], ledger: Mapping[str, Any], chart: Path, seconds: float) -> None:
+        """Sum up all releases, what was spent, and where the chart is."""
+        table = Table(title="Accuracy over all releases", title_justify="left")
+        table.add_column("")
+        for heading in ("median", "10th percentile", "90th percentile"):
+            table.add_column(heading, justify="right")
+        lines = summary(rows)
+        for what, accuracies in lines.items():
+            low, *_, high = statistics.quantiles(accuracies, n=10, method="inclusive")
+            table.add_row(what, f"{statistics.median(accuracies):.1%}", f"{low:.1%}", f"{high:.1%}")
+        self._console.print()
+        self._console.print(table)
+        self._console.print(lesson(lines))
+        spent, reserved, budget = (ledger[what]["epsilon"] for what in ("spent", "reserved", "budget"))
+        self._console.print(
+            f"\nLedger: the worst record has spent ε = {spent:.3f} of {budget:g}; {reserved:g} are reserved for good.\n"
+            f"Chart:  {escape(_short(chart))}\n"
+            f"Everything is stopped and removed; that took {seconds:.0f} s.",
+            soft_wrap=True,
+        )
+
+
+def summary(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """Return the accuracies of everything compared, over the releases."""
+    lines = {}
+    for name in dict.fromkeys(row.publication for row in rows):
+        mine = [row for row in rows if row.publication == name]
+        lines[f"{name}, ε = 1"] = [row.accuracy for row in mine]
+        lines[f"{name}, no noise"] = [row.without_noise for row in mine]
+    lines["same as yesterday"] = [row.yesterday for row in rows]
+    lines["always dry"] = [row.dry for row in rows]
+    return lines
+
+
+def lesson(lines: Mapping[str, Sequence[float]]) -> str:
+    """Return what to take home, with this run's numbers."""
+    medians = {what: 100 * statistics.median(accuracies) for what, accuracies in lines.items()}
+    private = [f"{name}, ε = 1" for name in ("sliding-window", "continual")]
+    free = [f"{name}, no noise" for name in ("sliding-window", "continual")]
+    cost = [medians[without] - medians[with_noise] for with_noise, without in zip(private, free, strict=True)]
+    rule = "same as yesterday" if medians["same as yesterday"] > medians["always dry"] else "always dry"
+    gain = [medians[what] - medians[rule] for what in private]
+    return (
+        f"ε = 1 costs {cost[0]:.0f} points (sliding-window) and {cost[1]:.0f} (continual) against no noise; the better simple "
+        f"rule, '{rule}', is {gain[0]:.0f} and {gain[1]:.0f} points away. Single releases can do much worse: each has its "
+        "own noise. The continual model reads ever more days, yet its noise does not shrink: the schedule puts the same "
+        "on every fit, however many records it reads."
+    )
+
+
+def _short(path: Path) -> str:
+    """Return the path from where we are, if it is below."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,161 @@
+"""Streams, publications and plans: what is refused and why, and that a refusal changes nothing."""
+
+import pytest
+
+from tests.api.test_records import refused
+from tests.conftest import Service, ok, publication, unique
+
+WINDOW = {"kind": "sliding_window", "block": 5, "blocks": 3}
+CONTINUAL = {"kind": "continual", "base": 8, "update_every": 4}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "Upper"},
+        {"name": ""},
+        {"name": "a" * 64},
+        {"features": 0},
+        {"features": "2"},
+        {"features": True},
+        {"task": {"kind": "classification", "classes": 1}},
+        {"task": {"kind": "other"}},
+        {"norm_bound": 0},
+        {"norm_bound": "1"},
+        {"budget": {"epsilon": 0, "delta": 0}},
+        {"budget": {"epsilon": -1, "delta": 0}},
+        {"budget": {"epsilon": 1, "delta": 1}},
+        {"budget": {"epsilon": True, "delta": 0}},
+        {"budget": None},
+        {"retention": "some"},
+        {"feature_map": {"kind": "hog"}},
+        {"surprise": 1},
+    ],
+)
+def test_a_bad_stream_is_refused_and_its_name_stays_free(service: Service, change):
+    good = {
+        "name": unique("stream"),
+        "features": 2,
+        "task": {"kind": "classification", "classes": 2},
+        "norm_bound": 1.0,
+        "feature_map": None,
+        "retention": "keep",
+        "budget": {"epsilon": 1, "delta": 1e-6},
+    }
+    errors = refused(service.client().post("/v1/streams", json=good | change), 422, "invalid-request")["errors"]
+    assert all(error["field"].startswith(f"body.{next(iter(change))}") for error in errors)
+    answer = service.client().post("/v1/streams", json=good)
+    assert answer.status_code == 201
+    assert answer.headers["location"] == f"/v1/streams/{good['name']}"
+    assert refused(service.client().post("/v1/streams", json=good), 409, "name-taken")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"mechanism": {"kind": "nonsense"}}, "mechanism"),
+        ({"mechanism": {"kind": "online_leader"}}, "mechanism"),
+        ({"mechanism": WINDOW | {"block": 0}}, "mechanism"),
+        ({"mechanism": WINDOW | {"blocks": 2.5}}, "mechanism"),
+        ({"mechanism": CONTINUAL | {"shares": "unfair"}}, "mechanism"),
+        ({"learner": {"kind": "output_perturbation", "loss": "squared"}}, "learner"),
+        ({"learner": {"kind": "output_perturbation", "regularization": 0}}, "learner"),
+        ({"learner": {"kind": "output_perturbation", "solver": "magic"}}, "learner"),
+        ({"learner": {"kind": "output_perturbation", "origin": [[0, 0]]}}, "learner"),
+        ({"privacy": {"epsilon": 1, "delta": 1e-6}}, "privacy.delta"),
+        ({"privacy": {"epsilon": 0, "delta": 0}}, "privacy.epsilon"),
+        ({"start": -1}, "start"),
+        ({"start": 1.5}, "start"),
+    ],
+)
+def test_a_bad_publication_is_refused_by_field_and_reserves_nothing(service: Service, change, field):
+    stream = service.stream(delta=0)
+    asked = publication(stream, WINDOW) | change
+    errors = refused(service.client().post("/v1/publications", json=asked), 422, "invalid-request")["errors"]
+    assert errors[0]["field"].startswith(f"body.{field}")
+    found = ok(service.client().get(f"/v1/streams/{stream}"))
+    assert (found["reserved"]["epsilon"], found["publications"]) == (0, [])
+
+
+def test_logistic_needs_two_classes(service: Service):
+    stream = service.stream(classes=3)
+    asked = publication(stream, WINDOW, learner={"loss": "logistic"})
+    assert "softmax" in refused(service.client().post("/v1/plan", json=asked), 422, "invalid-request")["detail"]
+
+
+def test_unknown_names_are_404(service: Service):
+    refused(service.client().post("/v1/publications", json=publication("no-such", WINDOW)), 404, "not-found")
+    refused(service.client().post("/v1/plan", json=publication("no-such", WINDOW)), 404, "not-found")
+    for url in ("/v1/streams/no-such", "/v1/publications/no-such", "/v1/publications/no-such/releases"):
+        refused(service.client().get(url), 404, "not-found")
+    refused(service.client().delete("/v1/publications/no-such"), 404, "not-found")
+
+
+def test_publications_add_up_against_the_stream_and_the_one_too_many_is_told_the_numbers(service: Service):
+    stream = service.stream(epsilon=1)
+    # Decimals: 0.1 + 0.2 + 0.7 is 1, not a little more.
+    for epsilon in (0.1, 0.2, 0.7):
+        service.publish(stream, WINDOW, epsilon=epsilon)
+    asked = publication(stream, CONTINUAL, epsilon=0.001)
+    problem = refused(service.client().post("/v1/publications", json=asked), 409, "budget-exceeded")
+    assert problem["spent"]["epsilon"] == 0
+    assert problem["reserved"]["epsilon"] == 1
+    assert problem["asked"]["epsilon"] == 0.001
+    assert problem["left"]["epsilon"] == 0
+    assert ok(service.client().get(f"/v1/streams/{stream}"))["reserved"]["epsilon"] == 1
+
+
+def test_deltas_add_up_too(service: Service):
+    stream = service.stream(epsilon=10, delta=2e-6)
+    for _ in range(2):
+        service.publish(stream, WINDOW, delta=1e-6)
+    asked = publication(stream, WINDOW, delta=1e-9)
+    refused(service.client().post("/v1/publications", json=asked), 409, "budget-exceeded")
+    assert ok(service.client().get(f"/v1/streams/{stream}"))["reserved"] == {"epsilon": 2, "delta": 2e-6}
+
+
+def test_a_plan_reserves_nothing_and_is_the_plan_of_the_publication(service: Service):
+    stream = service.stream(epsilon=1)
+    asked = publication(stream, CONTINUAL)
+    plan = ok(service.client().post("/v1/plan", json=asked))
+    assert ok(service.client().get(f"/v1/streams/{stream}"))["reserved"]["epsilon"] == 0
+    made = ok(service.client().post("/v1/publications", json=asked), 201)
+    assert made["plan"] == plan
+    assert plan["lifetime"]["epsilon"] == 1
+
+
+def test_stopping_gives_back_what_is_unspent(service: Service):
+    stream = service.stream(epsilon=1, delta=1e-6)
+    pure = service.publish(stream, {"kind": "sliding_window", "block": 5, "blocks": 1}, epsilon=0.5)
+    gaussian = service.publish(stream, {"kind": "continual", "base": 5, "update_every": 5}, epsilon=0.5, delta=1e-6)
+    service.post(stream, [[1, 0]] * 12, [0, 1] * 6)
+    service.released(pure, time=10)
+    service.released(gaussian, time=10)
+    for name in (pure, gaussian):
+        stopped = ok(service.client().delete(f"/v1/publications/{name}"))
+        assert stopped["state"] == "stopped"
+        assert ok(service.client().delete(f"/v1/publications/{name}")) == stopped
+    # Old records: pure was charged all it may be, Gaussian keeps its whole cap where it charged anything.
+    again = publication(stream, WINDOW, epsilon=0.01, start=5)
+    refused(service.client().post("/v1/publications", json=again), 409, "budget-exceeded")
+    # Records that nobody charged have everything again.
+    service.publish(stream, WINDOW, epsilon=1, delta=1e-6)
+
+
+def test_an_earlier_start_reads_what_is_already_there(service: Service):
+    stream = service.stream()
+    service.post(stream, [[1, 0]] * 11, [0] * 11)
+    name = service.publish(stream, {"kind": "sliding_window", "block": 5, "blocks": 1}, start=0)
+    assert [release["fit"] for release in service.released(name, time=10)] == [
+        {"start": 0, "end": 5},
+        {"start": 5, "end": 10},
+    ]
+
+
+def test_without_a_start_it_begins_with_the_next_record(service: Service):
+    stream = service.stream()
+    service.post(stream, [[1, 0]] * 3, [0] * 3)
+    name = service.publish(stream, {"kind": "sliding_window", "block": 5, "blocks": 1})
+    assert ok(service.client().get(f"/v1/publications/{name}"))["start"] == 3
+    service.post(stream, [[1, 0]] * 5, [0] * 5)
+    assert service.released(name, time=8)[0]["fit"] == {"start": 3, "end": 8}

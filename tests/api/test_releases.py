@@ -1,0 +1,192 @@
+"""The way out: versions never change, tags and waiting work as HTTP says, predictions follow from what is published."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tests.api.test_records import refused
+from tests.conftest import Service, ok, wait_until
+
+BLOCKS_OF_FIVE = {"kind": "sliding_window", "block": 5, "blocks": 1}
+
+
+@pytest.fixture
+def published(service: Service) -> tuple[str, str]:
+    """A stream and a publication that releases every five records, with one release."""
+    stream = service.stream()
+    name = service.publish(stream, BLOCKS_OF_FIVE)
+    five_more(service, stream)
+    service.released(name, time=5)
+    return stream, name
+
+
+def five_more(service: Service, stream: str) -> None:
+    service.post(stream, [[1, 0], [0, 1], [-1, 0], [0, -1], [1, 1]], [1, 1, 0, 0, 1])
+
+
+def latest(service: Service, name: str, **headers: str):
+    return service.client().get(f"/v1/publications/{name}/releases/latest", headers=headers)
+
+
+def test_before_the_first_release_there_is_nothing(service: Service):
+    name = service.publish(service.stream(), BLOCKS_OF_FIVE)
+    refused(latest(service, name), 404, "not-found")
+    refused(service.client().get(f"/v1/publications/{name}/releases/1"), 404, "not-found")
+    assert ok(service.client().get(f"/v1/publications/{name}/releases")) == {"items": []}
+
+
+def test_a_release_has_everything_the_contract_names(service: Service, published):
+    _, name = published
+    answer = latest(service, name)
+    release = ok(answer)
+    assert answer.headers["content-location"] == f"/v1/publications/{name}/releases/1"
+    assert answer.headers["vary"] == "Accept"
+    assert answer.headers["etag"].startswith('"')
+    assert release["version"] == 1
+    assert release["time"] == 5
+    assert release["role"] == "model"
+    assert release["window"] == release["fit"] == {"start": 0, "end": 5}
+    assert release["parent"] is None
+    assert release["parameters"]["shape"] == list(np.shape(release["parameters"]["values"])) == [1, 3]
+    assert {"loss", "classes", "intercept", "norm_bound", "feature_map"} <= release["model"].keys()
+    assert {"distribution", "scale", "sensitivity", "dimension"} == release["noise"].keys()
+    assert release["charge"]["version"] == 1
+    assert release["published_at"].endswith("Z")
+    (listed,) = ok(service.client().get(f"/v1/publications/{name}/releases"))["items"]
+    assert listed == release | {"parameters": {"shape": [1, 3]}}
+
+
+def test_a_tag_that_still_holds_is_not_sent_again(service: Service, published):
+    _, name = published
+    first = latest(service, name)
+    for tag in (first.headers["etag"], f'"x", W/{first.headers["etag"]}', "*"):
+        again = latest(service, name, **{"If-None-Match": tag})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    assert latest(service, name, **{"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_a_version_never_changes(service: Service, published):
+    stream, name = published
+    url = f"/v1/publications/{name}/releases/1"
+    before = service.client().get(url)
+    five_more(service, stream)
+    service.released(name, time=10)
+    after = service.client().get(url)
+    assert (before.content, before.headers["etag"]) == (after.content, after.headers["etag"])
+
+
+@pytest.mark.parametrize("with_tag", [True, False])
+def test_waiting_ends_with_the_next_release(service: Service, published, with_tag):
+    stream, name = published
+    headers = {"Prefer": "wait=30"}
+    if with_tag:
+        headers["If-None-Match"] = latest(service, name).headers["etag"]
+    answers = []
+    waiter = threading.Thread(target=lambda: answers.append(latest(service, name, **headers)))
+    waiter.start()
+    time.sleep(0.2)
+    assert not answers
+    five_more(service, stream)
+    waiter.join(10)
+    (answer,) = answers
+    assert ok(answer)["version"] == 2
+    assert answer.headers["preference-applied"] == "wait=30"
+
+
+def test_waiting_before_the_first_release_ends_with_it(service: Service):
+    stream = service.stream()
+    name = service.publish(stream, BLOCKS_OF_FIVE)
+    answers = []
+    waiter = threading.Thread(target=lambda: answers.append(latest(service, name, Prefer="wait=30")))
+    waiter.start()
+    time.sleep(0.1)
+    five_more(service, stream)
+    waiter.join(10)
+    assert ok(answers[0])["version"] == 1
+
+
+def test_waiting_in_vain_answers_as_without_waiting(service: Service, published):
+    _, name = published
+    tag = latest(service, name).headers["etag"]
+    assert latest(service, name, Prefer="wait=1", **{"If-None-Match": tag}).status_code == 304
+    assert ok(latest(service, name, Prefer="respond-async, wait=1"))["version"] == 1
+    empty = service.publish(service.stream(), BLOCKS_OF_FIVE)
+    answer = latest(service, empty, Prefer="wait=1")
+    assert (answer.status_code, answer.headers["preference-applied"]) == (404, "wait=1")
+
+
+def test_who_has_an_older_version_need_not_wait(service: Service, published):
+    stream, name = published
+    tag = latest(service, name).headers["etag"]
+    five_more(service, stream)
+    service.released(name, time=10)
+    began = time.monotonic()
+    assert ok(latest(service, name, Prefer="wait=30", **{"If-None-Match": tag}))["version"] == 2
+    assert time.monotonic() - began < 5
+
+
+def test_formats_that_are_not_served_are_406(service: Service, published):
+    refused(latest(service, published[1], Accept="text/html"), 406, "not-acceptable")
+
+
+def test_predictions_follow_from_the_published_weights(service: Service, published):
+    _, name = published
+    release = ok(latest(service, name))
+    x = np.array([[0.5, -0.25], [3.0, 4.0], [0.0, 0.0]])
+    answer = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": x.tolist()}))
+    bound = release["model"]["norm_bound"]
+    clipped = x * np.minimum(1, bound / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300))
+    mapped = np.column_stack([clipped, np.full(3, bound)]) / np.sqrt(2)
+    positive = 1 / (1 + np.exp(-mapped @ np.array(release["parameters"]["values"][0])))
+    assert answer["version"] == 1
+    assert np.allclose(np.array(answer["scores"])[:, 1], positive, atol=1e-5)
+    assert answer["labels"] == (positive > 0.5).astype(int).tolist()
+
+
+def test_predictions_by_version_and_their_refusals(service: Service, published):
+    _, name = published
+    url = f"/v1/publications/{name}/predict"
+    assert ok(service.client().post(f"{url}?version=1", json={"x": [[1, 2]]}))["version"] == 1
+    refused(service.client().post(f"{url}?version=9", json={"x": [[1, 2]]}), 404, "not-found")
+    refused(service.client().post(url, json={"x": [[1]]}), 422, "invalid-records")
+    refused(service.client().post(url, content='{"x":[[NaN,1]]}'), 422, "invalid-records")
+
+
+def test_a_stopped_publication_publishes_nothing_more_and_keeps_what_it_has(service: Service, published):
+    stream, name = published
+    ok(service.client().delete(f"/v1/publications/{name}"))
+    marker = service.publish(stream, BLOCKS_OF_FIVE)
+    five_more(service, stream)
+    service.released(marker, time=10)
+    assert ok(latest(service, name))["version"] == 1
+
+
+def test_the_whole_walk_is_in_the_openapi_document(service: Service):
+    document = ok(service.client().get("/openapi.json"))
+    assert document["openapi"].startswith("3.1")
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert operation["description"], (method, path)
+            if not path.endswith("z"):
+                assert operation["security"], (method, path)
+                assert {"401", "403"} <= operation["responses"].keys(), (method, path)
+            for status, answer in operation["responses"].items():
+                kind = "application/problem+json" if int(status) >= 400 and path != "/readyz" else None
+                assert kind is None or set(answer["content"]) == {kind}, (method, path, status)
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_waiters_do_not_hold_each_other_up(service: Service, published):
+    stream, name = published
+    answers = []
+    waiters = [
+        threading.Thread(target=lambda: answers.append(latest(service, name, Prefer="wait=30"))) for _ in range(50)
+    ]
+    for waiter in waiters:
+        waiter.start()
+    time.sleep(0.5)
+    five_more(service, stream)
+    wait_until(lambda: len(answers) == 50)
+    assert {ok(answer)["version"] for answer in answers} == {2}

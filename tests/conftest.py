@@ -1,0 +1,189 @@
+"""Real servers and a real service for every test that needs them; nothing is imitated.
+
+One Valkey and one PostgreSQL serve the whole run. `service` is an API and a worker on them, as `perennial up` runs
+them, only as threads of the test process. Tests that need a worker of their own take `world`: a fresh database and
+no worker running.
+"""
+
+import itertools
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+import uvicorn
+from sqlalchemy.engine import make_url
+
+from service.api.app import create_app
+from service.embedded import Servers, embedded_servers
+from service.settings import Settings
+from service.store.migrate import migrate
+from service.worker.main import work
+
+ADMIN_KEY = secrets.token_urlsafe(32)
+_numbers = itertools.count(1)
+
+
+def unique(kind: str) -> str:
+    """A name nobody used yet."""
+    return f"{kind}-{next(_numbers)}"
+
+
+def wait_until(condition: Callable[[], Any], *, seconds: float = 20.0) -> Any:
+    """What the condition returns, once that is true; fails when it does not become so."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+    return value
+
+
+@dataclass
+class Service:
+    """A running service and an administrator's hands."""
+
+    url: str
+    admin_key: str
+    settings: Settings
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    def client(self, key: str | None = None) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {key or self.admin_key}"}
+        self.clients.append(httpx.Client(base_url=self.url, headers=headers, timeout=30.0))
+        return self.clients[-1]
+
+    def key(self, *scopes: str, streams: list[str] | None = None) -> str:
+        """A new key."""
+        asked = {"name": unique("key"), "scopes": list(scopes)} | ({"streams": streams} if streams else {})
+        return ok(self.client().post("/v1/keys", json=asked), 201)["key"]
+
+    def stream(self, *, features: int = 2, classes: int = 2, epsilon: float = 10, delta: float = 0, **more: Any) -> str:
+        """A new classification stream."""
+        asked = {
+            "name": unique("stream"),
+            "features": features,
+            "task": {"kind": "classification", "classes": classes},
+            "budget": {"epsilon": epsilon, "delta": delta},
+        } | more
+        return ok(self.client().post("/v1/streams", json=asked), 201)["name"]
+
+    def publish(self, stream: str, mechanism: dict[str, Any], *, epsilon: float = 1, **more: Any) -> str:
+        """A new publication."""
+        asked = publication(stream, mechanism, epsilon=epsilon, **more)
+        return ok(self.client().post("/v1/publications", json=asked), 201)["name"]
+
+    def post(self, stream: str, x: Any, y: Any) -> tuple[int, int]:
+        """Posts records and returns their numbers, once they have them."""
+        client = self.client()
+        entry = ok(client.post(f"/v1/streams/{stream}/records", json={"x": x, "y": y}), 202)["entry"]
+
+        def numbered() -> dict[str, int] | None:
+            answer = client.get(f"/v1/streams/{stream}/entries/{entry}")
+            return answer.json() if answer.status_code == 200 else None
+
+        found = wait_until(numbered)
+        return found["start"], found["end"]
+
+    def released(self, name: str, *, time: int) -> list[dict[str, Any]]:
+        """Every release with its parameters, oldest first, once the one of `time` is there."""
+        client = self.client()
+        wait_until(
+            lambda: (items := ok(client.get(f"/v1/publications/{name}/releases"))["items"]) and items[0]["time"] >= time
+        )
+        items, before = [], ""
+        while page := ok(client.get(f"/v1/publications/{name}/releases?limit=1000{before}"))["items"]:
+            items += page
+            before = f"&before={page[-1]['version']}"
+        return [ok(client.get(f"/v1/publications/{name}/releases/{item['version']}")) for item in reversed(items)]
+
+
+def publication(stream: str, mechanism: dict[str, Any], *, epsilon: float = 1, **more: Any) -> dict[str, Any]:
+    delta = more.pop("delta", 0)
+    learner = {"kind": "output_perturbation"} | more.pop("learner", {})
+    privacy = {"epsilon": epsilon, "delta": delta}
+    asked = {"name": unique("publication"), "stream": stream, "mechanism": mechanism}
+    return asked | {"learner": learner, "privacy": privacy} | more
+
+
+def ok(answer: httpx.Response, status: int = 200) -> Any:
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with embedded_servers(tmp_path_factory.mktemp("servers")) as running:
+        yield running
+
+
+@dataclass(frozen=True)
+class World:
+    """A fresh database, a log and a folder for segments; nothing runs yet."""
+
+    settings: Settings
+
+
+def make_world(servers: Servers, folder: Path, **more: Any) -> World:
+    name = f"world_{next(_numbers)}"
+    url = make_url(servers.database_url)
+    with psycopg.connect(url.set(drivername="postgresql").render_as_string(False), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    database_url = url.set(database=name).render_as_string(False)
+    migrate(database_url)
+    return World(
+        Settings(
+            _env_file=None,
+            redis_url=servers.redis_url,
+            database_url=database_url,
+            segment_store=folder / "segments",
+            admin_key=ADMIN_KEY,
+            **more,
+        )
+    )
+
+
+@pytest.fixture
+def world(servers: Servers, tmp_path: Path) -> World:
+    return make_world(servers, tmp_path, lease_seconds=1.0)
+
+
+@pytest.fixture(scope="session")
+def service(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    settings = make_world(servers, tmp_path_factory.mktemp("service"), max_body_bytes=2**20).settings
+    stop = threading.Event()
+    worker = threading.Thread(target=work, args=(settings, stop))
+    worker.start()
+    with serving(settings) as url:
+        running = Service(url, ADMIN_KEY, settings)
+        yield running
+        for client in running.clients:
+            client.close()
+    stop.set()
+    worker.join()
+
+
+class serving:  # noqa: N801
+    """An API in a thread, on a free port."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(create_app(settings), log_config=None, access_log=False, timeout_graceful_shutdown=3)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        wait_until(lambda: self._server.started)
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
