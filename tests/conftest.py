@@ -52,12 +52,15 @@ class Service:
     url: str
     admin_key: str
     settings: Settings
-    clients: list[httpx.Client] = field(default_factory=list)
+    clients: dict[str, httpx.Client] = field(default_factory=dict)
 
     def client(self, key: str | None = None) -> httpx.Client:
-        headers = {"Authorization": f"Bearer {key or self.admin_key}"}
-        self.clients.append(httpx.Client(base_url=self.url, headers=headers, timeout=30.0))
-        return self.clients[-1]
+        key = key or self.admin_key
+        if key not in self.clients:
+            headers = {"Authorization": f"Bearer {key}"}
+            limits = httpx.Limits(max_connections=None)
+            self.clients[key] = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, limits=limits)
+        return self.clients[key]
 
     def key(self, *scopes: str, streams: list[str] | None = None) -> str:
         """A new key."""
@@ -163,7 +166,7 @@ def service(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with serving(settings) as url:
         running = Service(url, ADMIN_KEY, settings)
         yield running
-        for client in running.clients:
+        for client in running.clients.values():
             client.close()
     stop.set()
     worker.join()

@@ -10,8 +10,8 @@ Rounding. ∇J is computed in doubles, so a computed norm proves nothing until t
 u = 2^-53, rows of norm ≤ R, Frobenius norms, ‖w - c‖ ≤ ρ (checked) and W = ‖c‖ + ρ:
  - scores are dot products of length D: error ≤ D·u·W·R per record in any order of summation, which moves the
    gradient in the scores by at most h·D·u·W·R, h the largest second derivative in the scores;
- - evaluating that gradient from rounded scores (exp and tanh to 16 ulp; softmax weights the absolute error |s -
-   max|·u of an exponent by exp(s - max), and a·exp(-a) ≤ 1/e): ≤ (4K + 64)·u;
+ - evaluating that gradient from rounded scores (exp and tanh to 16 ulp; softmax weights the error |s - max|·u of an
+   exponent by exp(s - max), and a·exp(-a) ≤ 1/e): ≤ (4K + 64)·u;
  - one outer product per record, summed in chunks of ROWS rows: ≤ (ROWS + 2)·u·L for the mean over n;
  - chunks are added with compensation, so their number does not matter (below 2^26): ≤ 4u·L; division by n: u·L;
  - the regulariser's gradient α(w - c) and the last addition: ≤ 4u·(L + αρ).

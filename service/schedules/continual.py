@@ -27,8 +27,10 @@ r^k times the share; e = e_b = e_u.
    second power on), so by no more.
  - Let A be the largest integer with 2^A < B/b_0. Epoch k has updates from k = 1 - A on, and then J = A + k - 1. So
    its worst total is e·(1 + r^k·(1 - r^A))/(1 - r), or less than e/(1 - r) before. If A ≥ 1 that falls with k: epoch
-   1 is the worst. If A ≤ 0 it is at most e/(1 - r): the first B records are the worst. `_followed` walks the epochs
-   up to the first with updates, after which the totals are monotone, and takes the maximum.
+   1 is the worst. If A ≤ 0 it is at most e/(1 - r): the first B records are the worst.
+
+So the worst record is among the first B or the next b_0, and `_followed` takes the worse of these two. (The tests add up
+every fit over every record instead.)
 """
 
 from __future__ import annotations
@@ -139,16 +141,10 @@ class Continual:
         return (1 - self._ratio ** self._powers(epoch)) / (1 - self._ratio)
 
     def _followed(self) -> tuple[int, Fraction]:
-        """Return (epoch, total) of the worst record, 0 for the first B, in units of e: see the module docstring."""
-        worst = (0, 1 / (1 - self._ratio))
-        epoch = 0
-        while True:
-            epoch += 1
-            total = self._updates(epoch) + self._ratio**epoch / (1 - self._ratio)
-            if total > worst[1]:
-                worst = (epoch, total)
-            if self._powers(epoch):
-                return worst
+        """Return (epoch, total) of the worst record, epoch 0 for the first B, in units of e: see the module docstring."""
+        tail = 1 / (1 - self._ratio)
+        first, second = tail, self._updates(1) + self._ratio * tail
+        return (1, second) if second > first else (0, first)
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -14,16 +14,19 @@ multiple of P, 0 ≤ r < P (mechanisms.md 1.4, which reproduces Example 1 step b
    oldest smallest, each near the one before.
  - r > 0: let 2^j be the largest power of two that divides r. The chain is kept down to the levels above j. The latest
    2^j blocks become one bucket, and the oldest old blocks are split again into buckets of 2^(j-1) … 1, each near the
-   one before. So r alone says what is fitted, and nothing has to be walked from the beginning. The last model fitted
-   is the window's. There is nothing before the first full window. Depth 0 is level k-1 and depth d is level k-1-d.
+   one before.
+
+So r alone says what is fitted, and nothing has to be walked from the beginning. The last model fitted is the window's.
+There is nothing before the first full window. Depth 0 is level k-1 and depth d is level k-1-d.
 
 What one block costs, by following it. All fits carry the same noise, so a bucket of m blocks costs e_0/m (pure) or
 e_0/m² (ρ), also the big one of P + E blocks. What is fitted at q depends on q mod P only, shifted by whole blocks, so
 a block that sees only full windows is charged as the one P blocks later. A block of the first window sees only a part
 of what its like P, 2P, … blocks later see: it is charged no more. So following blocks through q = 0 … W + P - 2,
-within which P consecutive blocks live their whole lives, finds the worst block of the infinite stream. For W = 2^k -
-1 it comes to one bucket of each size: 2(1 - 2^-k)·e_0, where the paper's constants leave room for 6 instead of 4(1 -
-2^-k).
+within which P consecutive blocks live their whole lives, finds the worst block of the infinite stream.
+
+For W = 2^k - 1 it comes to one bucket of each size: 2(1 - 2^-k)·e_0 in pure ε, a noise scale of 4(1 - 2^-k)·L/(αw_0·ε)
+where the paper has 6.
 """
 
 from __future__ import annotations

@@ -130,15 +130,17 @@ class Sealer:
         """One stream's trouble is its own: another's lease is dropped, a broken log halts the stream loudly."""
         lease, stream = self._held[log]
         try:
-            work()
+            try:
+                work()
+            except LogLost as lost:
+                # Whoever lost the lease misses what its successor trimmed; only the holder can tell that a log is lost.
+                with self._database.transaction() as connection:
+                    leases.check(connection, lease)
+                    streams.halt(connection, stream.id, str(lost))
+                _log.error("stream_halted", stream=stream.name, reason=str(lost))
+                del self._held[log]
         except (LeaseLost, StreamHalted):
-            del self._held[log]
-        except LogLost as lost:
-            _log.error("stream_halted", stream=stream.name, reason=str(lost))
-            with self._database.transaction() as connection:
-                leases.check(connection, lease)
-                streams.halt(connection, stream.id, str(lost))
-            del self._held[log]
+            self._held.pop(log, None)
 
 
 def _position(stream: Stream) -> Position:

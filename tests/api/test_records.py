@@ -59,7 +59,7 @@ def test_an_unknown_entry_is_not_found(service: Service):
         ('{"x":[],"y":[]}', None, "at least one record"),
         ('{"x":[[1,2]]}', None, '"y" must be an array'),
         ('{"x":[[1,2]],"y":[0],"z":[1]}', None, "only"),
-        ('[[1,2]]', None, "must be an object"),
+        ("[[1,2]]", None, "must be an object"),
         ('{"x":[[1,2]],"y":[0]', None, "not JSON"),
         ("", None, "not JSON"),
         ("[" * 100_000, None, "not JSON"),
@@ -107,7 +107,9 @@ def test_every_task_has_its_own_columns(service: Service, task, good, bad):
 def test_other_formats_are_refused_as_such(service: Service):
     url = f"/v1/streams/{service.stream()}/records"
     body = json.dumps(VALID).encode()
-    refused(service.client().post(url, content=body, headers={"Content-Type": "text/csv"}), 415, "unsupported-media-type")
+    refused(
+        service.client().post(url, content=body, headers={"Content-Type": "text/csv"}), 415, "unsupported-media-type"
+    )
     packed = {"Content-Encoding": "gzip"}
     refused(service.client().post(url, content=gzip.compress(body), headers=packed), 415, "unsupported-media-type")
 
@@ -163,7 +165,9 @@ def test_many_producers_at_once_lose_and_double_nothing(service: Service):
     def produce(producer: int) -> list[str]:
         client = service.client()
         return [
-            ok(client.post(url, json={"x": [[producer * 1000 + i]] * (i % 3 + 1), "y": [0] * (i % 3 + 1)}), 202)["entry"]
+            ok(client.post(url, json={"x": [[producer * 1000 + i]] * (i % 3 + 1), "y": [0] * (i % 3 + 1)}), 202)[
+                "entry"
+            ]
             for i in range(25)
         ]
 
@@ -176,7 +180,9 @@ def test_many_producers_at_once_lose_and_double_nothing(service: Service):
     for each in ranges:
         covered[each["start"] : each["end"]] += 1
     assert (covered == 1).all()
-    in_log_order = sorted(zip(entries, ranges, strict=True), key=lambda pair: [int(part) for part in pair[0].split("-")])
+    in_log_order = sorted(
+        zip(entries, ranges, strict=True), key=lambda pair: [int(part) for part in pair[0].split("-")]
+    )
     starts = [each["start"] for _, each in in_log_order]
     assert starts == sorted(starts)
 

@@ -170,7 +170,9 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def start_up(data_dir: Path, free_port: int, tmp_path: Path) -> Iterator[Callable[..., Up]]:
+def start_up(
+    data_dir: Path, free_port: int, tmp_path: Path, processes_on: Callable[[Path], set[int]]
+) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
 
     def start(**settings: str | float) -> Up:
@@ -200,3 +202,4 @@ def start_up(data_dir: Path, free_port: int, tmp_path: Path) -> Iterator[Callabl
     for up in started:
         up.process.kill()
         up.process.wait()
+    _wait_until(lambda: not processes_on(data_dir))

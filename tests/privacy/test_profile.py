@@ -1,5 +1,6 @@
 """A profile is a sum over ranges, exactly."""
 
+import itertools
 import time
 from fractions import Fraction
 
@@ -8,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.privacy.profile import Profile
-import itertools
 
 HORIZON = 40
 RANGES = st.lists(

@@ -1,5 +1,6 @@
 """Algorithm 5: Example 1 and the table after it, the chain rule, and the constant that follows."""
 
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from service.privacy.loss import Kind
 from service.privacy.profile import Profile
 from service.schedules.sliding_window import SlidingWindow
-import itertools
 
 # mechanisms.md 1.4, W = 7, w_0 = 1; records from 0, t is the newest one. The first five rows are the paper's Example 1.
 TABLE = """

@@ -1,0 +1,229 @@
+"""What an auditor outside can check with HTTP alone: noise, charges and schedule of real publications.
+
+Exact minimisers are recomputed here with SciPy, schedules are simulated here from the paper's pseudo-code; nothing of
+the service's own learning or schedules is used. Statistical tests reject wrongly with probability at most 1e-6, and
+each is shown to reject noise that is a third too small.
+"""
+
+import hashlib
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import rfc8785
+from scipy import optimize, special, stats
+
+from tests.conftest import Service, ok
+
+FALSE_ALARM = 1e-6
+REGULARIZATION = 0.5
+
+
+def mapped(x: np.ndarray, norm_bound: float) -> np.ndarray:
+    clipped = x * np.minimum(1, norm_bound / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300))
+    return np.column_stack([clipped, np.full(len(x), norm_bound)]) / np.sqrt(2)
+
+
+def minimiser(x: np.ndarray, y: np.ndarray, rows: int, centre: np.ndarray) -> np.ndarray:
+    """Of the regularised logistic (one row) or softmax loss, by SciPy."""
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        w = flat.reshape(centre.shape)
+        if rows == 1:
+            signs = 2.0 * y - 1
+            margins = signs * (x @ w[0])
+            value, gradient = (
+                np.logaddexp(0, -margins).mean(),
+                -(x.T @ (signs * special.expit(-margins)))[None] / len(x),
+            )
+        else:
+            scores = x @ w.T
+            normaliser = special.logsumexp(scores, axis=1)
+            value = (normaliser - scores[np.arange(len(x)), y]).mean()
+            gradient = (np.exp(scores - normaliser[:, None]) - np.eye(rows)[y]).T @ x / len(x)
+        away = w - centre
+        return value + REGULARIZATION / 2 * (away**2).sum(), (gradient + REGULARIZATION * away).ravel()
+
+    options = {"gtol": 1e-9, "ftol": 1e-15, "maxiter": 10_000, "maxfun": 100_000}
+    found = optimize.minimize(objective, centre.ravel(), jac=True, method="L-BFGS-B", options=options)
+    return found.x.reshape(centre.shape)
+
+
+def pvalue(residuals: np.ndarray, distribution: str, scale: float) -> float:
+    """Of the residuals (one row per release) under the stated law, at the stated scale."""
+    dimension = residuals.shape[1]
+    if distribution == "gaussian":
+        return stats.kstest(residuals.ravel() / scale, stats.norm.cdf).pvalue
+    radii = np.linalg.norm(residuals, axis=1)
+    radial = stats.kstest(radii / scale, stats.gamma(dimension).cdf).pvalue
+    # Any coordinate of a uniform direction: its square is Beta(1/2, (D-1)/2).
+    first = (residuals[:, 0] / radii) ** 2
+    return min(1.0, 2 * min(radial, stats.kstest(first, stats.beta(0.5, (dimension - 1) / 2).cdf).pvalue))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("delta", [0, 1e-6], ids=["pure", "gaussian"])
+@pytest.mark.parametrize("classes", [2, 3], ids=["binary", "multiclass"])
+def test_released_weights_are_the_exact_minimiser_plus_the_stated_noise(service: Service, delta, classes):
+    """Many publications over the same records: first fits, and fits near a noisy parent."""
+    runs, block = 150, 12
+    random = np.random.default_rng(classes)
+    x = random.normal(size=(3 * block, 3)).astype(np.float32).astype(np.float64)
+    y = random.integers(0, classes, size=len(x))
+    stream = service.stream(features=3, classes=classes, epsilon=1000, delta=1e-3 if delta else 0, norm_bound=1.5)
+    service.post(stream, x.tolist(), y.tolist())
+    mechanism = {"kind": "sliding_window", "block": block, "blocks": 3}
+    learner = {"regularization": REGULARIZATION}
+    names = [service.publish(stream, mechanism, epsilon=2, delta=delta, learner=learner, start=0) for _ in range(runs)]
+    residuals: dict[str, list[np.ndarray]] = {"base": [], "model": []}
+    noises: dict[str, dict] = {}
+    lipschitz = 1.5 if classes == 2 else 1.5 * math.sqrt(2)
+    for name in names:
+        weights: dict[int | None, np.ndarray] = {}
+        for release in service.released(name, time=3 * block):
+            values = np.array(release["parameters"]["values"])
+            weights[release["version"]] = values
+            centre = weights.get(release["parent"], np.zeros_like(values))
+            rows = slice(release["fit"]["start"], release["fit"]["end"])
+            n = rows.stop - rows.start
+            exact = minimiser(mapped(x[rows], 1.5), y[rows], len(values), centre)
+            residuals[release["role"]].append((values - exact).ravel())
+            noise = noises.setdefault(release["role"], release["noise"])
+            assert noise == release["noise"]
+            assert noise["sensitivity"] == pytest.approx(2 * lipschitz / (REGULARIZATION * n), rel=1e-3)
+            assert noise["sensitivity"] >= 2 * lipschitz / (REGULARIZATION * n)
+            charge, ratio = release["charge"], noise["sensitivity"] / noise["scale"]
+            paid, owed = (charge["rho"], ratio**2 / 2) if delta else (charge["epsilon"], ratio)
+            assert owed <= paid * (1 + 1e-12)
+            assert owed == pytest.approx(paid)
+    for role, noise in noises.items():
+        assert noise["dimension"] == residuals[role][0].size
+        sample = np.array(residuals[role])
+        assert len(sample) == runs
+        assert pvalue(sample, noise["distribution"], noise["scale"]) > FALSE_ALARM
+        assert pvalue(sample, noise["distribution"], noise["scale"] * 1.5) < FALSE_ALARM, "too weak to catch a third"
+
+
+def sliding_window_fits(blocks: int, size: int, slides: int) -> list[tuple[int, int]]:
+    """Paper A, Algorithm 5, by the chain rule of Example 1 for any number of blocks: every fit's records, in order."""
+    k = int(math.log2(blocks + 1))
+    half = 2 ** (k - 1)
+    fits: list[tuple[int, int]] = []
+
+    def train(first: int, last: int) -> None:
+        fits.append((first * size, (last + 1) * size))
+
+    def reset(s: int) -> None:
+        train(s + half - 1, s + blocks - 1)
+        for i in reversed(range(k - 1)):
+            train(s + 2**i - 1, s + 2 ** (i + 1) - 2)
+
+    s, r = 0, 0
+    reset(0)
+    for _ in range(slides):
+        r += 1
+        if r == half:
+            s, r = s + half, 0
+            reset(s)
+            continue
+        j = (r & -r).bit_length() - 1
+        train(s + blocks + r - 2**j, s + blocks + r - 1)
+        for i in reversed(range(j)):
+            train(s + r + 2**i - 1, s + r + 2 ** (i + 1) - 2)
+    return fits
+
+
+def continual_fits(base: int, every: int, records: int) -> list[tuple[int, int]]:
+    """Paper A, Algorithm 4, corrected reading: every fit's records, in order, walking record by record."""
+    fits: list[tuple[int, int]] = []
+    since = next_base = base
+    for t in range(base, records + 1):
+        if t == next_base:
+            fits.append((0, t))
+            since, next_base = t, 2 * t
+        elif (t - since) % every == 0:
+            i = (t - since) // every
+            fits.append((since, t) if i & (i - 1) == 0 else (t - every, t))
+    return fits
+
+
+CASES = [
+    ({"kind": "continual", "base": b, "update_every": u}, 60) for b, u in [(8, 2), (7, 3), (5, 9), (1, 1), (16, 16)]
+]
+CASES += [
+    ({"kind": "sliding_window", "block": w0, "blocks": w}, 60) for w0, w in [(2, 7), (3, 1), (2, 2), (2, 10), (1, 13)]
+]
+
+
+@pytest.mark.parametrize(("mechanism", "records"), CASES, ids=str)
+@pytest.mark.parametrize("delta", [0, 1e-6], ids=["pure", "gaussian"])
+def test_the_charges_are_the_fits_of_an_outside_simulation_and_no_record_passes_the_budget(
+    service: Service, mechanism, records, delta
+):
+    stream = service.stream(features=1, epsilon=0.7, delta=delta)
+    shift = 4  # a publication counts from its own start
+    service.post(stream, [[0.5]] * shift, [0] * shift)
+    name = service.publish(stream, mechanism, epsilon=0.7, delta=delta)
+    service.post(stream, [[0.5]] * records, [1] * records)
+    if mechanism["kind"] == "continual":
+        expected = continual_fits(mechanism["base"], mechanism["update_every"], records)
+        last = shift + expected[-1][1]
+    else:
+        size, blocks = mechanism["block"], mechanism["blocks"]
+        expected = sliding_window_fits(blocks, size, records // size - blocks)
+        last = shift + records // size * size
+    expected = [(start + shift, end + shift) for start, end in expected]
+    service.released(name, time=last)
+    charges = all_charges(service, stream)
+    assert [(charge["start"], charge["end"]) for charge in charges] == expected
+    assert [charge["version"] for charge in charges] == list(range(1, len(charges) + 1))
+
+    currency = "rho" if delta else "epsilon"
+    spent = [
+        sum((Fraction(c[currency]) for c in charges if c["start"] <= r < c["end"]), Fraction(0)) for r in range(64)
+    ]
+    plan = ok(service.client().get(f"/v1/publications/{name}"))["plan"]
+    assert max(spent) <= Fraction(plan["guarantee"]["capacity"]) if delta else max(spent) <= Fraction("0.7")
+    ledger = ok(service.client().get(f"/v1/streams/{stream}/ledger"))
+    assert ledger["spent"]["epsilon"] <= 0.7
+    assert (ledger["ranges"][0]["start"], ledger["ranges"][-1]["end"]) == (0, shift + records)
+    for before, after in zip(ledger["ranges"], ledger["ranges"][1:], strict=False):
+        assert before["end"] == after["start"]
+    for each in ledger["ranges"]:
+        for record in range(each["start"], each["end"]):
+            if delta:
+                assert (each["epsilon"] > 0) == (spent[record] > 0)
+                assert each["delta"] == (delta if spent[record] else 0)
+            else:
+                assert each["epsilon"] == pytest.approx(float(spent[record]), rel=1e-15)
+
+
+def all_charges(service: Service, stream: str) -> list[dict]:
+    """Oldest first."""
+    return ok(service.client().get(f"/v1/streams/{stream}/ledger/charges?limit=1000"))["items"][::-1]
+
+
+def test_the_charges_of_a_stream_are_one_hash_chain(service: Service):
+    stream = service.stream(features=1)
+    names = [service.publish(stream, {"kind": "sliding_window", "block": 2, "blocks": 3}) for _ in range(2)]
+    service.post(stream, [[0.5]] * 20, [1] * 20)
+    for name in names:
+        service.released(name, time=20)
+    previous = None
+    for number, charge in enumerate(all_charges(service, stream), 1):
+        claimed = charge.pop("hash")
+        assert charge["id"] == number
+        assert charge["previous_hash"] == previous
+        assert claimed == hashlib.sha256(rfc8785.dumps(charge)).hexdigest()
+        previous = claimed
+
+
+def test_the_same_records_never_get_the_same_noise_twice(service: Service):
+    stream = service.stream(features=1, epsilon=50)
+    service.post(stream, [[0.5]] * 5, [1] * 5)
+    mechanism = {"kind": "sliding_window", "block": 5, "blocks": 1}
+    names = [service.publish(stream, mechanism, start=0) for _ in range(20)]
+    values = {str(service.released(name, time=5)[0]["parameters"]["values"]) for name in names}
+    assert len(values) == 20

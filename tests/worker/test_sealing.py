@@ -1,0 +1,263 @@
+"""Numbering: in the log's order, each batch once, whatever dies in between; and never from a log that is not the same."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from secrets import token_hex
+
+import numpy as np
+import pytest
+from redis import Redis
+
+from service.log import Appender, LogUnavailable, Reader
+from service.store import leases, streams
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles, pack
+from service.worker.leases import LeaseKeeper
+from service.worker.records import read_records
+from service.worker.sealer import Sealer
+from tests.conftest import World, wait_until
+
+SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
+
+
+@dataclass
+class Bench:
+    """One stream, and as many sealers as a test wants."""
+
+    world: World
+    database: Database
+    files: SegmentFiles
+    stream: streams.Stream
+
+    def append(self, *values: float) -> str:
+        columns = {"x": np.array(values, dtype=np.float32)[:, None], "y": np.zeros(len(values), dtype=np.int32)}
+
+        async def append() -> str:
+            appender = Appender(self.world.settings.redis_url, max_batches=100, max_bytes=10**6)
+            try:
+                return (await appender.append(self.stream.log, pack(columns), len(values), idempotency=None)).entry
+            finally:
+                await appender.close()
+
+        return asyncio.run(append())
+
+    def sealer(self) -> Sealer:
+        keeper = LeaseKeeper(self.database, seconds=self.world.settings.lease_seconds)
+        return Sealer(self.database, Reader(self.world.settings.redis_url), self.files, keeper)
+
+    def now(self) -> streams.Stream:
+        with self.database.transaction() as connection:
+            return streams.get(connection, self.stream.id)
+
+    def values(self) -> list[float]:
+        stream = self.now()
+        return read_records(self.database, self.files, stream, 0, 0, stream.records).x[:, 0].tolist()
+
+    def redis(self) -> Redis:
+        return Redis.from_url(self.world.settings.redis_url)
+
+    def key(self, part: str) -> str:
+        return f"perennial:{{{self.stream.log}}}:{part}"
+
+
+@pytest.fixture
+def bench(world: World) -> Iterator[Bench]:
+    database = Database(world.settings.database_url)
+    log = token_hex(16)
+
+    async def create() -> None:
+        appender = Appender(world.settings.redis_url, max_batches=1, max_bytes=1)
+        await appender.create(log)
+        await appender.close()
+
+    asyncio.run(create())
+    with database.transaction() as connection:
+        stream = streams.create(
+            connection, name="s", log=log, schema=SCHEMA, retention="keep", epsilon=Decimal(1), delta=Decimal(0)
+        )
+    yield Bench(world, database, SegmentFiles(world.settings.segment_store), stream)
+    database.close()
+
+
+def test_batches_are_numbered_in_the_logs_order_and_trimmed(bench: Bench):
+    bench.append(1, 2)
+    bench.append(3)
+    bench.sealer().step(wait_milliseconds=10)
+    assert bench.values() == [1, 2, 3]
+    assert bench.redis().xlen(bench.key("entries")) == 0
+
+
+def test_a_range_is_read_across_segments(bench: Bench):
+    sealer = bench.sealer()
+    for value in range(5):
+        bench.append(value, value + 0.5)
+        sealer.step(wait_milliseconds=10)
+    records = read_records(bench.database, bench.files, bench.now(), 1, 2, 8)
+    assert records.x[:, 0].tolist() == [1.5, 2, 2.5, 3, 3.5, 4]
+
+
+class Crash(BaseException):
+    """As if the process ended here."""
+
+
+@pytest.mark.parametrize("step", ["write", "seal", "trim"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch, step, after):
+    place = {"write": (SegmentFiles, "write"), "seal": (streams, "seal"), "trim": (Reader, "trim")}[step]
+    real = getattr(*place)
+
+    def crash(*args, **options):
+        if after:
+            real(*args, **options)
+        raise Crash
+
+    bench.append(1)
+    bench.append(2)
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(*place, crash)
+        bench.sealer().step(wait_milliseconds=10)
+    bench.append(3)
+    successor = bench.sealer()
+
+    def sealed() -> bool:  # once the dead one's lease has run out
+        successor.step(wait_milliseconds=10)
+        return bench.now().records == 3
+
+    wait_until(sealed)
+    assert bench.values() == [1, 2, 3]
+    assert bench.redis().xlen(bench.key("entries")) == 0
+    files = list((bench.world.settings.segment_store / bench.stream.log).iterdir())
+    with bench.database.transaction() as connection:
+        assert {file.name for file in files} == {
+            each.file for each in streams.segments_of(connection, bench.stream.id, 0, 3)
+        }
+
+
+def test_a_sealer_that_lost_its_lease_commits_nothing(bench: Bench):
+    asleep = bench.sealer()
+    asleep.step(wait_milliseconds=10)  # takes the lease
+    awake = bench.sealer()
+    bench.append(1)
+
+    def taken_over() -> bool:
+        awake.step(wait_milliseconds=10)
+        return bench.now().records == 1
+
+    wait_until(taken_over)
+    bench.append(2)
+    asleep.step(wait_milliseconds=10)
+    assert bench.now().records == 1
+    awake.step(wait_milliseconds=10)
+    assert bench.values() == [1, 2]
+
+
+def test_two_sealers_at_once_number_every_batch_once(bench: Bench):
+    stop = threading.Event()
+    threads = [threading.Thread(target=bench.sealer().run, args=(stop,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for value in range(40):
+        bench.append(value)
+    wait_until(lambda: bench.now().records == 40)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert bench.values() == list(range(40))
+
+
+def halted(bench: Bench) -> str | None:
+    sealer = bench.sealer()
+
+    def look() -> str | None:
+        sealer.step(wait_milliseconds=10)
+        return bench.now().halted
+
+    return wait_until(look)
+
+
+def test_a_flushed_log_halts_the_stream_and_takes_nothing_more(bench: Bench):
+    bench.append(1)
+    bench.sealer().step(wait_milliseconds=10)
+    bench.redis().delete(bench.key("entries"), bench.key("state"))
+    with pytest.raises(LogUnavailable, match="lost"):
+        bench.append(2)
+    assert "holds nothing" in halted(bench)
+    assert bench.values() == [1]
+
+
+def test_a_log_from_an_old_backup_halts_the_stream(bench: Bench):
+    bench.append(1)
+    backup = [(key, bench.redis().dump(key)) for key in (bench.key("entries"), bench.key("state"))]
+    bench.append(2)
+    bench.sealer().step(wait_milliseconds=10)
+    for key, content in backup:
+        bench.redis().restore(key, 0, content, replace=True)
+    assert "older than what is numbered" in halted(bench)
+
+
+def test_appends_after_an_old_backup_are_not_numbered_either(bench: Bench):
+    sealer = bench.sealer()
+    sealer.step(wait_milliseconds=10)
+    backup = [
+        (key, bench.redis().dump(key))
+        for key in (bench.key("entries"), bench.key("state"))
+        if bench.redis().exists(key)
+    ]
+    bench.append(1)
+    sealer.step(wait_milliseconds=10)
+    bench.redis().delete(bench.key("entries"))
+    for key, content in backup:
+        bench.redis().restore(key, 0, content, replace=True)
+    bench.append(2)
+    sealer.step(wait_milliseconds=10)
+    assert "came where" in bench.now().halted
+    assert bench.values() == [1]
+
+
+def test_a_batch_lost_in_the_middle_halts_the_stream(bench: Bench):
+    bench.append(1)
+    lost = bench.append(2)
+    bench.append(3)
+    bench.redis().xdel(bench.key("entries"), lost)
+    assert "was due" in halted(bench)
+    assert bench.now().records == 0
+
+
+def test_erased_records_contribute_nothing_and_their_bytes_go(bench: Bench):
+    sealer = bench.sealer()
+    for value in (11, 12, 13):
+        bench.append(value, value + 0.5)
+        sealer.step(wait_milliseconds=10)
+    with bench.database.transaction() as connection:
+        streams.erase(connection, bench.stream.id, 1, 4)
+    assert bench.values() == [11, 13, 13.5], "erased from the moment it was asked"
+    sealer.step(wait_milliseconds=10)
+    assert bench.values() == [11, 13, 13.5]
+    folder = bench.world.settings.segment_store / bench.stream.log
+    kept = b"".join(file.read_bytes() for file in folder.iterdir())
+    for value in (11.5, 12, 12.5):
+        assert np.float32(value).tobytes() not in kept
+    with bench.database.transaction() as connection:
+        assert streams.undeleted_erasures(connection, bench.stream.id) == []
+
+
+def test_a_lease_that_ran_out_can_be_taken_but_not_renewed(bench: Bench):
+    resource = leases.stream(bench.stream.id)
+    with bench.database.transaction() as connection:
+        first = leases.take(connection, resource, owner="one", seconds=0.05)
+        assert leases.take(connection, resource, owner="two", seconds=5) is None or first is None
+
+    def take() -> leases.Lease | None:
+        with bench.database.transaction() as connection:
+            return leases.take(connection, resource, owner="two", seconds=5)
+
+    second = wait_until(take)
+    assert second.epoch == first.epoch + 1
+    with bench.database.transaction() as connection:
+        assert leases.renew(connection, [first, second], seconds=5) == {resource}
+        with pytest.raises(leases.LeaseLost):
+            leases.check(connection, first)
+        leases.check(connection, second)
