@@ -18,6 +18,8 @@ from service.embedded.errors import EmbeddedError
 from service.embedded.processes import Child, Identity, Program, server_environment, stop_together
 from service.embedded.waiting import StopRequest, wait_for
 
+PORT = 5432
+"""Part of the socket's name; no port is opened. Clients are told it: PGPORT in the environment would mislead them."""
 ROLE = DATABASE = "perennial"
 SUPERUSER = "postgres"
 INITDB_SECONDS = 120.0
@@ -34,7 +36,7 @@ class Postgres:
         self._executables = _executables()
         self._identities = possible_identities() if identities is None else identities
         self._log = directory.file("log") / "postgres.log"
-        socket = self._sockets / ".s.PGSQL.5432"
+        socket = self._sockets / f".s.PGSQL.{PORT}"
         self.child = Child(
             Program(
                 name="postgres",
@@ -124,7 +126,7 @@ class Postgres:
 
 
 def database_url(sockets: Path) -> str:
-    return f"postgresql+psycopg://{ROLE}@/{DATABASE}?host={quote(str(sockets), safe='')}"
+    return f"postgresql+psycopg://{ROLE}@/{DATABASE}?host={quote(str(sockets), safe='')}&port={PORT}"
 
 
 def answers(sockets: Path) -> bool:
@@ -136,7 +138,9 @@ def answers(sockets: Path) -> bool:
 
 
 def _connect(sockets: Path) -> psycopg.Connection[TupleRow]:
-    return psycopg.connect(host=str(sockets), user=SUPERUSER, dbname=SUPERUSER, connect_timeout=5, autocommit=True)
+    return psycopg.connect(
+        host=str(sockets), port=PORT, user=SUPERUSER, dbname=SUPERUSER, connect_timeout=5, autocommit=True
+    )
 
 
 def provision(sockets: Path) -> None:
@@ -215,7 +219,7 @@ def _settings(sockets: Path) -> list[str]:
     quoted = str(sockets).replace('"', '""')
     settings = {
         "listen_addresses": "",
-        "port": "5432",
+        "port": str(PORT),
         "unix_socket_directories": f'"{quoted}"',
         "unix_socket_permissions": "0700",
         "fsync": "on",

@@ -29,8 +29,8 @@ r^k times the share; e = e_b = e_u.
    its worst total is e·(1 + r^k·(1 - r^A))/(1 - r), or less than e/(1 - r) before. If A ≥ 1 that falls with k: epoch
    1 is the worst. If A ≤ 0 it is at most e/(1 - r): the first B records are the worst.
 
-So the worst record is among the first B or the next b_0, and `_followed` takes the worse of these two. (The tests add up
-every fit over every record instead.)
+So the worst record is among the first B or the next b_0, and `_followed` takes the worse of these two. (The tests add
+up every fit over every record instead.)
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Continual:
         return (1 - self._ratio ** self._powers(epoch)) / (1 - self._ratio)
 
     def _followed(self) -> tuple[int, Fraction]:
-        """Return (epoch, total) of the worst record, epoch 0 for the first B, in units of e: see the module docstring."""
+        """Return (epoch, total) of the worst record, epoch 0 for the first B, in units of e: see above."""
         tail = 1 / (1 - self._ratio)
         first, second = tail, self._updates(1) + self._ratio * tail
         return (1, second) if second > first else (0, first)

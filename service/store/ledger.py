@@ -162,7 +162,7 @@ def _charge_ranges(connection: Connection, publication: int, capacity: Fraction,
     for charge in new:
         profile = profile.add(charge.start, charge.stop, Fraction(charge.amount))
     if profile.maximum() > capacity:
-        raise OverBudget
+        raise OverBudget("a record would be charged more than the cap of this publication")
     connection.execute(delete(spent).where(touched))
     connection.execute(
         insert(spent),

@@ -14,6 +14,7 @@ import structlog
 from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.mechanisms.scheduled import Model, Scheduled, Step, build
+from service.logs import place_of
 from service.store import leases, ledger, publications, releases, streams
 from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
@@ -25,6 +26,7 @@ from service.worker.records import read_records
 
 _log = structlog.get_logger(__name__)
 
+AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
 LOOK_ANYWAY_SECONDS = 1.0  # a notification can be lost while the database is away
 
 
@@ -66,6 +68,7 @@ class Publisher:
 
     def __init__(self, database: Database, files: SegmentFiles, keeper: LeaseKeeper, bell: Bell) -> None:
         self._database, self._files, self._keeper, self._bell = database, files, keeper, bell
+        self._not_before: dict[int, float] = {}  # publications that failed in a way nobody foresaw
 
     def run(self, stop: threading.Event) -> None:
         """Until told to stop; whatever is away is waited for."""
@@ -83,6 +86,8 @@ class Publisher:
         with self._database.transaction() as connection:
             waiting = publications.due(connection)
         for publication in waiting:
+            if time.monotonic() < self._not_before.get(publication.id, 0.0):
+                continue
             with self._keeper.taking(leases.publication(publication.id)) as lease:
                 if lease is None:
                     continue
@@ -90,6 +95,16 @@ class Publisher:
                     self._publish_due(lease, publication.id, stop)
                 except LeaseLost:
                     _log.warning("lease_lost", publication=publication.name)
+                except DatabaseUnavailable:
+                    raise
+                except Exception as error:  # noqa: BLE001 - one publication's trouble must not stop the others
+                    _log.error(
+                        "publishing_failed",
+                        publication=publication.name,
+                        error=type(error).__name__,
+                        at=place_of(error),
+                    )
+                    self._not_before[publication.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
                 return True
         return False
 

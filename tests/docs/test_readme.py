@@ -1,0 +1,56 @@
+"""What the README says is so: names, settings, links."""
+
+import re
+
+import pytest
+
+from service.cli import app
+from service.settings import Settings
+from tests.docs.pages import README, ROOT, blocks, deployment_files, section
+
+
+def test_the_settings_table_is_the_settings() -> None:
+    expected = [
+        f"| `PERENNIAL_{name.upper()}` | {'' if field.default is None else f'`{field.default}`'} | {field.description} |"
+        for name, field in Settings.model_fields.items()
+    ]
+
+    found = [line for line in section("Settings").splitlines() if line.startswith("| `")]
+
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "README.md", *deployment_files()],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
+def test_every_setting_named_exists(path) -> None:
+    named = set(re.findall(r"PERENNIAL_[A-Z_]+", path.read_text()))
+
+    assert named <= {f"PERENNIAL_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_every_command_named_exists() -> None:
+    code = [*re.findall(r"`([^`\n]+)`", README), *blocks(README, "console")]
+    named = {name for text in code for name in re.findall(r"(?:^|[ /])perennial ([a-z]+)", text, flags=re.MULTILINE)}
+    commands = {command.name or command.callback.__name__ for command in app.registered_commands}
+
+    assert named
+    assert named <= commands
+
+
+def test_every_make_target_named_exists() -> None:
+    named = set(re.findall(r"(?:`|\$ )make ([a-z]+)", README))
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+
+    assert {"demo", "test", "up"} <= named
+    assert named <= targets
+
+
+@pytest.mark.parametrize("page", ["README.md", "deploy/README.md"])
+def test_every_relative_link_leads_somewhere(page) -> None:
+    path = ROOT / page
+    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text())
+
+    assert [link for link in links if not (path.parent / link).exists()] == []

@@ -1,0 +1,188 @@
+"""Publishing is all or nothing, once, and never unpaid."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select, update
+
+from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.mechanisms.scheduled import build
+from service.store import leases, ledger, publications, releases, streams, tables
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles
+from service.worker.leases import LeaseKeeper
+from service.worker.publisher import Bell, Publisher
+from tests.conftest import World, wait_until
+
+SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
+CONFIGURATION = {
+    "mechanism": {"kind": "sliding_window", "block": 2, "blocks": 3},
+    "learner": {"kind": "output_perturbation"},
+    "privacy": {"epsilon": 1, "delta": 0},
+}
+
+
+@dataclass
+class Bench:
+    """One publication whose records are all there, and as many publishers as a test wants."""
+
+    world: World
+    database: Database
+    files: SegmentFiles
+    identity: int
+
+    def publisher(self) -> Publisher:
+        keeper = LeaseKeeper(self.database, seconds=self.world.settings.lease_seconds)
+        return Publisher(self.database, self.files, keeper, Bell(self.database))
+
+    def publish_all(self) -> None:
+        publisher = self.publisher()
+
+        def done() -> bool:
+            publisher.step(threading.Event())
+            with self.database.transaction() as connection:
+                return not publications.due(connection)
+
+        wait_until(done)
+
+    def now(self) -> publications.Publication:
+        with self.database.transaction() as connection:
+            return publications.get(connection, self.identity)
+
+    def counts(self) -> tuple[int, int]:
+        """Of releases and of charges."""
+        with self.database.transaction() as connection:
+            return tuple(
+                connection.execute(select(func.count()).select_from(table)).scalar_one()
+                for table in (tables.releases, tables.charges)
+            )
+
+
+@pytest.fixture
+def bench(world: World) -> Iterator[Bench]:
+    database = Database(world.settings.database_url)
+    files = SegmentFiles(world.settings.segment_store)
+    mechanism = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(CONFIGURATION))
+    with database.transaction() as connection:
+        stream = streams.create(
+            connection, name="s", log="log", schema=SCHEMA, retention="keep", epsilon=Decimal(1), delta=Decimal(0)
+        )
+        columns = {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None], "y": np.arange(10, dtype=np.int32) % 2}
+        file, sha256 = files.write("log", 0, 10, columns)
+        lease = leases.take(connection, leases.stream(stream.id), owner="test", seconds=10)
+        segment = streams.Segment(start=0, stop=10, file=file, sha256=sha256)
+        streams.seal(
+            connection, lease, stream, segment, [streams.SealedEntry(entry="1-1", sequence=1, start=0, stop=10)]
+        )
+        publication = publications.create(
+            connection,
+            name="p",
+            stream=stream.id,
+            start=0,
+            configuration=CONFIGURATION,
+            plan={},
+            kind=mechanism.kind,
+            epsilon=Decimal(1),
+            delta=Decimal(0),
+            due=mechanism.next_time(0),
+        )
+    yield Bench(world, database, files, publication.id)
+    database.close()
+
+
+def test_every_release_has_its_charge_and_every_step_is_published_once(bench: Bench):
+    bench.publish_all()
+    found = bench.now()
+    assert (found.position, found.due) == (10, 12)
+    assert bench.counts() == (found.version, found.version)
+    with bench.database.transaction() as connection:
+        (account,) = ledger.accounts(connection, found.stream_id)
+        pages = ledger.page(connection, found.stream_id, limit=1000, before=None)
+    for record in range(10):
+        charged = sum(Fraction(each["epsilon"]) for each in pages if each["start"] <= record < each["end"])
+        assert account.spent.at(record) == charged <= 1
+
+
+class Crash(BaseException):
+    """As if the process ended here."""
+
+
+@pytest.mark.parametrize("function", ["ledger.append", "releases.append", "publications.move"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_inside_the_commit_publishes_and_charges_nothing(bench: Bench, monkeypatch, function, after):
+    module, name = (
+        {"ledger": ledger, "releases": releases, "publications": publications}[function.split(".")[0]],
+        function.split(".")[1],
+    )
+    real = getattr(module, name)
+
+    def crash(*args, **options):
+        if after:
+            real(*args, **options)
+        raise Crash
+
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(module, name, crash)
+        bench.publisher().step(threading.Event())
+    assert bench.counts() == (0, 0)
+    bench.publish_all()
+    assert bench.counts()[0] == bench.now().version
+
+
+def test_of_two_that_fitted_the_same_step_only_the_holder_of_the_lease_commits(bench: Bench, monkeypatch):
+    """The first falls asleep between its fit and its commit; the second takes over and publishes meanwhile."""
+    slow, real = bench.publisher(), Publisher._commit
+
+    def sleep_first(self, *args):
+        if self is slow:
+            bench.publish_all()  # waits until the lease has run out
+        return real(self, *args)
+
+    monkeypatch.setattr(Publisher, "_commit", sleep_first)
+    assert slow.step(threading.Event())
+    found = bench.now()
+    assert bench.counts() == (found.version, found.version)
+    assert found.position == 10
+
+
+def test_what_would_pass_the_cap_halts_the_publication_and_is_not_published(bench: Bench):
+    publisher = bench.publisher()
+    stop = threading.Event()
+    with bench.database.transaction() as connection:
+        # As if records had been charged by something that went wrong: the ledger is what counts.
+        connection.execute(
+            tables.spent.insert().values(publication_id=bench.identity, start=3, stop=4, amount=Decimal("0.9"))
+        )
+    assert publisher.step(stop)
+    found = bench.now()
+    assert (found.state, bench.counts()) == ("halted", (0, 0))
+    assert "cap" in found.reason
+
+
+def test_a_stopped_publication_commits_nothing_that_was_under_way(bench: Bench, monkeypatch):
+    real = Publisher._commit
+
+    def stop_first(self, *args):
+        with bench.database.transaction() as connection:
+            publications.end(connection, bench.identity, state="stopped")
+        return real(self, *args)
+
+    monkeypatch.setattr(Publisher, "_commit", stop_first)
+    bench.publisher().step(threading.Event())
+    assert bench.counts() == (0, 0)
+
+
+def test_missing_records_are_never_made_up_for(bench: Bench):
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.segments).values(stop=9))
+    publisher = bench.publisher()
+    while publisher.step(threading.Event()):
+        pass
+    assert (bench.now().state, bench.now().position) == ("running", 8), "it goes on when the records are back"
+    with bench.database.transaction() as connection:
+        assert all(each.fit[1] <= 9 for each in releases.page(connection, bench.identity, limit=100, before=None))
