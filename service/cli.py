@@ -88,6 +88,37 @@ def migrate() -> None:
     bring_up(str(settings.database_url))
 
 
+ledger_commands = typer.Typer(no_args_is_help=True, help="Check the ledger.")
+app.add_typer(ledger_commands, name="ledger")
+
+
+@ledger_commands.command("verify")
+def verify_ledger(
+    data_dir: Annotated[Path, typer.Option(help="Folder of `perennial up`, running or not.")] = Path("perennial-data"),
+) -> None:
+    """Walk the whole ledger and recompute every hash and bound; name what does not hold."""
+    from contextlib import ExitStack
+
+    from service.embedded import EmbeddedError, embedded_database
+    from service.store.database import Database, DatabaseUnavailable
+    from service.store.verify import verify
+
+    settings = _settings()
+    try:
+        with ExitStack() as stack:
+            url = settings.database_url or stack.enter_context(embedded_database(data_dir))
+            database = Database(url)
+            with database.transaction() as connection:
+                report = verify(connection)
+            database.close()
+    except (EmbeddedError, DatabaseUnavailable) as error:
+        _fail(str(error))
+    for finding in report.findings:
+        print(finding)
+    print(f"{report.charges} charges on {report.streams} streams: {len(report.findings)} findings")
+    raise typer.Exit(1 if report.findings else 0)
+
+
 @app.command()
 def plan(
     file: Annotated[Path, typer.Argument(help='JSON: {"stream":{…},"publication":{…}}; - reads standard input.')],

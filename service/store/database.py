@@ -52,14 +52,10 @@ class Database:
     def listen(self, *channels: str) -> Iterator[psycopg.Connection[Any]]:
         """A connection of its own on which `notifies()` yields what other processes committed."""
         try:
-            with psycopg.connect(
-                make_url(driver_url(self.engine.url.render_as_string(hide_password=False)))
-                .set(drivername="postgresql")
-                .render_as_string(hide_password=False),
-                autocommit=True,
-                connect_timeout=5,
-                application_name="perennial listen",
-            ) as connection:
+            options: dict[str, Any] = self.engine.dialect.create_connect_args(self.engine.url)[1]
+            options |= {"autocommit": True, "connect_timeout": 5, "application_name": "perennial listen"}
+            options.pop("context", None)
+            with psycopg.connect(**options) as connection:
                 for channel in channels:
                     connection.execute(f"LISTEN {channel}")
                 yield connection

@@ -170,6 +170,17 @@ def segments_of(connection: Connection, stream: int, start: int, stop: int) -> l
     return [Segment(**row._asdict()) for row in connection.execute(query)]
 
 
+def newest_segments(connection: Connection, stream: int, limit: int) -> list[Segment]:
+    """The last few segments, in order."""
+    query = (
+        select(segments.c.start, segments.c.stop, segments.c.file, segments.c.sha256)
+        .where(segments.c.stream_id == stream)
+        .order_by(segments.c.start.desc())
+        .limit(limit)
+    )
+    return [Segment(**row._asdict()) for row in connection.execute(query)][::-1]
+
+
 def replace_segments(
     connection: Connection, lease: leases.Lease, stream: int, old: list[Segment], new: Segment | None
 ) -> None:

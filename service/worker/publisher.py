@@ -12,9 +12,9 @@ from functools import partial
 import structlog
 
 from service.learning.solvers import Inaccurate
+from service.logs import place_of
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.mechanisms.scheduled import Model, Scheduled, Step, build
-from service.logs import place_of
 from service.store import leases, ledger, publications, releases, streams
 from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost

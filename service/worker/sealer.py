@@ -6,14 +6,18 @@ nothing names, which the next holder of the lease sweeps; a crash after it leave
 """
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 
 import numpy as np
 import structlog
 
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
-from service.store import leases, streams
+from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.mechanisms.scheduled import build
+from service.store import leases, publications, streams
 from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.segment_files import Columns, SegmentFiles, unpack
@@ -23,6 +27,9 @@ from service.worker.leases import LeaseKeeper
 _log = structlog.get_logger(__name__)
 
 BATCHES_AT_ONCE = 256
+MERGED_AT_ONCE = 16
+LARGE_ENOUGH = 4  # the size class of 65,536 records and more: such segments are left alone
+DROP_SECONDS = 5.0  # between two looks at what is needed no more
 WAIT_MILLISECONDS = 500  # also how soon a new stream, or one whose sealer died, is looked for
 
 
@@ -31,6 +38,7 @@ class Sealer:
 
     def __init__(self, database: Database, reader: Reader, files: SegmentFiles, keeper: LeaseKeeper) -> None:
         self._database, self._reader, self._files, self._keeper = database, reader, files, keeper
+        self._drop_again: dict[str, float] = {}  # by name of the log
         self._held: dict[str, tuple[Lease, Stream]] = {}  # by name of the log
 
     def run(self, stop: threading.Event) -> None:
@@ -66,12 +74,16 @@ class Sealer:
         for stream in known:
             held = self._held.get(stream.log)
             if held is not None and self._keeper.holds(held[0]) and stream.halted is None:
-                self._guard(stream.log, partial(self._delete_erased, stream))
+                self._guard(stream.log, partial(self._tidy, stream))
                 continue
             self._held.pop(stream.log, None)
             if stream.halted is None and (lease := self._keeper.take(leases.stream(stream.id))) is not None:
                 self._held[stream.log] = (lease, self._again(stream))  # it may have moved before we had the lease
                 self._guard(stream.log, partial(self._take_over, stream))
+
+    def _tidy(self, stream: Stream) -> None:
+        self._delete_erased(stream)
+        self._drop_unneeded(stream)
 
     def _take_over(self, stream: Stream) -> None:
         self._reader.check(stream.log, _position(stream))
@@ -99,10 +111,64 @@ class Sealer:
             streams.seal(connection, lease, stream, segment, sealed)
         self._held[log] = (lease, self._again(stream))
         self._reader.trim(log, sealed[-1].entry)
+        self._merge(log)
 
     def _again(self, stream: Stream) -> Stream:
         with self._database.transaction() as connection:
             return streams.get(connection, stream.id)
+
+    def _merge(self, log: str) -> None:
+        """Puts many small neighbours into one segment, so that a fit opens few files however records trickled in.
+
+        Sixteen neighbours of at most one size class are merged, like the digits of a counter: each record is
+        rewritten about once per class, and no more than a few dozen segments are not large enough.
+        """
+        lease, stream = self._held[log]
+        with self._database.transaction() as connection:
+            newest = streams.newest_segments(connection, stream.id, MERGED_AT_ONCE * LARGE_ENOUGH)
+        for size_class in range(LARGE_ENOUGH):
+            run = list(takewhile(lambda each: _size_class(each) <= size_class, reversed(newest)))[::-1]  # noqa: B023
+            if len(run) >= MERGED_AT_ONCE:
+                parts = [self._files.read(log, each.file, 0, each.stop - each.start) for each in run]
+                self._replace(lease, stream, run, _joined(parts))
+                return
+
+    def _replace(self, lease: Lease, stream: Stream, old: list[Segment], columns: Columns) -> None:
+        """One segment in the place of neighbours; their files go when nothing names them any more."""
+        start, stop = old[0].start, old[-1].stop
+        file, sha256 = self._files.write(stream.log, start, stop, columns)
+        with self._database.transaction() as connection:
+            new = Segment(start=start, stop=stop, file=file, sha256=sha256)
+            streams.replace_segments(connection, lease, stream.id, old, new)
+        for each in old:
+            self._files.delete(stream.log, each.file)
+
+    def _drop_unneeded(self, stream: Stream) -> None:
+        """With retention `needed`: segments that no running publication can want again."""
+        if stream.retention != "needed" or time.monotonic() < self._drop_again.get(stream.log, 0.0):
+            return
+        self._drop_again[stream.log] = time.monotonic() + DROP_SECONDS
+        lease, _ = self._held[stream.log]
+        schema = StreamSchema.model_validate(stream.schema)
+        with self._database.transaction() as connection:
+            leases.check(connection, lease)
+            records = streams.lock(connection, stream.id).records  # no publication starts meanwhile
+            floor = min(
+                (
+                    each.start
+                    + build(schema, PublicationConfiguration.model_validate(each.configuration)).needs(each.position)
+                    for each in publications.of_stream(connection, stream.id)
+                    if each.state == "running"
+                ),
+                default=records,
+            )
+            gone = [each for each in streams.segments_of(connection, stream.id, 0, floor) if each.stop <= floor]
+            if gone:
+                streams.replace_segments(connection, lease, stream.id, gone, None)
+        for each in gone:
+            self._files.delete(stream.log, each.file)
+        if gone:
+            _log.info("dropped_unneeded", stream=stream.name, before=gone[-1].stop)
 
     def _delete_erased(self, stream: Stream) -> None:
         """Writes segments with erased records anew, without their bytes."""
@@ -117,11 +183,7 @@ class Sealer:
                 low, high = max(start, old.start) - old.start, min(stop, old.stop) - old.start
                 for column in columns.values():
                     column[low:high] = 0
-                file, sha256 = self._files.write(stream.log, old.start, old.stop, columns)
-                new = Segment(start=old.start, stop=old.stop, file=file, sha256=sha256)
-                with self._database.transaction() as connection:
-                    streams.replace_segments(connection, lease, stream.id, [old], new)
-                self._files.delete(stream.log, old.file)
+                self._replace(lease, stream, [old], columns)
             with self._database.transaction() as connection:
                 streams.mark_deleted(connection, lease, erasure)
             _log.info("erased", stream=stream.name, start=start, end=stop)
@@ -141,6 +203,11 @@ class Sealer:
                 del self._held[log]
         except (LeaseLost, StreamHalted):
             self._held.pop(log, None)
+
+
+def _size_class(segment: Segment) -> int:
+    """0 for a few records, one more for each factor of sixteen, until it is large enough."""
+    return min(LARGE_ENOUGH, ((segment.stop - segment.start).bit_length() - 1) // 4)
 
 
 def _position(stream: Stream) -> Position:

@@ -10,10 +10,10 @@ from tests.docs.pages import README, ROOT, blocks, deployment_files, section
 
 
 def test_the_settings_table_is_the_settings() -> None:
-    expected = [
-        f"| `PERENNIAL_{name.upper()}` | {'' if field.default is None else f'`{field.default}`'} | {field.description} |"
-        for name, field in Settings.model_fields.items()
-    ]
+    expected = []
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default is None else f"`{field.default}`"
+        expected.append(f"| `PERENNIAL_{name.upper()}` | {default} | {field.description} |")
 
     found = [line for line in section("Settings").splitlines() if line.startswith("| `")]
 

@@ -75,7 +75,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     }
     with (folder / "said").open("w") as said:
         service = subprocess.Popen(
-            [".venv/bin/perennial", "up", "--port", str(port)], cwd=folder, env=environment, stderr=said
+            [".venv/bin/perennial", "up", "--port", str(port)], cwd=folder, env=environment, stdout=said, stderr=said
         )
     try:
         _await_ready(service, f"http://127.0.0.1:{port}/readyz")

@@ -261,3 +261,15 @@ def test_a_lease_that_ran_out_can_be_taken_but_not_renewed(bench: Bench):
         with pytest.raises(leases.LeaseLost):
             leases.check(connection, first)
         leases.check(connection, second)
+
+
+def test_small_segments_become_one_and_read_the_same(bench: Bench):
+    sealer = bench.sealer()
+    for value in range(40):
+        bench.append(value)
+        sealer.step(wait_milliseconds=10)
+    with bench.database.transaction() as connection:
+        segments = streams.segments_of(connection, bench.stream.id, 0, 40)
+    assert [each.stop - each.start for each in segments] == [16, 16] + [1] * 8
+    assert bench.values() == list(range(40))
+    assert len(list((bench.world.settings.segment_store / bench.stream.log).iterdir())) == 10
