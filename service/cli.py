@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -63,7 +65,7 @@ def api() -> None:
     from service import logs
     from service.api.server import serve
 
-    settings = _settings(servers=True)
+    settings = _settings(servers=True, database=True)
     logs.configure(settings.log_level)
     raise typer.Exit(serve(settings))
 
@@ -74,7 +76,7 @@ def worker() -> None:
     from service import logs
     from service.worker.main import run
 
-    settings = _settings(servers=True)
+    settings = _settings(servers=True, database=True)
     logs.configure(settings.log_level)
     raise typer.Exit(run(settings))
 
@@ -85,7 +87,8 @@ def migrate() -> None:
     from service.store.migrate import migrate as bring_up
 
     settings = _settings(database=True)
-    bring_up(str(settings.database_url))
+    with _database_errors():
+        bring_up(str(settings.database_url))
 
 
 ledger_commands = typer.Typer(no_args_is_help=True, help="Check the ledger.")
@@ -158,11 +161,30 @@ def _settings(*, servers: bool = False, database: bool = False) -> Settings:
         settings = Settings()
     except ValidationError as error:
         _fail("\n".join(f"PERENNIAL_{str(each['loc'][0]).upper()}: {each['msg']}" for each in error.errors()))
-    if (servers or database) and settings.database_url is None:
-        _fail("set PERENNIAL_DATABASE_URL, or run `perennial up`, which brings its own servers")
-    if servers and settings.redis_url is None:
-        _fail("set PERENNIAL_REDIS_URL, or run `perennial up`, which brings its own servers")
+    for wanted, name in ((database, "database_url"), (servers, "redis_url")):
+        if wanted and getattr(settings, name) is None:
+            _fail(f"set PERENNIAL_{name.upper()}, or run `perennial up`, which brings its own servers")
+    if servers:
+        from service.store.migrate import is_current
+
+        with _database_errors():
+            if not is_current(str(settings.database_url)):
+                _fail("the database's schema is not this version's: run `perennial migrate`")
     return settings
+
+
+@contextmanager
+def _database_errors() -> Iterator[None]:
+    """A sentence in the place of a traceback."""
+    from sqlalchemy.exc import ArgumentError, OperationalError
+
+    try:
+        yield
+    except ArgumentError:
+        _fail("PERENNIAL_DATABASE_URL is not a database URL such as postgresql://user:password@host/database")
+    except OperationalError:
+        print("perennial: PostgreSQL does not answer at PERENNIAL_DATABASE_URL", file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 def _fail(message: str) -> NoReturn:

@@ -13,7 +13,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class Settings(BaseSettings):
     """Defaults suit one machine; the README's table is checked against these descriptions by a test."""
 
-    model_config = SettingsConfigDict(env_prefix="PERENNIAL_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="PERENNIAL_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
 
     redis_url: str | None = Field(
         None, description="Redis 7.2+ or Valkey that holds the log; `up` starts its own if unset"

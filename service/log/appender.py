@@ -24,7 +24,7 @@ _APPEND = """
 local entries, state, remembered = KEYS[1], KEYS[2], KEYS[3]
 local log, payload, records, most_batches, most_bytes, body, seconds =
   ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
-if redis.call('HGET', state, 'log') ~= log then return {'lost'} end
+if redis.call('HGET', state, 'log') ~= log or redis.call('HEXISTS', state, 'halted') == 1 then return {'lost'} end
 if body ~= '' then
   local known = redis.call('HMGET', remembered, 'body', 'entry', 'records')
   if known[1] then
@@ -107,13 +107,14 @@ class Appender:
         """
         scope, body = idempotency or ("", "")
         try:
+            await self._check_durability()
             answer = await self._append(
                 keys=[entries_key(log), state_key(log), idempotency_key(log, scope)],
                 args=[log, batch, records, self._max_batches, self._max_bytes, body, IDEMPOTENCY_SECONDS],
             )
             match answer[0]:
                 case b"lost":
-                    raise LogUnavailable("the log of this stream is lost; an operator has to look at it")
+                    raise LogUnavailable("the log of this stream is lost or halted; an operator has to look at it")
                 case b"conflict":
                     raise IdempotencyConflict
                 case b"full":
@@ -136,12 +137,20 @@ class Appender:
         await self._redis.aclose()
 
     async def _wait_for_disk(self) -> None:
-        if not await self._check_durability():
+        if not await self._check_durability() and not await self._ask_whether_on_disk(int(SECONDS_TO_ANSWER * 500)):
+            raise LogUnavailable("the log did not confirm in time that the records are on disk")
+
+    async def _ask_whether_on_disk(self, milliseconds: int) -> bool:
+        try:
             local, _replicas = await self._redis.execute_command(  # type: ignore[no-untyped-call]
-                "WAITAOF", 1, 0, int(SECONDS_TO_ANSWER * 500)
+                "WAITAOF", 1, 0, milliseconds
             )
-            if local < 1:
-                raise LogUnavailable("the log did not confirm in time that the records are on disk")
+        except ResponseError as error:
+            raise LogUnavailable(
+                "the Redis server can't tell when records are on disk: "
+                "set `appendonly yes` and `appendfsync always` there, or use Redis 7.2+ or Valkey"
+            ) from error
+        return bool(local >= 1)
 
     async def _check_durability(self) -> bool:
         """Asked again now and then: an operator can change it while the server runs."""
@@ -150,6 +159,8 @@ class Appender:
                 self._synced = syncs_every_write(await self._redis.config_get("append*"))
             except ResponseError:  # CONFIG is closed to us on many hosted servers; WAITAOF then decides
                 self._synced = False
+            if not self._synced:
+                await self._ask_whether_on_disk(1)  # a server that can't tell (Redis before 7.2) is refused here
             self._synced_until_checked = time.monotonic() + 10.0
         return self._synced
 

@@ -1,6 +1,7 @@
 """The reading end of the log: the sealer's."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +101,18 @@ class Reader:
             self._trim(keys=[entries_key(log), state_key(log)], args=[f"{milliseconds}-{int(sequence) + 1}"])
         except RedisError as error:
             raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
+
+    def halt(self, log: str) -> None:
+        """Nothing more is appended to this log until an operator has looked at it: it could not be numbered."""
+        try:
+            self._redis.hset(state_key(log), "halted", "1")
+        except RedisError as error:
+            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
+
+    def forget(self) -> None:
+        """Asks the server to write its file anew, without what was trimmed. Servers that forbid it do it in time."""
+        with suppress(RedisError):
+            self._redis.bgrewriteaof()
 
     def close(self) -> None:
         self._redis.close()

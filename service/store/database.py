@@ -52,7 +52,7 @@ class Database:
     def listen(self, *channels: str) -> Iterator[psycopg.Connection[Any]]:
         """A connection of its own on which `notifies()` yields what other processes committed."""
         try:
-            options: dict[str, Any] = self.engine.dialect.create_connect_args(self.engine.url)[1]
+            options = dict(self.engine.dialect.create_connect_args(self.engine.url)[1])
             options |= {"autocommit": True, "connect_timeout": 5, "application_name": "perennial listen"}
             options.pop("context", None)
             with psycopg.connect(**options) as connection:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 
 from service.store.database import driver_url
@@ -22,6 +24,17 @@ def migrate(url: str, revision: str = "head") -> None:
             command.upgrade(config, revision)
     finally:
         engine.dispose()
+
+
+def is_current(url: str) -> bool:
+    """Whether the schema is the one this version was written for."""
+    engine = create_engine(driver_url(url))
+    try:
+        with engine.connect() as connection:
+            found = MigrationContext.configure(connection).get_current_heads()
+    finally:
+        engine.dispose()
+    return set(found) == set(ScriptDirectory.from_config(configuration()).get_heads())
 
 
 def configuration() -> Config:

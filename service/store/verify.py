@@ -31,10 +31,14 @@ class Report:
     findings: list[str]
 
 
-def verify(connection: Connection) -> Report:
-    """Every stream, publication, charge and release; a finding names what does not hold."""
-    # One moment of the whole ledger, however much is published meanwhile.
-    connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+def verify(connection: Connection, *, isolated: bool = True) -> Report:
+    """Every stream, publication, charge and release; a finding names what does not hold.
+
+    `isolated`: see one moment of the whole ledger, however much is published meanwhile. For that nothing may have
+    happened yet in the transaction.
+    """
+    if isolated:
+        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
     findings: list[str] = []
     known = streams.every(connection)
     walked = 0

@@ -120,15 +120,16 @@ class Sealer:
     def _merge(self, log: str) -> None:
         """Puts many small neighbours into one segment, so that a fit opens few files however records trickled in.
 
-        Sixteen neighbours of at most one size class are merged, like the digits of a counter: each record is
-        rewritten about once per class, and no more than a few dozen segments are not large enough.
+        Sixteen neighbours of at most one size class, half of them of just that class, become one, like the digits of
+        a counter: each record is rewritten about once per class, and a few dozen segments at most stay small.
         """
         lease, stream = self._held[log]
         with self._database.transaction() as connection:
             newest = streams.newest_segments(connection, stream.id, MERGED_AT_ONCE * LARGE_ENOUGH)
         for size_class in range(LARGE_ENOUGH):
             run = list(takewhile(lambda each: _size_class(each) <= size_class, reversed(newest)))[::-1]  # noqa: B023
-            if len(run) >= MERGED_AT_ONCE:
+            alike = sum(_size_class(each) == size_class for each in run)
+            if len(run) >= MERGED_AT_ONCE and 2 * alike >= MERGED_AT_ONCE:
                 parts = [self._files.read(log, each.file, 0, each.stop - each.start) for each in run]
                 self._replace(lease, stream, run, _joined(parts))
                 return
@@ -186,6 +187,7 @@ class Sealer:
                 self._replace(lease, stream, [old], columns)
             with self._database.transaction() as connection:
                 streams.mark_deleted(connection, lease, erasure)
+            self._reader.forget()
             _log.info("erased", stream=stream.name, start=start, end=stop)
 
     def _guard(self, log: str, work: Callable[[], None]) -> None:
@@ -199,6 +201,7 @@ class Sealer:
                 with self._database.transaction() as connection:
                     leases.check(connection, lease)
                     streams.halt(connection, stream.id, str(lost))
+                self._reader.halt(log)
                 _log.error("stream_halted", stream=stream.name, reason=str(lost))
                 del self._held[log]
         except (LeaseLost, StreamHalted):
