@@ -34,10 +34,6 @@ def main() -> int:
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:
-        # Whoever read our output has gone; everything is stopped already. Python must not write to the pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
 
 
 async def _until_interrupted(chart: Path, seconds: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import sys
 from io import TextIOWrapper
@@ -14,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from demo.service import DemoError
 from demo.weather import HELD_OUT_EVERY, HORIZON_YEARS, YEARS
 
 if TYPE_CHECKING:
@@ -21,10 +23,19 @@ if TYPE_CHECKING:
 
     from demo.follow import Row
 
+# Both fit a terminal of 80 columns.
 _HEADER = (
-    f"{'year':4}  {'publication':14} {'ver.':>4} {'records':>7} {'window':>15}  "
+    f"{'year':4} {'publication':14} {'ver':>3} {'records':>7} {'window':>11} "
     f"{'accuracy':>8} {'no noise':>8} {'yesterday':>9} {'ε spent':>7}"
 )
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Stop, and say why; what rich does instead, exiting on the spot, would hide it inside a task."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at the end
+        raise DemoError("nobody reads the output any more; everything is stopped and removed")
 
 
 class Screen:
@@ -33,7 +44,7 @@ class Screen:
     def __init__(self, console: Console | None = None) -> None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace", line_buffering=True)
-        self._console = console or Console(highlight=False)
+        self._console = console or _Console(highlight=False)
         if not self._console.is_terminal:
             self._console.width = 100
         self._header_due = True
@@ -41,14 +52,15 @@ class Screen:
     def introduce(self, window: int, every: int) -> None:
         """Say what is going to happen."""
         self._console.print(
-            f"[bold]Perennial[/bold]: {YEARS} years of a station's weather (NOAA, public domain), sent in time order over HTTP "
-            "as if every day were secret. Two publications keep a model of 'does it rain on such a day?' up to date, each "
-            f"costing a day at most ε = 1 in all its life: [bold]sliding-window[/bold] (the last {window:,} records) and "
-            f"[bold]continual[/bold] (all so far), each anew every {every} records.\n"
-            f"Accuracy: on public days that are never sent (every {HELD_OUT_EVERY}th), those of the {HORIZON_YEARS} years after "
-            "a model's last record. 'No noise' (the same kind of model on the same records, without privacy) and "
-            "'yesterday' (it rains if it rained the day before) are computed here, from the public copy, not by the "
-            "service.\n\nStarting Valkey, PostgreSQL, the API and a worker …",
+            f"[bold]Perennial[/bold]: {YEARS} years of a station's weather (NOAA, public domain), sent in time order "
+            "over HTTP as if every day were secret. Two publications keep a model of 'does it rain on such a day?' up "
+            "to date, each costing a day at most ε = 1 in all its life: "
+            f"[bold]sliding-window[/bold] (the last {window:,} records) and [bold]continual[/bold] (all so far), "
+            f"each anew every {every} records.\n"
+            f"Accuracy: on public days that are never sent (every {HELD_OUT_EVERY}th), those of the {HORIZON_YEARS} "
+            "years after a model's last record. 'No noise' (the same kind of model on the same records, without "
+            "privacy) and 'yesterday' (it rains if it rained the day before) are computed here, from the public copy, "
+            "not by the service.\n\nStarting Valkey, PostgreSQL, the API and a worker …",
         )
 
     @contextlib.contextmanager
@@ -64,9 +76,9 @@ class Screen:
         if self._header_due:
             self._console.print(f"[bold]{_HEADER}[/bold]")
             self._header_due = False
-        window = f"{row.window[0]:,}–{row.window[1]:,}"
+        window = f"{row.window[0]}–{row.window[1]}"
         self._console.print(
-            f"{row.year:4.0f}  {row.publication:14} {row.version:4d} {row.records:7,d} {window:>15}  "
+            f"{row.year:4.0f} {row.publication:14} {row.version:3d} {row.records:7d} {window:>11} "
             f"[bold]{row.accuracy:8.1%}[/bold] {row.without_noise:8.1%} {row.yesterday:9.1%} {row.spent:7.3f}"
         )
 
@@ -113,10 +125,10 @@ def lesson(lines: Mapping[str, Sequence[float]]) -> str:
     rule = "same as yesterday" if medians["same as yesterday"] > medians["always dry"] else "always dry"
     gain = [medians[what] - medians[rule] for what in private]
     return (
-        f"ε = 1 costs {cost[0]:.0f} points (sliding-window) and {cost[1]:.0f} (continual) against no noise; the better simple "
-        f"rule, '{rule}', is {gain[0]:.0f} and {gain[1]:.0f} points away. Single releases can do much worse: each has its "
-        "own noise. The continual model reads ever more days, yet its noise does not shrink: the schedule puts the same "
-        "on every fit, however many records it reads."
+        f"Medians: ε = 1 costs {cost[0]:.0f} points (sliding-window) and {cost[1]:.0f} (continual) against no noise, "
+        f"and is {gain[0]:.0f} and {gain[1]:.0f} above the better simple rule, '{rule}'. Single releases can do much "
+        "worse: each has its own noise. The continual model reads ever more days, yet its noise does not shrink: the "
+        "schedule puts the same on every fit, however many records it reads."
     )
 
 

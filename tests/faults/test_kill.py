@@ -1,4 +1,4 @@
-"""`perennial up` as a user runs it, killed with -9: what got a 202 is numbered once, in order, and nothing is unpaid."""
+"""`perennial up` as a user runs it, killed with -9: what got a 202 is numbered once, in order; nothing is unpaid."""
 
 import os
 import random

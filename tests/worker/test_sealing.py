@@ -1,4 +1,4 @@
-"""Numbering: in the log's order, each batch once, whatever dies in between; and never from a log that is not the same."""
+"""Numbering: in the log's order, each batch once, whatever dies in between; never from a log that is not the same."""
 
 import asyncio
 import threading

@@ -1,0 +1,90 @@
+"""What is added up, printed and drawn."""
+
+import io
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from demo import chart
+from demo.follow import Row, Spending
+from demo.screen import Screen, lesson, summary
+
+FIRST = Row(
+    publication="sliding-window",
+    version=2,
+    year=1953.4,
+    records=1200,
+    window=(0, 1200),
+    accuracy=0.75,
+    without_noise=0.79,
+    yesterday=0.67,
+    dry=0.68,
+    spent=0.667,
+)
+ROWS = [
+    replace(FIRST, publication=name, year=1953.4 + at, accuracy=0.75 - at / 100, spent=0.6 + at / 10)
+    for name in ("sliding-window", "continual")
+    for at in range(4)
+]
+
+
+def test_spending_is_that_of_the_record_that_paid_most():
+    spending = Spending(10)
+    spending.add({"start": 0, "end": 6, "epsilon": 0.25})
+    spending.add({"start": 5, "end": 10, "epsilon": 0.5})
+    assert spending.worst == 0.75
+
+
+def test_the_summary_compares_each_publication_with_itself_and_the_rules_over_all():
+    lines = summary(ROWS)
+    assert list(lines) == [
+        "sliding-window, ε = 1",
+        "sliding-window, no noise",
+        "continual, ε = 1",
+        "continual, no noise",
+        "same as yesterday",
+        "always dry",
+    ]
+    assert len(lines["continual, ε = 1"]) == 4
+    assert len(lines["always dry"]) == 8
+
+
+def test_the_lesson_tells_the_costs_and_the_better_simple_rule():
+    text = lesson(summary(ROWS))
+    assert "'always dry'" in text
+    assert "costs 6 points" in text  # 79 - 73.5, rounded to the even one
+
+
+def test_the_screen_shows_header_once_rows_and_ledger(tmp_path):
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=80))
+    screen.introduce(1200, 400)
+    with screen.replay(100) as progress:
+        progress(100)
+        for row in ROWS:
+            screen.row(row)
+    ledger = {name: {"epsilon": value} for name, value in (("spent", 1.95), ("reserved", 2.0), ("budget", 2.0))}
+    screen.conclude(ROWS, ledger, tmp_path / "[odd] name.svg", 38.0)
+    text = out.getvalue()
+    assert text.count("ε spent\n") == 1
+    assert text.count("0–1200 ") == len(ROWS)
+    assert "67.0%   0.600\n" in text  # nothing is wrapped at 80 columns
+    assert "ε = 1.950 of 2;" in text
+    assert "[odd] name.svg" in text
+
+
+def test_the_chart_is_one_whole_file_with_every_line_named(tmp_path):
+    file = tmp_path / "releases.svg"
+    chart.draw(ROWS, file)
+    assert ET.parse(file).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    text = file.read_text()
+    for label in ("private, ε = 1", "no noise (not private)", "same as yesterday", "always dry", "sliding window"):
+        assert f"<!-- {label} -->" in text
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_chart_that_cannot_be_written_leaves_nothing(tmp_path):
+    with pytest.raises(OSError, match="missing"):
+        chart.draw(ROWS, tmp_path / "missing" / "releases.svg")
