@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ def main() -> int:
     if not os.access(chart.parent, os.W_OK | os.X_OK):
         print(f"demo: can't write {chart}; name another place with --chart", file=sys.stderr)
         return 1
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where it caches fonts is no news for this screen
     try:
         return asyncio.run(_until_interrupted(chart, arguments.seconds))
     except DemoError as error:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from demo import chart, service, weather
+from demo import service, weather
 from demo.client import Client
 from demo.follow import Row, follow
 from demo.screen import Screen
@@ -56,6 +56,8 @@ async def run(chart_file: Path, screen: Screen, *, seconds: float) -> None:
     screen.introduce(MECHANISMS["sliding-window"]["blocks"] * EVERY, EVERY)
     async with service.running() as up:
         rows, ledger = await _publish(up, days, screen, seconds)
+    from demo import chart  # here, because importing matplotlib takes a second
+
     chart.draw(rows, chart_file)
     screen.conclude(rows, ledger, chart_file, time.monotonic() - began)
 

@@ -71,7 +71,10 @@ def _temporary_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while folder.exists() and time.monotonic() < deadline:
+            shutil.rmtree(folder, ignore_errors=True)  # after a kill -9 its servers can still be ending, and writing
+            time.sleep(0.0 if not folder.exists() else 0.1)
 
 
 @contextlib.contextmanager
@@ -127,8 +130,11 @@ async def _await_ready(service: Service) -> None:
 
 
 def _with_key(service: Service, folder: Path) -> Service:
-    key = (folder / "data" / "admin.key").read_text().strip()
-    # If another service answers on this port, it does not know our key.
+    # Another service that answers on this port is ready before ours has made its key, or does not know it.
+    try:
+        key = (folder / "data" / "admin.key").read_text().strip()
+    except FileNotFoundError:
+        raise _PortTaken from None
     answer = httpx.get(f"{service.address}/v1/streams", headers={"Authorization": f"Bearer {key}"}, trust_env=False)
     if answer.status_code == 401:
         raise _PortTaken

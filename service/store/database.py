@@ -17,6 +17,10 @@ NEW_PUBLICATION = "perennial_publication"
 KEYS_CHANGED = "perennial_keys"
 
 
+# A process that hangs in the middle of a transaction must not hold its locks for ever.
+_LIMITS = "-c idle_in_transaction_session_timeout=10s -c lock_timeout=15s"
+
+
 class DatabaseUnavailable(Exception):
     """PostgreSQL does not answer. What was under way did not happen, or will be found done when asked again."""
 
@@ -31,7 +35,7 @@ class Database:
             max_overflow=0,
             pool_timeout=5,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": 5, "application_name": "perennial"},
+            connect_args={"connect_timeout": 5, "application_name": "perennial", "options": _LIMITS},
             json_serializer=_dump,
         )
 

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 import structlog
@@ -14,6 +15,8 @@ from service.store.segment_files import SegmentFiles
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
 from service.worker.sealer import Sealer
+
+SECONDS_TO_FINISH = 4.0  # then a fit that still runs is dropped; nothing of it was shown
 
 _log = structlog.get_logger(__name__)
 
@@ -41,8 +44,9 @@ def work(settings: Settings, stop: threading.Event) -> None:
         thread.start()
     stop.wait()
     bell.ring()
+    deadline = time.monotonic() + SECONDS_TO_FINISH
     for thread in threads:
-        thread.join(timeout=5.0)
+        thread.join(max(0.0, deadline - time.monotonic()))
     keeper.stop()
     reader.close()
     database.close()
