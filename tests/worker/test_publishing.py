@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
+from service.log import Reader
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.mechanisms.scheduled import build
 from service.store import leases, ledger, publications, releases, streams, tables
@@ -17,6 +18,7 @@ from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
+from service.worker.sealer import Sealer
 from tests.conftest import World, wait_until
 
 SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
@@ -186,3 +188,35 @@ def test_missing_records_are_never_made_up_for(bench: Bench):
     assert (bench.now().state, bench.now().position) == ("running", 8), "it goes on when the records are back"
     with bench.database.transaction() as connection:
         assert all(each.fit[1] <= 9 for each in releases.page(connection, bench.identity, limit=100, before=None))
+
+
+def test_needed_records_are_kept_and_only_those(bench: Bench):
+    """With retention `needed` a segment goes when no running publication can read it again."""
+    settings = bench.world.settings
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(retention="needed"))
+        (whole,) = streams.segments_of(connection, 1, 0, 10)
+        lease = leases.take(connection, "publication:1", owner="test", seconds=0.01)
+        parts = []
+        for start in range(0, 10, 2):
+            columns = bench.files.read("log", whole.file, start, start + 2)
+            file, sha256 = bench.files.write("log", start, start + 2, columns)
+            parts.append(streams.Segment(start=start, stop=start + 2, file=file, sha256=sha256))
+        streams.replace_segments(connection, lease, 1, [whole], parts[0])
+        for part in parts[1:]:
+            connection.execute(tables.segments.insert().values(stream_id=1, **vars(part)))
+    bench.publish_all()
+
+    def drop() -> int:
+        keeper = LeaseKeeper(bench.database, seconds=settings.lease_seconds)
+        sealer = Sealer(bench.database, Reader(settings.redis_url), bench.files, keeper)
+        with bench.database.transaction() as connection:
+            stream = streams.get(connection, 1)
+        sealer._held[stream.log] = (wait_until(lambda: keeper.take(leases.stream(1))), stream)
+        sealer._drop_unneeded(stream)
+        with bench.database.transaction() as connection:
+            return streams.kept_from(connection, 1)
+
+    # Released up to record 10 (blocks 2-4): what comes next is block 5 alone, then the window of blocks 4-6.
+    assert drop() == 8
+    assert {file.name for file in (settings.segment_store / "log").iterdir()} == {parts[4].file, whole.file}

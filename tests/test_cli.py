@@ -1,0 +1,87 @@
+"""The commands that need no running service."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.embedded import embedded_servers
+from service.store.migrate import migrate
+from tests.conftest import World
+
+STREAM = {"features": 3, "task": {"kind": "classification", "classes": 2}, "budget": {"epsilon": 1, "delta": 0}}
+PUBLICATION = {
+    "mechanism": {"kind": "sliding_window", "block": 100, "blocks": 7},
+    "learner": {"kind": "output_perturbation"},
+    "privacy": {"epsilon": 1, "delta": 0},
+}
+
+
+def perennial(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")} | settings
+    command = [sys.executable, "-m", "service", *arguments]
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+
+
+def test_a_plan_needs_no_server():
+    done = perennial("plan", "-", stdin=json.dumps({"stream": STREAM, "publication": PUBLICATION}))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["lifetime"]["epsilon"] == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ("{", "must hold JSON"),
+        ("[]", "must hold JSON"),
+        (json.dumps({"stream": STREAM}), "must hold JSON"),
+        (json.dumps({"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 0}}}), "privacy.epsilon"),
+        (
+            json.dumps({"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 1, "delta": 1e-6}}}),
+            "budget has delta 0",
+        ),
+    ],
+)
+def test_a_bad_plan_is_refused_in_a_sentence(asked, reason):
+    done = perennial("plan", "-", stdin=asked)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["api", "worker", "migrate"])
+def test_parts_ask_for_the_servers_they_need(command):
+    done = perennial(command)
+    assert done.returncode == 78
+    assert "set PERENNIAL_DATABASE_URL" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["api", "worker"])
+def test_parts_do_not_run_on_another_schema(command, servers):
+    url = servers.database_url.replace("/perennial?", "/postgres?")
+    done = perennial(command, PERENNIAL_DATABASE_URL=url, PERENNIAL_REDIS_URL=servers.redis_url)
+    assert done.returncode == 78
+    assert "perennial migrate" in done.stderr
+
+
+def test_a_bad_setting_is_named():
+    done = perennial("api", PERENNIAL_PORT="many")
+    assert done.returncode == 78
+    assert "PERENNIAL_PORT" in done.stderr
+
+
+def test_verify_passes_on_an_honest_ledger_and_fails_where_there_is_none(world: World, tmp_path: Path):
+    assert perennial("ledger", "verify", PERENNIAL_DATABASE_URL=str(world.settings.database_url)).returncode == 0
+    assert perennial("ledger", "verify", "--data-dir", str(tmp_path / "none")).returncode != 0
+
+
+def test_verify_starts_the_database_of_a_stopped_service(tmp_path: Path):
+    with embedded_servers(tmp_path / "data") as servers:
+        migrate(servers.database_url)
+    done = perennial("ledger", "verify", "--data-dir", str(tmp_path / "data"))
+    assert (done.returncode, done.stdout) == (0, "0 charges on 0 streams: 0 findings\n")
