@@ -12,7 +12,7 @@ venv: .venv/installed
 		|| { echo "Perennial needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo "This Python cannot make a virtual environment (on Debian: apt install python3-venv)"; exit 1; }
-	$(PYTHON) -m venv --clear .venv
+	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

@@ -3,7 +3,13 @@
 from fastapi import Request
 
 from service.api.batches import InvalidRecords
-from service.api.problems import Problem
+from service.api.problems import Problem, wrong_format
+
+
+def require_json(request: Request) -> None:
+    """Refuses other formats."""
+    if (problem := wrong_format(request)) is not None:
+        raise problem
 
 
 async def read_body(request: Request, limit: int) -> bytes:

@@ -36,7 +36,7 @@ class NewKey(KeyInfo):
     key: str = Field(description="The key itself. Shown this once; only its hash is stored.")
 
 
-@router.post("", status_code=201, responses=documented("invalid-request", "name-taken"))
+@router.post("", status_code=201, responses=documented("invalid-request", "name-taken", "unsupported-media-type"))
 async def make_key(request: KeyRequest, admin: Admin, shared: Shared) -> NewKey:
     """Makes a key and shows it this once."""
     _unlimited(admin)

@@ -63,6 +63,20 @@ class Problem(Exception):
         return Response(orjson.dumps(body | self.members), status, self.headers, media_type=MEDIA_TYPE)
 
 
+def wrong_format(request: Request) -> Problem | None:
+    """Why a body can't be read for its format. One without a type counts as JSON."""
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        return Problem(
+            "unsupported-media-type",
+            "Send JSON, with the header `Content-Type: application/json`.",
+            headers={"Accept-Post": "application/json"},
+        )
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        return Problem("unsupported-media-type", "Send the body without Content-Encoding.")
+    return None
+
+
 def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """The answers of a route for OpenAPI."""
     answers: dict[int | str, dict[str, Any]] = {}
@@ -84,7 +98,9 @@ def install(app: FastAPI) -> None:
         return error.response()
 
     @app.exception_handler(RequestValidationError)
-    def invalid(_: Request, error: RequestValidationError) -> Response:
+    def invalid(request: Request, error: RequestValidationError) -> Response:
+        if request.method == "POST" and (problem := wrong_format(request)) is not None:
+            return problem.response()
         # Pydantic would repeat the input; the place and the reason are enough.
         errors = [
             {"field": ".".join(str(part) for part in each["loc"]), "reason": each["msg"]} for each in error.errors()

@@ -17,12 +17,16 @@ from service.store import ledger, publications, streams
 router = APIRouter(prefix="/v1", tags=["publications"])
 
 
-class PublicationRequest(PublicationConfiguration):
-    name: Name
+class PlanRequest(PublicationConfiguration):
+    name: Name | None = None
     stream: Name
     start: int | None = Field(
         None, ge=0, lt=2**62, strict=True, description="First record it may read; default: the first not yet numbered"
     )
+
+
+class PublicationRequest(PlanRequest):
+    name: Name
 
 
 class PublicationInfo(BaseModel):
@@ -39,8 +43,8 @@ class PublicationInfo(BaseModel):
     created_at: Timestamp
 
 
-@router.post("/plan", responses=documented("invalid-request", "not-found"))
-async def make_plan(request: PublicationRequest, key: Reader, shared: Shared) -> dict[str, Any]:
+@router.post("/plan", responses=documented("invalid-request", "not-found", "unsupported-media-type"))
+async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[str, Any]:
     """What a publication would cost and how noisy each release would be. Nothing is reserved."""
 
     def look(connection: Connection) -> dict[str, Any]:
@@ -49,7 +53,11 @@ async def make_plan(request: PublicationRequest, key: Reader, shared: Shared) ->
     return await shared.run(look)
 
 
-@router.post("/publications", status_code=201, responses=documented("invalid-request", "not-found", "budget-exceeded"))
+@router.post(
+    "/publications",
+    status_code=201,
+    responses=documented("invalid-request", "not-found", "name-taken", "budget-exceeded", "unsupported-media-type"),
+)
 async def make_publication(
     request: PublicationRequest, admin: Admin, shared: Shared, response: Response
 ) -> PublicationInfo:
@@ -117,7 +125,7 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
     return await shared.run(stop)
 
 
-def _build(stream: streams.Stream, request: PublicationRequest) -> Scheduled:
+def _build(stream: streams.Stream, request: PlanRequest) -> Scheduled:
     if request.privacy.delta > 0 and stream.delta == 0:
         _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
     try:

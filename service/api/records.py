@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from service.api import batches
-from service.api.bodies import read_body, refusal
+from service.api.bodies import read_body, refusal, require_json
 from service.api.problems import Problem, documented
 from service.api.schemas import Range
 from service.api.services import Admin, Ingester, Services, Shared, no_stream, stream_or_404, visible
@@ -92,11 +92,7 @@ async def post_records(
     found = await shared.schema(stream) if visible(key, stream) else None
     if found is None:
         raise no_stream()
-    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise Problem("unsupported-media-type", "Send application/json.", headers={"Accept-Post": "application/json"})
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Problem("unsupported-media-type", "Send the body without Content-Encoding.")
+    require_json(request)
     scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
     async with _only_one(shared, f"{found.log}:{scope}" if scope else None):
         body = await read_body(request, shared.settings.max_body_bytes)

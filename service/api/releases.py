@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from service.api import batches
-from service.api.bodies import read_body, refusal
+from service.api.bodies import read_body, refusal, require_json
 from service.api.problems import Problem, documented
 from service.api.schemas import Items, Release, ReleaseInfo, as_json
 from service.api.services import Reader, Services, Shared, publication_or_404
@@ -105,7 +105,7 @@ async def get_release(
 
 @router.post(
     "/predict",
-    responses=documented("not-found", "too-large", "invalid-records"),
+    responses=documented("not-found", "too-large", "unsupported-media-type", "invalid-records"),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -131,6 +131,7 @@ async def predict_labels(
     version: Annotated[int | None, Query(ge=1, lt=2**31, description="default: the latest")] = None,
 ) -> Prediction:
     """Labels and class probabilities by a released model. Nothing of the request is kept."""
+    require_json(request)
     body = await read_body(request, shared.settings.max_body_bytes)
 
     def compute(connection: Connection, key: Key) -> dict[str, Any]:

@@ -39,7 +39,11 @@ class StreamInfo(StreamSchema):
     created_at: Timestamp
 
 
-@router.post("", status_code=201, responses=documented("invalid-request", "name-taken", "log-unavailable"))
+@router.post(
+    "",
+    status_code=201,
+    responses=documented("invalid-request", "name-taken", "unsupported-media-type", "log-unavailable"),
+)
 async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, response: Response) -> StreamInfo:
     """Makes a stream: its schema and its lifetime privacy budget, both fixed for ever."""
     if not visible(admin, request.name):

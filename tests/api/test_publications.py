@@ -83,6 +83,19 @@ def test_logistic_needs_two_classes(service: Service):
     assert "softmax" in refused(service.client().post("/v1/plan", json=asked), 422, "invalid-request")["detail"]
 
 
+def test_a_body_that_is_not_json_is_told_so(service: Service):
+    for url in ("/v1/streams", "/v1/publications", "/v1/plan", "/v1/keys"):
+        refused(service.client().post(url, data={"name": "a"}), 415, "unsupported-media-type")
+        refused(service.client().post(url, content=b"{"), 422, "invalid-request")
+
+
+def test_a_plan_needs_no_name(service: Service):
+    asked = publication(service.stream(), WINDOW)
+    del asked["name"]
+    ok(service.client().post("/v1/plan", json=asked))
+    refused(service.client().post("/v1/publications", json=asked), 422, "invalid-request")
+
+
 def test_unknown_names_are_404(service: Service):
     refused(service.client().post("/v1/publications", json=publication("no-such", WINDOW)), 404, "not-found")
     refused(service.client().post("/v1/plan", json=publication("no-such", WINDOW)), 404, "not-found")
