@@ -27,8 +27,11 @@ Version = Annotated[int, Path(ge=1, lt=2**31)]
 
 class Prediction(BaseModel):
     version: int
-    labels: list[int]
-    scores: list[list[float]] = Field(description="One row per record: the probability of each class")
+    labels: list[int] | list[float] = Field(description="Classes; of a regression the predicted y, clipped to ±bound")
+    scores: list[list[float]] = Field(
+        description="One row per record: the probability of each class (of `huber_hinge`: its margin); of a regression "
+        "the predicted y as it is"
+    )
 
 
 @router.get("/releases", responses=documented("invalid-request", "not-found"))
@@ -130,7 +133,7 @@ async def predict_labels(
     shared: Shared,
     version: Annotated[int | None, Query(ge=1, lt=2**31, description="default: the latest")] = None,
 ) -> Prediction:
-    """Labels and class probabilities by a released model. Nothing of the request is kept."""
+    """Labels and scores by a released model. Nothing of the request is kept."""
     require_json(request)
     body = await read_body(request, shared.settings.max_body_bytes)
 

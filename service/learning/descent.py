@@ -37,9 +37,10 @@ Rounding. The computed gradient is within E of the exact one (see `solvers`; the
 itself rounds by at most s = 2uW, W ≥ ‖w‖, or with a projection s = u·(2W + (4·dimension + 16)·ρ). An error in one step
 shrinks in all later ones: errors of η_t·E add up to at most E/α, since Σ η_t·α·Π_{s>t} (1 - η_s·α) ≤ 1, and s is an
 error of η_t·(s·max 1/η_t). With τ = E + s·max 1/η_t a computed iterate is within τ/α of the exact one, so 2τ/α is added
-to the sensitivity; τ is public. τ ≤ L/2 is required, so that everything stays within ρ = 2L/α. A step size is a double
-too: η and 1/β_tot are rounded down, 1/(αt) is off by 2^-52 relatively, and that changes Π (1 - η_s·α) by less than
-2^-52·(2 + ln T), which `permutation_sgd` covers.
+to the sensitivity. τ is public, and at least SLACK·L/N (ηα of that for `GradientDescent`), more than it normally has to
+be, so that the sensitivity depends on n alone and a plan can state it. τ ≤ L/2 is required, so that everything stays
+within ρ = 2L/α. A step size is a double too: η and 1/β_tot are rounded down, 1/(αt) is off by 2^-52 relatively, and
+that changes Π (1 - η_s·α) by less than 2^-52·(2 + ln T), which `permutation_sgd` covers.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.learning.solvers import MARGIN, UNIT, Setting, evaluate, require_accuracy
+from service.learning.solvers import MARGIN, SLACK, UNIT, Setting, evaluate, require_accuracy
 from service.privacy import sensitivity
 from service.privacy.loss import round_down
 
@@ -97,7 +98,9 @@ class GradientDescent:
             records=records,
             step=_step(setting),
             steps=self.steps,
-            tolerance=_tolerance(setting, 1.0 / _step(setting)),
+            tolerance=_tolerance(
+                setting, 1.0 / _step(setting), SLACK * _step(setting) * setting.regularization / records
+            ),
         )
 
     def solve(self, setting: Setting, x: Floats, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
@@ -141,7 +144,7 @@ class PermutationSGD:
             lipschitz=setting.lipschitz,
             strong_convexity=setting.regularization,
             slots=steps * size,
-            tolerance=_tolerance(setting, fastest),
+            tolerance=_tolerance(setting, fastest, SLACK / (steps * size)),
         )
 
     def solve(self, setting: Setting, x: Floats, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
@@ -188,13 +191,13 @@ def _projected(setting: Setting, center: Floats, weights: Floats) -> Floats:
     return center + offset * (setting.reach / length) if length > setting.reach else weights
 
 
-def _tolerance(setting: Setting, rate: float) -> float:
-    """Return τ = E + s·rate, rate ≥ 1/η for every step size η. Raises Inaccurate."""
+def _tolerance(setting: Setting, rate: float, least: float) -> float:
+    """Return τ = E + s·rate, rate ≥ 1/η for every step size η, and at least least·L. Raises Inaccurate."""
     rows, columns = setting.shape
     radius = MARGIN * (setting.reach if setting.bounded else 2.0 * setting.lipschitz / setting.regularization)
     rounding = UNIT * 2.0 * (setting.center_norm + radius)
     if setting.bounded:
         rounding += UNIT * (4 * rows * columns + 16) * radius
-    tolerance = MARGIN * (setting.error(radius) + rounding * rate)
+    tolerance = max(least * setting.lipschitz, MARGIN * (setting.error(radius) + rounding * rate))
     require_accuracy(tolerance, setting.lipschitz)
     return tolerance

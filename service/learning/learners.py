@@ -61,6 +61,7 @@ class OutputPerturbation:
     norm_bound: float
     features: int
     classes: int
+    """0 for a regression."""
     solver: Solver = field(default_factory=Exact)
 
     @property
@@ -106,10 +107,12 @@ class OutputPerturbation:
         rows = prepare(x, norm_bound=self.norm_bound, intercept=self.intercept)
         return self.solver.solve(self.setting(center), rows, y, n, center)
 
-    def probabilities(self, parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64]) -> Floats:
-        """Return class probabilities, float64 (m, classes), for x of shape (m, features) through the record map."""
+    def predict(
+        self, parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64]
+    ) -> tuple[NDArray[np.generic], Floats]:
+        """Return labels and scores (see `Loss.predict`) for x of shape (m, features), through the record map."""
         rows = prepare(x, norm_bound=self.norm_bound, intercept=self.intercept)
-        return self.loss.probabilities(rows @ parameters.T)
+        return self.loss.predict(rows @ parameters.T)
 
     def _present(self, records: Records) -> tuple[NDArray[np.float32] | NDArray[np.float64], NDArray[np.generic]]:
         keep = self.loss.present(records.y, self.classes)

@@ -87,14 +87,14 @@ class Setting:
     @cached_property
     def bounded(self) -> bool:
         """Whether the loss is Lipschitz on a ball only: the one of radius `reach` around c."""
-        return math.isinf(self.loss.lipschitz(self.norm_bound))
+        return math.isinf(self.loss.lipschitz(self.norm_bound, self.shape[0]))
 
     @cached_property
     def lipschitz(self) -> float:
         """L of the unregularised loss of one record, on the ball of radius `reach` if it is `bounded`. May raise
         Inaccurate.
         """
-        lipschitz = self.loss.lipschitz(self.norm_bound, self.center_norm + self.reach)
+        lipschitz = self.loss.lipschitz(self.norm_bound, self.shape[0], self.center_norm + self.reach)
         if not lipschitz < _TOO_STEEP:
             raise Inaccurate("the model that this fit starts from is too noisy to go on from")
         return lipschitz

@@ -201,10 +201,10 @@ class OutputPerturbationLearner(_Shape):
     """
 
     kind: Literal["output_perturbation"]
-    loss: Annotated[
-        Literal["logistic", "softmax"] | None,
-        _only("logistic", "softmax", None, planned=("huber_hinge", "squared")),
-    ] = None
+    loss: Literal["logistic", "softmax", "huber_hinge", "squared"] | None = None
+    huber_width: Annotated[_Positive | None, Field(description="huber_hinge: half the rounded part; default 0.5")] = (
+        None
+    )
     regularization: _Positive = 0.1
     intercept: Annotated[bool, Field(strict=True)] = True
     solver: Literal["exact", "psgd", "gradient_descent"] = "exact"
@@ -212,6 +212,12 @@ class OutputPerturbationLearner(_Shape):
     batch: Annotated[Count | None, Field(description="psgd: most records a step reads; default 32")] = None
     steps: Annotated[_Steps | None, Field(description="gradient_descent: how many steps; default 100")] = None
     origin: tuple[tuple[_Weight, ...], ...] | None = None
+
+    @model_validator(mode="after")
+    def _settings_of_the_loss(self) -> Self:
+        if self.huber_width is not None and self.loss != "huber_hinge":
+            raise PydanticCustomError("other_loss", "huber_width is a setting of loss huber_hinge")
+        return self
 
     @model_validator(mode="after")
     def _settings_of_the_solver(self) -> Self:

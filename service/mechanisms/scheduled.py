@@ -24,7 +24,7 @@ import numpy as np
 
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.learners import OutputPerturbation
-from service.learning.losses import LOSSES
+from service.learning.losses import LOSSES, HuberHinge, Squared
 from service.learning.solvers import Exact, Inaccurate
 from service.mechanisms.configuration import (
     MAX_DIMENSION,
@@ -32,6 +32,7 @@ from service.mechanisms.configuration import (
     ContinualMechanism,
     PublicationConfiguration,
     Refused,
+    Regression,
     StreamSchema,
 )
 from service.privacy import noise as noises
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.learners import Solver
-    from service.learning.losses import Floats
+    from service.learning.losses import Floats, Loss
     from service.learning.records import Records
     from service.mechanisms.configuration import OutputPerturbationLearner, Privacy
     from service.privacy.noise import Noise
@@ -162,6 +163,7 @@ class Scheduled:
             "first_releases": self._first_times(),
             "model": {
                 "loss": learner.loss.name,
+                **learner.loss.settings(),
                 "shape": [rows, columns],
                 "dimension": learner.dimension,
                 "lipschitz": learner.setting(self.origin).lipschitz,
@@ -188,7 +190,8 @@ class Scheduled:
         return {
             "kind": "linear",
             "loss": learner.loss.name,
-            "classes": learner.classes,
+            **learner.loss.settings(),
+            "classes": learner.classes or None,
             "features": learner.features,
             "intercept": learner.intercept,
             "norm_bound": learner.norm_bound,
@@ -216,8 +219,13 @@ class Scheduled:
         return {"rho": amount, "epsilon": zcdp_epsilon(amount, delta)}
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
+        """Return a kind of fit as JSON. Where the loss is as steep as the weights are long (`Setting.bounded`), a fit
+        near a model that is still to be released has a sensitivity that nobody can know yet: at least that of a
+        model of zeros, and growing with the model's norm.
+        """
+        known = pattern.near_origin or not self.learner.setting().bounded
         charge = self._charge(pattern.share)
-        sensitivity = self.learner.sensitivity(pattern.records, self.origin)
+        sensitivity = self.learner.sensitivity(pattern.records, self.origin if known else None)
         noise = noises.calibrate(self.kind, sensitivity=sensitivity, charge=charge, dimension=self.learner.dimension)
         return {
             "what": pattern.what,
@@ -225,33 +233,40 @@ class Scheduled:
             "records": pattern.records,
             "share": str(pattern.share),
             "charge": charge,
-            "sensitivity": sensitivity,
+            "sensitivity": sensitivity if known else None,
             "noise": {
                 "distribution": noise.distribution,
-                "scale": noise.scale,
+                "scale": noise.scale if known else None,
                 "dimension": noise.dimension,
-                "expected_norm": noise.expected_norm(),
+                "expected_norm": noise.expected_norm() if known else None,
             },
+            **({} if known else {"at_least": {"sensitivity": sensitivity, "scale": noise.scale, "why": _GROWS}}),
         }
+
+
+_GROWS = (
+    "the sensitivity is proportional to norm_bound·‖c‖ + bound, c being the released model that the fit is kept near; "
+    "these are the figures for c = 0"
+)
 
 
 def build(stream: StreamSchema, publication: PublicationConfiguration) -> Scheduled:
     """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
-    task, settings = stream.task, publication.learner
-    if not isinstance(task, Classification) or stream.features is None:
-        raise Refused("learner.loss", f"no loss for a {task.kind} stream is available; available: classification")
-    loss = LOSSES[settings.loss or ("logistic" if task.classes == 2 else "softmax")]
+    settings = publication.learner
+    loss, classes = _loss(stream, settings)
     try:
-        rows = loss.rows(task.classes)
+        rows = loss.rows(classes)
     except ValueError as problem:
-        raise Refused("learner.loss", f"{problem}; this stream has {task.classes}: use softmax") from None
+        raise Refused("learner.loss", f"{problem}; this stream has {classes}: use softmax or huber_hinge") from None
+    if stream.features is None:  # only a categorical stream, which has no loss
+        raise Refused("learner.loss", "a linear model needs features")
     learner = OutputPerturbation(
         loss=loss,
         regularization=settings.regularization,
         intercept=settings.intercept,
         norm_bound=stream.norm_bound,
         features=stream.features,
-        classes=task.classes,
+        classes=classes,
         solver=_solver(settings),
     )
     if rows * (stream.features + 1) > MAX_DIMENSION:
@@ -280,6 +295,24 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Schedu
     return scheduled
 
 
+def _loss(stream: StreamSchema, settings: OutputPerturbationLearner) -> tuple[Loss, int]:
+    """Return the loss, and for how many classes."""
+    task = stream.task
+    if isinstance(task, Regression):
+        if settings.loss not in (None, "squared"):
+            raise Refused("learner.loss", f"{settings.loss} needs classes; this stream is a regression: use squared")
+        return Squared(bound=task.bound), 0
+    if not isinstance(task, Classification):
+        raise Refused(
+            "learner.loss", f"no loss for a {task.kind} stream is available; available: classification, regression"
+        )
+    if settings.loss == "squared":
+        raise Refused("learner.loss", "squared needs a regression stream: use logistic, softmax or huber_hinge")
+    if settings.loss == "huber_hinge":
+        return HuberHinge(width=settings.huber_width or HuberHinge().width), task.classes
+    return LOSSES[settings.loss or ("logistic" if task.classes == 2 else "softmax")], task.classes
+
+
 def _solver(settings: OutputPerturbationLearner) -> Solver:
     if settings.solver == "psgd":
         return PermutationSGD(passes=settings.passes or 10, batch=settings.batch or 32)
@@ -290,22 +323,32 @@ def _solver(settings: OutputPerturbationLearner) -> Solver:
 
 def predict(
     description: Mapping[str, Any], parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64]
-) -> tuple[NDArray[np.intp], Floats]:
-    """Return (labels, probabilities) of shapes (m,) and (m, classes) for x of shape (m, features).
+) -> tuple[NDArray[np.generic], Floats]:
+    """Return (labels, scores) for x of shape (m, features).
+
+    | loss | labels (m,) | scores |
+    |---|---|---|
+    | logistic, softmax | the likeliest class | (m, classes): the probability of each class |
+    | huber_hinge | the class of the largest margin | (m, classes): the margin of each class |
+    | squared | the predicted y, clipped to ±bound | (m, 1): the predicted y as it is |
 
     description: a `model_description`. The record map of training is applied first: clipping to the norm bound, then
     the intercept. Post-processing of a release: it costs nothing.
     """
+    loss: Loss = LOSSES[description["loss"]]
+    if isinstance(loss, HuberHinge):
+        loss = HuberHinge(width=description["huber_width"])
+    elif isinstance(loss, Squared):
+        loss = Squared(bound=description["bound"])
     learner = OutputPerturbation(
-        loss=LOSSES[description["loss"]],
+        loss=loss,
         regularization=1.0,
         intercept=description["intercept"],
         norm_bound=description["norm_bound"],
         features=description["features"],
-        classes=description["classes"],
+        classes=description["classes"] or 0,
     )
-    probabilities = learner.probabilities(np.asarray(parameters, dtype=np.float64).reshape(learner.shape), x)
-    return probabilities.argmax(axis=1), probabilities
+    return learner.predict(np.asarray(parameters, dtype=np.float64).reshape(learner.shape), x)
 
 
 def _number(value: Any) -> int | float:

@@ -113,6 +113,7 @@ class Continual:
                 when=f"at {self.base} records and every doubling, over all records; each doubling costs {each}",
                 records=self.base,
                 share=self.unit,
+                near_origin=True,
             ),
             Pattern(
                 what="update",
@@ -122,6 +123,7 @@ class Continual:
                 ),
                 records=self.update_every,
                 share=self.unit,
+                near_origin=False,
             ),
         )
 

@@ -57,12 +57,16 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """A kind of fit that recurs, for people: what it is, when, how many records it reads, its share."""
+    """A kind of fit that recurs, for people: what it is, when, how many records it reads, its share.
+
+    `near_origin`: it is always fitted at depth 0, near no earlier model.
+    """
 
     what: str
     when: str
     records: int
     share: Fraction
+    near_origin: bool
 
 
 class Schedule(Protocol):

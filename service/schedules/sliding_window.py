@@ -126,6 +126,7 @@ class SlidingWindow:
                 ),
                 records=size * self.block,
                 share=self.unit / size ** self.kind.power(),
+                near_origin=index == 0,
             )
             for index, size in enumerate(sizes)
         )

@@ -106,6 +106,37 @@ def test_released_weights_are_the_exact_minimiser_plus_the_stated_noise(service:
         assert pvalue(sample, noise["distribution"], noise["scale"] * 1.5) < FALSE_ALARM, "too weak to catch a third"
 
 
+@pytest.mark.parametrize("solver", ["exact", "psgd", "gradient_descent"])
+def test_a_regression_goes_from_records_to_predictions(service: Service, solver):
+    """The sensitivity of every release is the formula's, about the parent as it was released; labels are clipped."""
+    random = np.random.default_rng(6)
+    x = random.normal(size=(400, 2)) / 2
+    y = 3 * x[:, 0] - x[:, 1]
+    bound, alpha = 1.5, 0.5
+    stream = service.stream(features=2, task={"kind": "regression", "bound": bound}, epsilon=1000, delta=1e-6)
+    learner = {"solver": solver, "regularization": alpha}
+    mechanism = {"kind": "continual", "base": 100, "update_every": 100}
+    name = service.publish(stream, mechanism, epsilon=500, delta=1e-6, learner=learner)
+    service.post(stream, x.tolist(), y.tolist())
+    released = service.released(name, time=400)
+    weights = {release["version"]: np.array(release["parameters"]["values"]) for release in released}
+    for release in released:
+        assert (release["model"]["loss"], release["model"]["bound"]) == ("squared", bound)
+        norm = np.linalg.norm(weights[release["parent"]]) if release["parent"] else 0.0
+        lipschitz = (norm + bound) * (1 + 1 / math.sqrt(alpha))
+        n = release["fit"]["end"] - release["fit"]["start"]
+        slots = -(-n // -(-n // 32)) * -(-n // 32) if solver == "psgd" else n
+        assert release["noise"]["sensitivity"] == pytest.approx(2 * lipschitz / (alpha * slots), rel=1e-4)
+        assert (release["noise"]["sensitivity"] / release["noise"]["scale"]) ** 2 / 2 <= release["charge"]["rho"] * (
+            1 + 1e-12
+        )
+    answer = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": [[0.6, -0.6], [-0.1, 0.1]]}))
+    rows = mapped(np.array([[0.6, -0.6], [-0.1, 0.1]]), 1.0)
+    values = rows @ weights[answer["version"]][0]
+    assert np.array(answer["scores"])[:, 0] == pytest.approx(values, abs=1e-6)
+    assert answer["labels"] == pytest.approx(np.clip(values, -bound, bound), abs=1e-6)
+
+
 def sliding_window_fits(blocks: int, size: int, slides: int) -> list[tuple[int, int]]:
     """Paper A, Algorithm 5, by the chain rule of Example 1 for any number of blocks: every fit's records, in order."""
     k = int(math.log2(blocks + 1))

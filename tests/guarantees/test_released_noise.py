@@ -148,3 +148,36 @@ def test_releases_are_minimisers_near_released_parents_with_the_stated_noise(
     assert len(later) >= 120
     assert follows(first, privacy) is not planted
     assert follows(later, privacy) is not planted
+
+
+def stochastic(row, y, n, passes, batch):
+    """Permutation SGD from 0 over n records that are all the same, so that every order of them is."""
+    w = np.zeros_like(row)
+    for t in range(1, passes * n // batch + 1):
+        gradient = (1 / (1 + np.exp(-row @ w)) - y) * row + ALPHA * w
+        w = w - min(1 / (0.25 + ALPHA), 1 / (ALPHA * t)) * gradient
+    return w
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["as it is", "noise a third too small"])
+@pytest.mark.parametrize("privacy", [PURE, GAUSSIAN], ids=["pure", "gaussian"])
+def test_releases_of_permutation_sgd_are_its_last_iterate_with_the_stated_noise(privacy, planted, monkeypatch):
+    """The permutation is secret, so the records are all the same, in whole batches."""
+    if planted:
+        true = noises.calibrate
+        monkeypatch.setattr(noises, "calibrate", lambda *args, **more: Planted(true(*args, **more)))
+    learner = {"kind": "output_perturbation", "regularization": ALPHA, "solver": "psgd", "passes": 3, "batch": 4}
+    scheduled = build(
+        StreamSchema.model_validate({"features": FEATURES, "task": {"kind": "classification", "classes": 2}}),
+        PublicationConfiguration.model_validate({"mechanism": CONTINUAL, "learner": learner, "privacy": privacy}),
+    )
+    x = np.zeros((16, FEATURES), dtype=np.float32)
+    x[:, 3] = 1.0
+    row = np.zeros(FEATURES + 1)
+    row[[3, -1]] = sqrt(0.5)
+    ideal, first_scale = stochastic(row, 1, 16, 3, 4), scale(CONTINUAL, privacy, 2)[0]
+    sample = []
+    for _ in range(150):
+        step = scheduled.step(16, (), 1, lambda start, end: Records(x=x[start:end], y=np.ones(end - start)))
+        sample.append((step.releases[0].parameters.ravel() - ideal) / first_scale)
+    assert follows(np.array(sample), privacy) is not planted

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from scipy import optimize, special
 
-from service.learning.losses import LOSSES
+from service.learning.losses import LOSSES, HuberHinge
 
-CASES = [("logistic", 2), ("softmax", 2), ("softmax", 7)]
+CLASSIFIERS = [("logistic", 2), ("softmax", 2), ("softmax", 7)]
+HUBER = [("huber_hinge", 2), ("huber_hinge", 5)]
+CASES = CLASSIFIERS + HUBER
 RNG = np.random.default_rng(7)  # of the test data, not of any noise
 
 
@@ -21,7 +23,16 @@ def one(name, score, label):
     """The loss as the contract writes it."""
     if name == "logistic":
         return np.logaddexp(0.0, -(2 * label - 1) * score[0])
-    return special.logsumexp(score) - score[label]
+    if name == "softmax":
+        return special.logsumexp(score) - score[label]
+    if name == "squared":
+        return 0.5 * (score[0] - np.clip(label, -1, 1)) ** 2
+    classes = [1] if len(score) == 1 else range(len(score))
+    return sum(huber(s if label == k else -s) for s, k in zip(score, classes, strict=True))
+
+
+def huber(z, h=0.5):
+    return 0.0 if z > 1 + h else (1 + h - z) ** 2 / (4 * h) if abs(1 - z) <= h else 1 - z
 
 
 @pytest.mark.parametrize(("name", "classes"), CASES)
@@ -49,18 +60,18 @@ def test_the_lipschitz_constant_holds_and_is_reached(name, classes):
     loss, bound = LOSSES[name], 3.0
     scores, y = scores_and_labels(name, classes, spread=30.0, m=4000)
     lengths = bound * np.linalg.norm(loss.derivatives(scores, y)[1], axis=1)
-    assert lengths.max() <= loss.lipschitz(bound)
-    assert lengths.max() > 0.99 * loss.lipschitz(bound)
+    assert lengths.max() <= loss.lipschitz(bound, scores.shape[1])
+    assert lengths.max() > 0.99 * loss.lipschitz(bound, scores.shape[1])
 
 
 @pytest.mark.parametrize(("name", "classes"), CASES)
 def test_the_smoothness_holds_and_is_reached(name, classes):
-    """At s = 0 for two classes, and between two equal classes that crowd out the others, the bound is attained."""
+    """At s = 0 for two classes, between two equal classes that crowd out the others, and within a hinge's corner."""
     loss = LOSSES[name]
     rows = loss.rows(classes)
     scores = np.full((1, rows), -40.0)
-    scores[:, :2] = 0.0
-    curvature = loss.derivatives(scores, np.zeros(1, dtype=int))[2]
+    scores[:, :2] = [1.2, -1.2][:rows] if name == "huber_hinge" else 0.0
+    curvature = loss.derivatives(scores, np.full(1, 1 if rows == 1 and name == "huber_hinge" else 0))[2]
     steepest = np.linalg.norm(np.vstack([loss.curve(curvature, direction[None]) for direction in np.eye(rows)]), ord=2)
     assert steepest == pytest.approx(loss.score_smoothness)
     assert loss.smoothness(3.0) >= 9.0 * loss.score_smoothness
@@ -70,7 +81,7 @@ def test_the_smoothness_holds_and_is_reached(name, classes):
         assert np.linalg.norm(hessian, ord=2) <= loss.score_smoothness * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(("name", "classes"), CASES)
+@pytest.mark.parametrize(("name", "classes"), CLASSIFIERS)
 def test_probabilities_are_those_of_all_classes(name, classes):
     scores, _ = scores_and_labels(name, classes)
     probabilities = LOSSES[name].probabilities(scores)
@@ -104,3 +115,42 @@ def test_labels_outside_the_classes_are_not_known():
 def test_logistic_is_for_two_classes():
     with pytest.raises(ValueError, match="two classes"):
         LOSSES["logistic"].rows(3)
+
+
+@pytest.mark.parametrize("width", [1e-3, 0.5, 3.0])
+def test_the_width_of_the_corner(width):
+    loss = HuberHinge(width=width)
+    z = np.linspace(-2 - width, 2 + width, 101)
+    for score in z:
+        value, slope, _ = loss.derivatives(np.array([[score]]), np.ones(1))
+        assert value == pytest.approx(huber(score, width), abs=1e-12)
+        assert -1 <= slope[0, 0] <= 0
+        assert value <= loss.at_most(abs(score), 1)
+    assert loss.smoothness(2.0) == pytest.approx(4 / (2 * width))
+    assert loss.lipschitz(2.0, 1) == pytest.approx(2)
+    assert loss.lipschitz(2.0, 4) == pytest.approx(4)
+
+
+def test_the_squared_loss_and_its_bounds():
+    """On weights of norm ≤ 4 and rows of norm ≤ 3, |s - y| is at most 3·4 + 1; labels are clipped."""
+    loss = LOSSES["squared"]
+    scores, y = RNG.normal(size=(50, 1)) * 8, RNG.normal(size=50) * 3
+    value, slopes, curvature = loss.derivatives(scores, y)
+    assert value == pytest.approx(sum(one("squared", s, label) for s, label in zip(scores, y, strict=True)))
+    assert slopes == pytest.approx(scores - np.clip(y, -1, 1)[:, None])
+    assert np.array_equal(loss.curve(curvature, scores), scores)
+    assert loss.lipschitz(3.0, 1, 4.0) == pytest.approx(3 * (3 * 4 + 1))
+    assert loss.lipschitz(3.0, 1) == math.inf
+    assert loss.at_most(5.0, 1) == pytest.approx(0.5 * 6**2)
+    assert loss.smoothness(3.0) >= 9.0
+    assert loss.present(np.array([1.0, np.nan, -np.inf, 9.0]), 0).tolist() == [True, False, False, True]
+
+
+def test_predictions():
+    labels, margins = LOSSES["huber_hinge"].predict(np.array([[0.3], [-2.0]]))
+    assert labels.tolist() == [1, 0]
+    assert margins.tolist() == [[-0.3, 0.3], [2.0, -2.0]]
+    assert LOSSES["huber_hinge"].predict(np.array([[0.3, -1.0, 0.4]]))[0].tolist() == [2]
+    labels, values = LOSSES["squared"].predict(np.array([[0.3], [-2.0]]))
+    assert labels.tolist() == [0.3, -1.0]
+    assert values.tolist() == [[0.3], [-2.0]]

@@ -13,7 +13,7 @@ from service.learning import solvers
 from service.learning.losses import LOSSES
 from service.learning.solvers import SLACK, Inaccurate, accuracy, exact
 
-CASES = [("logistic", 2), ("softmax", 4)]
+CASES = [("logistic", 2), ("softmax", 4), ("huber_hinge", 2), ("huber_hinge", 4), ("squared", 0)]
 
 
 def problem(
@@ -25,7 +25,7 @@ def problem(
     shape = (loss.rows(classes), features)
     x = rng.normal(size=(m, features))
     x *= scale * bound / np.maximum(1e-300, np.linalg.norm(x, axis=1, keepdims=True))
-    y = rng.integers(0, classes, m)
+    y = rng.integers(0, classes, m) if classes else rng.normal(size=m)
     direction = rng.normal(size=shape)
     c = center * direction / np.linalg.norm(direction)
     slots = m if slots is None else slots
@@ -42,7 +42,12 @@ def gradient(p, w, dtype=np.longdouble):
     """∇J in 64-bit mantissas, written down a second time."""
     x, w, c = (np.asarray(a, dtype=dtype) for a in (p["x"], w, p["center"]))
     scores = x @ w.T
-    if p["loss"].name == "logistic":
+    if p["loss"].name == "squared":
+        slopes = scores - np.clip(p["y"].astype(dtype), -1, 1)[:, None]
+    elif p["loss"].name == "huber_hinge":
+        signs = hinge_signs(p)
+        slopes = signs * np.clip((signs * scores - dtype(1.5)) / dtype(1), -1, 0)
+    elif p["loss"].name == "logistic":
         signs = (2 * p["y"] - 1).astype(dtype)
         slopes = (-signs * (1 - np.tanh(signs * scores[:, 0] / 2)) / 2)[:, None]
     else:
@@ -52,9 +57,19 @@ def gradient(p, w, dtype=np.longdouble):
     return slopes.T @ x / p["records"] + dtype(p["regularization"]) * (w - c)
 
 
+def hinge_signs(p):
+    rows = p["center"].shape[0]
+    return np.where(p["y"][:, None] == (np.ones(1) if rows == 1 else np.arange(rows)), 1.0, -1.0)
+
+
 def value(p, w):
     scores = p["x"] @ w.T
-    if p["loss"].name == "logistic":
+    if p["loss"].name == "squared":
+        total = 0.5 * np.sum((scores[:, 0] - np.clip(p["y"], -1, 1)) ** 2)
+    elif p["loss"].name == "huber_hinge":
+        z = hinge_signs(p) * scores
+        total = np.where(z > 1.5, 0, np.where(z < 0.5, 1 - z, (1.5 - z) ** 2 / 2)).sum()
+    elif p["loss"].name == "logistic":
         total = np.logaddexp(0, -(2 * p["y"] - 1) * scores[:, 0]).sum()
     else:
         total = (special.logsumexp(scores, axis=1) - scores[np.arange(len(scores)), p["y"]]).sum()
@@ -89,7 +104,7 @@ def test_the_exact_gradient_is_below_the_tolerance(name, classes, setting):
 @pytest.mark.parametrize(("name", "classes"), CASES)
 def test_separable_records_are_no_exception(name, classes):
     p = problem(name, classes, alpha=1e-5)
-    p["x"] = np.eye(5)[p["y"]]
+    p["x"] = np.eye(5)[p["y"].astype(int) % 5]
     assert length(gradient(p, exact(**p))) <= p["promise"].tolerance
 
 
@@ -114,7 +129,7 @@ def test_it_is_the_minimiser_that_scipy_finds(name, classes):
         options={"gtol": 1e-12},
     ).x.reshape(shape)
     apart = (p["promise"].tolerance + length(gradient(p, found))) / p["regularization"]
-    assert length(exact(**p) - found) <= apart < 1e-5
+    assert length(exact(**p) - found) <= apart < 1e-4
 
 
 @pytest.mark.parametrize(("name", "classes"), CASES)
@@ -168,13 +183,13 @@ def promised(**change):
 
 
 def test_the_tolerance_is_a_public_fraction_of_what_one_record_can_do():
-    assert promised().tolerance == SLACK * LOSSES["softmax"].lipschitz(1.0) / 8192
+    assert promised().tolerance == SLACK * LOSSES["softmax"].lipschitz(1.0, 10) / 8192
     assert promised().error <= promised().tolerance / 5
 
 
 def test_where_doubles_end_the_tolerance_grows_instead():
     long = promised(records=2**40)
-    assert long.tolerance == 5 * long.error > SLACK * LOSSES["softmax"].lipschitz(1.0) / 2**40
+    assert long.tolerance == 5 * long.error > SLACK * LOSSES["softmax"].lipschitz(1.0, 10) / 2**40
 
 
 def test_what_cannot_be_certified_at_all_is_refused_from_public_numbers_alone():

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.learning.descent import GradientDescent, PermutationSGD
+from service.learning.losses import HuberHinge, Squared
 from service.learning.solvers import Exact
 from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
 from service.mechanisms.scheduled import build
@@ -121,7 +122,6 @@ def test_a_mechanism_still_to_come_says_what_there_is(kind):
     ("path", "value", "available"),
     [
         ("learner", {"kind": "noisy_gradient_descent"}, "output_perturbation"),
-        ("learner.loss", "huber_hinge", "logistic, softmax, null"),
         ("mechanism.shares", "improving", "equal"),
     ],
 )
@@ -167,7 +167,6 @@ def test_an_unknown_mechanism_is_told_the_known_ones():
 @pytest.mark.parametrize(
     ("task", "features"),
     [
-        ({"kind": "regression", "bound": 2.5}, 4),
         ({"kind": "unlabelled"}, 4),
         ({"kind": "categorical", "cardinality": 9}, None),
     ],
@@ -197,6 +196,46 @@ def test_what_does_not_go_together_is_refused_by_the_name_of_the_field(path, val
     with pytest.raises(Refused) as refused:
         build(stream(), publication(path, value))
     assert refused.value.path == where
+
+
+REGRESSION = {"features": 4, "task": {"kind": "regression", "bound": 2.5}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "loss", "reason"),
+    [
+        (STREAM, "squared", "needs a regression stream"),
+        (REGRESSION, "logistic", "this stream is a regression: use squared"),
+        (REGRESSION, "huber_hinge", "this stream is a regression: use squared"),
+    ],
+)
+def test_a_loss_that_is_not_for_the_task_is_refused(schema, loss, reason):
+    with pytest.raises(Refused, match=reason) as refused:
+        build(StreamSchema.model_validate(schema), publication("learner.loss", loss))
+    assert refused.value.path == "learner.loss"
+
+
+def test_a_regression_has_the_squared_loss_with_its_bound():
+    learner = build(StreamSchema.model_validate(REGRESSION), publication()).learner
+    assert learner.loss == Squared(bound=2.5)
+    assert learner.shape == (1, 5)
+
+
+@pytest.mark.parametrize(("settings", "width"), [({}, 0.5), ({"huber_width": 0.1}, 0.1)])
+def test_the_width_of_a_hubers_hinge(settings, width):
+    learner = build(stream(), publication("learner", LEARNER | {"loss": "huber_hinge"} | settings)).learner
+    assert learner.loss == HuberHinge(width=width)
+    assert learner.shape == (3, 5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"huber_width": 0.1}, {"loss": "softmax", "huber_width": 1}]
+    + [{"loss": "huber_hinge", "huber_width": bad} for bad in (0, -1, True, "1", NAN)],
+)
+def test_a_width_belongs_to_hubers_hinge_and_is_positive(settings):
+    with pytest.raises(ValidationError, match="huber_width"):
+        publication("learner", LEARNER | settings)
 
 
 def test_a_model_of_more_weights_than_can_be_held_is_refused():

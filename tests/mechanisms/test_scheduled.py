@@ -21,9 +21,9 @@ ZCDP = {"epsilon": 0.7, "delta": 1e-5}
 CASES = [(m, p) for m in (CONTINUAL, SLIDING) for p in (PURE, ZCDP)]
 
 
-def publication(mechanism=CONTINUAL, privacy=PURE, classes=3, **learner):
+def publication(mechanism=CONTINUAL, privacy=PURE, classes=3, task=None, **learner):
     return build(
-        StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": classes}}),
+        StreamSchema.model_validate({"features": 3, "task": task or {"kind": "classification", "classes": classes}}),
         PublicationConfiguration.model_validate(
             {"mechanism": mechanism, "learner": {"kind": "output_perturbation"} | learner, "privacy": privacy}
         ),
@@ -191,3 +191,110 @@ def test_prepared_rows_are_those_of_training():
     parameters = np.arange(12.0).reshape(3, 4)
     _, probabilities = predict(scheduled.model_description(), parameters, x)
     assert probabilities == pytest.approx(special.softmax(rows @ parameters.T, axis=1))
+
+
+REGRESSION = {"kind": "regression", "bound": 2.0}
+SOLVERS = [
+    {"solver": "psgd", "passes": 3, "batch": 5},
+    {"solver": "gradient_descent", "steps": 20},
+    {"loss": "huber_hinge"},
+]
+
+
+def numbers(start, end):
+    """A reader of a regression stream: y = ⟨(1, -2, 0.5), x⟩ and some noise."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(3000, 3)) / 3
+    y = x @ np.array([1.0, -2.0, 0.5]) + 0.05 * rng.normal(size=3000)
+    return Records(x=x[start:end].astype(np.float32), y=y[start:end].astype(np.float32))
+
+
+@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
+@pytest.mark.parametrize("learner", SOLVERS, ids=lambda each: each.get("solver") or each["loss"])
+def test_whatever_the_solver_and_the_loss_noise_covers_the_sensitivity_at_the_share(mechanism, privacy, learner):
+    scheduled = publication(mechanism, privacy, **learner)
+    releases = list(run(scheduled, 600, reader()))
+    for release in releases:
+        assert release.noise.charge(release.sensitivity) <= release.charge
+    profile = Profile.of((*release.fit, release.charge) for release in releases)
+    assert scheduled.capacity / 2 < profile.maximum() <= scheduled.capacity
+    planned = {(fit["records"], fit["charge"], fit["noise"]["scale"]) for fit in scheduled.plan()["fits"]}
+    assert planned <= {(each.fit[1] - each.fit[0], each.charge, each.noise.scale) for each in releases}
+
+
+def test_the_plan_says_what_the_solver_does():
+    model = publication(solver="psgd", passes=3).plan()["model"]
+    assert (model["solver"], model["passes"], model["batch"]) == ("psgd", 3, 32)
+    assert "slots" in model["sensitivity"]
+    model = publication(solver="gradient_descent").plan()["model"]
+    assert (model["solver"], model["steps"]) == ("gradient_descent", 100)
+    assert publication().plan()["model"]["solver"] == "exact"
+    model = publication(loss="huber_hinge", huber_width=0.25).plan()["model"]
+    assert (model["loss"], model["huber_width"]) == ("huber_hinge", 0.25)
+    assert model["lipschitz"] == pytest.approx(3**0.5)
+
+
+@pytest.mark.parametrize("solver", ["exact", "psgd", "gradient_descent"])
+@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
+def test_a_regression_is_published_with_a_sensitivity_of_each_parents_norm(mechanism, privacy, solver):
+    scheduled = publication(mechanism, privacy, task=REGRESSION, solver=solver, regularization=1.0)
+    released = {None: np.zeros((1, 4))}
+    releases = list(run(scheduled, 400, numbers))
+    for release in releases:
+        center, n = released[release.parent], release.fit[1] - release.fit[0]
+        lipschitz = (np.linalg.norm(center) + 2) * 2  # R(R‖c‖ + Y)(1 + R/√α)
+        slots = -(-n // -(-n // 32)) * -(-n // 32) if solver == "psgd" else n
+        assert release.sensitivity == pytest.approx(2 * lipschitz / slots, rel=1e-4)
+        assert release.noise.charge(release.sensitivity) <= release.charge
+        released[release.version] = release.parameters
+    profile = Profile.of((*release.fit, release.charge) for release in releases)
+    assert scheduled.capacity / 2 < profile.maximum() <= scheduled.capacity
+
+
+def test_a_plan_of_a_regression_states_first_fits_only_and_says_so():
+    scheduled = publication(privacy=ZCDP, task=REGRESSION)
+    plan = json.loads(json.dumps(scheduled.plan()))
+    base, update = plan["fits"]
+    first = next(run(scheduled, 32, numbers))
+    assert (base["sensitivity"], base["noise"]["scale"]) == (first.sensitivity, first.noise.scale)
+    assert "at_least" not in base
+    assert update["sensitivity"] is update["noise"]["scale"] is update["noise"]["expected_norm"] is None
+    assert update["charge"] > 0
+    later = [release for release in run(scheduled, 300, numbers) if release.parent]
+    assert all(
+        release.sensitivity > update["at_least"]["sensitivity"] * 8 / (r[1] - r[0])
+        for release in later
+        if (r := release.fit)
+    )
+    assert "released model" in update["at_least"]["why"]
+    assert (plan["model"]["loss"], plan["model"]["bound"]) == ("squared", 2.0)
+
+
+def test_predictions_of_a_regression_are_clipped_labels_and_values_as_they_are():
+    scheduled = publication(
+        {"kind": "continual", "base": 2000, "update_every": 500},
+        {"epsilon": 1000, "delta": 1e-6},
+        task=REGRESSION,
+        regularization=0.05,
+    )
+    first = next(run(scheduled, 2000, numbers))
+    description = json.loads(json.dumps(scheduled.model_description()))
+    assert (description["loss"], description["bound"], description["classes"]) == ("squared", 2.0, None)
+    x = np.random.default_rng(4).normal(size=(200, 3)) / 4
+    labels, scores = predict(description, first.parameters, x)
+    inside = np.linalg.norm(x, axis=1) < 1
+    assert np.corrcoef(scores[inside, 0], x[inside] @ [1, -2, 0.5])[0, 1] > 0.98
+    assert np.array_equal(labels, np.clip(scores[:, 0], -2, 2))
+    labels, scores = predict(description, first.parameters * 100, x)
+    assert np.abs(labels).max() == 2.0 < np.abs(scores).max()
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_predictions_of_a_hubers_hinge_are_the_largest_margins(classes):
+    scheduled = publication(loss="huber_hinge", classes=classes, privacy={"epsilon": 1000}, intercept=False)
+    release = list(run(scheduled, 200, reader(classes)))[-1]
+    x = np.random.default_rng(5).normal(size=(50, 3)) / 10
+    labels, scores = predict(json.loads(json.dumps(scheduled.model_description())), release.parameters, x)
+    margins = x @ release.parameters.T
+    assert scores == pytest.approx(np.hstack((-margins, margins)) if classes == 2 else margins)
+    assert np.array_equal(labels, scores.argmax(axis=1))
