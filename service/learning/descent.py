@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.learning.solvers import MARGIN, SLACK, UNIT, Setting, evaluate, require_accuracy
+from service.learning.solvers import MARGIN, SLACK, UNIT, Rows, Setting, evaluate, require_accuracy
 from service.privacy import sensitivity
 from service.privacy.loss import round_down
 
@@ -103,9 +103,9 @@ class GradientDescent:
             ),
         )
 
-    def solve(self, setting: Setting, x: Floats, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+    def solve(self, setting: Setting, x: Rows, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
         """Return the last iterate, float64 of the setting's shape. NOT private before noise is added."""
-        step = _step(setting)
+        step, x = _step(setting), x[:]
         weights = center
         for _ in range(self.steps):
             _, gradient = evaluate(setting.loss, x, y, records, setting.regularization, center, weights)
@@ -147,12 +147,12 @@ class PermutationSGD:
             tolerance=_tolerance(setting, fastest, SLACK / (steps * size)),
         )
 
-    def solve(self, setting: Setting, x: Floats, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+    def solve(self, setting: Setting, x: Rows, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
         """Return the last iterate, float64 of the setting's shape. NOT private before noise is added."""
         if len(y) > records:
             raise ValueError("more records than slots")
         _, size = self.batches(records)
-        cap, alpha = _cap(setting), setting.regularization
+        cap, alpha, x = _cap(setting), setting.regularization, x[:]
         weights = center
         for count, batch in enumerate(self._order(len(y), records), start=1):
             _, gradient = evaluate(setting.loss, x[batch], y[batch], size, alpha, center, weights)

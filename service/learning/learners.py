@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from service.learning.records import CHUNK, Records, prepare
-from service.learning.solvers import Exact, Setting, norm
+from service.learning.records import CHUNK, Prepared, Records, prepare
+from service.learning.solvers import Exact, Rows, Setting, norm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +27,7 @@ class Solver(Protocol):
     def sensitivity(self, setting: Setting, records: int) -> float:
         """Return the L2 sensitivity of `solve` under R⊥, rounded up. Depends on public quantities only."""
 
-    def solve(self, setting: Setting, x: Floats, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+    def solve(self, setting: Setting, x: Rows, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
         """Return a model of the setting's shape for m ≤ records rows of norm ≤ norm_bound, near `center`."""
 
 
@@ -104,7 +104,7 @@ class OutputPerturbation:
         if center.shape != self.shape:
             raise ValueError("the centre has another shape than the model")
         x, y = self._present(records)
-        rows = prepare(x, norm_bound=self.norm_bound, intercept=self.intercept)
+        rows = Prepared(x, norm_bound=self.norm_bound, intercept=self.intercept)
         return self.solver.solve(self.setting(center), rows, y, n, center)
 
     def predict(

@@ -44,24 +44,42 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from service.learning.records import Prepared
 from service.privacy.sensitivity import regularized_minimizer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-    from service.learning.losses import Floats, Loss
+    from service.learning.losses import AnyFloats, Floats, Loss
+
+
+class Rows(Protocol):
+    """Rows of float64 (m, D): an array, or `Prepared` records that are made when they are read."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, which: Any, /) -> Any: ...
+
 
 SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a public fraction of it
-ROWS = 512  # rows per chunk of a gradient: public, it enters the error bound
+SAMPLE = 256  # records that a preconditioner is made of
+ROWS = 256  # rows per chunk of a gradient: public, it enters the error bound
 
 UNIT = 2.0**-53
 MARGIN = 1.0 + 2.0**-20  # covers the rounding of norms
 _TOO_STEEP = 2.0**300  # of a loss that is steeper the farther out: nothing computed from it may overflow
 _NEWTON_STEPS = 60
+_NEARLY = 30.0
+_PROBES = 16
+_MANY_PRODUCTS = 3  # that a preconditioner may need before another one is made
+_SMALL_PRODUCT = 3 << 18  # multiplications
 
 
 class Inaccurate(ArithmeticError):
@@ -191,7 +209,7 @@ class Exact:
             tolerance=_accuracy(setting, records).tolerance,
         )
 
-    def solve(self, setting: Setting, x: Floats, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+    def solve(self, setting: Setting, x: Rows, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
         """Return `exact` for rows of `setting`."""
         return exact(
             setting.loss,
@@ -208,7 +226,7 @@ class Exact:
 def exact(
     loss: Loss,
     *,
-    x: Floats,
+    x: Rows,
     y: NDArray[np.generic],
     records: int,
     regularization: float,
@@ -234,7 +252,7 @@ def exact(
 
 def evaluate(
     loss: Loss,
-    x: Floats,
+    x: Rows,
     y: NDArray[np.generic],
     records: int,
     regularization: float,
@@ -244,18 +262,18 @@ def evaluate(
 ) -> tuple[float, Floats]:
     """Return J and ∇J at `weights`, and put what `Loss.curve` needs into `curvature` if given.
 
-    The error bound of the module docstring is about these very lines.
+    The error bound of the module docstring is about these very lines, for rows in double precision.
     """
-    total = np.zeros_like(weights)
-    correction = np.zeros_like(weights)
+    total = np.zeros(weights.shape)
+    correction = np.zeros(weights.shape)
     values = []
     for start in range(0, len(y), ROWS):
         rows, labels = x[start : start + ROWS], y[start : start + ROWS]
-        value, slopes, curved = loss.derivatives(rows @ weights.T, labels)
+        value, slopes, curved = loss.derivatives(_scores(rows, weights), labels)
         if curvature is not None:
             curvature[start : start + ROWS] = curved
         values.append(value)
-        part = slopes.T @ rows
+        part = _gathered(slopes, rows)
         added = total + part  # two-sum: `correction` gathers what the additions lose
         virtual = added - total
         correction += (total - (added - virtual)) + (part - virtual)
@@ -266,68 +284,158 @@ def evaluate(
     return mean + 0.5 * regularization * float(np.vdot(offset, offset)), gradient
 
 
+def _pieces(rows: int, shape: tuple[int, ...]) -> Iterator[slice]:
+    """Yield slices of so few rows that a product with weights of `shape` is a small one.
+
+    Libraries multiply small matrices in place, and copy large ones first, which costs as much as a thin product.
+    """
+    size = 8
+    while size < rows and 2 * size * math.prod(shape) <= _SMALL_PRODUCT:
+        size *= 2
+    return (slice(start, start + size) for start in range(0, rows, size))
+
+
+def _scores(rows: AnyFloats, weights: Floats) -> Any:
+    """Return rows · weightsᵀ in the precision of the rows."""
+    rounded = weights.astype(rows.dtype, copy=False)
+    scores = np.empty((len(weights), len(rows)), dtype=rows.dtype)
+    for piece in _pieces(len(rows), weights.shape):
+        scores[:, piece] = rounded @ rows[piece].T
+    return scores.T
+
+
+def _gathered(slopes: AnyFloats, rows: AnyFloats) -> AnyFloats:
+    """Return slopesᵀ · rows."""
+    slopes = np.ascontiguousarray(slopes.T, dtype=rows.dtype)
+    shape = len(slopes), rows.shape[1]
+    total = np.zeros(shape, dtype=rows.dtype)
+    for piece in _pieces(len(rows), shape):
+        total += slopes[:, piece] @ rows[piece]
+    return total
+
+
 class _Problem:
     """J and its derivatives at one point after the other."""
 
     def __init__(
-        self, loss: Loss, x: Floats, y: NDArray[np.generic], records: int, regularization: float, center: Floats
+        self, loss: Loss, x: Rows, y: NDArray[np.generic], records: int, regularization: float, center: Floats
     ) -> None:
         self.loss, self.x, self.y = loss, x, y
         self.records, self.regularization, self.center = records, regularization, center
-        self.rough = x.astype(np.float32)  # for products with the second derivative, where precision buys nothing
-        self.curvature = np.empty((len(y), center.shape[0]), dtype=np.float32)
+        # For whatever the certificate does not rest on.
+        self.rough = x.single() if isinstance(x, Prepared) else np.asarray(x[:], dtype=np.float32)
+        self.curvature = np.empty((center.shape[0], len(y)), dtype=np.float32).T
 
-    def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+    def evaluate(self, weights: Floats, *, roughly: bool = False) -> tuple[float, Floats]:
         """Return J and ∇J, and remember the curvature there."""
-        return evaluate(
-            self.loss, self.x, self.y, self.records, self.regularization, self.center, weights, self.curvature
-        )
+        x = self.rough if roughly else self.x
+        return evaluate(self.loss, x, self.y, self.records, self.regularization, self.center, weights, self.curvature)
 
     def curve(self, direction: Floats) -> Floats:
         """Return about ∇²J · direction at the point last evaluated, in single precision."""
-        rough = direction.astype(np.float32)
-        curved = self.loss.curve(self.curvature, self.rough @ rough.T).T @ self.rough
-        return curved.astype(np.float64) / self.records + self.regularization * direction
+        total = np.zeros(direction.shape)
+        for start in range(0, len(self.y), ROWS):
+            rows = self.rough[start : start + ROWS]
+            curved = self.loss.curve(self.curvature[start : start + ROWS], _scores(rows, direction))
+            total += _gathered(curved, rows)
+        return total / self.records + self.regularization * direction
 
     def certified(self, weights: Floats, gradient: Floats, promise: Accuracy) -> bool:
         return norm(gradient) + promise.error <= promise.tolerance and norm(weights - self.center) <= promise.radius
 
 
+class _Preconditioner:
+    """About (∇²J)⁻¹, from every so many-th record with its mean curvature v_i, by Woodbury.
+
+    (αI + XᵀX)⁻¹ = (I - Xᵀ(αI + XXᵀ)⁻¹X)/α for sampled rows √(v_i·weight)·x_i, the same for every row of weights.
+    """
+
+    def __init__(self, problem: _Problem) -> None:
+        self._alpha = problem.regularization
+        self._inverse: Floats | None = None
+        every = len(problem.y) // SAMPLE
+        if every < 4:  # few records: products with all of them cost no more
+            return
+        sample = slice(0, every * SAMPLE, every)
+        curvature = problem.curvature[sample]
+        probes = np.eye(curvature.shape[1], dtype=np.float32)[:_PROBES]
+        mean = sum((problem.loss.curve(curvature, probe[None]) @ probe for probe in probes), start=np.zeros(SAMPLE))
+        weight = np.maximum(0.0, mean) / len(probes) * (len(problem.y) / (SAMPLE * problem.records))
+        self._x = problem.rough[sample] * np.sqrt(weight).astype(np.float32)[:, None]
+        gram = self._x @ self._x.T
+        gram[np.diag_indices(SAMPLE)] += np.float32(self._alpha)
+        self._inverse = np.linalg.inv(gram)
+
+    def __call__(self, residual: Floats) -> Floats:
+        if self._inverse is None:
+            return residual
+        rough = residual.astype(np.float32)
+        return (residual - ((rough @ self._x.T) @ self._inverse) @ self._x) / self._alpha
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """Where Newton's method is: J and its gradient there, in single or in double precision."""
+
+    weights: Floats
+    value: float
+    gradient: Floats
+    roughly: bool
+
+    @classmethod
+    def of(cls, problem: _Problem, weights: Floats, *, roughly: bool) -> _Point:
+        return cls(weights, *problem.evaluate(weights, roughly=roughly), roughly)
+
+
 def _newton(problem: _Problem, promise: Accuracy) -> Floats | None:
-    """Inexact Newton with a line search; None if it does not reach the certificate."""
-    weights = problem.center.copy()
-    value, gradient = problem.evaluate(weights)
-    first = norm(gradient)
+    """Inexact Newton with a line search, in single precision until a step should arrive; None if it never does."""
+    at = _Point.of(problem, problem.center.copy(), roughly=True)
+    inverse, products = _Preconditioner(problem), 0
+    first, enough = norm(at.gradient), 0.4 * promise.tolerance
     for _ in range(_NEWTON_STEPS):
-        if problem.certified(weights, gradient, promise):
-            return weights
-        size = norm(gradient)
-        target = max(min(0.1, (size / first) ** 0.75) * size, 0.5 * promise.tolerance)
-        direction = _conjugate_gradients(problem, gradient, target)
-        slope = float(np.vdot(gradient, direction))
-        step = 1.0
-        while True:
-            trial = weights + step * direction
-            trial_value, trial_gradient = problem.evaluate(trial)
-            if trial_value <= value + 1e-4 * step * slope:
-                break
-            # Near the minimiser J no longer resolves progress; the gradient does.
-            if trial_value <= value + 1e-12 * abs(value) and norm(trial_gradient) <= 0.9 * size:
-                break
-            step *= 0.5
-            if step < 2.0**-20:
-                return None
-        weights, value, gradient = trial, trial_value, trial_gradient
+        if at.roughly and norm(at.gradient) <= enough:
+            at = _Point.of(problem, at.weights, roughly=False)
+        if not at.roughly and problem.certified(at.weights, at.gradient, promise):
+            return at.weights
+        size = norm(at.gradient)
+        first = max(first, size)
+        target, roughly = min(0.1, (size / first) ** 0.75) * size, at.roughly
+        if target < _NEARLY * enough:
+            target, roughly = enough, False
+        if products > _MANY_PRODUCTS:
+            inverse = _Preconditioner(problem)
+        direction, products = _conjugate_gradients(problem, inverse, at.gradient, target)
+        found = _line_search(problem, at, direction, roughly=roughly)
+        if found is None and not at.roughly:
+            return None
+        at = found or _Point.of(problem, at.weights, roughly=False)  # single precision sees no progress any more
     return None
 
 
-def _conjugate_gradients(problem: _Problem, gradient: Floats, target: float) -> Floats:
-    """Return a descent direction p with ‖∇²J·p + ∇J‖ ≤ about target."""
+def _line_search(problem: _Problem, at: _Point, direction: Floats, *, roughly: bool) -> _Point | None:
+    """Return a point that is enough of an improvement; None if there is none."""
+    slope, size = float(np.vdot(at.gradient, direction)), norm(at.gradient)
+    resolved = (2.0**-20 if at.roughly else 2.0**-40) * abs(at.value)
+    step = 1.0
+    while step >= 2.0**-20:
+        trial = _Point.of(problem, at.weights + step * direction, roughly=roughly)
+        # Near the minimiser J no longer resolves progress; the gradient does.
+        closer = trial.value <= at.value + resolved and norm(trial.gradient) <= 0.9 * size
+        if closer or trial.value <= at.value + 1e-4 * step * slope:
+            return trial
+        step *= 0.5
+    return None
+
+
+def _conjugate_gradients(
+    problem: _Problem, inverse: _Preconditioner, gradient: Floats, target: float
+) -> tuple[Floats, int]:
+    """Return a descent direction p with ‖∇²J·p + ∇J‖ ≤ about target, and how many products that took."""
     solution = np.zeros_like(gradient)
     residual = -gradient
-    direction = residual.copy()
-    square = float(np.vdot(residual, residual))
-    for _ in range(250):
+    direction = inverse(residual)
+    square = float(np.vdot(residual, direction))
+    for products in range(1, 251):  # noqa: B007
         curved = problem.curve(direction)
         curvature = float(np.vdot(direction, curved))
         if not curvature > 0.0:
@@ -335,11 +443,12 @@ def _conjugate_gradients(problem: _Problem, gradient: Floats, target: float) -> 
         length = square / curvature
         solution += length * direction
         residual -= length * curved
-        previous, square = square, float(np.vdot(residual, residual))
-        if math.sqrt(square) <= target:
+        if norm(residual) <= target:
             break
-        direction = residual + (square / previous) * direction
-    return solution if solution.any() else -gradient
+        ready = inverse(residual)
+        previous, square = square, float(np.vdot(residual, ready))
+        direction = ready + (square / previous) * direction
+    return solution if solution.any() else -gradient, products
 
 
 def _descend(problem: _Problem, promise: Accuracy, smoothness: float) -> Floats:
