@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CHUNK = 256  # rows worked on at a time, so that temporaries stay small
+CHUNK = 64  # rows worked on at a time, so that temporaries stay small
 
 _INFLATION = 1.0 + 2.0**-20
 _HALF = math.sqrt(0.5) * (1.0 - 2.0**-50)  # a double just below 1/√2
@@ -49,7 +49,7 @@ class Prepared:
         for start in range(0, len(x), CHUNK):
             piece = x[start : start + CHUNK].astype(np.float64)
             with np.errstate(over="ignore", under="ignore", divide="ignore"):
-                norm = np.sqrt(np.einsum("ij,ij->i", piece, piece)) * _INFLATION
+                norm = np.sqrt(np.vecdot(piece, piece)) * _INFLATION
                 self._factor[start : start + CHUNK] = np.minimum(1.0, norm_bound / norm)
         if intercept:
             self._factor *= _HALF
@@ -67,8 +67,9 @@ class Prepared:
         x = self._x[which]
         rows, features = x.shape
         prepared = np.empty((rows, self.shape[1]))
+        prepared[:, :features] = x
         with np.errstate(under="ignore"):
-            np.multiply(x, self._factor[which][:, None], out=prepared[:, :features])
+            prepared[:, :features] *= self._factor[which][:, None]
         if self._bias is not None:
             prepared[:, features] = self._bias
         return prepared

@@ -70,7 +70,7 @@ class Rows(Protocol):
 
 SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a public fraction of it
 SAMPLE = 256  # records that a preconditioner is made of
-ROWS = 256  # rows per chunk of a gradient: public, it enters the error bound
+ROWS = 128  # rows per chunk of a gradient: public, it enters the error bound
 
 UNIT = 2.0**-53
 MARGIN = 1.0 + 2.0**-20  # covers the rounding of norms
@@ -78,6 +78,7 @@ _TOO_STEEP = 2.0**300  # of a loss that is steeper the farther out: nothing comp
 _NEWTON_STEPS = 60
 _NEARLY = 30.0
 _PROBES = 16
+_ROUGH_ROWS = 512
 _MANY_PRODUCTS = 3  # that a preconditioner may need before another one is made
 _SMALL_PRODUCT = 3 << 18  # multiplications
 
@@ -259,19 +260,20 @@ def evaluate(
     center: Floats,
     weights: Floats,
     curvature: NDArray[np.float32] | None = None,
+    chunk: int = ROWS,
 ) -> tuple[float, Floats]:
     """Return J and ∇J at `weights`, and put what `Loss.curve` needs into `curvature` if given.
 
-    The error bound of the module docstring is about these very lines, for rows in double precision.
+    The error bound of the module docstring is about these very lines, for rows in double precision and chunks of ROWS.
     """
     total = np.zeros(weights.shape)
     correction = np.zeros(weights.shape)
     values = []
-    for start in range(0, len(y), ROWS):
-        rows, labels = x[start : start + ROWS], y[start : start + ROWS]
+    for start in range(0, len(y), chunk):
+        rows, labels = x[start : start + chunk], y[start : start + chunk]
         value, slopes, curved = loss.derivatives(_scores(rows, weights), labels)
         if curvature is not None:
-            curvature[start : start + ROWS] = curved
+            curvature[start : start + chunk] = curved
         values.append(value)
         part = _gathered(slopes, rows)
         added = total + part  # two-sum: `correction` gathers what the additions lose
@@ -328,15 +330,17 @@ class _Problem:
 
     def evaluate(self, weights: Floats, *, roughly: bool = False) -> tuple[float, Floats]:
         """Return J and ∇J, and remember the curvature there."""
-        x = self.rough if roughly else self.x
-        return evaluate(self.loss, x, self.y, self.records, self.regularization, self.center, weights, self.curvature)
+        x, chunk = (self.rough, _ROUGH_ROWS) if roughly else (self.x, ROWS)
+        return evaluate(
+            self.loss, x, self.y, self.records, self.regularization, self.center, weights, self.curvature, chunk
+        )
 
     def curve(self, direction: Floats) -> Floats:
         """Return about ∇²J · direction at the point last evaluated, in single precision."""
         total = np.zeros(direction.shape)
-        for start in range(0, len(self.y), ROWS):
-            rows = self.rough[start : start + ROWS]
-            curved = self.loss.curve(self.curvature[start : start + ROWS], _scores(rows, direction))
+        for start in range(0, len(self.y), _ROUGH_ROWS):
+            rows = self.rough[start : start + _ROUGH_ROWS]
+            curved = self.loss.curve(self.curvature[start : start + _ROUGH_ROWS], _scores(rows, direction))
             total += _gathered(curved, rows)
         return total / self.records + self.regularization * direction
 
