@@ -44,8 +44,9 @@ class Bench:
 
         return asyncio.run(append())
 
-    def sealer(self) -> Sealer:
-        keeper = LeaseKeeper(self.database, seconds=self.world.settings.lease_seconds)
+    def sealer(self, *, lease_seconds: float = 60.0) -> Sealer:
+        """One whose lease nobody renews: it runs out after so many seconds."""
+        keeper = LeaseKeeper(self.database, seconds=lease_seconds)
         return Sealer(self.database, Reader(self.world.settings.redis_url), self.files, keeper)
 
     def now(self) -> streams.Stream:
@@ -118,7 +119,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
     bench.append(2)
     with monkeypatch.context() as patched, pytest.raises(Crash):
         patched.setattr(*place, crash)
-        bench.sealer().step(wait_milliseconds=10)
+        bench.sealer(lease_seconds=1.0).step(wait_milliseconds=10)
     bench.append(3)
     successor = bench.sealer()
 
@@ -137,7 +138,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
 
 
 def test_a_sealer_that_lost_its_lease_commits_nothing(bench: Bench):
-    asleep = bench.sealer()
+    asleep = bench.sealer(lease_seconds=0.5)
     asleep.step(wait_milliseconds=10)  # takes the lease
     awake = bench.sealer()
     bench.append(1)
@@ -180,7 +181,7 @@ def halted(bench: Bench) -> str | None:
 
 def test_a_flushed_log_halts_the_stream_and_takes_nothing_more(bench: Bench):
     bench.append(1)
-    bench.sealer().step(wait_milliseconds=10)
+    bench.sealer(lease_seconds=0.5).step(wait_milliseconds=10)
     bench.redis().delete(bench.key("entries"), bench.key("state"))
     with pytest.raises(LogUnavailable, match="lost"):
         bench.append(2)
@@ -192,7 +193,7 @@ def test_a_log_from_an_old_backup_halts_the_stream(bench: Bench):
     bench.append(1)
     backup = [(key, bench.redis().dump(key)) for key in (bench.key("entries"), bench.key("state"))]
     bench.append(2)
-    bench.sealer().step(wait_milliseconds=10)
+    bench.sealer(lease_seconds=0.5).step(wait_milliseconds=10)
     for key, content in backup:
         bench.redis().restore(key, 0, content, replace=True)
     assert "older than what is numbered" in halted(bench)
