@@ -71,7 +71,7 @@ def _read_fast(body: bytes, schema: dict[str, Any]) -> Columns | None:
         y: Any = np.frombuffer(document["y"].as_buffer(of_type="d"), dtype=np.float64)
         classes = _classes(schema)
         usual = classes is None or bool(((y == np.floor(y)) & (y >= 0) & (y < classes)).all())
-        columns["y"] = _single(y) if classes is None else y.astype(np.int32)
+        columns["y"] = _single(y) if classes is None else _whole(y)
         brackets += 1
     sizes = {len(column) for column in columns.values()}
     usual = (
@@ -168,6 +168,11 @@ def _classes(schema: dict[str, Any]) -> int | None:
 def _single(values: Any) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
         return values.astype(np.float32)
+
+
+def _whole(values: Any) -> Any:
+    with np.errstate(invalid="ignore"):  # what does not fit is refused by its value
+        return values.astype(np.int32)
 
 
 def _listed(names: list[str]) -> str:

@@ -1,5 +1,6 @@
 """Errors as `application/problem+json` (RFC 9457): a stable type, what went wrong, what to do. Never anybody's data."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
 
 from service.log import LogUnavailable
 from service.store.database import DatabaseUnavailable
@@ -34,6 +36,7 @@ _PROBLEMS = {
     "not-found": (404, "There is no such thing, or this key may not see it"),
     "method-not-allowed": (405, "This method is not for this address"),
     "not-acceptable": (406, "None of the accepted formats is served here"),
+    "last-admin-key": (409, "The last admin key can't be revoked"),
     "name-taken": (409, "The name was used before"),
     "budget-exceeded": (409, "The stream's budget can't hold this"),
     "idempotency-conflict": (422, "The Idempotency-Key came with another body before"),
@@ -90,7 +93,7 @@ def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
     return answers
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
     """Every error leaves the service as a problem."""
 
     @app.exception_handler(Problem)
@@ -102,20 +105,30 @@ def install(app: FastAPI) -> None:
         if request.method == "POST" and (problem := wrong_format(request)) is not None:
             return problem.response()
         # Pydantic would repeat the input; the place and the reason are enough.
-        errors = [
-            {"field": ".".join(str(part) for part in each["loc"]), "reason": each["msg"]} for each in error.errors()
-        ]
+        errors = [{"field": _field(each["loc"]), "reason": _reason(each)} for each in error.errors()]
         detail = "; ".join(f"{each['field']}: {each['reason']}" for each in errors[:5])
         return Problem("invalid-request", detail, errors=errors[:100]).response()
 
     @app.exception_handler(HTTPException)
-    def http(_: Request, error: HTTPException) -> Response:
+    def http(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 400 and (problem := wrong_format(request)) is not None:
+            return problem.response()
+        headers = dict(error.headers or {})
+        if error.status_code == 405:  # all that the address answers to, not only the first route's
+            found = {
+                method
+                for route in app.routes
+                if route.matches(request.scope)[0] != Match.NONE
+                for method in _methods(route)
+            }
+            headers["Allow"] = ", ".join(sorted(found))
         slug = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "invalid-request")
         detail = {
             404: "There is nothing at this address; the OpenAPI document is at /openapi.json.",
             405: "See /openapi.json for what this address answers to.",
+            413: "Send less in one request.",
         }.get(error.status_code, "The request could not be read.")
-        return Problem(slug, detail, headers=error.headers).response()
+        return Problem(slug, detail, headers=headers).response()
 
     @app.exception_handler(NameTaken)
     def name_taken(_: Request, __: NameTaken) -> Response:
@@ -136,3 +149,19 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def unexpected(_: Request, __: Exception) -> Response:
         return Problem("internal-error", "It was logged; nothing about it is repeated here.").response()
+
+
+def _field(place: tuple[int | str, ...]) -> str:
+    """Where in the request; a name that nobody could have meant is not repeated."""
+    return ".".join(str(part) if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", str(part)) else "…" for part in place)
+
+
+def _reason(error: dict[str, Any]) -> str:
+    """Why, without the input."""
+    if error["type"] == "union_tag_invalid":  # pydantic's own words repeat what was sent
+        return f"its {error['ctx']['discriminator']} must be one of {error['ctx']['expected_tags']}"
+    return str(error["msg"])
+
+
+def _methods(route: BaseRoute) -> set[str]:
+    return getattr(route, "methods", None) or set()

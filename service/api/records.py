@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -129,7 +130,8 @@ async def get_entry(stream: str, entry: str, key: Ingester, shared: Shared) -> R
     """The numbers of a batch's records, once they are numbered."""
 
     def look(connection: Connection) -> Range:
-        found = streams.find_entry(connection, stream_or_404(connection, key, stream).id, entry)
+        identity = stream_or_404(connection, key, stream).id
+        found = streams.find_entry(connection, identity, entry) if re.fullmatch(r"\d{1,20}-\d{1,20}", entry) else None
         if found is None:
             raise Problem("not-found", "This entry is not numbered yet, or there is none; ask again shortly.")
         return Range(start=found[0], end=found[1])

@@ -98,6 +98,8 @@ async def get_release(
     """One version. It never changes."""
     _acceptable(request)
     found = await shared.run(publication_or_404, key, publication)
+    if version > found.version:  # before any tag is looked at: what does not exist yet must not be cached
+        raise _no_release()
     return await _answer(
         shared, publication, found.id, version, if_none_match, {"Cache-Control": "private, max-age=31536000, immutable"}
     )

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from service.api.notifier import Notifier
 from service.api.problems import Problem
+from service.api.schemas import is_name
 from service.log import Appender
 from service.settings import Settings
 from service.store import keys, publications, streams
@@ -132,7 +133,8 @@ Admin = Annotated[Key, Depends(may("admin"))]
 
 
 def visible(key: Key, stream: str) -> bool:
-    return key.streams is None or stream in key.streams
+    """Whether there could be such a stream for this key."""
+    return is_name(stream) and (key.streams is None or stream in key.streams)
 
 
 def stream_or_404(connection: Connection, key: Key, name: str) -> Stream:
@@ -143,7 +145,7 @@ def stream_or_404(connection: Connection, key: Key, name: str) -> Stream:
 
 
 def publication_or_404(connection: Connection, key: Key, name: str) -> Publication:
-    publication = publications.find(connection, name)
+    publication = publications.find(connection, name) if is_name(name) else None
     if publication is None or not visible(key, publication.stream):
         raise no_publication()
     return publication

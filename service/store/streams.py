@@ -96,11 +96,11 @@ def every(connection: Connection) -> list[Stream]:
     return [_stream(row) for row in connection.execute(select(streams).order_by(streams.c.id))]
 
 
-def page(connection: Connection, *, limit: int, before: str | None, only: frozenset[str] | None) -> list[Stream]:
-    """Newest first; `before` is the name of the last stream of the page before."""
+def page(connection: Connection, *, limit: int, before: int | None, only: frozenset[str] | None) -> list[Stream]:
+    """Newest first; `before` is the id of the last stream of the page before."""
     query = select(streams).order_by(streams.c.id.desc()).limit(limit)
     if before is not None:
-        query = query.where(streams.c.id < select(streams.c.id).where(streams.c.name == before).scalar_subquery())
+        query = query.where(streams.c.id < before)
     if only is not None:
         query = query.where(streams.c.name.in_(only))
     return [_stream(row) for row in connection.execute(query)]
