@@ -36,12 +36,12 @@ class Rendered:
     _bytes: int = 0
 
     def __post_init__(self) -> None:
-        self._bodies: dict[tuple[int, int], bytes] = {}
+        self._bodies: dict[tuple[int, int, str], bytes] = {}
 
-    def get(self, which: tuple[int, int]) -> bytes | None:
+    def get(self, which: tuple[int, int, str]) -> bytes | None:
         return self._bodies.get(which)
 
-    def put(self, which: tuple[int, int], body: bytes) -> None:
+    def put(self, which: tuple[int, int, str], body: bytes) -> None:
         if which in self._bodies or len(body) > self.most_bytes:
             return
         self._bodies[which] = body
