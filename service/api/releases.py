@@ -46,7 +46,7 @@ async def list_releases(
     def look(connection: Connection) -> list[dict[str, Any]]:
         found = publication_or_404(connection, key, publication)
         page = releases.page(connection, found.id, limit=limit, before=before)
-        return [_shown(publication, each, values=False) for each in page]
+        return [shown(publication, each) for each in page]
 
     return as_json({"items": await shared.run(look)})  # type: ignore[return-value]
 
@@ -185,7 +185,7 @@ async def _answer(
         release = await shared.run(releases.find, identity, version)
         if release is None:
             raise _no_release()
-        body = representation.write(_shown(publication, release, values=True))
+        body = representation.write(shown(publication, release))
         shared.rendered.put(which, body)
     headers |= representation.headers(publication, version)
     return Response(body, headers=headers, media_type=representation.media_type)
@@ -208,9 +208,10 @@ async def _newer(
             await shared.notifier.wait(changed, min(left, 5.0))
 
 
-def _shown(publication: str, release: releases.Release, *, values: bool) -> dict[str, Any]:
-    parameters: dict[str, Any] = {"shape": list(release.parameters.shape)}
-    if values:
+def shown(publication: str, release: releases.ReleaseInfo) -> dict[str, Any]:
+    """As it is served, with its parameters' values if they are there."""
+    parameters: dict[str, Any] = {"shape": list(release.shape)}
+    if isinstance(release, releases.Release):
         parameters["values"] = np.ascontiguousarray(release.parameters)
     return {
         "publication": publication,
