@@ -29,7 +29,7 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port the API listens on")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
 
-    max_body_bytes: int = Field(16 * 2**20, gt=0, description="Largest request body")
+    max_body_bytes: int = Field(16 * 2**20, gt=0, description="Largest request body, unpacked")
     max_batch_records: int = Field(100_000, gt=0, description="Most records in one request")
     max_backlog_bytes: int = Field(256 * 2**20, gt=0, description="Most bytes of a stream not yet numbered; then 429")
     max_backlog_batches: int = Field(100_000, gt=0, description="Most batches of a stream not yet numbered; then 429")

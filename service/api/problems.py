@@ -66,18 +66,27 @@ class Problem(Exception):
         return Response(orjson.dumps(body | self.members), status, self.headers, media_type=MEDIA_TYPE)
 
 
-def wrong_format(request: Request) -> Problem | None:
-    """Why a body can't be read for its format. One without a type counts as JSON."""
-    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        return Problem(
-            "unsupported-media-type",
-            "Send JSON, with the header `Content-Type: application/json`.",
-            headers={"Accept-Post": "application/json"},
-        )
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        return Problem("unsupported-media-type", "Send the body without Content-Encoding.")
-    return None
+def media_type(request: Request) -> str:
+    """Of the body. One without a type counts as JSON."""
+    return request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+
+
+def unread_format(*read: str) -> Problem:
+    listed = " or ".join(read)
+    return Problem(
+        "unsupported-media-type",
+        f"Send the body as {listed}, with that as its Content-Type.",
+        headers={"Accept-Post": ", ".join(read)},
+    )
+
+
+def unread_coding(*read: str) -> Problem:
+    listed = f", or with {' or '.join(read)}" if read else ""
+    return Problem(
+        "unsupported-media-type",
+        f"Send the body without Content-Encoding{listed}.",
+        headers={"Accept-Encoding": ", ".join(read or ("identity",))},
+    )
 
 
 def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
@@ -102,8 +111,10 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
-        if request.method == "POST" and (problem := wrong_format(request)) is not None:
-            return problem.response()
+        if request.method == "POST" and media_type(request) != "application/json":
+            return unread_format("application/json").response()
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            return unread_coding().response()
         # Pydantic would repeat the input; the place and the reason are enough.
         errors = [{"field": _field(each["loc"]), "reason": _reason(each)} for each in error.errors()]
         detail = "; ".join(f"{each['field']}: {each['reason']}" for each in errors[:5])

@@ -10,7 +10,7 @@ from service.settings import Settings
 CONFIGURATION_ERROR = 78  # sysexits.h: EX_CONFIG; whoever supervises need not try again
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Lets go of those who wait as soon as it is told to stop, instead of when their time is up."""
 
     def handle_exit(self, sig: int, frame: object) -> None:
@@ -43,6 +43,6 @@ def serve(settings: Settings) -> int:
             file=sys.stderr,
         )
         return CONFIGURATION_ERROR
-    server = _Server(config)
+    server = Server(config)
     server.run(sockets=[socket])
     return 0 if server.started else 1

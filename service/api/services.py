@@ -3,9 +3,9 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
@@ -37,12 +37,12 @@ class Rendered:
     _bytes: int = 0
 
     def __post_init__(self) -> None:
-        self._bodies: dict[tuple[int, int], bytes] = {}
+        self._bodies: dict[tuple[int, int, str], bytes] = {}
 
-    def get(self, which: tuple[int, int]) -> bytes | None:
+    def get(self, which: tuple[int, int, str]) -> bytes | None:
         return self._bodies.get(which)
 
-    def put(self, which: tuple[int, int], body: bytes) -> None:
+    def put(self, which: tuple[int, int, str], body: bytes) -> None:
         if which in self._bodies or len(body) > self.most_bytes:
             return
         self._bodies[which] = body
@@ -63,6 +63,7 @@ class Services:
     keys: dict[bytes, tuple[Key, float]] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     rendered: Rendered = field(default_factory=Rendered)
+    asked: dict[Hashable, asyncio.Task[Any]] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
 
     async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
@@ -73,6 +74,14 @@ class Services:
                 return function(connection, *args, **options)
 
         return await run_in_threadpool(transact)
+
+    async def run_once(self, question: Hashable, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """The same for many who ask the same question at the same time."""
+        task = self.asked.get(question)
+        if task is None:
+            task = self.asked[question] = asyncio.create_task(self.run(function, *args, **options))
+            task.add_done_callback(lambda done: (self.asked.pop(question), done.cancelled() or done.exception()))
+        return cast("T", await asyncio.shield(task))
 
     async def key(self, secret: str) -> Key | None:
         digest = hashlib.sha256(secret.encode()).digest()
@@ -105,14 +114,13 @@ def services(request: Request) -> Services:
 Shared = Annotated[Services, Depends(services)]
 
 _bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer prn_…`")
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 def may(scope: str) -> Callable[..., Awaitable[Key]]:
     """A dependency: the key of the request, which must have this scope (or `admin`)."""
 
-    async def check(
-        shared: Shared, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-    ) -> Key:
+    async def check(shared: Shared, credentials: Credentials) -> Key:
         key = await shared.key(credentials.credentials) if credentials else None
         if key is None:
             raise Problem(

@@ -18,6 +18,7 @@ READ = {
     ("get", "/v1/publications/{publication}/releases"),
     ("get", "/v1/publications/{publication}/releases/latest"),
     ("get", "/v1/publications/{publication}/releases/{version}"),
+    ("get", "/v1/publications/{publication}/events"),
     ("post", "/v1/publications/{publication}/predict"),
 }
 ADMIN = {
