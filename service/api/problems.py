@@ -9,7 +9,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Match
 
 from service.log import LogUnavailable
 from service.store.database import DatabaseUnavailable
@@ -122,17 +121,11 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
 
     @app.exception_handler(HTTPException)
     def http(request: Request, error: HTTPException) -> Response:
-        if error.status_code == 400 and (problem := wrong_format(request)) is not None:
-            return problem.response()
+        if error.status_code == 400 and request.headers.get("content-encoding", "identity").lower() != "identity":
+            return unread_coding().response()
         headers = dict(error.headers or {})
         if error.status_code == 405:  # all that the address answers to, not only the first route's
-            found = {
-                method
-                for route in app.routes
-                if route.matches(request.scope)[0] != Match.NONE
-                for method in _methods(route)
-            }
-            headers["Allow"] = ", ".join(sorted(found))
+            headers["Allow"] = ", ".join(_methods(app, request.url.path))
         slug = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "invalid-request")
         detail = {
             404: "There is nothing at this address; the OpenAPI document is at /openapi.json.",
@@ -174,5 +167,10 @@ def _reason(error: dict[str, Any]) -> str:
     return str(error["msg"])
 
 
-def _methods(route: BaseRoute) -> set[str]:
-    return getattr(route, "methods", None) or set()
+def _methods(app: FastAPI, path: str) -> list[str]:
+    return sorted(
+        method.upper()
+        for template, operations in app.openapi()["paths"].items()
+        if re.fullmatch(re.sub(r"\{[^}]+\}", "[^/]+", template), path)
+        for method in operations
+    )

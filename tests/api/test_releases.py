@@ -251,3 +251,26 @@ def test_waiters_do_not_hold_each_other_up(service: Service, published):
     five_more(service, stream)
     wait_until(lambda: len(answers) == 50)
     assert {ok(answer)["version"] for answer in answers} == {2}
+
+
+def test_a_version_that_is_not_there_yet_is_never_unchanged(service: Service, published):
+    _, name = published
+    for tag in ("*", '"99.json.1"'):
+        answer = service.client().get(f"/v1/publications/{name}/releases/99", headers={"If-None-Match": tag})
+        refused(answer, 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("prefer", "waits"), [("respond-async, wait=1", True), ('a="b, wait=1"', False), ("wait=1x", False)]
+)
+def test_only_a_whole_number_of_seconds_is_waited(service: Service, published, prefer, waits):
+    _, name = published
+    assert ("preference-applied" in latest(service, name, Prefer=prefer).headers) == waits
+
+
+def test_headers_in_several_lines_are_one_list(service: Service, published):
+    _, name = published
+    tag = latest(service, name).headers["etag"]
+    url = f"/v1/publications/{name}/releases/latest"
+    lines = [("If-None-Match", '"other"'), ("If-None-Match", tag)]
+    assert service.client().get(url, headers=lines).status_code == 304
