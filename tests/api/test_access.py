@@ -5,7 +5,7 @@ import pytest
 
 from tests.conftest import Service, ok, unique
 
-OPEN = {("get", "/livez"), ("get", "/readyz")}
+OPEN = {("get", "/livez"), ("get", "/readyz"), ("get", "/metrics")}
 INGEST = {("post", "/v1/streams/{stream}/records"), ("get", "/v1/streams/{stream}/entries/{entry}")}
 READ = {
     ("get", "/v1/streams"),
