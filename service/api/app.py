@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import events, health, keys, problems, publications, records, releases, streams
+from service.api import events, health, keys, metrics, problems, publications, records, releases, streams
 from service.api.notifier import Notifier
 from service.api.services import Services
 from service.log import Appender
@@ -66,9 +66,12 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     problems.install(app)
-    for part in (keys, streams, records, publications, releases, events, health):
+    for part in (keys, streams, records, publications, releases, events, health, metrics):
         app.include_router(part.router)
     app.add_middleware(ConfigurationLimit)
+    app.add_middleware(metrics.Timing)
+    if settings.metrics_port is not None:
+        app.add_middleware(metrics.OwnPort, port=settings.metrics_port)
     app.add_middleware(SecurityHeaders)
     _complete_openapi(app)
     return app

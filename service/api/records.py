@@ -11,6 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
+from service import metrics
 from service.api import batches
 from service.api.bodies import read_body, refusal
 from service.api.problems import Problem, documented, media_type, unread_format
@@ -136,6 +137,8 @@ async def post_records(
             raise Problem(
                 "idempotency-conflict", "Use a new Idempotency-Key for a new body; nothing was stored."
             ) from None
+    if appended.new:
+        metrics.ACCEPTED.labels(stream).inc(appended.records)
     return Accepted(accepted=appended.records, entry=appended.entry)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
@@ -64,6 +65,8 @@ class Services:
     streams: dict[str, Stream] = field(default_factory=dict)
     rendered: Rendered = field(default_factory=Rendered)
     asked: dict[Hashable, asyncio.Task[Any]] = field(default_factory=dict)
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    looked: tuple[float, bytes] = (-math.inf, b"")  # when metrics were gathered, and what was found
     running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
 
     async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:

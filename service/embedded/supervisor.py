@@ -138,6 +138,7 @@ class _Service:
             "PERENNIAL_ADMIN_KEY": admin_key,
             "PERENNIAL_HOST": self._host,
             "PERENNIAL_PORT": str(self._port),
+            "PERENNIAL_WORKER_METRICS": str(self._directory.sockets / "worker.sock"),
             "PERENNIAL_SEGMENT_STORE": segment_store or str(self._directory.subfolder("segments")),
         }
         self._migrate(environment)

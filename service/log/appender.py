@@ -1,7 +1,9 @@
 """The writing end of the log: the API's."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -11,6 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 from service.log.connection import (
     SECONDS_TO_ANSWER,
     LogUnavailable,
+    Position,
     entries_key,
     idempotency_key,
     state_key,
@@ -48,6 +51,16 @@ return {'appended', entry, records}
 """
 
 
+# What is not numbered yet. The entry's own id tells when it came, on the server's clock.
+_BACKLOG = """
+local first = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', 1)[1]
+local state = redis.call('HMGET', KEYS[2], 'sequence', 'total')
+local now = redis.call('TIME')
+if not first or not state[1] then return {} end
+return {state[1] - ARGV[2], state[2] - first[2][4], first[1], now[1], now[2]}
+"""
+
+
 class BacklogFull(Exception):
     """More waits to be numbered than this stream may hold. Nothing was stored; try again later."""
 
@@ -62,6 +75,16 @@ class Appended:
 
     entry: str
     records: int
+    new: bool  # not the answer to an earlier request with the same Idempotency-Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backlog:
+    """What a log holds that is not numbered, and how long the oldest of it has waited."""
+
+    backlog_batches: int = 0
+    backlog_bytes: int = 0
+    lag_seconds: float = 0.0
 
 
 class Appender:
@@ -78,6 +101,7 @@ class Appender:
             retry=Retry(NoBackoff(), 0),
         )
         self._append = self._redis.register_script(_APPEND)
+        self._backlog = self._redis.register_script(_BACKLOG)
         self._max_batches, self._max_bytes = max_batches, max_bytes
         self._synced_until_checked = 0.0
         self._synced = False
@@ -123,7 +147,21 @@ class Appender:
             await self._wait_for_disk()
         except RedisError as error:
             raise LogUnavailable(_say(error)) from error
-        return Appended(entry=answer[1].decode(), records=int(answer[2]))
+        return Appended(entry=answer[1].decode(), records=int(answer[2]), new=answer[0] == b"appended")
+
+    async def backlogs(self, positions: Mapping[str, Position]) -> dict[str, Backlog]:
+        """By name of the log, what each holds after the position that it is numbered to."""
+        try:
+            async with self._redis.pipeline(transaction=False) as pipe:
+                await pipe.ping()
+                for log, position in positions.items():
+                    await self._backlog(
+                        keys=[entries_key(log), state_key(log)], args=[position.entry, position.sequence], client=pipe
+                    )
+                _, *answers = await pipe.execute()
+        except RedisError as error:
+            raise LogUnavailable(_say(error)) from error
+        return {log: _backlog(answer) for log, answer in zip(positions, answers, strict=True)}
 
     async def ready(self) -> None:
         """Raises LogUnavailable unless the log answers and keeps what it is given."""
@@ -163,6 +201,14 @@ class Appender:
                 await self._ask_whether_on_disk(1)  # a server that can't tell (Redis before 7.2) is refused here
             self._synced_until_checked = time.monotonic() + 10.0
         return self._synced
+
+
+def _backlog(answer: list[Any]) -> Backlog:
+    if not answer:
+        return Backlog()
+    batches, size, oldest, seconds, microseconds = answer
+    waited = int(seconds) + int(microseconds) / 1e6 - int(oldest.split(b"-")[0]) / 1e3
+    return Backlog(backlog_batches=max(0, batches), backlog_bytes=size, lag_seconds=max(0.0, waited))
 
 
 def _say(error: RedisError) -> str:

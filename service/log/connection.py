@@ -1,5 +1,6 @@
 """How both ends of the log connect, name keys, and know that what they wrote is on disk."""
 
+from dataclasses import dataclass
 from typing import Any
 
 SECONDS_TO_ANSWER = 5.0
@@ -7,6 +8,14 @@ SECONDS_TO_ANSWER = 5.0
 
 class LogUnavailable(Exception):
     """The log is away, or would not keep what it is given. Nothing was promised; try again later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """The last entry of a log that is numbered: its id and its sequence number."""
+
+    entry: str
+    sequence: int
 
 
 def entries_key(log: str) -> str:

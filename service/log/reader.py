@@ -10,7 +10,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from service.log.connection import SECONDS_TO_ANSWER, LogUnavailable, decode, entries_key, state_key
+from service.log.connection import SECONDS_TO_ANSWER, LogUnavailable, Position, decode, entries_key, state_key
 
 # Trims what is numbered; what then waits is counted from the first entry that is left. Repeating it changes nothing.
 _TRIM = """
@@ -32,14 +32,6 @@ class Entry:
     id: str
     sequence: int
     batch: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Position:
-    """The last entry of a log that is numbered: its id and its sequence number."""
-
-    entry: str
-    sequence: int
 
 
 class Reader:

@@ -6,7 +6,7 @@ import pytest
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, unique
 
-OPEN = {("get", "/livez"), ("get", "/readyz")}
+OPEN = {("get", "/livez"), ("get", "/readyz"), ("get", "/metrics")}
 INGEST = {("post", "/v1/streams/{stream}/records"), ("get", "/v1/streams/{stream}/entries/{entry}")}
 READ = {
     ("get", "/v1/streams"),

@@ -29,9 +29,10 @@ class Up:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
+    def start(self, **settings: str) -> None:
         command = [sys.executable, "-m", "service", "up", "--data-dir", str(self.folder), "--port", str(self.port)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
+        environment |= {f"PERENNIAL_{name.upper()}": value for name, value in settings.items()}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
         wait_until(self.ready, seconds=30)
 
