@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from service.learning import solvers
 from service.learning.records import CHUNK, Records, prepare
-from service.privacy.sensitivity import regularized_minimizer
+from service.learning.solvers import Exact, Setting, norm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats, Loss
+
+
+class Solver(Protocol):
+    """Turns prepared records into a model that one record can move by a public distance only."""
+
+    @property
+    def name(self) -> str: ...
+    def describe(self) -> dict[str, Any]:
+        """Return what it is and its sensitivity as a formula, for a plan."""
+
+    def sensitivity(self, setting: Setting, records: int) -> float:
+        """Return the L2 sensitivity of `solve` under R⊥, rounded up. Depends on public quantities only."""
+
+    def solve(self, setting: Setting, x: Floats, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+        """Return a model of the setting's shape for m ≤ records rows of norm ≤ norm_bound, near `center`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +39,9 @@ class OutputPerturbation:
     one record is replaced or erased, whatever the other records are. Adding noise of a scale calibrated to that
     sensitivity is what makes it private; what `fit` returns must never leave the process.
 
+    The solver is `exact`, `psgd` or `gradient_descent`; each knows its own sensitivity. (A permutation that a solver
+    draws is not a function of the records: for psgd the sensitivity is about two fits with the same one, `descent`.)
+
     Where it differs from Algorithm 3: the mean is over the n slots the fit reads, not over b_0 (line 2 as printed
     would let a record's loss grow without end); the regulariser is (α/2)‖w - c‖², so that α is the strong convexity;
     it covers every coordinate, the intercept too.
@@ -33,7 +50,7 @@ class OutputPerturbation:
     |---|---|
     | center | w_g; 0 or a public origin for a first fit |
     | regularization α | 2λ |
-    | lipschitz | L |
+    | setting().lipschitz | L |
     | n | b_0 where it divides |
     | sensitivity | Δ_ε · ε |
     """
@@ -44,6 +61,7 @@ class OutputPerturbation:
     norm_bound: float
     features: int
     classes: int
+    solver: Solver = field(default_factory=Exact)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -56,36 +74,26 @@ class OutputPerturbation:
         rows, columns = self.shape
         return rows * columns
 
-    @property
-    def lipschitz(self) -> float:
-        """L of the unregularised loss of one prepared record."""
-        return self.loss.lipschitz(self.norm_bound)
-
-    def accuracy(self, records: int, center: Floats | None = None) -> solvers.Accuracy:
-        """Return the public accuracy of a fit of n slots near `center` (near 0 if None). May raise Inaccurate."""
-        return solvers.accuracy(
-            self.loss,
+    def setting(self, center: Floats | None = None) -> Setting:
+        """Return the public side of a fit near `center` (near 0 if None)."""
+        return Setting(
+            loss=self.loss,
             norm_bound=self.norm_bound,
             regularization=self.regularization,
             shape=self.shape,
-            records=records,
-            center_norm=0.0 if center is None else solvers.norm(center),
+            center_norm=0.0 if center is None else norm(center),
         )
 
     def sensitivity(self, records: int, center: Floats | None = None) -> float:
-        """Return 2L/(αn) + 2τ/α, rounded up, for n slots near `center`; public. Normally (1 + SLACK)·2L/(αn).
+        """Return how far one record moves a fit of n slots near `center`, rounded up; public. May raise Inaccurate.
 
-        It depends on the centre only where double precision does (see `solvers`): a farther centre costs accuracy.
+        For most losses it depends on the centre only where double precision does (see `solvers`): a farther centre
+        costs accuracy. For `squared` it grows with the centre's norm.
         """
-        return regularized_minimizer(
-            lipschitz=self.lipschitz,
-            strong_convexity=self.regularization,
-            records=records,
-            tolerance=self.accuracy(records, center).tolerance,
-        )
+        return self.solver.sensitivity(self.setting(center), records)
 
     def fit(self, records: Records, n: int, center: Floats) -> Floats:
-        """Return the certified minimiser near `center`, float64 of `shape`. NOT private before noise is added.
+        """Return the solver's model near `center`, float64 of `shape`. NOT private before noise is added.
 
         records: those present among the n slots. A record with a value that is not finite or a label outside the
         schema counts as empty (it should have been refused before it got a slot).
@@ -95,16 +103,8 @@ class OutputPerturbation:
         if center.shape != self.shape:
             raise ValueError("the centre has another shape than the model")
         x, y = self._present(records)
-        return solvers.exact(
-            self.loss,
-            x=prepare(x, norm_bound=self.norm_bound, intercept=self.intercept),
-            y=y,
-            records=n,
-            regularization=self.regularization,
-            center=center,
-            norm_bound=self.norm_bound,
-            promise=self.accuracy(n, center),
-        )
+        rows = prepare(x, norm_bound=self.norm_bound, intercept=self.intercept)
+        return self.solver.solve(self.setting(center), rows, y, n, center)
 
     def probabilities(self, parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64]) -> Floats:
         """Return class probabilities, float64 (m, classes), for x of shape (m, features) through the record map."""

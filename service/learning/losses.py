@@ -51,14 +51,20 @@ class Loss(Protocol):
     def probabilities(self, scores: Floats) -> Floats:
         """Return the class probabilities, (m, classes)."""
 
-    def lipschitz(self, norm_bound: float) -> float:
-        """Return L, rounded up: gradients in W have Frobenius norm ≤ L."""
+    def lipschitz(self, norm_bound: float, weights: float = math.inf) -> float:
+        """Return L, rounded up: at every W of Frobenius norm ≤ weights, gradients in W have Frobenius norm ≤ L.
+
+        Infinite where there is no such L.
+        """
 
     def smoothness(self, norm_bound: float) -> float:
         """Return β, rounded up: gradients in W are β-Lipschitz."""
 
-    def at_zero(self, rows: int) -> float:
-        """Return an upper bound on the loss of any record at W = 0."""
+    def at_most(self, scores: float, rows: int) -> float:
+        """Return an upper bound on the loss of any record whose scores have a norm of at most `scores`."""
+
+    def slope_error(self, rows: int) -> float:
+        """Return a bound, in units of 2^-53, on the error of evaluating a derivative from given scores, as a norm."""
 
     @property
     def score_smoothness(self) -> float:
@@ -98,14 +104,17 @@ class Logistic:
         positive = _sigmoid(scores)
         return np.hstack((1.0 - positive, positive))
 
-    def lipschitz(self, norm_bound: float) -> float:
+    def lipschitz(self, norm_bound: float, weights: float = math.inf) -> float:  # noqa: ARG002
         return norm_bound
 
     def smoothness(self, norm_bound: float) -> float:
         return _up(norm_bound**2 / 4.0)
 
-    def at_zero(self, rows: int) -> float:  # noqa: ARG002
-        return _up(math.log(2.0))
+    def at_most(self, scores: float, rows: int) -> float:  # noqa: ARG002
+        return _up(math.log(2.0) + scores)
+
+    def slope_error(self, rows: int) -> float:
+        return 4 * rows + 64
 
 
 @dataclass(frozen=True)
@@ -139,14 +148,17 @@ class Softmax:
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
-    def lipschitz(self, norm_bound: float) -> float:
+    def lipschitz(self, norm_bound: float, weights: float = math.inf) -> float:  # noqa: ARG002
         return _up(_SQRT_2 * norm_bound)
 
     def smoothness(self, norm_bound: float) -> float:
         return _up(norm_bound**2 / 2.0)
 
-    def at_zero(self, rows: int) -> float:
-        return _up(math.log(rows))
+    def at_most(self, scores: float, rows: int) -> float:
+        return _up(math.log(rows) + _SQRT_2 * scores)
+
+    def slope_error(self, rows: int) -> float:
+        return 4 * rows + 64
 
 
 def _sigmoid(scores: Floats) -> Floats:

@@ -1,5 +1,7 @@
 """A certified minimiser: a w that is provably within a public distance of the exact minimiser, whatever the records.
 
+(The two solvers without a certificate, of which every single step is counted instead, are in `descent`.)
+
 Statement (mechanisms.md S1, S2). J(w) = (1/n)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖² over the records present; n, the
 number of slots, is public and at least the number of records present. `exact` returns a w with ‖∇J(w)‖ ≤ τ, hence
 ‖w - w*‖ ≤ τ/α, for a public τ from `accuracy`. Only w is returned: iterations, branches and losses stay inside.
@@ -11,12 +13,16 @@ u = 2^-53, rows of norm ≤ R, Frobenius norms, ‖w - c‖ ≤ ρ (checked) and
  - scores are dot products of length D: error ≤ D·u·W·R per record in any order of summation, which moves the
    gradient in the scores by at most h·D·u·W·R, h the largest second derivative in the scores;
  - evaluating that gradient from rounded scores (exp and tanh to 16 ulp; softmax weights the error |s - max|·u of an
-   exponent by exp(s - max), and a·exp(-a) ≤ 1/e): ≤ (4K + 64)·u;
+   exponent by exp(s - max), and a·exp(-a) ≤ 1/e): ≤ (4K + 64)·u·R; a loss says so itself (`slope_error`), and what
+   is relative to the gradient is within the next lines' margin;
  - one outer product per record, summed in chunks of ROWS rows: ≤ (ROWS + 2)·u·L for the mean over n;
  - chunks are added with compensation, so their number does not matter (below 2^26): ≤ 4u·L; division by n: u·L;
  - the regulariser's gradient α(w - c) and the last addition: ≤ 4u·(L + αρ).
 E is twice the sum of these (the factor covers products of errors) plus the rounding of a step of gradient descent.
 Underflow adds less than 2^-900 and is covered by the same factor.
+
+The error of one step of gradient descent counts as an error of the gradient too: a step of 1/β rounds by u·W, which
+is what an error of β·u·W in the gradient would do.
 
 Which ball. A w with J(w) ≤ J(c) satisfies (α/2)‖w - c‖² ≤ mean loss at c - mean loss at w, which is at most L·‖w - c‖
 and at most loss(c) ≤ loss(0) + L·‖c‖. So ρ = min(2L/α, sqrt(2(loss(0) + L‖c‖)/α)) holds all of them, and the minimiser.
@@ -37,9 +43,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+
+from service.privacy.sensitivity import regularized_minimizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,13 +58,63 @@ if TYPE_CHECKING:
 SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a public fraction of it
 ROWS = 512  # rows per chunk of a gradient: public, it enters the error bound
 
-_UNIT = 2.0**-53
-_MARGIN = 1.0 + 2.0**-20  # covers the rounding of norms
+UNIT = 2.0**-53
+MARGIN = 1.0 + 2.0**-20  # covers the rounding of norms
+_TOO_STEEP = 2.0**300  # of a loss that is steeper the farther out: nothing computed from it may overflow
 _NEWTON_STEPS = 60
 
 
 class Inaccurate(ArithmeticError):
     """Double precision cannot certify a fit of this size. Depends on public quantities only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is public about a fit, but for the number of records; `center_norm` ≥ ‖c‖, `shape` is (rows, D)."""
+
+    loss: Loss
+    norm_bound: float
+    regularization: float
+    shape: tuple[int, int]
+    center_norm: float
+
+    @cached_property
+    def reach(self) -> float:
+        """√(2·loss(c)/α), rounded up: every w with J(w) ≤ J(c) is within this of c, the minimiser too."""
+        worst = self.loss.at_most(self.norm_bound * self.center_norm, self.shape[0])
+        return MARGIN * math.sqrt(2.0 * worst / self.regularization)
+
+    @cached_property
+    def bounded(self) -> bool:
+        """Whether the loss is Lipschitz on a ball only: the one of radius `reach` around c."""
+        return math.isinf(self.loss.lipschitz(self.norm_bound))
+
+    @cached_property
+    def lipschitz(self) -> float:
+        """L of the unregularised loss of one record, on the ball of radius `reach` if it is `bounded`. May raise
+        Inaccurate.
+        """
+        lipschitz = self.loss.lipschitz(self.norm_bound, self.center_norm + self.reach)
+        if not lipschitz < _TOO_STEEP:
+            raise Inaccurate("the model that this fit starts from is too noisy to go on from")
+        return lipschitz
+
+    def error(self, radius: float) -> float:
+        """Return E: a computed gradient is within this of the exact one, everywhere in a ball of that radius."""
+        rows, features = self.shape
+        weights = MARGIN * (self.center_norm + radius)
+        smoothness = self.loss.smoothness(self.norm_bound) + self.regularization
+        return (
+            2.0
+            * UNIT
+            * (
+                self.norm_bound * self.loss.score_smoothness * (features + 2) * weights * self.norm_bound
+                + self.norm_bound * self.loss.slope_error(rows)
+                + (ROWS + 8) * self.lipschitz
+                + 8.0 * (self.lipschitz + self.regularization * radius)
+                + 8.0 * smoothness * weights
+            )
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +127,8 @@ class Accuracy:
     """E: the computed gradient is within this of the exact one, everywhere in the ball."""
     radius: float
     """ρ: the ball around the centre inside which E holds; the minimiser lies in it."""
+    lipschitz: float
+    """L, there."""
 
 
 def accuracy(
@@ -78,34 +139,70 @@ def accuracy(
     norm_bound R, regularization α, shape (rows of weights, D), records n ≥ 1 (slots), center_norm ≥ ‖c‖.
     Raises Inaccurate if even τ = L/2 could not be certified (a fit would then learn nothing).
     """
-    rows, features = shape
-    lipschitz = loss.lipschitz(norm_bound)
-    smoothness = loss.smoothness(norm_bound) + regularization
-    start = loss.at_zero(rows) + lipschitz * center_norm
-    radius = _MARGIN * min(2.0 * lipschitz / regularization, math.sqrt(2.0 * start / regularization))
-    weights = _MARGIN * (center_norm + radius)
-    error = (
-        2.0
-        * _UNIT
-        * (
-            norm_bound * (loss.score_smoothness * (features + 2) * weights * norm_bound + 4 * rows + 64)
-            + (ROWS + 8) * lipschitz
-            + 8.0 * (lipschitz + regularization * radius)
-            + 8.0 * smoothness * weights
-        )
+    return _accuracy(
+        Setting(loss=loss, norm_bound=norm_bound, regularization=regularization, shape=shape, center_norm=center_norm),
+        records,
     )
+
+
+def _accuracy(setting: Setting, records: int) -> Accuracy:
+    lipschitz = setting.lipschitz
+    radius = min(2.0 * MARGIN * lipschitz / setting.regularization, setting.reach)
+    error = setting.error(radius)
     tolerance = max(SLACK * lipschitz / records, 5.0 * error)
+    require_accuracy(tolerance, lipschitz)
+    return Accuracy(tolerance=tolerance, error=error, radius=radius, lipschitz=lipschitz)
+
+
+def require_accuracy(tolerance: float, lipschitz: float) -> None:
+    """Raise Inaccurate unless gradients are known to within half of what a single record can do."""
     if not tolerance <= lipschitz / 2.0:
         raise Inaccurate(
             "double precision cannot certify this fit: raise the regularization, or the privacy budget so that the "
             "model it starts from is less noisy"
         )
-    return Accuracy(tolerance=tolerance, error=error, radius=radius)
 
 
 def norm(values: Floats) -> float:
     """Return an upper bound on the Frobenius norm, at most 2^-19 above it relatively."""
-    return float(np.linalg.norm(values)) * _MARGIN
+    return float(np.linalg.norm(values)) * MARGIN
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The certified minimiser as a learner's solver."""
+
+    name: ClassVar[str] = "exact"
+
+    def describe(self) -> dict[str, Any]:
+        """Return what it is and its sensitivity as a formula, for a plan."""
+        return {
+            "solver": self.name,
+            "solver_slack": SLACK,
+            "sensitivity": "(1 + solver_slack)·2·lipschitz/(strong_convexity·records)",
+        }
+
+    def sensitivity(self, setting: Setting, records: int) -> float:
+        """Return 2L/(αn) + 2τ/α, rounded up: normally (1 + SLACK)·2L/(αn). May raise Inaccurate."""
+        return regularized_minimizer(
+            lipschitz=setting.lipschitz,
+            strong_convexity=setting.regularization,
+            records=records,
+            tolerance=_accuracy(setting, records).tolerance,
+        )
+
+    def solve(self, setting: Setting, x: Floats, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+        """Return `exact` for rows of `setting`."""
+        return exact(
+            setting.loss,
+            x=x,
+            y=y,
+            records=records,
+            regularization=setting.regularization,
+            center=center,
+            norm_bound=setting.norm_bound,
+            promise=_accuracy(setting, records),
+        )
 
 
 def exact(
@@ -131,8 +228,42 @@ def exact(
     problem = _Problem(loss, x, y, records, regularization, center)
     found = _newton(problem, promise)
     if found is None:
-        found = _descend(problem, promise, loss.smoothness(norm_bound) + regularization, loss.lipschitz(norm_bound))
+        found = _descend(problem, promise, loss.smoothness(norm_bound) + regularization)
     return found
+
+
+def evaluate(
+    loss: Loss,
+    x: Floats,
+    y: NDArray[np.generic],
+    records: int,
+    regularization: float,
+    center: Floats,
+    weights: Floats,
+    curvature: NDArray[np.float32] | None = None,
+) -> tuple[float, Floats]:
+    """Return J and ∇J at `weights`, and put what `Loss.curve` needs into `curvature` if given.
+
+    The error bound of the module docstring is about these very lines.
+    """
+    total = np.zeros_like(weights)
+    correction = np.zeros_like(weights)
+    values = []
+    for start in range(0, len(y), ROWS):
+        rows, labels = x[start : start + ROWS], y[start : start + ROWS]
+        value, slopes, curved = loss.derivatives(rows @ weights.T, labels)
+        if curvature is not None:
+            curvature[start : start + ROWS] = curved
+        values.append(value)
+        part = slopes.T @ rows
+        added = total + part  # two-sum: `correction` gathers what the additions lose
+        virtual = added - total
+        correction += (total - (added - virtual)) + (part - virtual)
+        total = added
+    offset = weights - center
+    gradient = (total + correction) / records + regularization * offset
+    mean = math.fsum(values) / records
+    return mean + 0.5 * regularization * float(np.vdot(offset, offset)), gradient
 
 
 class _Problem:
@@ -147,25 +278,10 @@ class _Problem:
         self.curvature = np.empty((len(y), center.shape[0]), dtype=np.float32)
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        """Return J and ∇J. The error bound of the module docstring is about these very lines."""
-        total = np.zeros_like(weights)
-        correction = np.zeros_like(weights)
-        values = []
-        for start in range(0, len(self.y), ROWS):
-            x, y = self.x[start : start + ROWS], self.y[start : start + ROWS]
-            scores = x @ weights.T
-            value, slopes, self.curvature[start : start + ROWS] = self.loss.derivatives(scores, y)
-            values.append(value)
-            part = slopes.T @ x
-            added = total + part  # two-sum: `correction` gathers what the additions lose
-            virtual = added - total
-            correction += (total - (added - virtual)) + (part - virtual)
-            total = added
-        offset = weights - self.center
-        gradient = (total + correction) / self.records + self.regularization * offset
-        mean = math.fsum(values) / self.records
-        value = mean + 0.5 * self.regularization * float(np.vdot(offset, offset))
-        return value, gradient
+        """Return J and ∇J, and remember the curvature there."""
+        return evaluate(
+            self.loss, self.x, self.y, self.records, self.regularization, self.center, weights, self.curvature
+        )
 
     def curve(self, direction: Floats) -> Floats:
         """Return about ∇²J · direction at the point last evaluated, in single precision."""
@@ -226,11 +342,11 @@ def _conjugate_gradients(problem: _Problem, gradient: Floats, target: float) -> 
     return solution if solution.any() else -gradient
 
 
-def _descend(problem: _Problem, promise: Accuracy, smoothness: float, lipschitz: float) -> Floats:
+def _descend(problem: _Problem, promise: Accuracy, smoothness: float) -> Floats:
     """Gradient descent from the centre, for the public number of steps within which it is proved to arrive."""
     alpha = problem.regularization
     within = promise.tolerance / 5.0
-    needed = math.log(max(2.0, smoothness * lipschitz**2 / (4.0 * alpha * within**2)))
+    needed = math.log(max(2.0, smoothness * promise.lipschitz**2 / (4.0 * alpha * within**2)))
     weights = problem.center.copy()
     for _ in range(2 + math.ceil(needed * 4.0 * smoothness / (3.0 * alpha))):
         _, gradient = problem.evaluate(weights)

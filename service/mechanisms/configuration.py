@@ -71,6 +71,7 @@ _Exact = Annotated[
 Epsilon = Annotated[_Exact, Field(ge=Decimal("1e-9"), le=Decimal(1000))]
 Delta = Annotated[_Exact, Field(ge=Decimal(0), lt=Decimal(1)), AfterValidator(_at_least)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
+_Steps = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 _Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e6)]
 _Weight = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e9, le=1e9)]
 
@@ -206,8 +207,20 @@ class OutputPerturbationLearner(_Shape):
     ] = None
     regularization: _Positive = 0.1
     intercept: Annotated[bool, Field(strict=True)] = True
-    solver: Annotated[Literal["exact"], _only("exact", planned=("psgd", "gradient_descent"))] = "exact"
+    solver: Literal["exact", "psgd", "gradient_descent"] = "exact"
+    passes: Annotated[_Steps | None, Field(description="psgd: how often every record is read; default 10")] = None
+    batch: Annotated[Count | None, Field(description="psgd: most records a step reads; default 32")] = None
+    steps: Annotated[_Steps | None, Field(description="gradient_descent: how many steps; default 100")] = None
     origin: tuple[tuple[_Weight, ...], ...] | None = None
+
+    @model_validator(mode="after")
+    def _settings_of_the_solver(self) -> Self:
+        for name, solver in (("passes", "psgd"), ("batch", "psgd"), ("steps", "gradient_descent")):
+            if getattr(self, name) is not None and self.solver != solver:
+                raise PydanticCustomError(
+                    "other_solver", "{name} is a setting of solver {solver}", {"name": name, "solver": solver}
+                )
+        return self
 
 
 Learner = Annotated[

@@ -6,7 +6,7 @@ adaptively, one record loses at most `capacity`: an ε (kind PURE, spherical Lap
 noise), hence (ε, δ).
 
 Why. A fit reads a range fixed by the schedule alone; its centre is an earlier release, never an exact minimiser, so
-given the past its output depends on that range only. The exact minimiser moves by at most the sensitivity; the noise
+given the past its output depends on that range only. What is fitted moves by at most the sensitivity; the noise
 scale is rounded up until sensitivity/scale (or sensitivity²/(2·scale²)) ≤ charge; the charge is share·capacity
 rounded down; and the shares of the fits that read one record add up to at most 1 in exact arithmetic. The ledger
 theorem (mechanisms.md L1) does the rest.
@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.learners import OutputPerturbation
 from service.learning.losses import LOSSES
-from service.learning.solvers import SLACK, Inaccurate
+from service.learning.solvers import Exact, Inaccurate
 from service.mechanisms.configuration import (
     MAX_DIMENSION,
     Classification,
@@ -43,9 +44,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from service.learning.learners import Solver
     from service.learning.losses import Floats
     from service.learning.records import Records
-    from service.mechanisms.configuration import Privacy
+    from service.mechanisms.configuration import OutputPerturbationLearner, Privacy
     from service.privacy.noise import Noise
     from service.schedules.schedule import Pattern, Role, Schedule
 
@@ -162,11 +164,10 @@ class Scheduled:
                 "loss": learner.loss.name,
                 "shape": [rows, columns],
                 "dimension": learner.dimension,
-                "lipschitz": learner.lipschitz,
+                "lipschitz": learner.setting(self.origin).lipschitz,
                 "strong_convexity": learner.regularization,
                 "norm_bound": learner.norm_bound,
-                "solver_slack": SLACK,
-                "sensitivity": "(1 + solver_slack)·2·lipschitz/(strong_convexity·records)",
+                **learner.solver.describe(),
             },
             "fits": [self._pattern(pattern) for pattern in self.schedule.patterns()],
             "lifetime": {
@@ -251,6 +252,7 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Schedu
         norm_bound=stream.norm_bound,
         features=stream.features,
         classes=task.classes,
+        solver=_solver(settings),
     )
     if rows * (stream.features + 1) > MAX_DIMENSION:
         raise Refused("learner.loss", f"the model would have more than {MAX_DIMENSION} weights")
@@ -276,6 +278,14 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Schedu
     except Inaccurate as problem:
         raise Refused("learner.regularization", str(problem)) from None
     return scheduled
+
+
+def _solver(settings: OutputPerturbationLearner) -> Solver:
+    if settings.solver == "psgd":
+        return PermutationSGD(passes=settings.passes or 10, batch=settings.batch or 32)
+    if settings.solver == "gradient_descent":
+        return GradientDescent(steps=settings.steps or 100)
+    return Exact()
 
 
 def predict(

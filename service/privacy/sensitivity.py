@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from service.privacy.loss import round_up
@@ -20,7 +21,50 @@ def regularized_minimizer(*, lipschitz: float, strong_convexity: float, records:
 
     lipschitz L > 0 (the UNregularised loss, Frobenius norm), strong_convexity α > 0, records n ≥ 1, tolerance τ ≥ 0.
     """
+    alpha = _checked(lipschitz, strong_convexity, records, tolerance)
+    return round_up(2 * Fraction(lipschitz) / (alpha * records) + 2 * Fraction(tolerance) / alpha)
+
+
+def permutation_sgd(*, lipschitz: float, strong_convexity: float, slots: int, tolerance: float) -> float:
+    """Return the L2 sensitivity of permutation SGD's last iterate, 2L/(αN) + 2τ/α, rounded up.
+
+    Statement (mechanisms.md S4, proved in `learning.descent`): steps over b of N public slots each, every slot once a
+    pass, always divided by b; step sizes min(1/β_tot, 1/(αt)) with t over all passes, each of them off by at most 2^-51
+    relatively; τ/α the public distance of a computed iterate from the exact one. Any number of passes.
+
+    lipschitz L > 0 (the UNregularised loss, where the iterates are), strong_convexity α > 0, slots N ≥ 1 (the public
+    number, padded to whole batches), tolerance τ ≥ 0.
+    """
+    alpha = _checked(lipschitz, strong_convexity, slots, tolerance)
+    return round_up(_ROUNDED * 2 * Fraction(lipschitz) / (alpha * slots) + 2 * Fraction(tolerance) / alpha)
+
+
+def gradient_descent(
+    *, lipschitz: float, strong_convexity: float, records: int, step: float, steps: int, tolerance: float
+) -> float:
+    """Return the L2 sensitivity of T steps of gradient descent, (2L/(αn))·(1 - (1 - ηα)^T) + 2τ/α, rounded up.
+
+    Statement (mechanisms.md S3): full gradients of n public slots, a public or released start, step size
+    η ≤ 2/(β_tot + α), T fixed, τ/α the public distance of the computed iterate from the exact one. Fewer steps move a
+    model less.
+
+    lipschitz, strong_convexity, records, tolerance: as for `regularized_minimizer`; 0 < step·α <= 1, steps ≥ 1.
+    """
+    alpha = _checked(lipschitz, strong_convexity, records, tolerance)
+    contraction = step * strong_convexity
+    if not (0.0 < contraction <= 1.0 and steps >= 1):
+        raise ValueError("a sensitivity needs 0 < step·α <= 1 and at least one step")
+    moved = Fraction(1)
+    if contraction < 0.999:  # else nearly everything is moved in one step, and log1p loses its digits
+        moved = min(moved, _ROUNDED * Fraction(-math.expm1(steps * math.log1p(-contraction))))
+    return round_up(moved * 2 * Fraction(lipschitz) / (alpha * records) + 2 * Fraction(tolerance) / alpha)
+
+
+_ROUNDED = 1 + Fraction(1, 2**40)  # covers what rounding does to step sizes, expm1 and log1p
+
+
+def _checked(lipschitz: float, strong_convexity: float, records: int, tolerance: float) -> Fraction:
+    """Return α, once everything has the sign it must have."""
     if not (lipschitz > 0 and strong_convexity > 0 and records >= 1 and tolerance >= 0):
         raise ValueError("a sensitivity needs L > 0, strong convexity > 0, at least one record and a tolerance >= 0")
-    alpha = Fraction(strong_convexity)
-    return round_up(2 * Fraction(lipschitz) / (alpha * records) + 2 * Fraction(tolerance) / alpha)
+    return Fraction(strong_convexity)

@@ -93,7 +93,7 @@ def test_huge_scores_do_no_harm(name, classes):
 def test_the_loss_at_zero_is_bounded(name, classes):
     loss = LOSSES[name]
     rows = loss.rows(classes)
-    assert loss.derivatives(np.zeros((1, rows)), np.zeros(1, dtype=int))[0] <= loss.at_zero(rows)
+    assert loss.derivatives(np.zeros((1, rows)), np.zeros(1, dtype=int))[0] <= loss.at_most(0.0, rows)
 
 
 def test_labels_outside_the_classes_are_not_known():

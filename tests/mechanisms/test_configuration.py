@@ -6,6 +6,8 @@ from decimal import Decimal
 import pytest
 from pydantic import ValidationError
 
+from service.learning.descent import GradientDescent, PermutationSGD
+from service.learning.solvers import Exact
 from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
 from service.mechanisms.scheduled import build
 
@@ -74,6 +76,7 @@ NAN, INF = float("nan"), float("inf")
         *(("learner.intercept", bad) for bad in (1, "true", None)),
         *(("learner.origin", bad) for bad in ([[NAN]], [[True]], [["1"]], 3, [[1e10]])),
         ("learner.loss", "hinge"),
+        ("learner.solver", "sgd"),
         ("learner.extra", 1),
         ("mechanism.extra", 1),
         ("extra", 1),
@@ -118,7 +121,6 @@ def test_a_mechanism_still_to_come_says_what_there_is(kind):
     ("path", "value", "available"),
     [
         ("learner", {"kind": "noisy_gradient_descent"}, "output_perturbation"),
-        ("learner.solver", "psgd", "exact"),
         ("learner.loss", "huber_hinge", "logistic, softmax, null"),
         ("mechanism.shares", "improving", "equal"),
     ],
@@ -126,6 +128,35 @@ def test_a_mechanism_still_to_come_says_what_there_is(kind):
 def test_a_setting_still_to_come_says_what_there_is(path, value, available):
     with pytest.raises(ValidationError, match=f"not available in this version; available: {available}"):
         publication(path, value)
+
+
+@pytest.mark.parametrize(
+    ("solver", "settings"),
+    [
+        ("exact", {"passes": 3}),
+        ("gradient_descent", {"batch": 3}),
+        ("psgd", {"steps": 3}),
+        *(("psgd", {name: bad}) for name in ("passes", "batch") for bad in (0, -1, True, 1.5, "3", 2**41)),
+        *(("gradient_descent", {"steps": bad}) for bad in (0, True, 1.5, "3", 100_001)),
+    ],
+)
+def test_a_solver_takes_its_own_settings_only(solver, settings):
+    with pytest.raises(ValidationError, match=next(iter(settings))):
+        publication("learner", LEARNER | {"solver": solver} | settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "built"),
+    [
+        ({}, Exact()),
+        ({"solver": "psgd"}, PermutationSGD(passes=10, batch=32)),
+        ({"solver": "psgd", "passes": 3, "batch": 1}, PermutationSGD(passes=3, batch=1)),
+        ({"solver": "gradient_descent"}, GradientDescent(steps=100)),
+        ({"solver": "gradient_descent", "steps": 7}, GradientDescent(steps=7)),
+    ],
+)
+def test_the_solver_is_the_one_asked_for(settings, built):
+    assert build(stream(), publication("learner", LEARNER | settings)).learner.solver == built
 
 
 def test_an_unknown_mechanism_is_told_the_known_ones():
