@@ -16,11 +16,12 @@ from service.log.connection import (
     Position,
     entries_key,
     idempotency_key,
+    require_synced_writes,
     state_key,
-    syncs_every_write,
 )
 
 IDEMPOTENCY_SECONDS = 24 * 3600
+DURABLE_SECONDS = 10.0  # between two looks at how the server keeps what it is given
 
 # Remembering the answer and appending the batch are one step, so that a crash leaves both or neither.
 _APPEND = """
@@ -103,16 +104,15 @@ class Appender:
         self._append = self._redis.register_script(_APPEND)
         self._backlog = self._redis.register_script(_BACKLOG)
         self._max_batches, self._max_bytes = max_batches, max_bytes
-        self._synced_until_checked = 0.0
-        self._synced = False
+        self._durable_until = 0.0
 
     async def create(self, log: str) -> None:
         """Makes an empty log. Harmless when it is never used."""
         try:
+            await self._check_durability()
             async with self._redis.pipeline(transaction=True) as pipe:
                 pipe.hset(state_key(log), mapping={"log": log, "sequence": 0, "total": 0, "trimmed": 0})
                 await pipe.execute()
-            await self._wait_for_disk()
         except RedisError as error:
             raise LogUnavailable(_say(error)) from error
 
@@ -143,8 +143,6 @@ class Appender:
                     raise IdempotencyConflict
                 case b"full":
                     raise BacklogFull
-            # A known answer is synced again too: the first attempt may have failed at just this step.
-            await self._wait_for_disk()
         except RedisError as error:
             raise LogUnavailable(_say(error)) from error
         return Appended(entry=answer[1].decode(), records=int(answer[2]), new=answer[0] == b"appended")
@@ -174,33 +172,21 @@ class Appender:
     async def close(self) -> None:
         await self._redis.aclose()
 
-    async def _wait_for_disk(self) -> None:
-        if not await self._check_durability() and not await self._ask_whether_on_disk(int(SECONDS_TO_ANSWER * 500)):
-            raise LogUnavailable("the log did not confirm in time that the records are on disk")
+    async def _check_durability(self) -> None:
+        """That an answered write is on disk. Asked again now and then: an operator can change it while it runs.
 
-    async def _ask_whether_on_disk(self, milliseconds: int) -> bool:
+        WAITAOF is no way round `appendfsync always`: under `everysec` the Valkey that was tried confirms too early.
+        """
+        if time.monotonic() < self._durable_until:
+            return
         try:
-            local, _replicas = await self._redis.execute_command(  # type: ignore[no-untyped-call]
-                "WAITAOF", 1, 0, milliseconds
-            )
+            configuration = await self._redis.config_get("append*")
         except ResponseError as error:
             raise LogUnavailable(
-                "the Redis server can't tell when records are on disk: "
-                "set `appendonly yes` and `appendfsync always` there, or use Redis 7.2+ or Valkey"
+                "the Redis server must allow `CONFIG GET append*`, to know when data is safe"
             ) from error
-        return bool(local >= 1)
-
-    async def _check_durability(self) -> bool:
-        """Asked again now and then: an operator can change it while the server runs."""
-        if time.monotonic() >= self._synced_until_checked:
-            try:
-                self._synced = syncs_every_write(await self._redis.config_get("append*"))
-            except ResponseError:  # CONFIG is closed to us on many hosted servers; WAITAOF then decides
-                self._synced = False
-            if not self._synced:
-                await self._ask_whether_on_disk(1)  # a server that can't tell (Redis before 7.2) is refused here
-            self._synced_until_checked = time.monotonic() + 10.0
-        return self._synced
+        require_synced_writes(configuration)
+        self._durable_until = time.monotonic() + DURABLE_SECONDS
 
 
 def _backlog(answer: list[Any]) -> Backlog:

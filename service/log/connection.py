@@ -34,18 +34,17 @@ def decode(fields: dict[bytes, bytes]) -> dict[str, bytes]:
     return {name.decode(): value for name, value in fields.items()}
 
 
-def syncs_every_write(configuration: dict[Any, Any]) -> bool:
-    """Whether the server answers a write only after it is on disk; if not, each append must ask with WAITAOF.
+def require_synced_writes(configuration: dict[Any, Any]) -> None:
+    """That the server answers a write only after it is on disk.
 
     Raises:
-        LogUnavailable: the server keeps no append-only file, so no promise could be kept.
+        LogUnavailable: it does not, so a 202 would promise too much.
     """
     settings = {_text(name): _text(value) for name, value in configuration.items()}
-    if settings.get("appendonly") == "no":
+    if (settings.get("appendonly"), settings.get("appendfsync")) != ("yes", "always"):
         raise LogUnavailable(
-            "the Redis server keeps no append-only file, so records would be lost: set `appendonly yes` there"
+            "the Redis server could lose what it has answered: set `appendonly yes` and `appendfsync always` there"
         )
-    return settings.get("appendfsync") == "always"
 
 
 def _text(value: Any) -> str:

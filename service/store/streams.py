@@ -170,6 +170,11 @@ def segments_of(connection: Connection, stream: int, start: int, stop: int) -> l
     return [Segment(**row._asdict()) for row in connection.execute(query)]
 
 
+def segment_files(connection: Connection, stream: int) -> set[str]:
+    """The names of all its segments' files."""
+    return set(connection.execute(select(segments.c.file).where(segments.c.stream_id == stream)).scalars())
+
+
 def newest_segments(connection: Connection, stream: int, limit: int) -> list[Segment]:
     """The last few segments, in order."""
     query = (

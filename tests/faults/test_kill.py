@@ -191,6 +191,28 @@ def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up):
 
 
 @pytest.mark.slow
+def test_each_part_alone_comes_back_and_numbering_with_it(up: Up):
+    with up.client() as client:
+        asked = {"name": "s", "features": 1, "task": {"kind": "classification", "classes": 2}}
+        ok(client.post("/v1/streams", json=asked | {"budget": {"epsilon": 1, "delta": 0}}), 201)
+
+    def posted() -> bool:
+        with up.client() as client:
+            return client.post("/v1/streams/s/records", json={"x": [[1]], "y": [0]}).status_code == 202
+
+    def records() -> int:
+        with up.client() as client:
+            answer = client.get("/v1/streams/s")
+            return answer.json()["records"] if answer.status_code == 200 else -1
+
+    for place in range(4):
+        os.kill(min(up.children()), signal.SIGKILL)  # the oldest child: each one has its turn
+        wait_until(up.ready, seconds=30)
+        wait_until(posted)
+        wait_until(lambda wanted=place + 1: records() >= wanted)
+
+
+@pytest.mark.slow
 def test_everything_goes_on_after_an_orderly_stop(up: Up):
     with up.client() as client:
         asked = {"name": "s", "features": 1, "task": {"kind": "classification", "classes": 2}}
