@@ -14,9 +14,10 @@ from tests.monitoring.expositions import Samples, look, needs_prometheus, promto
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=["together", "at a port of their own"])
-def up(request, tmp_path):
-    running = Up(tmp_path / "data")
+@pytest.fixture(scope="module", params=["together", "at a port of their own"])
+def up(request, tmp_path_factory):
+    """With one model published."""
+    running = Up(tmp_path_factory.mktemp("up") / "data")
     running.metrics = running.url
     settings = {}
     if request.param != "together":
@@ -24,6 +25,8 @@ def up(request, tmp_path):
             settings["metrics_port"] = str(free.getsockname()[1])
         running.metrics = f"http://127.0.0.1:{settings['metrics_port']}"
     running.start(**settings)
+    publish(running)
+    wait_until(lambda: fits(look(running.metrics)) == 1)
     yield running
     running.process.send_signal(signal.SIGTERM)
     assert running.process.wait(10) == 0
@@ -45,8 +48,6 @@ def fits(samples: Samples) -> float | None:
 
 
 def test_both_parts_are_told_at_one_address_and_nowhere_else(up: Up):
-    publish(up)
-    wait_until(lambda: fits(look(up.metrics)) == 1)
     samples = look(up.metrics)
     assert samples.of("perennial_accepted_records_total", stream="s") == 5
     assert samples.of("perennial_release_version", publication="p") == 1
@@ -59,8 +60,6 @@ def test_both_parts_are_told_at_one_address_and_nowhere_else(up: Up):
 
 @needs_prometheus
 def test_prometheus_has_nothing_to_complain_of(up: Up):
-    publish(up)
-    wait_until(lambda: fits(look(up.metrics)) == 1)
     assert promtool("check", "metrics", given=look(up.metrics).text) == ""
 
 
