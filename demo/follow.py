@@ -47,7 +47,7 @@ class Spending:
     @property
     def worst(self) -> float:
         """What the record that paid most has paid."""
-        return float(self._epsilon.max())
+        return float(np.max(self._epsilon))
 
 
 async def follow(

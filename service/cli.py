@@ -137,7 +137,7 @@ def plan(
         stream, publication = dict(asked["stream"]), dict(asked["publication"])
     except OSError as error:
         _fail(f"can't read {file}: {error.strerror}")
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         _fail('the file must hold JSON: {"stream": {…}, "publication": {…}}, as in POST /v1/streams and /v1/plan')
     budget = stream.get("budget")
     schema = {name: value for name, value in stream.items() if name not in ("name", "retention", "budget")}

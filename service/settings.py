@@ -18,7 +18,7 @@ class Settings(BaseSettings):
     )
 
     redis_url: str | None = Field(
-        None, description="Redis 7.2+ or Valkey that holds the log; `up` starts its own if unset"
+        None, description="Redis 7+ or Valkey that holds the log; `up` starts its own if unset"
     )
     database_url: str | None = Field(
         None, description="PostgreSQL 15+ that holds the record; `up` starts its own if unset"
@@ -27,9 +27,18 @@ class Settings(BaseSettings):
     segment_store: Path = Field(Path("perennial-data/segments"), description="Folder of the numbered records")
     host: str = Field("127.0.0.1", description="Address the API listens on")
     port: int = Field(8000, ge=0, le=65535, description="Port the API listens on")
+    metrics_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="Port for `/metrics` alone; it is then nowhere else. A worker tells its own there",
+    )
+    worker_metrics: Path | None = Field(
+        None, description="Unix socket by which a worker tells its metrics to the API; `up` sets it"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
 
-    max_body_bytes: int = Field(16 * 2**20, gt=0, description="Largest request body")
+    max_body_bytes: int = Field(16 * 2**20, gt=0, description="Largest request body, unpacked")
     max_batch_records: int = Field(100_000, gt=0, description="Most records in one request")
     max_backlog_bytes: int = Field(256 * 2**20, gt=0, description="Most bytes of a stream not yet numbered; then 429")
     max_backlog_batches: int = Field(100_000, gt=0, description="Most batches of a stream not yet numbered; then 429")

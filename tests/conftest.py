@@ -7,6 +7,7 @@ no worker running.
 
 import itertools
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -22,6 +23,7 @@ import uvicorn
 from sqlalchemy.engine import make_url
 
 from service.api.app import create_app
+from service.api.server import Server
 from service.embedded import Servers, embedded_servers
 from service.settings import Settings
 from service.store.migrate import migrate
@@ -177,8 +179,9 @@ class serving:  # noqa: N801
 
     def __init__(self, settings: Settings) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(create_app(settings), log_config=None, access_log=False, timeout_graceful_shutdown=3)
-        self._server = uvicorn.Server(config)
+        self.app = create_app(settings)
+        config = uvicorn.Config(self.app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
+        self._server = Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
 
     def __enter__(self) -> str:
@@ -186,7 +189,12 @@ class serving:  # noqa: N801
         wait_until(lambda: self._server.started)
         return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
 
+    def stop(self) -> None:
+        """As SIGTERM would."""
+        loop = self._server.servers[0].get_loop()
+        loop.call_soon_threadsafe(self._server.handle_exit, signal.SIGTERM, None)
+
     def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
+        self.stop()
         self._thread.join()
         self._socket.close()

@@ -6,15 +6,18 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import health, keys, problems, publications, records, releases, streams
+from service.api import events, health, keys, metrics, problems, publications, records, releases, streams
 from service.api.notifier import Notifier
 from service.api.services import Services
 from service.log import Appender
 from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
+
+MOST_CONFIGURATION_BYTES = 2**20
 
 _DESCRIPTION = """Continually published private models of a stream, with a ledger of what every record has spent.
 
@@ -63,11 +66,41 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     problems.install(app)
-    for part in (keys, streams, records, publications, releases, health):
+    for part in (keys, streams, records, publications, releases, events, health, metrics):
         app.include_router(part.router)
+    app.add_middleware(ConfigurationLimit)
+    app.add_middleware(metrics.Timing)
+    if settings.metrics_port is not None:
+        app.add_middleware(metrics.OwnPort, port=settings.metrics_port)
     app.add_middleware(SecurityHeaders)
     _complete_openapi(app)
     return app
+
+
+class ConfigurationLimit:
+    """A body is read before the key is looked at, so it must be small: whoever asks, at most what configuration needs.
+
+    Routes that take records check the key first and then have a limit of their own (bodies.py).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].endswith(("/records", "/predict")):
+            await self._app(scope, receive, send)
+            return
+        size = 0
+
+        async def limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > MOST_CONFIGURATION_BYTES:
+                raise HTTPException(413)
+            return message
+
+        await self._app(scope, limited, send)
 
 
 class SecurityHeaders:

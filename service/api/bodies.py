@@ -1,30 +1,89 @@
-"""Request bodies that carry records: read within limits, refused without repeating them."""
+"""Request bodies that carry records: read and unpacked within limits, refused without repeating them."""
+
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from fastapi import Request
 
 from service.api.batches import InvalidRecords
-from service.api.problems import Problem, wrong_format
+from service.api.problems import Problem, media_type, unread_coding, unread_format
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_LARGEST_WINDOW = 23  # 2^23 bytes: what RFC 9659 lets a sender ask for
+
+
+class _Decompressor(Protocol):
+    eof: bool
+    unused_data: bytes
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+_CODINGS: dict[str, Callable[[], Any]] = {
+    "gzip": lambda: zlib.decompressobj(wbits=31),
+    "zstd": lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _LARGEST_WINDOW}),
+}
+_CODINGS["x-gzip"] = _CODINGS["gzip"]
+UNPACKED = ("gzip", "zstd")
 
 
 def require_json(request: Request) -> None:
     """Refuses other formats."""
-    if (problem := wrong_format(request)) is not None:
-        raise problem
+    if media_type(request) != "application/json":
+        raise unread_format("application/json")
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body, or a refusal as soon as it is too long."""
-    problem = Problem("too-large", f"A request body holds at most {limit} bytes; send smaller batches.")
+    """The whole body, unpacked, or a refusal as soon as it is too long: a bomb never becomes more than the limit."""
+    too_large = Problem("too-large", f"A request body holds at most {limit} bytes, unpacked too; send smaller batches.")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
-        raise problem
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise problem
-        chunks.append(chunk)
-    return b"".join(chunks)
+        raise too_large
+    decompressor = _decompressor(request)
+    pieces, packed, size = [], 0, 0
+    async for received in request.stream():
+        packed += len(received)
+        piece = received if decompressor is None else _unpack(decompressor, received, limit - size)
+        size += len(piece)
+        if max(size, packed) > limit:
+            raise too_large
+        pieces.append(piece)
+    if decompressor is not None and not decompressor.eof:
+        raise _not_packed()
+    return b"".join(pieces)
+
+
+def _decompressor(request: Request) -> _Decompressor | None:
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding == "identity":
+        return None
+    if coding not in _CODINGS:
+        raise unread_coding(*UNPACKED)
+    made: _Decompressor = _CODINGS[coding]()
+    return made
+
+
+def _unpack(decompressor: _Decompressor, piece: bytes, room: int) -> bytes:
+    """What the piece holds, cut one byte past the room that is left."""
+    if decompressor.eof and not piece:
+        return b""
+    try:
+        unpacked = decompressor.decompress(piece, room + 1)
+    except (zlib.error, zstd.ZstdError, EOFError):
+        raise _not_packed() from None
+    if decompressor.unused_data:  # a second packed stream could hide any number of further ones
+        raise _not_packed()
+    return unpacked
+
+
+def _not_packed() -> Problem:
+    return refusal(InvalidRecords((None, "the body is not what Content-Encoding says: one whole packed stream")))
 
 
 def refusal(refused: InvalidRecords) -> Problem:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.problems import Problem, documented
-from service.api.schemas import Items, Name, Timestamp
+from service.api.schemas import Before, Items, Name, Timestamp
 from service.api.services import Admin, Shared
 from service.store import keys
 
@@ -36,7 +36,9 @@ class NewKey(KeyInfo):
     key: str = Field(description="The key itself. Shown this once; only its hash is stored.")
 
 
-@router.post("", status_code=201, responses=documented("invalid-request", "name-taken", "unsupported-media-type"))
+@router.post(
+    "", status_code=201, responses=documented("invalid-request", "name-taken", "too-large", "unsupported-media-type")
+)
 async def make_key(request: KeyRequest, admin: Admin, shared: Shared) -> NewKey:
     """Makes a key and shows it this once."""
     _unlimited(admin)
@@ -51,18 +53,22 @@ async def list_keys(
     admin: Admin,
     shared: Shared,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: Annotated[int | None, Query(description="id of the last key of the page before")] = None,
+    before: Before = None,
 ) -> Items[KeyInfo]:
     """Lists the keys, revoked ones too, newest first. Never the keys themselves."""
     _unlimited(admin)
     return Items(items=[_info(key) for key in await shared.run(keys.page, limit=limit, before=before)])
 
 
-@router.delete("/{key}", status_code=204, responses=documented("invalid-request", "not-found"))
+@router.delete("/{key}", status_code=204, responses=documented("invalid-request", "not-found", "last-admin-key"))
 async def revoke_key(key: int, admin: Admin, shared: Shared) -> Response:
     """Revokes a key, at once and for ever."""
     _unlimited(admin)
-    if not 0 < key < 2**63 or not await shared.run(keys.revoke, key):
+    try:
+        known = 0 < key < 2**63 and await shared.run(keys.revoke, key)
+    except keys.LastAdminKey:
+        raise Problem("last-admin-key", "Make another admin key first; without one nobody could make keys.") from None
+    if not known:
         raise Problem("not-found", "There is no key with this id; GET /v1/keys lists them.")
     shared.keys.clear()
     return Response(status_code=204)

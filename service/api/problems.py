@@ -1,5 +1,6 @@
 """Errors as `application/problem+json` (RFC 9457): a stable type, what went wrong, what to do. Never anybody's data."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +35,7 @@ _PROBLEMS = {
     "not-found": (404, "There is no such thing, or this key may not see it"),
     "method-not-allowed": (405, "This method is not for this address"),
     "not-acceptable": (406, "None of the accepted formats is served here"),
+    "last-admin-key": (409, "The last admin key can't be revoked"),
     "name-taken": (409, "The name was used before"),
     "budget-exceeded": (409, "The stream's budget can't hold this"),
     "idempotency-conflict": (422, "The Idempotency-Key came with another body before"),
@@ -63,18 +65,27 @@ class Problem(Exception):
         return Response(orjson.dumps(body | self.members), status, self.headers, media_type=MEDIA_TYPE)
 
 
-def wrong_format(request: Request) -> Problem | None:
-    """Why a body can't be read for its format. One without a type counts as JSON."""
-    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        return Problem(
-            "unsupported-media-type",
-            "Send JSON, with the header `Content-Type: application/json`.",
-            headers={"Accept-Post": "application/json"},
-        )
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        return Problem("unsupported-media-type", "Send the body without Content-Encoding.")
-    return None
+def media_type(request: Request) -> str:
+    """Of the body. One without a type counts as JSON."""
+    return request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+
+
+def unread_format(*read: str) -> Problem:
+    listed = " or ".join(read)
+    return Problem(
+        "unsupported-media-type",
+        f"Send the body as {listed}, with that as its Content-Type.",
+        headers={"Accept-Post": ", ".join(read)},
+    )
+
+
+def unread_coding(*read: str) -> Problem:
+    listed = f", or with {' or '.join(read)}" if read else ""
+    return Problem(
+        "unsupported-media-type",
+        f"Send the body without Content-Encoding{listed}.",
+        headers={"Accept-Encoding": ", ".join(read or ("identity",))},
+    )
 
 
 def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
@@ -90,7 +101,7 @@ def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
     return answers
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
     """Every error leaves the service as a problem."""
 
     @app.exception_handler(Problem)
@@ -99,23 +110,29 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
-        if request.method == "POST" and (problem := wrong_format(request)) is not None:
-            return problem.response()
+        if request.method == "POST" and media_type(request) != "application/json":
+            return unread_format("application/json").response()
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            return unread_coding().response()
         # Pydantic would repeat the input; the place and the reason are enough.
-        errors = [
-            {"field": ".".join(str(part) for part in each["loc"]), "reason": each["msg"]} for each in error.errors()
-        ]
+        errors = [{"field": _field(each["loc"]), "reason": _reason(each)} for each in error.errors()]
         detail = "; ".join(f"{each['field']}: {each['reason']}" for each in errors[:5])
         return Problem("invalid-request", detail, errors=errors[:100]).response()
 
     @app.exception_handler(HTTPException)
-    def http(_: Request, error: HTTPException) -> Response:
+    def http(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 400 and request.headers.get("content-encoding", "identity").lower() != "identity":
+            return unread_coding().response()
+        headers = dict(error.headers or {})
+        if error.status_code == 405:  # all that the address answers to, not only the first route's
+            headers["Allow"] = ", ".join(_methods(app, request.url.path))
         slug = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "invalid-request")
         detail = {
             404: "There is nothing at this address; the OpenAPI document is at /openapi.json.",
             405: "See /openapi.json for what this address answers to.",
+            413: "Send less in one request.",
         }.get(error.status_code, "The request could not be read.")
-        return Problem(slug, detail, headers=error.headers).response()
+        return Problem(slug, detail, headers=headers).response()
 
     @app.exception_handler(NameTaken)
     def name_taken(_: Request, __: NameTaken) -> Response:
@@ -136,3 +153,24 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def unexpected(_: Request, __: Exception) -> Response:
         return Problem("internal-error", "It was logged; nothing about it is repeated here.").response()
+
+
+def _field(place: tuple[int | str, ...]) -> str:
+    """Where in the request; a name that nobody could have meant is not repeated."""
+    return ".".join(str(part) if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", str(part)) else "…" for part in place)
+
+
+def _reason(error: dict[str, Any]) -> str:
+    """Why, without the input."""
+    if error["type"] == "union_tag_invalid":  # pydantic's own words repeat what was sent
+        return f"its {error['ctx']['discriminator']} must be one of {error['ctx']['expected_tags']}"
+    return str(error["msg"])
+
+
+def _methods(app: FastAPI, path: str) -> list[str]:
+    return sorted(
+        method.upper()
+        for template, operations in app.openapi()["paths"].items()
+        if re.fullmatch(re.sub(r"\{[^}]+\}", "[^/]+", template), path)
+        for method in operations
+    )

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from service.api.problems import Problem, documented
-from service.api.schemas import Items, Name, Timestamp
+from service.api.schemas import Before, Items, Name, Timestamp
 from service.api.services import Admin, Reader, Shared, publication_or_404, stream_or_404
 from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
 from service.mechanisms.scheduled import Scheduled, build
@@ -30,6 +30,7 @@ class PublicationRequest(PlanRequest):
 
 
 class PublicationInfo(BaseModel):
+    id: int
     name: str
     stream: str
     start: int
@@ -43,7 +44,7 @@ class PublicationInfo(BaseModel):
     created_at: Timestamp
 
 
-@router.post("/plan", responses=documented("invalid-request", "not-found", "unsupported-media-type"))
+@router.post("/plan", responses=documented("invalid-request", "not-found", "too-large", "unsupported-media-type"))
 async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[str, Any]:
     """What a publication would cost and how noisy each release would be. Nothing is reserved."""
 
@@ -56,7 +57,9 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
 @router.post(
     "/publications",
     status_code=201,
-    responses=documented("invalid-request", "not-found", "name-taken", "budget-exceeded", "unsupported-media-type"),
+    responses=documented(
+        "invalid-request", "not-found", "name-taken", "budget-exceeded", "too-large", "unsupported-media-type"
+    ),
 )
 async def make_publication(
     request: PublicationRequest, admin: Admin, shared: Shared, response: Response
@@ -99,7 +102,7 @@ async def list_publications(
     key: Reader,
     shared: Shared,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: Annotated[str | None, Query(description="name of the last publication of the page before")] = None,
+    before: Before = None,
 ) -> Items[PublicationInfo]:
     """Lists the publications this key may see, newest first."""
     found = await shared.run(publications.page, limit=limit, before=before, only=key.streams)
@@ -169,6 +172,6 @@ def _info(publication: publications.Publication) -> PublicationInfo:
         **publication.configuration,
         **{
             name: getattr(publication, name)
-            for name in ("name", "stream", "start", "plan", "state", "reason", "latest", "created_at")
+            for name in ("id", "name", "stream", "start", "plan", "state", "reason", "latest", "created_at")
         },
     )

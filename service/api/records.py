@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -10,9 +11,10 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
+from service import metrics
 from service.api import batches
-from service.api.bodies import read_body, refusal, require_json
-from service.api.problems import Problem, documented
+from service.api.bodies import read_body, refusal
+from service.api.problems import Problem, documented, media_type, unread_format
 from service.api.schemas import Range
 from service.api.services import Admin, Ingester, Services, Shared, no_stream, stream_or_404, visible
 from service.log import BacklogFull, IdempotencyConflict
@@ -31,29 +33,41 @@ class Accepted(BaseModel):
     entry: str = Field(description="The batch's id in the log")
 
 
+_X = {
+    "type": "array",
+    "items": {"type": "array", "items": {"type": "number"}},
+    "description": "One row of features per record; absent on categorical streams",
+}
+_Y = {
+    "type": "array",
+    "items": {"type": "number"},
+    "description": "One label, number or category per record; absent on unlabelled streams",
+}
 _BODY = {
     "requestBody": {
         "required": True,
+        "description": "Of each format, `Content-Encoding: gzip` and `zstd` are read too.",
         "content": {
             "application/json": {
                 "schema": {
                     "type": "object",
-                    "properties": {
-                        "x": {
-                            "type": "array",
-                            "items": {"type": "array", "items": {"type": "number"}},
-                            "description": "One row of features per record; absent on categorical streams",
-                        },
-                        "y": {
-                            "type": "array",
-                            "items": {"type": "number"},
-                            "description": "One label, number or category per record; absent on unlabelled streams",
-                        },
-                    },
+                    "properties": {"x": _X, "y": _Y},
                     "additionalProperties": False,
                     "example": {"x": [[0.1, -1.2], [0.4, 0.3]], "y": [0, 1]},
                 }
-            }
+            },
+            "application/x-ndjson": {
+                "schema": {
+                    "type": "string",
+                    "description": "One record per line",
+                    "example": '{"x":[0.1,-1.2],"y":0}\n{"x":[0.4,0.3],"y":1}\n',
+                }
+            },
+            "application/vnd.apache.arrow.stream": {
+                "schema": {
+                    "description": "Columns x (fixed_size_list or list of numbers) and y (integers or floats), no nulls"
+                }
+            },
         },
     }
 }
@@ -92,15 +106,17 @@ async def post_records(
     found = await shared.schema(stream) if visible(key, stream) else None
     if found is None:
         raise no_stream()
-    require_json(request)
+    read = batches.READERS.get(media_type(request))
+    if read is None:
+        raise unread_format(*batches.READERS)
     scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
     async with _only_one(shared, f"{found.log}:{scope}" if scope else None):
         body = await read_body(request, shared.settings.max_body_bytes)
         try:
             if len(body) <= PARSE_INLINE_BYTES:
-                columns = batches.read_json(body, found.schema)
+                columns = read(body, found.schema)
             else:
-                columns = await run_in_threadpool(batches.read_json, body, found.schema)
+                columns = await run_in_threadpool(read, body, found.schema)
         except batches.InvalidRecords as refused:
             raise refusal(refused) from None
         records = len(next(iter(columns.values())))
@@ -121,6 +137,8 @@ async def post_records(
             raise Problem(
                 "idempotency-conflict", "Use a new Idempotency-Key for a new body; nothing was stored."
             ) from None
+    if appended.new:
+        metrics.ACCEPTED.labels(stream).inc(appended.records)
     return Accepted(accepted=appended.records, entry=appended.entry)
 
 
@@ -129,7 +147,8 @@ async def get_entry(stream: str, entry: str, key: Ingester, shared: Shared) -> R
     """The numbers of a batch's records, once they are numbered."""
 
     def look(connection: Connection) -> Range:
-        found = streams.find_entry(connection, stream_or_404(connection, key, stream).id, entry)
+        identity = stream_or_404(connection, key, stream).id
+        found = streams.find_entry(connection, identity, entry) if re.fullmatch(r"\d{1,20}-\d{1,20}", entry) else None
         if found is None:
             raise Problem("not-found", "This entry is not numbered yet, or there is none; ask again shortly.")
         return Range(start=found[0], end=found[1])

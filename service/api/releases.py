@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from service.api import batches
 from service.api.bodies import read_body, refusal, require_json
 from service.api.problems import Problem, documented
+from service.api.representations import JSON, SAFETENSORS, Representation, choose
 from service.api.schemas import Items, Release, ReleaseInfo, as_json
 from service.api.services import Reader, Services, Shared, publication_or_404
 from service.mechanisms.scheduled import predict
@@ -20,7 +21,6 @@ from service.store.keys import Key
 
 router = APIRouter(prefix="/v1/publications/{publication}", tags=["releases"])
 
-JSON = "application/json"
 MOST_WAIT_SECONDS = 60
 Version = Annotated[int, Path(ge=1, lt=2**31)]
 
@@ -49,17 +49,25 @@ async def list_releases(
     def look(connection: Connection) -> list[dict[str, Any]]:
         found = publication_or_404(connection, key, publication)
         page = releases.page(connection, found.id, limit=limit, before=before)
-        return [_shown(publication, each, values=False) for each in page]
+        return [shown(publication, each) for each in page]
 
     return as_json({"items": await shared.run(look)})  # type: ignore[return-value]
 
 
 _NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "Still the version of If-None-Match"}}
+_FILE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The release, or its weights as a file",
+        "content": {SAFETENSORS.media_type: {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
 _Tag = Annotated[str | None, Header(description="ETag of the version you have")]
 
 
 @router.get(
-    "/releases/latest", response_model=Release, responses=_NOT_MODIFIED | documented("not-found", "not-acceptable")
+    "/releases/latest",
+    response_model=Release,
+    responses=_FILE | _NOT_MODIFIED | documented("not-found", "not-acceptable"),
 )
 async def get_latest_release(
     publication: str,
@@ -69,8 +77,12 @@ async def get_latest_release(
     if_none_match: _Tag = None,
     prefer: Annotated[str | None, Header(description="`wait=N`: wait up to N ≤ 60 seconds for a newer version")] = None,
 ) -> Response:
-    """The newest model. `Prefer: wait=N` waits for one newer than If-None-Match's, else than the current one."""
-    _acceptable(request)
+    """The newest model. `Prefer: wait=N` waits for one newer than If-None-Match's, else than the current one.
+
+    `Accept: application/vnd.safetensors` gives the weights as a file, with all else in its metadata.
+    """
+    representation = _acceptable(request)
+    prefer, if_none_match = _whole(request, "prefer", prefer), _whole(request, "if-none-match", if_none_match)
     found = await shared.run(publication_or_404, key, publication)
     wait = _wait_seconds(prefer)
     if wait is None:
@@ -86,23 +98,32 @@ async def get_latest_release(
         )
     location = f"/v1/publications/{publication}/releases/{version}"
     return await _answer(
-        shared, publication, found.id, version, if_none_match, applied | {"Content-Location": location}
+        shared, publication, found.id, version, representation, if_none_match, applied | {"Content-Location": location}
     )
 
 
 @router.get(
     "/releases/{version}",
     response_model=Release,
-    responses=_NOT_MODIFIED | documented("invalid-request", "not-found", "not-acceptable"),
+    responses=_FILE | _NOT_MODIFIED | documented("invalid-request", "not-found", "not-acceptable"),
 )
 async def get_release(
     publication: str, version: Version, request: Request, key: Reader, shared: Shared, if_none_match: _Tag = None
 ) -> Response:
-    """One version. It never changes."""
-    _acceptable(request)
+    """One version. It never changes. `Accept: application/vnd.safetensors` gives the weights as a file."""
+    representation = _acceptable(request)
+    if_none_match = _whole(request, "if-none-match", if_none_match)
     found = await shared.run(publication_or_404, key, publication)
+    if version > found.version:  # before any tag is looked at: what does not exist yet must not be cached
+        raise _no_release()
     return await _answer(
-        shared, publication, found.id, version, if_none_match, {"Cache-Control": "private, max-age=31536000, immutable"}
+        shared,
+        publication,
+        found.id,
+        version,
+        representation,
+        if_none_match,
+        {"Cache-Control": "private, max-age=31536000, immutable"},
     )
 
 
@@ -113,7 +134,7 @@ async def get_release(
         "requestBody": {
             "required": True,
             "content": {
-                JSON: {
+                JSON.media_type: {
                     "schema": {
                         "type": "object",
                         "required": ["x"],
@@ -153,20 +174,28 @@ async def predict_labels(
 
 
 async def _answer(
-    shared: Services, publication: str, identity: int, version: int, if_none_match: str | None, headers: dict[str, str]
+    shared: Services,
+    publication: str,
+    identity: int,
+    version: int,
+    representation: Representation,
+    if_none_match: str | None,
+    headers: dict[str, str],
 ) -> Response:
-    headers = headers | {"ETag": _tag(version), "Vary": "Accept"}
-    if if_none_match and (if_none_match.strip() == "*" or _tag(version) in _tags(if_none_match)):
+    tag = representation.tag(version)
+    headers = headers | {"ETag": tag, "Vary": "Accept"}
+    if if_none_match and (if_none_match.strip() == "*" or tag in _tags(if_none_match)):
         return Response(status_code=304, headers=headers)
-    body = shared.rendered.get((identity, version))
+    which = (identity, version, representation.name)
+    body = shared.rendered.get(which)
     if body is None:
         release = await shared.run(releases.find, identity, version)
         if release is None:
             raise _no_release()
-        answer = as_json(_shown(publication, release, values=True))
-        body = bytes(answer.body)
-        shared.rendered.put((identity, version), body)
-    return Response(body, headers=headers, media_type=JSON)
+        body = representation.write(shown(publication, release))
+        shared.rendered.put(which, body)
+    headers |= representation.headers(publication, version)
+    return Response(body, headers=headers, media_type=representation.media_type)
 
 
 async def _newer(
@@ -186,9 +215,10 @@ async def _newer(
             await shared.notifier.wait(changed, min(left, 5.0))
 
 
-def _shown(publication: str, release: releases.Release, *, values: bool) -> dict[str, Any]:
-    parameters: dict[str, Any] = {"shape": list(release.parameters.shape)}
-    if values:
+def shown(publication: str, release: releases.ReleaseInfo) -> dict[str, Any]:
+    """As it is served, with its parameters' values if they are there."""
+    parameters: dict[str, Any] = {"shape": list(release.shape)}
+    if isinstance(release, releases.Release):
         parameters["values"] = np.ascontiguousarray(release.parameters)
     return {
         "publication": publication,
@@ -210,11 +240,6 @@ def _range(bounds: tuple[int, int]) -> dict[str, int]:
     return {"start": bounds[0], "end": bounds[1]}
 
 
-def _tag(version: int) -> str:
-    """Strong, and per representation: `1` is raised when the same version is written with other bytes."""
-    return f'"{version}.json.1"'
-
-
 def _tags(header: str) -> list[str]:
     return [tag.strip().removeprefix("W/") for tag in header.split(",")]
 
@@ -226,15 +251,24 @@ def _known_version(header: str | None) -> int | None:
 
 
 def _wait_seconds(prefer: str | None) -> int | None:
-    match = re.search(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9})", prefer or "", re.IGNORECASE)
-    return min(int(match[1]), MOST_WAIT_SECONDS) if match else None
+    """Of the preference `wait`; any other, and a `wait` that is no whole number, is passed over (RFC 7240)."""
+    for preference in re.sub(r'"[^"]*"', lambda quoted: quoted[0].replace(",", " "), prefer or "").split(","):
+        if match := re.fullmatch(r'\s*wait\s*=\s*"?(\d{1,9})"?\s*(;.*)?', preference, re.IGNORECASE):
+            return min(int(match[1]), MOST_WAIT_SECONDS)
+    return None
 
 
-def _acceptable(request: Request) -> None:
-    accept = request.headers.get("accept", "*/*").lower()
-    kinds = [kind.partition(";")[0].strip() for kind in accept.split(",")]
-    if not {JSON, "application/*", "*/*", ""} & set(kinds):
-        raise Problem("not-acceptable", f"Releases are served as {JSON}.", headers={"Vary": "Accept"})
+def _whole(request: Request, name: str, first: str | None) -> str | None:
+    """A header that may come in several lines, as the one list that they are."""
+    return ", ".join(request.headers.getlist(name)) or first
+
+
+def _acceptable(request: Request) -> Representation:
+    representation = choose(",".join(request.headers.getlist("accept")))
+    if representation is None:
+        served = f"{JSON.media_type} and {SAFETENSORS.media_type}"
+        raise Problem("not-acceptable", f"Releases are served as {served}.", headers={"Vary": "Accept"})
+    return representation
 
 
 def _no_release() -> Problem:

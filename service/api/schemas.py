@@ -1,18 +1,27 @@
 """Shapes that several routes answer with, and how they are written as JSON."""
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
-from fastapi import Response
+from fastapi import Query, Response
 from pydantic import BaseModel, Field, PlainSerializer, StringConstraints
 
 from service.store.ledger import timestamp
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+_NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
+Name = Annotated[str, StringConstraints(pattern=_NAME)]
+Before = Annotated[
+    int | None, Query(ge=1, lt=2**63, description="`id` or `version` of the last item of the page before")
+]
 Timestamp = Annotated[datetime, PlainSerializer(timestamp, return_type=str)]
 
 Item = TypeVar("Item")
+
+
+def is_name(text: str) -> bool:
+    return re.fullmatch(_NAME, text) is not None
 
 
 class Items(BaseModel, Generic[Item]):

@@ -10,7 +10,7 @@ from service.settings import Settings
 CONFIGURATION_ERROR = 78  # sysexits.h: EX_CONFIG; whoever supervises need not try again
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Lets go of those who wait as soon as it is told to stop, instead of when their time is up."""
 
     def handle_exit(self, sig: int, frame: object) -> None:
@@ -23,10 +23,9 @@ class _Server(uvicorn.Server):
 
 def serve(settings: Settings) -> int:
     """Serves until SIGINT or SIGTERM; returns the exit status."""
+    app = create_app(settings)
     config = uvicorn.Config(
-        create_app(settings),
-        host=settings.host,
-        port=settings.port,
+        app,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -35,14 +34,18 @@ def serve(settings: Settings) -> int:
         h11_max_incomplete_event_size=64 * 1024,
         lifespan="on",
     )
-    try:
-        socket = config.bind_socket()
-    except SystemExit:
-        print(  # noqa: T201
-            f"perennial: can't listen on {settings.host}:{settings.port}: stop what uses it, or choose another --port",
-            file=sys.stderr,
-        )
-        return CONFIGURATION_ERROR
-    server = _Server(config)
-    server.run(sockets=[socket])
+    sockets = []
+    for port, name in ((settings.port, "--port"), (settings.metrics_port, "PERENNIAL_METRICS_PORT")):
+        if port is None:
+            continue
+        try:
+            sockets.append(uvicorn.Config(app, host=settings.host, port=port, log_config=None).bind_socket())
+        except SystemExit:
+            print(  # noqa: T201
+                f"perennial: can't listen on {settings.host}:{port}: stop what uses it, or choose another {name}",
+                file=sys.stderr,
+            )
+            return CONFIGURATION_ERROR
+    server = Server(config)
+    server.run(sockets=sockets)
     return 0 if server.started else 1

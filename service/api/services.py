@@ -2,10 +2,11 @@
 
 import asyncio
 import hashlib
+import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
@@ -14,6 +15,7 @@ from sqlalchemy import Connection
 
 from service.api.notifier import Notifier
 from service.api.problems import Problem
+from service.api.schemas import is_name
 from service.log import Appender
 from service.settings import Settings
 from service.store import keys, publications, streams
@@ -36,12 +38,12 @@ class Rendered:
     _bytes: int = 0
 
     def __post_init__(self) -> None:
-        self._bodies: dict[tuple[int, int], bytes] = {}
+        self._bodies: dict[tuple[int, int, str], bytes] = {}
 
-    def get(self, which: tuple[int, int]) -> bytes | None:
+    def get(self, which: tuple[int, int, str]) -> bytes | None:
         return self._bodies.get(which)
 
-    def put(self, which: tuple[int, int], body: bytes) -> None:
+    def put(self, which: tuple[int, int, str], body: bytes) -> None:
         if which in self._bodies or len(body) > self.most_bytes:
             return
         self._bodies[which] = body
@@ -62,6 +64,9 @@ class Services:
     keys: dict[bytes, tuple[Key, float]] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     rendered: Rendered = field(default_factory=Rendered)
+    asked: dict[Hashable, asyncio.Task[Any]] = field(default_factory=dict)
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    looked: tuple[float, bytes] = (-math.inf, b"")  # when metrics were gathered, and what was found
     running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
 
     async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
@@ -72,6 +77,14 @@ class Services:
                 return function(connection, *args, **options)
 
         return await run_in_threadpool(transact)
+
+    async def run_once(self, question: Hashable, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """The same for many who ask the same question at the same time."""
+        task = self.asked.get(question)
+        if task is None:
+            task = self.asked[question] = asyncio.create_task(self.run(function, *args, **options))
+            task.add_done_callback(lambda done: (self.asked.pop(question), done.cancelled() or done.exception()))
+        return cast("T", await asyncio.shield(task))
 
     async def key(self, secret: str) -> Key | None:
         digest = hashlib.sha256(secret.encode()).digest()
@@ -104,14 +117,13 @@ def services(request: Request) -> Services:
 Shared = Annotated[Services, Depends(services)]
 
 _bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer prn_…`")
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 def may(scope: str) -> Callable[..., Awaitable[Key]]:
     """A dependency: the key of the request, which must have this scope (or `admin`)."""
 
-    async def check(
-        shared: Shared, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-    ) -> Key:
+    async def check(shared: Shared, credentials: Credentials) -> Key:
         key = await shared.key(credentials.credentials) if credentials else None
         if key is None:
             raise Problem(
@@ -132,7 +144,8 @@ Admin = Annotated[Key, Depends(may("admin"))]
 
 
 def visible(key: Key, stream: str) -> bool:
-    return key.streams is None or stream in key.streams
+    """Whether there could be such a stream for this key."""
+    return is_name(stream) and (key.streams is None or stream in key.streams)
 
 
 def stream_or_404(connection: Connection, key: Key, name: str) -> Stream:
@@ -143,7 +156,7 @@ def stream_or_404(connection: Connection, key: Key, name: str) -> Stream:
 
 
 def publication_or_404(connection: Connection, key: Key, name: str) -> Publication:
-    publication = publications.find(connection, name)
+    publication = publications.find(connection, name) if is_name(name) else None
     if publication is None or not visible(key, publication.stream):
         raise no_publication()
     return publication

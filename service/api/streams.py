@@ -8,7 +8,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from service.api.problems import documented
-from service.api.schemas import Charge, Items, Ledger, LedgerRange, Loss, Name, Timestamp
+from service.api.schemas import Before, Charge, Items, Ledger, LedgerRange, Loss, Name, Timestamp
 from service.api.services import Admin, Reader, Shared, no_stream, stream_or_404, visible
 from service.mechanisms.configuration import Privacy, StreamSchema, Task
 from service.privacy import account
@@ -27,6 +27,7 @@ class StreamRequest(StreamSchema):
 
 
 class StreamInfo(StreamSchema):
+    id: int
     name: str
     task: Task
     records: int = Field(description="How many are numbered so far")
@@ -42,7 +43,7 @@ class StreamInfo(StreamSchema):
 @router.post(
     "",
     status_code=201,
-    responses=documented("invalid-request", "name-taken", "unsupported-media-type", "log-unavailable"),
+    responses=documented("invalid-request", "name-taken", "too-large", "unsupported-media-type", "log-unavailable"),
 )
 async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, response: Response) -> StreamInfo:
     """Makes a stream: its schema and its lifetime privacy budget, both fixed for ever."""
@@ -77,7 +78,7 @@ async def list_streams(
     key: Reader,
     shared: Shared,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: Annotated[str | None, Query(description="name of the last stream of the page before")] = None,
+    before: Before = None,
 ) -> Items[StreamInfo]:
     """Lists the streams this key may see, newest first."""
 
@@ -126,7 +127,7 @@ async def list_charges(
     key: Reader,
     shared: Shared,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: Annotated[int | None, Query(ge=1, lt=2**63, description="id of the last charge of the page before")] = None,
+    before: Before = None,
 ) -> Items[Charge]:
     """The append-only list of charges, newest first, chained by hashes."""
 
@@ -142,6 +143,7 @@ def _info(connection: Connection, stream: streams.Stream) -> StreamInfo:
     ranges = account.add_up(ledger.accounts(connection, stream.id))
     return StreamInfo(
         **stream.schema,
+        id=stream.id,
         name=stream.name,
         records=stream.records,
         retention=stream.retention,

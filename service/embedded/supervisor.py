@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -52,6 +53,7 @@ def up(
     with _stop_on_signals() as stop:
         try:
             with open_data_directory(data_dir, stop, wait_seconds=lock_wait_seconds) as directory:
+                _check_port(host, port)  # now that no remains of a predecessor can hold it
                 service = _Service(directory, tuple(program), host, port, stop)
                 try:
                     return service.run(redis_url, database_url, admin_key, segment_store)
@@ -62,6 +64,18 @@ def up(
         except EmbeddedError as error:
             _say(f"perennial: {error}")
             return error.exit_status
+
+
+def _check_port(host: str, port: int) -> None:
+    """That the port is free, before anything is started: the API would only find out at the end."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except OSError as error:
+        reason = f"can't listen on {host}:{port} ({error.strerror}): stop what uses it, or choose another --port"
+        raise EmbeddedError(reason, EXIT_CONFIGURATION) from None
 
 
 class _Watched:
@@ -124,6 +138,7 @@ class _Service:
             "PERENNIAL_ADMIN_KEY": admin_key,
             "PERENNIAL_HOST": self._host,
             "PERENNIAL_PORT": str(self._port),
+            "PERENNIAL_WORKER_METRICS": str(self._directory.sockets / "worker.sock"),
             "PERENNIAL_SEGMENT_STORE": segment_store or str(self._directory.subfolder("segments")),
         }
         self._migrate(environment)

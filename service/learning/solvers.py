@@ -75,12 +75,13 @@ ROWS = 128  # rows per chunk of a gradient: public, it enters the error bound
 UNIT = 2.0**-53
 MARGIN = 1.0 + 2.0**-20  # covers the rounding of norms
 _TOO_STEEP = 2.0**300  # of a loss that is steeper the farther out: nothing computed from it may overflow
-_NEWTON_STEPS = 60
+_NEWTON_STEPS = 1000
 _NEARLY = 30.0
 _PROBES = 16
 _ROUGH_ROWS = 512
 _MANY_PRODUCTS = 3  # that a preconditioner may need before another one is made
 _SMALL_PRODUCT = 3 << 18  # multiplications
+_MOST_DESCENT_STEPS = 1e7  # a proof that a fit ends is worth nothing if it ends after years
 
 
 class Inaccurate(ArithmeticError):
@@ -170,6 +171,12 @@ def _accuracy(setting: Setting, records: int) -> Accuracy:
     error = setting.error(radius)
     tolerance = max(SLACK * lipschitz / records, 5.0 * error)
     require_accuracy(tolerance, lipschitz)
+    smoothness = setting.loss.smoothness(setting.norm_bound) + setting.regularization
+    if _descent_steps(lipschitz, setting.regularization, smoothness, tolerance) > _MOST_DESCENT_STEPS:
+        raise Inaccurate(
+            "a fit could take too long, and whether it does could depend on a record: "
+            "raise the regularization or lower the norm bound"
+        )
     return Accuracy(tolerance=tolerance, error=error, radius=radius, lipschitz=lipschitz)
 
 
@@ -455,13 +462,17 @@ def _conjugate_gradients(
     return solution if solution.any() else -gradient, products
 
 
+def _descent_steps(lipschitz: float, regularization: float, smoothness: float, tolerance: float) -> int:
+    """Return T of the module docstring: within so many steps the certificate holds. Public."""
+    within = tolerance / 5.0
+    needed = math.log(max(2.0, smoothness * lipschitz**2 / (4.0 * regularization * within**2)))
+    return 2 + math.ceil(needed * 4.0 * smoothness / (3.0 * regularization))
+
+
 def _descend(problem: _Problem, promise: Accuracy, smoothness: float) -> Floats:
     """Gradient descent from the centre, for the public number of steps within which it is proved to arrive."""
-    alpha = problem.regularization
-    within = promise.tolerance / 5.0
-    needed = math.log(max(2.0, smoothness * promise.lipschitz**2 / (4.0 * alpha * within**2)))
     weights = problem.center.copy()
-    for _ in range(2 + math.ceil(needed * 4.0 * smoothness / (3.0 * alpha))):
+    for _ in range(_descent_steps(promise.lipschitz, problem.regularization, smoothness, promise.tolerance)):
         _, gradient = problem.evaluate(weights)
         if problem.certified(weights, gradient, promise):
             return weights

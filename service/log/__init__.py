@@ -7,13 +7,14 @@ noticed: numbers must follow each other without a gap) and how many bytes were a
 All keys of a stream carry the same hash tag and live in one slot of a cluster.
 """
 
-from service.log.appender import Appended, Appender, BacklogFull, IdempotencyConflict
-from service.log.connection import LogUnavailable
-from service.log.reader import Entry, LogLost, Position, Reader
+from service.log.appender import Appended, Appender, Backlog, BacklogFull, IdempotencyConflict
+from service.log.connection import LogUnavailable, Position
+from service.log.reader import Entry, LogLost, Reader
 
 __all__ = [
     "Appended",
     "Appender",
+    "Backlog",
     "BacklogFull",
     "Entry",
     "IdempotencyConflict",

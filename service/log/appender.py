@@ -1,7 +1,9 @@
 """The writing end of the log: the API's."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -11,13 +13,15 @@ from redis.exceptions import RedisError, ResponseError
 from service.log.connection import (
     SECONDS_TO_ANSWER,
     LogUnavailable,
+    Position,
     entries_key,
     idempotency_key,
+    require_synced_writes,
     state_key,
-    syncs_every_write,
 )
 
 IDEMPOTENCY_SECONDS = 24 * 3600
+DURABLE_SECONDS = 10.0  # between two looks at how the server keeps what it is given
 
 # Remembering the answer and appending the batch are one step, so that a crash leaves both or neither.
 _APPEND = """
@@ -48,6 +52,16 @@ return {'appended', entry, records}
 """
 
 
+# What is not numbered yet. The entry's own id tells when it came, on the server's clock.
+_BACKLOG = """
+local first = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', 1)[1]
+local state = redis.call('HMGET', KEYS[2], 'sequence', 'total')
+local now = redis.call('TIME')
+if not first or not state[1] then return {} end
+return {state[1] - ARGV[2], state[2] - first[2][4], first[1], now[1], now[2]}
+"""
+
+
 class BacklogFull(Exception):
     """More waits to be numbered than this stream may hold. Nothing was stored; try again later."""
 
@@ -62,6 +76,16 @@ class Appended:
 
     entry: str
     records: int
+    new: bool  # not the answer to an earlier request with the same Idempotency-Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backlog:
+    """What a log holds that is not numbered, and how long the oldest of it has waited."""
+
+    backlog_batches: int = 0
+    backlog_bytes: int = 0
+    lag_seconds: float = 0.0
 
 
 class Appender:
@@ -78,17 +102,17 @@ class Appender:
             retry=Retry(NoBackoff(), 0),
         )
         self._append = self._redis.register_script(_APPEND)
+        self._backlog = self._redis.register_script(_BACKLOG)
         self._max_batches, self._max_bytes = max_batches, max_bytes
-        self._synced_until_checked = 0.0
-        self._synced = False
+        self._durable_until = 0.0
 
     async def create(self, log: str) -> None:
         """Makes an empty log. Harmless when it is never used."""
         try:
+            await self._check_durability()
             async with self._redis.pipeline(transaction=True) as pipe:
                 pipe.hset(state_key(log), mapping={"log": log, "sequence": 0, "total": 0, "trimmed": 0})
                 await pipe.execute()
-            await self._wait_for_disk()
         except RedisError as error:
             raise LogUnavailable(_say(error)) from error
 
@@ -119,11 +143,23 @@ class Appender:
                     raise IdempotencyConflict
                 case b"full":
                     raise BacklogFull
-            # A known answer is synced again too: the first attempt may have failed at just this step.
-            await self._wait_for_disk()
         except RedisError as error:
             raise LogUnavailable(_say(error)) from error
-        return Appended(entry=answer[1].decode(), records=int(answer[2]))
+        return Appended(entry=answer[1].decode(), records=int(answer[2]), new=answer[0] == b"appended")
+
+    async def backlogs(self, positions: Mapping[str, Position]) -> dict[str, Backlog]:
+        """By name of the log, what each holds after the position that it is numbered to."""
+        try:
+            async with self._redis.pipeline(transaction=False) as pipe:
+                await pipe.ping()
+                for log, position in positions.items():
+                    await self._backlog(
+                        keys=[entries_key(log), state_key(log)], args=[position.entry, position.sequence], client=pipe
+                    )
+                _, *answers = await pipe.execute()
+        except RedisError as error:
+            raise LogUnavailable(_say(error)) from error
+        return {log: _backlog(answer) for log, answer in zip(positions, answers, strict=True)}
 
     async def ready(self) -> None:
         """Raises LogUnavailable unless the log answers and keeps what it is given."""
@@ -136,33 +172,29 @@ class Appender:
     async def close(self) -> None:
         await self._redis.aclose()
 
-    async def _wait_for_disk(self) -> None:
-        if not await self._check_durability() and not await self._ask_whether_on_disk(int(SECONDS_TO_ANSWER * 500)):
-            raise LogUnavailable("the log did not confirm in time that the records are on disk")
+    async def _check_durability(self) -> None:
+        """That an answered write is on disk. Asked again now and then: an operator can change it while it runs.
 
-    async def _ask_whether_on_disk(self, milliseconds: int) -> bool:
+        WAITAOF is no way round `appendfsync always`: under `everysec` the Valkey that was tried confirms too early.
+        """
+        if time.monotonic() < self._durable_until:
+            return
         try:
-            local, _replicas = await self._redis.execute_command(  # type: ignore[no-untyped-call]
-                "WAITAOF", 1, 0, milliseconds
-            )
+            configuration = await self._redis.config_get("append*")
         except ResponseError as error:
             raise LogUnavailable(
-                "the Redis server can't tell when records are on disk: "
-                "set `appendonly yes` and `appendfsync always` there, or use Redis 7.2+ or Valkey"
+                "the Redis server must allow `CONFIG GET append*`, to know when data is safe"
             ) from error
-        return bool(local >= 1)
+        require_synced_writes(configuration)
+        self._durable_until = time.monotonic() + DURABLE_SECONDS
 
-    async def _check_durability(self) -> bool:
-        """Asked again now and then: an operator can change it while the server runs."""
-        if time.monotonic() >= self._synced_until_checked:
-            try:
-                self._synced = syncs_every_write(await self._redis.config_get("append*"))
-            except ResponseError:  # CONFIG is closed to us on many hosted servers; WAITAOF then decides
-                self._synced = False
-            if not self._synced:
-                await self._ask_whether_on_disk(1)  # a server that can't tell (Redis before 7.2) is refused here
-            self._synced_until_checked = time.monotonic() + 10.0
-        return self._synced
+
+def _backlog(answer: list[Any]) -> Backlog:
+    if not answer:
+        return Backlog()
+    batches, size, oldest, seconds, microseconds = answer
+    waited = int(seconds) + int(microseconds) / 1e6 - int(oldest.split(b"-")[0]) / 1e3
+    return Backlog(backlog_batches=max(0, batches), backlog_bytes=size, lag_seconds=max(0.0, waited))
 
 
 def _say(error: RedisError) -> str:

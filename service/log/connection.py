@@ -1,5 +1,6 @@
 """How both ends of the log connect, name keys, and know that what they wrote is on disk."""
 
+from dataclasses import dataclass
 from typing import Any
 
 SECONDS_TO_ANSWER = 5.0
@@ -7,6 +8,14 @@ SECONDS_TO_ANSWER = 5.0
 
 class LogUnavailable(Exception):
     """The log is away, or would not keep what it is given. Nothing was promised; try again later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """The last entry of a log that is numbered: its id and its sequence number."""
+
+    entry: str
+    sequence: int
 
 
 def entries_key(log: str) -> str:
@@ -25,18 +34,17 @@ def decode(fields: dict[bytes, bytes]) -> dict[str, bytes]:
     return {name.decode(): value for name, value in fields.items()}
 
 
-def syncs_every_write(configuration: dict[Any, Any]) -> bool:
-    """Whether the server answers a write only after it is on disk; if not, each append must ask with WAITAOF.
+def require_synced_writes(configuration: dict[Any, Any]) -> None:
+    """That the server answers a write only after it is on disk.
 
     Raises:
-        LogUnavailable: the server keeps no append-only file, so no promise could be kept.
+        LogUnavailable: it does not, so a 202 would promise too much.
     """
     settings = {_text(name): _text(value) for name, value in configuration.items()}
-    if settings.get("appendonly") == "no":
+    if (settings.get("appendonly"), settings.get("appendfsync")) != ("yes", "always"):
         raise LogUnavailable(
-            "the Redis server keeps no append-only file, so records would be lost: set `appendonly yes` there"
+            "the Redis server could lose what it has answered: set `appendonly yes` and `appendfsync always` there"
         )
-    return settings.get("appendfsync") == "always"
 
 
 def _text(value: Any) -> str:

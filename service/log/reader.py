@@ -10,7 +10,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from service.log.connection import SECONDS_TO_ANSWER, LogUnavailable, decode, entries_key, state_key
+from service.log.connection import SECONDS_TO_ANSWER, LogUnavailable, Position, decode, entries_key, state_key
 
 # Trims what is numbered; what then waits is counted from the first entry that is left. Repeating it changes nothing.
 _TRIM = """
@@ -19,6 +19,9 @@ local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
 local trimmed = first and first[2][4] or redis.call('HGET', KEYS[2], 'total')
 if trimmed then redis.call('HSET', KEYS[2], 'trimmed', trimmed) end
 """
+
+
+LONGEST_WAIT_SECONDS = 5.0
 
 
 class LogLost(Exception):
@@ -34,45 +37,49 @@ class Entry:
     batch: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Position:
-    """The last entry of a log that is numbered: its id and its sequence number."""
-
-    entry: str
-    sequence: int
-
-
 class Reader:
     """Reads what is not numbered yet, in the log's own order, and trims what is."""
 
     def __init__(self, url: str) -> None:
-        # A blocking read is as long as it is; the connection itself has a limit.
+        # Longer than any blocking read, so that a connection on which nothing comes any more is noticed.
         self._redis: Redis = Redis.from_url(
-            url, socket_timeout=None, socket_connect_timeout=SECONDS_TO_ANSWER, protocol=2, retry=Retry(NoBackoff(), 0)
+            url,
+            socket_timeout=LONGEST_WAIT_SECONDS + SECONDS_TO_ANSWER,
+            socket_connect_timeout=SECONDS_TO_ANSWER,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
         )
         self._trim = self._redis.register_script(_TRIM)
 
-    def wait(self, positions: Mapping[str, Position], *, milliseconds: int, batches: int) -> dict[str, list[Entry]]:
-        """The next entries of each log after its position; waits for the first one for a while.
+    def wait(self, positions: Mapping[str, Position], *, milliseconds: int) -> list[str]:
+        """Which of the logs have something after their positions; waits a while when none has.
 
         Args:
             positions: by name of the log.
-            milliseconds: how long to wait when there is nothing.
-            batches: at most so many per log.
+            milliseconds: how long to wait, at most LONGEST_WAIT_SECONDS.
 
         Raises:
             LogUnavailable: the log does not answer.
         """
         by_key = {entries_key(log).encode(): log for log in positions}
+        last: Any = {entries_key(log): position.entry for log, position in positions.items()}
         try:
-            answer: Any = self._redis.xread(
-                {entries_key(log): position.entry for log, position in positions.items()},
-                count=batches,
-                block=milliseconds,
-            )
+            answer: Any = self._redis.xread(last, count=1, block=milliseconds)
         except RedisError as error:
             raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
-        return {by_key[key]: [_entry(raw) for raw in raws] for key, raws in answer}
+        return [by_key[key] for key, _ in answer]
+
+    def read(self, log: str, position: Position, *, batches: int) -> list[Entry]:
+        """The next entries of one log after its position, in order; at most so many batches.
+
+        Raises:
+            LogUnavailable: the log does not answer.
+        """
+        try:
+            answer: Any = self._redis.xrange(entries_key(log), min=f"({position.entry}", count=batches)
+        except RedisError as error:
+            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
+        return [_entry(raw) for raw in answer]
 
     def check(self, log: str, position: Position) -> None:
         """That this is the log that was numbered up to `position`, and that nothing was lost from it since.

@@ -37,6 +37,7 @@ class Database:
             pool_pre_ping=True,
             connect_args={"connect_timeout": 5, "application_name": "perennial", "options": _LIMITS},
             json_serializer=_dump,
+            hide_parameters=True,  # no error may quote what somebody sent
         )
 
     @contextmanager

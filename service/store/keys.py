@@ -16,6 +16,10 @@ class NameTaken(Exception):
     """That name was used before; names are never used again."""
 
 
+class LastAdminKey(Exception):
+    """It can't be revoked before there is another one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Key:
     """Who is asking and what they may do. `streams` None: every stream."""
@@ -46,6 +50,8 @@ def make(connection: Connection, *, name: str, scopes: list[str], streams: list[
 def admit_environment_key(connection: Connection, secret: str) -> None:
     """PERENNIAL_ADMIN_KEY: made at the first start, replaced when the setting changes, left alone when revoked."""
     connection.execute(select(func.pg_advisory_xact_lock(func.hashtext("perennial environment key"))))
+    if find(connection, secret) is not None:
+        return  # known already, from the environment or made over HTTP
     row = connection.execute(select(keys.c.id, keys.c.hash).where(keys.c.origin == "environment")).one_or_none()
     if row is None:
         connection.execute(
@@ -71,7 +77,17 @@ def page(connection: Connection, *, limit: int, before: int | None) -> list[Key]
 
 
 def revoke(connection: Connection, key: int) -> bool:
-    """Whether there is such a key; revoking twice is the same as once."""
+    """Whether there is such a key; revoking twice is the same as once.
+
+    Raises:
+        LastAdminKey: nobody could manage keys any more.
+    """
+    connection.execute(select(func.pg_advisory_xact_lock(func.hashtext("perennial admin keys"))))
+    admins = connection.execute(
+        select(keys.c.id).where(keys.c.revoked_at.is_(None), keys.c.streams.is_(None), keys.c.scopes.any_() == "admin")
+    ).scalars()
+    if list(admins) == [key]:
+        raise LastAdminKey
     done = connection.execute(
         update(keys).where(keys.c.id == key).values(revoked_at=func.coalesce(keys.c.revoked_at, func.now()))
     ).rowcount

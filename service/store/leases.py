@@ -47,15 +47,23 @@ def take(connection: Connection, resource: str, *, owner: str, seconds: float) -
     return Lease(resource=resource, owner=owner, epoch=row.epoch) if row else None
 
 
-def renew(connection: Connection, held: Iterable[Lease], *, seconds: float) -> set[str]:
-    """Which of them are still held, and from now on for `seconds`."""
-    kept = set()
-    for lease in sorted(held, key=lambda lease: lease.resource):
-        if connection.execute(
+def renew(connection: Connection, held: Iterable[Lease], *, seconds: float) -> list[Lease]:
+    """Holds them for `seconds` from now on; which of them are held no more.
+
+    A commit under way holds its lease's row: that one is passed over, so that a slow commit costs no other lease.
+    """
+    lost = []
+    for lease in held:
+        row = connection.execute(
+            select(leases.c.epoch).where(leases.c.resource == lease.resource).with_for_update(skip_locked=True)
+        ).one_or_none()
+        if row is None:
+            continue
+        if not connection.execute(
             update(leases).where(*_is(lease)).values(expires_at=func.clock_timestamp() + timedelta(seconds=seconds))
         ).rowcount:
-            kept.add(lease.resource)
-    return kept
+            lost.append(lease)
+    return lost
 
 
 def check(connection: Connection, lease: Lease) -> None:

@@ -103,12 +103,11 @@ def latest_version(connection: Connection, identity: int) -> int | None:
     return version
 
 
-def page(connection: Connection, *, limit: int, before: str | None, only: frozenset[str] | None) -> list[Publication]:
-    """Newest first, of the streams in `only`; `before` is the name of the last one of the page before."""
+def page(connection: Connection, *, limit: int, before: int | None, only: frozenset[str] | None) -> list[Publication]:
+    """Newest first, of the streams in `only`; `before` is the id of the last one of the page before."""
     query = _query().order_by(publications.c.id.desc()).limit(limit)
     if before is not None:
-        last = select(publications.c.id).where(publications.c.name == before).scalar_subquery()
-        query = query.where(publications.c.id < last)
+        query = query.where(publications.c.id < before)
     if only is not None:
         query = query.where(streams.c.name.in_(only))
     return [_publication(row) for row in connection.execute(query)]

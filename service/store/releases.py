@@ -14,8 +14,8 @@ from service.store.tables import releases
 
 
 @dataclass(frozen=True, kw_only=True)
-class Release:
-    """One version. Ranges and `time` are absolute record numbers."""
+class ReleaseInfo:
+    """One version, without its parameters' values. Ranges and `time` are absolute record numbers."""
 
     version: int
     time: int
@@ -23,11 +23,21 @@ class Release:
     window: tuple[int, int]
     fit: tuple[int, int]
     parent: int | None
-    parameters: NDArray[np.float64]
+    shape: list[int]
     model: dict[str, Any]
     noise: dict[str, Any]
     charge: dict[str, Any]
     published_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release(ReleaseInfo):
+    """One version, whole."""
+
+    parameters: NDArray[np.float64]
+
+
+_INFO = [column for column in releases.c if column is not releases.c.parameters]
 
 
 def append(
@@ -71,22 +81,31 @@ def append(
 
 
 def find(connection: Connection, publication: int, version: int) -> Release | None:
-    rows = connection.execute(
+    row = connection.execute(
         select(releases).where(releases.c.publication_id == publication, releases.c.version == version)
-    )
-    return next(iter(_releases(connection, rows.all())), None)
+    ).one_or_none()
+    return Release(**_told(connection, [row])[0], parameters=_array(row)) if row else None
 
 
-def page(connection: Connection, publication: int, *, limit: int, before: int | None) -> list[Release]:
+def page(connection: Connection, publication: int, *, limit: int, before: int | None) -> list[ReleaseInfo]:
+    """Newest first."""
     query = (
-        select(releases)
-        .where(releases.c.publication_id == publication)
-        .order_by(releases.c.version.desc())
-        .limit(limit)
+        select(*_INFO).where(releases.c.publication_id == publication).order_by(releases.c.version.desc()).limit(limit)
     )
     if before is not None:
         query = query.where(releases.c.version < before)
-    return _releases(connection, connection.execute(query).all())
+    return [ReleaseInfo(**told) for told in _told(connection, connection.execute(query).all())]
+
+
+def models_after(connection: Connection, publication: int, version: int, *, limit: int) -> list[ReleaseInfo]:
+    """Those with role `model`, oldest first."""
+    query = (
+        select(*_INFO)
+        .where(releases.c.publication_id == publication, releases.c.version > version, releases.c.role == "model")
+        .order_by(releases.c.version)
+        .limit(limit)
+    )
+    return [ReleaseInfo(**told) for told in _told(connection, connection.execute(query).all())]
 
 
 def parameters(connection: Connection, publication: int, version: int) -> NDArray[np.float64]:
@@ -98,22 +117,23 @@ def parameters(connection: Connection, publication: int, version: int) -> NDArra
     return _array(row)
 
 
-def _releases(connection: Connection, rows: Sequence[Any]) -> list[Release]:
+def _told(connection: Connection, rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """All but the parameters."""
     charge = ledger.charges(connection, rows[0].stream_id, [row.charge for row in rows]) if rows else {}
     return [
-        Release(
-            version=row.version,
-            time=row.time,
-            role=row.role,
-            window=(row.window_start, row.window_stop),
-            fit=(row.fit_start, row.fit_stop),
-            parent=row.parent,
-            parameters=_array(row),
-            model=row.model,
-            noise=row.noise,
-            charge=charge[row.charge],
-            published_at=row.published_at,
-        )
+        {
+            "version": row.version,
+            "time": row.time,
+            "role": row.role,
+            "window": (row.window_start, row.window_stop),
+            "fit": (row.fit_start, row.fit_stop),
+            "parent": row.parent,
+            "shape": row.shape,
+            "model": row.model,
+            "noise": row.noise,
+            "charge": charge[row.charge],
+            "published_at": row.published_at,
+        }
         for row in rows
     ]
 

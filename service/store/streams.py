@@ -96,11 +96,11 @@ def every(connection: Connection) -> list[Stream]:
     return [_stream(row) for row in connection.execute(select(streams).order_by(streams.c.id))]
 
 
-def page(connection: Connection, *, limit: int, before: str | None, only: frozenset[str] | None) -> list[Stream]:
-    """Newest first; `before` is the name of the last stream of the page before."""
+def page(connection: Connection, *, limit: int, before: int | None, only: frozenset[str] | None) -> list[Stream]:
+    """Newest first; `before` is the id of the last stream of the page before."""
     query = select(streams).order_by(streams.c.id.desc()).limit(limit)
     if before is not None:
-        query = query.where(streams.c.id < select(streams.c.id).where(streams.c.name == before).scalar_subquery())
+        query = query.where(streams.c.id < before)
     if only is not None:
         query = query.where(streams.c.name.in_(only))
     return [_stream(row) for row in connection.execute(query)]
@@ -168,6 +168,11 @@ def segments_of(connection: Connection, stream: int, start: int, stop: int) -> l
         .order_by(segments.c.start)
     )
     return [Segment(**row._asdict()) for row in connection.execute(query)]
+
+
+def segment_files(connection: Connection, stream: int) -> set[str]:
+    """The names of all its segments' files."""
+    return set(connection.execute(select(segments.c.file).where(segments.c.stream_id == stream)).scalars())
 
 
 def newest_segments(connection: Connection, stream: int, limit: int) -> list[Segment]:

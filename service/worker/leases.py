@@ -33,9 +33,8 @@ class LeaseKeeper:
         """Gives back what is still held, so that others need not wait."""
         self._stop.set()
         self._thread.join()
-        with suppress(DatabaseUnavailable):
-            for lease in list(self._held.values()):
-                self.give_back(lease)
+        for lease in list(self._held.values()):
+            self.drop(lease)
 
     def take(self, resource: str) -> Lease | None:
         """The lease, unless somebody holds it, one of our own threads included."""
@@ -57,6 +56,11 @@ class LeaseKeeper:
         with self._database.transaction() as connection:
             leases.release(connection, lease)
 
+    def drop(self, lease: Lease) -> None:
+        """Renews it no more: it is given back if PostgreSQL answers, or runs out."""
+        with suppress(DatabaseUnavailable):
+            self.give_back(lease)
+
     @contextmanager
     def taking(self, resource: str) -> Iterator[Lease | None]:
         """The lease for as long as the block runs, or None."""
@@ -65,8 +69,7 @@ class LeaseKeeper:
             yield lease
         finally:
             if lease is not None:
-                with suppress(DatabaseUnavailable):
-                    self.give_back(lease)
+                self.drop(lease)
 
     def _renew(self) -> None:
         while not self._stop.wait(self._seconds / 3):
@@ -76,12 +79,12 @@ class LeaseKeeper:
                 continue
             try:
                 with self._database.transaction() as connection:
-                    kept = leases.renew(connection, held, seconds=self._seconds)
-            except DatabaseUnavailable:
-                _log.warning("database_unavailable", part="lease keeper")
+                    lost = leases.renew(connection, held, seconds=self._seconds)
+            except Exception as error:  # noqa: BLE001 - this thread must outlive whatever the database says
+                _log.warning("leases_not_renewed", error=type(error).__name__)
                 continue
             with self._lock:
-                for lease in held:
-                    if lease.resource not in kept and self._held.get(lease.resource) is lease:
+                for lease in lost:
+                    if self._held.get(lease.resource) is lease:
                         _log.warning("lease_lost", resource=lease.resource)
                         del self._held[lease.resource]

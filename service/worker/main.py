@@ -1,12 +1,14 @@
 """One worker process: a sealer, some publishers, and what keeps them informed."""
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 import structlog
 
+from service import metrics
 from service.log import Reader
 from service.logs import place_of
 from service.settings import Settings
@@ -16,6 +18,7 @@ from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
 from service.worker.sealer import Sealer
 
+CONFIGURATION_ERROR = 78  # sysexits.h: EX_CONFIG; whoever supervises need not try again
 SECONDS_TO_FINISH = 4.0  # then a fit that still runs is dropped; nothing of it was shown
 
 _log = structlog.get_logger(__name__)
@@ -57,7 +60,12 @@ def run(settings: Settings) -> int:
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
-    work(settings, stop)
+    try:
+        with metrics.told(settings.worker_metrics, settings.host, settings.metrics_port):
+            work(settings, stop)
+    except metrics.CannotListen as error:
+        print(f"perennial: {error}", file=sys.stderr)  # noqa: T201
+        return CONFIGURATION_ERROR
     return 0
 
 

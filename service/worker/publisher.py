@@ -11,6 +11,7 @@ from functools import partial
 
 import structlog
 
+from service import metrics
 from service.learning.solvers import Inaccurate
 from service.logs import place_of
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
@@ -104,6 +105,7 @@ class Publisher:
                         error=type(error).__name__,
                         at=place_of(error),
                     )
+                    metrics.FAILURES.labels(publication.name).inc()
                     self._not_before[publication.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
                 return True
         return False
@@ -134,13 +136,16 @@ class Publisher:
                 self._halt(lease, publication, str(refusal))
                 return
             chain = list(step.chain)
+            committed = time.perf_counter()
+            metrics.FIT.labels(publication.name).observe(fitted - began)
+            metrics.PUBLISH.labels(publication.name).observe(committed - fitted)
             _log.info(
                 "released",
                 publication=publication.name,
                 version=publication.version,
                 time=publication.start + time_due,
                 fit_seconds=round(fitted - began, 4),
-                commit_seconds=round(time.perf_counter() - fitted, 4),
+                commit_seconds=round(committed - fitted, 4),
             )
             with self._database.transaction() as connection:
                 stream = streams.get(connection, stream.id)

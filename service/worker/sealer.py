@@ -15,6 +15,7 @@ import numpy as np
 import structlog
 
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
+from service.logs import place_of
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.mechanisms.scheduled import build
 from service.store import leases, publications, streams
@@ -27,9 +28,10 @@ from service.worker.leases import LeaseKeeper
 _log = structlog.get_logger(__name__)
 
 BATCHES_AT_ONCE = 256
+AFTER_AN_ERROR_SECONDS = 5.0  # before a stream that failed in a way nobody foresaw is tried again
 MERGED_AT_ONCE = 16
 LARGE_ENOUGH = 4  # the size class of 65,536 records and more: such segments are left alone
-DROP_SECONDS = 5.0  # between two looks at what is needed no more
+TIDY_SECONDS = 5.0  # between two looks at whether the log is still whole, and at what is needed no more
 WAIT_MILLISECONDS = 500  # also how soon a new stream, or one whose sealer died, is looked for
 
 
@@ -38,7 +40,8 @@ class Sealer:
 
     def __init__(self, database: Database, reader: Reader, files: SegmentFiles, keeper: LeaseKeeper) -> None:
         self._database, self._reader, self._files, self._keeper = database, reader, files, keeper
-        self._drop_again: dict[str, float] = {}  # by name of the log
+        self._tidy_again: dict[str, float] = {}  # by name of the log
+        self._not_before: dict[str, float] = {}
         self._held: dict[str, tuple[Lease, Stream]] = {}  # by name of the log
 
     def run(self, stop: threading.Event) -> None:
@@ -50,13 +53,9 @@ class Sealer:
                     stop.wait(WAIT_MILLISECONDS / 1000)
             except (DatabaseUnavailable, LogUnavailable) as error:
                 _log.warning("part_unavailable", part="sealer", reason=str(error))
-                self._held.clear()  # positions are read again, from the record
+                self._let_go(*self._held)  # positions are read again, from the record
                 stop.wait(0.5)
-        for lease, _ in self._held.values():
-            try:
-                self._keeper.give_back(lease)
-            except DatabaseUnavailable:
-                return
+        self._let_go(*self._held)
 
     def step(self, *, wait_milliseconds: int) -> None:
         """Seals once what the log holds of each stream, after waiting for it if there is nothing."""
@@ -64,8 +63,8 @@ class Sealer:
         if not self._held:
             return
         positions = {log: _position(stream) for log, (_, stream) in self._held.items()}
-        for log, batch in self._reader.wait(positions, milliseconds=wait_milliseconds, batches=BATCHES_AT_ONCE).items():
-            self._guard(log, partial(self._seal, log, batch))
+        for log in self._reader.wait(positions, milliseconds=wait_milliseconds):
+            self._guard(log, partial(self._seal, log))
 
     def _take_leases(self) -> None:
         """Of every stream that nobody seals; what a dead one left behind is put in order first."""
@@ -76,26 +75,38 @@ class Sealer:
             if held is not None and self._keeper.holds(held[0]) and stream.halted is None:
                 self._guard(stream.log, partial(self._tidy, stream))
                 continue
-            self._held.pop(stream.log, None)
-            if stream.halted is None and (lease := self._keeper.take(leases.stream(stream.id))) is not None:
-                self._held[stream.log] = (lease, self._again(stream))  # it may have moved before we had the lease
-                self._guard(stream.log, partial(self._take_over, stream))
+            self._let_go(stream.log)
+            if stream.halted is not None or time.monotonic() < self._not_before.get(stream.log, 0.0):
+                continue
+            if (lease := self._keeper.take(leases.stream(stream.id))) is not None:
+                current = self._again(stream)  # it may have moved before we had the lease
+                self._held[stream.log] = (lease, current)
+                self._guard(stream.log, partial(self._take_over, current))
+
+    def _let_go(self, *logs: str) -> None:
+        """Of streams, so that anybody can take them, this sealer too: a lease that is only forgotten is renewed on."""
+        for log in list(logs):
+            if log in self._held:
+                self._keeper.drop(self._held.pop(log)[0])
 
     def _tidy(self, stream: Stream) -> None:
         self._delete_erased(stream)
-        self._drop_unneeded(stream)
+        if time.monotonic() >= self._tidy_again.get(stream.log, 0.0):
+            self._tidy_again[stream.log] = time.monotonic() + TIDY_SECONDS
+            self._reader.check(stream.log, _position(self._held[stream.log][1]))
+            self._drop_unneeded(stream)
 
     def _take_over(self, stream: Stream) -> None:
         self._reader.check(stream.log, _position(stream))
         if stream.sealed_sequence:
             self._reader.trim(stream.log, stream.sealed_entry)
-        with self._database.transaction() as connection:
-            known = {segment.file for segment in streams.segments_of(connection, stream.id, 0, stream.records)}
-        for orphan in self._files.sweep(stream.log, known):
-            _log.info("orphan_swept", stream=stream.name, file=orphan)
+        self._sweep(stream)
 
-    def _seal(self, log: str, batch: list[Entry]) -> None:
+    def _seal(self, log: str) -> None:
         lease, stream = self._held[log]
+        batch: list[Entry] = self._reader.read(log, _position(stream), batches=BATCHES_AT_ONCE)
+        if not batch:
+            return
         sealed, columns = [], []
         stop = stream.records
         for offset, entry in enumerate(batch):
@@ -146,9 +157,8 @@ class Sealer:
 
     def _drop_unneeded(self, stream: Stream) -> None:
         """With retention `needed`: segments that no running publication can want again."""
-        if stream.retention != "needed" or time.monotonic() < self._drop_again.get(stream.log, 0.0):
+        if stream.retention != "needed":
             return
-        self._drop_again[stream.log] = time.monotonic() + DROP_SECONDS
         lease, _ = self._held[stream.log]
         schema = StreamSchema.model_validate(stream.schema)
         with self._database.transaction() as connection:
@@ -172,23 +182,35 @@ class Sealer:
             _log.info("dropped_unneeded", stream=stream.name, before=gone[-1].stop)
 
     def _delete_erased(self, stream: Stream) -> None:
-        """Writes segments with erased records anew, without their bytes."""
+        """Writes segments with erased records anew, without their bytes; each once, however much of it is erased."""
         with self._database.transaction() as connection:
             waiting = streams.undeleted_erasures(connection, stream.id)
-        for erasure, start, stop in waiting:
-            lease, _ = self._held[stream.log]
-            with self._database.transaction() as connection:
-                touched = streams.segments_of(connection, stream.id, start, stop)
-            for old in touched:
-                columns = self._files.read(stream.log, old.file, 0, old.stop - old.start)
+        if not waiting:
+            return
+        lease, _ = self._held[stream.log]
+        touched: dict[int, Segment] = {}
+        with self._database.transaction() as connection:
+            for _, start, stop in waiting:
+                touched |= {each.start: each for each in streams.segments_of(connection, stream.id, start, stop)}
+        for old in touched.values():
+            columns = self._files.read(stream.log, old.file, 0, old.stop - old.start)
+            for _, start, stop in waiting:
                 low, high = max(start, old.start) - old.start, min(stop, old.stop) - old.start
                 for column in columns.values():
-                    column[low:high] = 0
-                self._replace(lease, stream, [old], columns)
-            with self._database.transaction() as connection:
+                    column[low : max(low, high)] = 0
+            self._replace(lease, stream, [old], columns)
+        self._sweep(stream)  # a file that an earlier holder of the lease wrote too late may hold the bytes too
+        self._reader.forget()
+        with self._database.transaction() as connection:
+            for erasure, _, _ in waiting:
                 streams.mark_deleted(connection, lease, erasure)
-            self._reader.forget()
-            _log.info("erased", stream=stream.name, start=start, end=stop)
+        _log.info("erased", stream=stream.name, erasures=len(waiting))
+
+    def _sweep(self, stream: Stream) -> None:
+        with self._database.transaction() as connection:
+            known = streams.segment_files(connection, stream.id)
+        for orphan in self._files.sweep(stream.log, known):
+            _log.info("orphan_swept", stream=stream.name, file=orphan)
 
     def _guard(self, log: str, work: Callable[[], None]) -> None:
         """One stream's trouble is its own: another's lease is dropped, a broken log halts the stream loudly."""
@@ -201,11 +223,17 @@ class Sealer:
                 with self._database.transaction() as connection:
                     leases.check(connection, lease)
                     streams.halt(connection, stream.id, str(lost))
-                self._reader.halt(log)
                 _log.error("stream_halted", stream=stream.name, reason=str(lost))
-                del self._held[log]
+                self._let_go(log)
+                self._reader.halt(log)
         except (LeaseLost, StreamHalted):
-            self._held.pop(log, None)
+            self._let_go(log)
+        except (DatabaseUnavailable, LogUnavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - a bad file of one stream must not stop the others
+            _log.error("sealing_failed", stream=stream.name, error=type(error).__name__, at=place_of(error))
+            self._not_before[log] = time.monotonic() + AFTER_AN_ERROR_SECONDS
+            self._let_go(log)
 
 
 def _size_class(segment: Segment) -> int:

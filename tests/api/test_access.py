@@ -3,9 +3,10 @@
 import httpx
 import pytest
 
-from tests.conftest import Service, ok, unique
+from tests.api.test_records import refused
+from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, unique
 
-OPEN = {("get", "/livez"), ("get", "/readyz")}
+OPEN = {("get", "/livez"), ("get", "/readyz"), ("get", "/metrics")}
 INGEST = {("post", "/v1/streams/{stream}/records"), ("get", "/v1/streams/{stream}/entries/{entry}")}
 READ = {
     ("get", "/v1/streams"),
@@ -18,6 +19,7 @@ READ = {
     ("get", "/v1/publications/{publication}/releases"),
     ("get", "/v1/publications/{publication}/releases/latest"),
     ("get", "/v1/publications/{publication}/releases/{version}"),
+    ("get", "/v1/publications/{publication}/events"),
     ("post", "/v1/publications/{publication}/predict"),
 }
 ADMIN = {
@@ -105,3 +107,38 @@ def test_lists_come_newest_first_in_pages(service: Service):
     first = ok(service.client().get("/v1/keys?limit=2"))["items"]
     rest = ok(service.client().get(f"/v1/keys?limit=1&before={first[-1]['id']}"))["items"]
     assert [item["name"] for item in first + rest] == names[::-1]
+
+
+def test_the_last_admin_key_can_not_be_revoked(servers, tmp_path):
+    with serving(make_world(servers, tmp_path).settings) as url:
+        alone = Service(url, ADMIN_KEY, None)
+        (only,) = ok(alone.client().get("/v1/keys"))["items"]
+        refused(alone.client().delete(f"/v1/keys/{only['id']}"), 409, "last-admin-key")
+        another = alone.key("admin")
+        assert alone.client(another).delete(f"/v1/keys/{only['id']}").status_code == 204
+        refused(alone.client().get("/v1/keys"), 401, "unauthenticated")
+        for client in alone.clients.values():
+            client.close()
+
+
+@pytest.mark.parametrize("name", ["%00", "A", "a%2Fb", "%F0%9F%99%82", "a" * 64])
+def test_what_is_no_name_is_not_found(service: Service, name):
+    for method, path in operations(service) - OPEN:
+        if "{stream}" in path or "{publication}" in path:
+            url = path.replace("{stream}", name).replace("{publication}", name).format(entry="%00", version=1)
+            body = {"json": {}} if method == "post" else {}
+            url += "?start=0&end=1" if method == "delete" and path.endswith("/records") else ""
+            assert service.client().request(method, url, **body).status_code == 404, (method, url)
+
+
+def test_an_address_tells_all_that_it_answers_to(service: Service):
+    answer = service.client().request("OPTIONS", "/v1/streams")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
+
+
+@pytest.mark.parametrize("path", ["/v1/streams", "/v1/publications", "/v1/plan", "/v1/keys"])
+def test_nobody_makes_it_read_a_large_configuration(service: Service, path):
+    with httpx.Client(base_url=service.url) as stranger:
+        body = b'{"name":"' + b"a" * 2**21 + b'"}'
+        refused(stranger.post(path, content=body), 413, "too-large")
+        refused(stranger.post(path, content=iter([body])), 413, "too-large")

@@ -172,3 +172,23 @@ def test_without_a_start_it_begins_with_the_next_record(service: Service):
     assert ok(service.client().get(f"/v1/publications/{name}"))["start"] == 3
     service.post(stream, [[1, 0]] * 5, [0] * 5)
     assert service.released(name, time=8)[0]["fit"] == {"start": 3, "end": 8}
+
+
+@pytest.mark.parametrize(
+    "change", [{"task": {"kind": "canary"}}, {"task": {"kind": [31415.5]}}, {"canary canary": 1}, {"c" * 100: 1}]
+)
+def test_a_refused_configuration_is_not_repeated(service: Service, change):
+    good = {"name": unique("s"), "features": 2, "task": {"kind": "unlabelled"}, "budget": {"epsilon": 1, "delta": 0}}
+    text = service.client().post("/v1/streams", json=good | change).text
+    assert not any(canary in text for canary in ("canary", "31415.5", "c" * 41))
+
+
+def test_streams_and_publications_come_in_pages(service: Service):
+    streams = [service.stream() for _ in range(3)]
+    names = [service.publish(streams[0], WINDOW) for _ in range(3)]
+    for kind, wanted in (("streams", streams), ("publications", names)):
+        first = ok(service.client().get(f"/v1/{kind}?limit=2"))["items"]
+        rest = ok(service.client().get(f"/v1/{kind}?limit=1&before={first[-1]['id']}"))["items"]
+        assert [item["name"] for item in first + rest] == wanted[::-1]
+        refused(service.client().get(f"/v1/{kind}?before=x"), 422, "invalid-request")
+        refused(service.client().get(f"/v1/{kind}?limit=0"), 422, "invalid-request")

@@ -1,14 +1,19 @@
 """The way out: versions never change, tags and waiting work as HTTP says, predictions follow from what is published."""
 
+import json
 import threading
 import time
 
+import httpx
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from tests.api.test_records import refused
-from tests.conftest import Service, ok, wait_until
+from tests.conftest import Service, ok, serving, wait_until
 
+JSON, FILE = "application/json", "application/vnd.safetensors"
+TEXTS = {"publication", "role", "published_at"}
 BLOCKS_OF_FIVE = {"kind": "sliding_window", "block": 5, "blocks": 1}
 
 
@@ -127,8 +132,64 @@ def test_who_has_an_older_version_need_not_wait(service: Service, published):
     assert time.monotonic() - began < 5
 
 
-def test_formats_that_are_not_served_are_406(service: Service, published):
-    refused(latest(service, published[1], Accept="text/html"), 406, "not-acceptable")
+@pytest.mark.parametrize(
+    ("accept", "given"),
+    [
+        ("", JSON),
+        ("*/*", JSON),
+        ("application/*", JSON),
+        ("application/json", JSON),
+        ("Application/JSON; charset=utf-8", JSON),
+        (FILE, FILE),
+        (f"{FILE}, */*", FILE),
+        (f"{FILE};q=0.5, application/json;q=0.4", FILE),
+        (f"{FILE};q=0.5, application/*;q=0.6", JSON),
+        (f"*/*, {FILE};q=0", JSON),
+        ("application/json;q=0, */*;q=0.1", FILE),
+        ("text/html, */*;q=0.001", JSON),
+        ("text/html", None),
+        ("application/json;q=0", None),
+        ("*/*;q=0.000", None),
+        ("text/*, application/jsonl", None),
+    ],
+)
+def test_the_format_is_what_the_client_likes_best(service: Service, published, accept, given):
+    answer = latest(service, published[1], Accept=accept)
+    assert answer.headers["vary"] == "Accept"
+    if given is None:
+        refused(answer, 406, "not-acceptable")
+    else:
+        assert (answer.status_code, answer.headers["content-type"]) == (200, given)
+
+
+def test_the_weights_are_a_safetensors_file_with_all_else_in_its_metadata(service: Service, published, tmp_path):
+    _, name = published
+    release, answer = ok(latest(service, name)), latest(service, name, Accept=FILE)
+    assert answer.headers["content-disposition"] == f'attachment; filename="{name}-1.safetensors"'
+    (tmp_path / "file").write_bytes(answer.content)
+    with safe_open(tmp_path / "file", framework="numpy") as file:
+        weights, metadata = file.get_tensor("weights"), file.metadata()
+    assert weights.dtype == np.float64
+    assert weights.tolist() == release["parameters"]["values"]
+    told = {name: value if name in TEXTS else json.loads(value) for name, value in metadata.items()}
+    assert told == {name: value for name, value in release.items() if name != "parameters"}
+
+
+def test_each_format_has_its_own_tag_and_the_same_bytes_from_every_server(service: Service, published):
+    _, name = published
+    tags = set()
+    with serving(service.settings) as url, httpx.Client(base_url=url) as other:
+        for accept in (JSON, FILE):
+            here = latest(service, name, Accept=accept)
+            headers = {"Accept": accept, "Authorization": f"Bearer {service.admin_key}"}
+            there = other.get(f"/v1/publications/{name}/releases/1", headers=headers)
+            assert (here.content, here.headers["etag"]) == (there.content, there.headers["etag"])
+            tags.add(here.headers["etag"])
+            assert latest(service, name, Accept=accept, **{"If-None-Match": here.headers["etag"]}).status_code == 304
+    assert len(tags) == 2
+    for accept in (JSON, FILE):
+        others = ", ".join(tags - {latest(service, name, Accept=accept).headers["etag"]})
+        assert latest(service, name, Accept=accept, **{"If-None-Match": others}).status_code == 200
 
 
 def test_predictions_follow_from_the_published_weights(service: Service, published):
@@ -169,7 +230,7 @@ def test_the_whole_walk_is_in_the_openapi_document(service: Service):
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             assert operation["description"], (method, path)
-            if not path.endswith("z"):
+            if path not in ("/livez", "/readyz", "/metrics"):
                 assert operation["security"], (method, path)
                 assert {"401", "403"} <= operation["responses"].keys(), (method, path)
             for status, answer in operation["responses"].items():
@@ -190,3 +251,26 @@ def test_waiters_do_not_hold_each_other_up(service: Service, published):
     five_more(service, stream)
     wait_until(lambda: len(answers) == 50)
     assert {ok(answer)["version"] for answer in answers} == {2}
+
+
+def test_a_version_that_is_not_there_yet_is_never_unchanged(service: Service, published):
+    _, name = published
+    for tag in ("*", '"99.json.1"'):
+        answer = service.client().get(f"/v1/publications/{name}/releases/99", headers={"If-None-Match": tag})
+        refused(answer, 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("prefer", "waits"), [("respond-async, wait=1", True), ('a="b, wait=1"', False), ("wait=1x", False)]
+)
+def test_only_a_whole_number_of_seconds_is_waited(service: Service, published, prefer, waits):
+    _, name = published
+    assert ("preference-applied" in latest(service, name, Prefer=prefer).headers) == waits
+
+
+def test_headers_in_several_lines_are_one_list(service: Service, published):
+    _, name = published
+    tag = latest(service, name).headers["etag"]
+    url = f"/v1/publications/{name}/releases/latest"
+    lines = [("If-None-Match", '"other"'), ("If-None-Match", tag)]
+    assert service.client().get(url, headers=lines).status_code == 304

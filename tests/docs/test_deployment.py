@@ -44,11 +44,31 @@ def test_secrets_have_no_default() -> None:
         assert all(use.startswith(":?") for use in uses)
 
 
-def test_only_the_api_is_reached_and_only_from_this_machine() -> None:
+def test_only_the_api_and_the_graphs_are_reached_and_only_from_this_machine() -> None:
     published = {name: ports for name in SERVICES if (ports := COMPOSE["services"][name].get("ports"))}
 
-    assert list(published) == ["api"]
-    assert all(port.startswith("127.0.0.1:") for port in published["api"])
+    assert sorted(published) == ["api", "grafana"]
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+
+
+def test_what_is_mounted_is_there() -> None:
+    mounted = [
+        mount.split(":")[0]
+        for service in COMPOSE["services"].values()
+        for mount in service.get("volumes", ())
+        if mount.startswith("./")
+    ]
+
+    assert [path for path in mounted if not (ROOT / path).is_dir()] == []
+    assert mounted
+
+
+@pytest.mark.parametrize("name", ["valkey", "postgres", "prometheus", "grafana"])
+def test_a_server_is_not_root_and_tells_its_health(name) -> None:
+    service = COMPOSE["services"][name]
+
+    assert service["user"].partition(":")[0] not in ("root", "0")
+    assert service["healthcheck"]["test"]
 
 
 def test_the_log_keeps_what_it_answers() -> None:
@@ -84,7 +104,7 @@ def test_a_pod_is_spared_the_variables_that_kubernetes_makes_of_services(pod) ->
 def test_a_pod_gets_secrets_by_reference(pod) -> None:
     by_value = {each["name"] for container in pod["containers"] for each in container["env"] if "value" in each}
 
-    assert by_value <= {"PERENNIAL_SEGMENT_STORE"}
+    assert by_value <= {"PERENNIAL_SEGMENT_STORE", "PERENNIAL_METRICS_PORT"}
 
 
 def test_the_manifests_listed_are_the_manifests() -> None:
@@ -116,6 +136,6 @@ def test_the_image_runs_as_the_user_that_the_manifests_name() -> None:
 
 def test_images_are_held_to_a_tag() -> None:
     bases = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
-    servers = [COMPOSE["services"][name]["image"] for name in ("valkey", "postgres")]
+    servers = [COMPOSE["services"][name]["image"] for name in SERVICES if "build" not in COMPOSE["services"][name]]
 
     assert [image for image in [*bases, *servers] if Path(image).name.partition(":")[2] in ("", "latest")] == []

@@ -112,7 +112,7 @@ def test_a_taken_port_ends_it_at_once(start_up, free_port, processes_on):
         taken.listen()
         up = start_up()
         assert up.process.wait(timeout=10) == 78
-    assert up.said("it can't run as configured")
+    assert up.said("can't listen on")
     assert not processes_on(up.data_dir)
 
 

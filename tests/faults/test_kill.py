@@ -29,9 +29,10 @@ class Up:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
+    def start(self, **settings: str) -> None:
         command = [sys.executable, "-m", "service", "up", "--data-dir", str(self.folder), "--port", str(self.port)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
+        environment |= {f"PERENNIAL_{name.upper()}": value for name, value in settings.items()}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
         wait_until(self.ready, seconds=30)
 
@@ -187,6 +188,28 @@ def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up):
     check(up, stream, names, producer.accepted)
     with up.client() as client:  # and it still publishes
         wait_until(lambda: client.get(f"/v1/publications/{names[0]}/releases/latest").status_code == 200)
+
+
+@pytest.mark.slow
+def test_each_part_alone_comes_back_and_numbering_with_it(up: Up):
+    with up.client() as client:
+        asked = {"name": "s", "features": 1, "task": {"kind": "classification", "classes": 2}}
+        ok(client.post("/v1/streams", json=asked | {"budget": {"epsilon": 1, "delta": 0}}), 201)
+
+    def posted() -> bool:
+        with up.client() as client:
+            return client.post("/v1/streams/s/records", json={"x": [[1]], "y": [0]}).status_code == 202
+
+    def records() -> int:
+        with up.client() as client:
+            answer = client.get("/v1/streams/s")
+            return answer.json()["records"] if answer.status_code == 200 else -1
+
+    for place in range(4):
+        os.kill(min(up.children()), signal.SIGKILL)  # the oldest child: each one has its turn
+        wait_until(up.ready, seconds=30)
+        wait_until(posted)
+        wait_until(lambda wanted=place + 1: records() >= wanted)
 
 
 @pytest.mark.slow

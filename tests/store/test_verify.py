@@ -28,7 +28,8 @@ def published(servers, tmp_path_factory) -> Database:
         service.post(stream, [[1, 0]] * 12, [0, 1] * 6)
         for name in names:
             service.released(name, time=12)
-        service.client().close()
+        for client in service.clients.values():
+            client.close()
     stop.set()
     worker.join()
     database = Database(settings.database_url)

@@ -196,7 +196,8 @@ def test_needed_records_are_kept_and_only_those(bench: Bench):
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(retention="needed"))
         (whole,) = streams.segments_of(connection, 1, 0, 10)
-        lease = leases.take(connection, "publication:1", owner="test", seconds=0.01)
+        leases.create(connection, "test")
+        lease = leases.take(connection, "test", owner="test", seconds=60)
         parts = []
         for start in range(0, 10, 2):
             columns = bench.files.read("log", whole.file, start, start + 2)

@@ -1,85 +1,16 @@
 """Numbering: in the log's order, each batch once, whatever dies in between; never from a log that is not the same."""
 
-import asyncio
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
-from decimal import Decimal
-from secrets import token_hex
 
 import numpy as np
 import pytest
-from redis import Redis
 
-from service.log import Appender, LogUnavailable, Reader
+from service.log import LogUnavailable, Reader
 from service.store import leases, streams
-from service.store.database import Database
-from service.store.segment_files import SegmentFiles, pack
-from service.worker.leases import LeaseKeeper
+from service.store.segment_files import SegmentFiles
 from service.worker.records import read_records
-from service.worker.sealer import Sealer
-from tests.conftest import World, wait_until
-
-SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
-
-
-@dataclass
-class Bench:
-    """One stream, and as many sealers as a test wants."""
-
-    world: World
-    database: Database
-    files: SegmentFiles
-    stream: streams.Stream
-
-    def append(self, *values: float) -> str:
-        columns = {"x": np.array(values, dtype=np.float32)[:, None], "y": np.zeros(len(values), dtype=np.int32)}
-
-        async def append() -> str:
-            appender = Appender(self.world.settings.redis_url, max_batches=100, max_bytes=10**6)
-            try:
-                return (await appender.append(self.stream.log, pack(columns), len(values), idempotency=None)).entry
-            finally:
-                await appender.close()
-
-        return asyncio.run(append())
-
-    def sealer(self) -> Sealer:
-        keeper = LeaseKeeper(self.database, seconds=self.world.settings.lease_seconds)
-        return Sealer(self.database, Reader(self.world.settings.redis_url), self.files, keeper)
-
-    def now(self) -> streams.Stream:
-        with self.database.transaction() as connection:
-            return streams.get(connection, self.stream.id)
-
-    def values(self) -> list[float]:
-        stream = self.now()
-        return read_records(self.database, self.files, stream, 0, 0, stream.records).x[:, 0].tolist()
-
-    def redis(self) -> Redis:
-        return Redis.from_url(self.world.settings.redis_url)
-
-    def key(self, part: str) -> str:
-        return f"perennial:{{{self.stream.log}}}:{part}"
-
-
-@pytest.fixture
-def bench(world: World) -> Iterator[Bench]:
-    database = Database(world.settings.database_url)
-    log = token_hex(16)
-
-    async def create() -> None:
-        appender = Appender(world.settings.redis_url, max_batches=1, max_bytes=1)
-        await appender.create(log)
-        await appender.close()
-
-    asyncio.run(create())
-    with database.transaction() as connection:
-        stream = streams.create(
-            connection, name="s", log=log, schema=SCHEMA, retention="keep", epsilon=Decimal(1), delta=Decimal(0)
-        )
-    yield Bench(world, database, SegmentFiles(world.settings.segment_store), stream)
-    database.close()
+from tests.conftest import wait_until
+from tests.worker.conftest import Bench
 
 
 def test_batches_are_numbered_in_the_logs_order_and_trimmed(bench: Bench):
@@ -118,7 +49,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
     bench.append(2)
     with monkeypatch.context() as patched, pytest.raises(Crash):
         patched.setattr(*place, crash)
-        bench.sealer().step(wait_milliseconds=10)
+        bench.sealer(lease_seconds=1.0).step(wait_milliseconds=10)
     bench.append(3)
     successor = bench.sealer()
 
@@ -137,7 +68,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
 
 
 def test_a_sealer_that_lost_its_lease_commits_nothing(bench: Bench):
-    asleep = bench.sealer()
+    asleep = bench.sealer(lease_seconds=0.5)
     asleep.step(wait_milliseconds=10)  # takes the lease
     awake = bench.sealer()
     bench.append(1)
@@ -180,7 +111,7 @@ def halted(bench: Bench) -> str | None:
 
 def test_a_flushed_log_halts_the_stream_and_takes_nothing_more(bench: Bench):
     bench.append(1)
-    bench.sealer().step(wait_milliseconds=10)
+    bench.sealer(lease_seconds=0.5).step(wait_milliseconds=10)
     bench.redis().delete(bench.key("entries"), bench.key("state"))
     with pytest.raises(LogUnavailable, match="lost"):
         bench.append(2)
@@ -192,7 +123,7 @@ def test_a_log_from_an_old_backup_halts_the_stream(bench: Bench):
     bench.append(1)
     backup = [(key, bench.redis().dump(key)) for key in (bench.key("entries"), bench.key("state"))]
     bench.append(2)
-    bench.sealer().step(wait_milliseconds=10)
+    bench.sealer(lease_seconds=0.5).step(wait_milliseconds=10)
     for key, content in backup:
         bench.redis().restore(key, 0, content, replace=True)
     assert "older than what is numbered" in halted(bench)
@@ -257,7 +188,7 @@ def test_a_lease_that_ran_out_can_be_taken_but_not_renewed(bench: Bench):
     second = wait_until(take)
     assert second.epoch == first.epoch + 1
     with bench.database.transaction() as connection:
-        assert leases.renew(connection, [first, second], seconds=5) == {resource}
+        assert leases.renew(connection, [first, second], seconds=5) == [first]
         with pytest.raises(leases.LeaseLost):
             leases.check(connection, first)
         leases.check(connection, second)

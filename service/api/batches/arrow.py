@@ -1,0 +1,139 @@
+"""Arrow IPC streams: `x` a list of d numbers (of fixed size or not), `y` a number; any number of record batches.
+
+What nanoarrow would expand or reserve beyond the body (compressed buffers, messages longer than what came) is refused
+before it sees it. Its views of children do not keep the memory they show: the arrays are held here until every number
+is copied.
+"""
+
+import struct
+from typing import Any
+
+import nanoarrow
+import numpy as np
+from nanoarrow.c_schema import c_schema_view
+from nanoarrow.ipc import InputStream
+from numpy.typing import NDArray
+
+from service.api.batches.checks import EMPTY, Flaws, InvalidRecords, Mask, from_numbers, listed, wanted
+from service.store.segment_files import Columns
+
+_INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+_NUMBERS = _INTEGERS | {"half_float", "float", "double"}
+_LISTS = {"fixed_size_list", "list", "large_list"}
+_SCHEMA, _RECORD_BATCH = 1, 3  # kinds of messages
+
+_NOT_ARROW = "the body is not an Arrow IPC stream"
+
+
+def read_arrow(body: bytes, schema: dict[str, Any]) -> Columns:
+    """The records of a batch, or InvalidRecords."""
+    names = wanted(schema)
+    try:
+        _check_messages(body)
+        with InputStream.from_readable(body) as source, nanoarrow.c_array_stream(source) as stream:
+            types = stream.get_schema()
+            order = _order(types, names)
+            arrays = list(stream)
+        views = [array.view() for array in arrays]
+        if not any(view.length for view in views):
+            raise InvalidRecords((None, EMPTY))
+        numbers: dict[str, NDArray[Any]] = {}
+        misshapen = null_x = null_y = None
+        if "x" in names:
+            kind = types.child(order["x"])
+            parts = [_rows(view.child(order["x"]), kind, schema["features"]) for view in views]
+            numbers["x"], misshapen, null_x = (np.concatenate(each) for each in zip(*parts, strict=True))
+        if "y" in names:
+            columns = [view.child(order["y"]) for view in views]
+            numbers["y"] = np.concatenate([_values(column) for column in columns])
+            null_y = np.concatenate([_nulls(column) for column in columns])
+        del views, arrays
+    except (RuntimeError, struct.error, ValueError, IndexError, OverflowError):
+        raise InvalidRecords((None, _NOT_ARROW)) from None
+    return from_numbers(numbers, schema, Flaws(rows=misshapen, x=null_x, y=null_y))
+
+
+def _order(schema: Any, names: list[str]) -> dict[str, int]:
+    """Where each column stands."""
+    children = [schema.child(index) for index in range(schema.n_children)]
+    if sorted(child.name for child in children) != names:
+        raise InvalidRecords((None, f"the columns must be {listed(names)} and nothing else"))
+    for child in children:
+        view = c_schema_view(child)
+        if child.name == "x" and (
+            view.storage_type not in _LISTS or c_schema_view(child.child(0)).storage_type not in _NUMBERS
+        ):
+            raise InvalidRecords((None, '"x" must be a column of type fixed_size_list or list of numbers'))
+        if child.name == "y" and (view.storage_type not in _NUMBERS or child.dictionary is not None):
+            raise InvalidRecords((None, '"y" must be a column of integers or floats'))
+    return {child.name: index for index, child in enumerate(children)}
+
+
+def _rows(view: Any, kind: Any, features: int) -> tuple[NDArray[Any], Mask, Mask]:
+    """A column of lists as (numbers, which rows have not the right length, which numbers are null)."""
+    values, nulls = _values(view.child(0)), _nulls(view.child(0))
+    if view.storage_type == "fixed_size_list":
+        offsets = np.arange(view.length + 1, dtype=np.int64) * c_schema_view(kind).fixed_size
+    else:
+        offsets = np.asarray(view.buffer(1))[: view.length + 1]
+    good = (np.diff(offsets) == features) & ~_nulls(view)
+    if good.all():
+        inside = slice(offsets[0], offsets[-1]) if len(offsets) else slice(0)
+        return values[inside].reshape(-1, features), ~good, nulls[inside].reshape(-1, features)
+    picked = offsets[:-1][good, np.newaxis] + np.arange(features)
+    x, missing = np.zeros((len(good), features), values.dtype), np.zeros((len(good), features), np.bool_)
+    x[good], missing[good] = values[picked], nulls[picked]
+    return x, ~good, missing
+
+
+def _values(view: Any) -> NDArray[Any]:
+    values: NDArray[Any] = np.asarray(view.buffer(1))[: view.length]
+    if len(values) != view.length:
+        raise ValueError("the buffer is too short")
+    return values
+
+
+def _nulls(view: Any) -> Mask:
+    bits = np.asarray(view.buffer(0))
+    if not len(bits):
+        return np.zeros(view.length, dtype=np.bool_)
+    return ~np.unpackbits(bits.view(np.uint8), count=view.length, bitorder="little").view(np.bool_)
+
+
+def _check_messages(body: bytes) -> None:
+    """One schema, then record batches; each within the body, none with compressed buffers."""
+    position, expected = 0, _SCHEMA
+    while position < len(body):
+        marker, length = struct.unpack_from("<Ii", body, position)
+        if marker != 0xFFFFFFFF or length < 0:
+            raise ValueError("not a message")
+        position += 8
+        if length == 0:  # the end of the stream
+            return
+        metadata = body[position : position + length]
+        message = _i32(metadata, 0)
+        kind, body_length = _member(metadata, message, 1), _member(metadata, message, 3)
+        header = _member(metadata, message, 2)
+        if kind is None or header is None or metadata[kind] != expected:
+            raise ValueError("not the message that is due")
+        expected = _RECORD_BATCH
+        if metadata[kind] == _RECORD_BATCH and _member(metadata, header + _i32(metadata, header), 3) is not None:
+            raise InvalidRecords(
+                (None, "send the Arrow stream with uncompressed buffers; use Content-Encoding instead")
+            )
+        position += length + (0 if body_length is None else struct.unpack_from("<Q", metadata, body_length)[0])
+        if position > len(body):
+            raise ValueError("the message is longer than what came")
+
+
+def _member(data: bytes, table: int, number: int) -> int | None:
+    """Where a table of FlatBuffers has its member of that number, if it has it."""
+    members = table - _i32(data, table)
+    if 6 + 2 * number > struct.unpack_from("<H", data, members)[0]:
+        return None
+    offset = struct.unpack_from("<H", data, members + 4 + 2 * number)[0]
+    return table + offset if offset else None
+
+
+def _i32(data: bytes, position: int) -> int:
+    return int(struct.unpack_from("<i", data, position)[0])

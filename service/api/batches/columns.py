@@ -1,0 +1,80 @@
+"""`{"x":[[…]…],"y":[…]}`: one JSON document of columns.
+
+The usual batch is valid, so it is read by a few vectorised passes. Only a batch that fails is read again slowly, to say
+which rows are wrong and why.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+import simdjson
+from numpy.typing import NDArray
+
+from service.api.batches.checks import EMPTY, InvalidRecords, from_numbers, from_values, listed, wanted
+from service.store.segment_files import Columns
+
+UNUSUAL = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)  # what the parser raises on it
+
+
+def read_json(body: bytes, schema: dict[str, Any]) -> Columns:
+    """The records of a batch, or InvalidRecords."""
+    try:
+        numbers = _usual(body, schema)
+    except UNUSUAL:
+        numbers = None
+    return _slowly(body, schema) if numbers is None else from_numbers(numbers, schema)
+
+
+def read_features(body: bytes, features: int) -> NDArray[np.float32]:
+    """`{"x":[[…]…]}` alone, as for a prediction."""
+    return read_json(body, {"features": features, "task": {"kind": "unlabelled"}})["x"].astype(np.float32, copy=False)
+
+
+def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | None:
+    """The numbers of a batch that has the right shape; None, or an error, when anything at all is unusual."""
+    names = wanted(schema)
+    document: Any = simdjson.Parser().parse(body)
+    usual = set(document.keys()) == set(names)
+    numbers: dict[str, NDArray[Any]] = {}
+    brackets = 0
+    if usual and "x" in names:
+        rows, features = document["x"], schema["features"]
+        usual = all(len(row) == features for row in rows)
+        numbers["x"] = _doubles(rows).reshape(len(rows), features)
+        brackets += 1 + len(rows)
+    if usual and "y" in names:
+        numbers["y"] = _doubles(document["y"])
+        brackets += 1
+    # The buffers are flat: an array nested where a number belongs would show only in the number of brackets.
+    usual = usual and len({len(each) for each in numbers.values()}) == 1 and body.count(b"[") == brackets
+    return numbers if usual else None
+
+
+def _doubles(array: Any) -> NDArray[np.float64]:
+    return np.frombuffer(array.as_buffer(of_type="d"), dtype=np.float64)
+
+
+def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:
+    names = wanted(schema)
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise InvalidRecords((None, "the body is not JSON")) from None
+    if reason := _wrong_document(document, names):
+        raise InvalidRecords((None, reason))
+    return from_values({name: document[name] for name in names}, schema)
+
+
+def _wrong_document(document: Any, names: list[str]) -> str | None:
+    if not isinstance(document, dict):
+        return f"the body must be an object with {listed(names)}"
+    for name in names:
+        if not isinstance(document.get(name), list):
+            return f'"{name}" must be an array with one item per record'
+    if len(document) > len(names):
+        return f"only {listed(names)} belong to a record of this stream"
+    sizes = {len(document[name]) for name in names}
+    if len(sizes) > 1:
+        return '"x" and "y" must have one item per record each; their lengths differ'
+    return EMPTY if sizes == {0} else None

@@ -1,0 +1,82 @@
+"""`/v1/publications/{publication}/events`: every new model, told as soon as it is committed (Server-Sent Events)."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header
+from fastapi.responses import StreamingResponse
+from fastapi.sse import EventSourceResponse, format_sse_event
+from sqlalchemy import Connection
+
+from service.api.problems import documented
+from service.api.releases import shown
+from service.api.services import Credentials, Reader, Services, Shared, publication_or_404
+from service.store import releases
+from service.store.database import DatabaseUnavailable
+
+router = APIRouter(prefix="/v1/publications/{publication}", tags=["releases"])
+
+SECONDS_OF_SILENCE = 15.0  # then a comment says that the connection lives; proxies close what says nothing
+RELEASES_AT_ONCE = 100
+
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "One event per model: `id` its version, `data` the release without its parameters' values",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+@router.get(
+    "/events",
+    response_class=StreamingResponse,  # FastAPI's own would call a generator after the answer has begun: no 404
+    responses=_EVENTS | documented("invalid-request", "not-found"),
+)
+async def follow(
+    publication: str,
+    key: Reader,
+    credentials: Credentials,
+    shared: Shared,
+    last_event_id: Annotated[
+        int | None, Header(ge=0, lt=2**31, description="The newest version you have; what came after it is sent first")
+    ] = None,
+) -> EventSourceResponse:
+    """New models as they are published: the latest first, or with Last-Event-ID everything since. It has no end."""
+    found = await shared.run(publication_or_404, key, publication)
+    after = (found.latest or 1) - 1 if last_event_id is None else last_event_id
+    return EventSourceResponse(
+        _events(shared, credentials.credentials if credentials else "", publication, found.id, after),
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _events(shared: Services, secret: str, publication: str, identity: int, after: int) -> AsyncIterator[bytes]:
+    """Holds a page at most: who reads slowly is asked for later, from where it stopped."""
+    async with shared.notifier.waiting(publication) as changed:
+        while True:
+            changed.clear()
+            try:
+                if shared.stopping.is_set() or await shared.key(secret) is None:
+                    return  # who asks again is told why
+                question = (identity, after, shared.notifier.calls)
+                new = await shared.run_once(question, _newer, publication, identity, after)
+            except DatabaseUnavailable:
+                new = []  # nothing can be published meanwhile
+            for version, event in new:
+                after = version
+                yield event
+            if not new:
+                await shared.notifier.wait(changed, SECONDS_OF_SILENCE)
+                if not changed.is_set():
+                    yield format_sse_event(comment="still here")
+
+
+def _newer(connection: Connection, publication: str, identity: int, after: int) -> list[tuple[int, bytes]]:
+    return [
+        (
+            release.version,
+            format_sse_event(id=str(release.version), data_str=orjson.dumps(shown(publication, release)).decode()),
+        )
+        for release in releases.models_after(connection, identity, after, limit=RELEASES_AT_ONCE)
+    ]

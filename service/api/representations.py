@@ -1,0 +1,77 @@
+"""How a release is sent: as JSON, or its weights as a safetensors file; the same bytes for ever."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from service.api.schemas import as_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Representation:
+    """`edition` is raised when the same version is written with other bytes; it is part of the tag."""
+
+    media_type: str
+    name: str
+    edition: int
+    write: Callable[[dict[str, Any]], bytes]  # from all that is told of a release, its parameters' values included
+
+    def tag(self, version: int) -> str:
+        """Strong, and of this representation alone."""
+        return f'"{version}.{self.name}.{self.edition}"'
+
+    def headers(self, publication: str, version: int) -> dict[str, str]:
+        if self is JSON:
+            return {}
+        return {"Content-Disposition": f'attachment; filename="{publication}-{version}.{self.name}"'}
+
+
+def _json(release: dict[str, Any]) -> bytes:
+    return bytes(as_json(release).body)
+
+
+def _safetensors(release: dict[str, Any]) -> bytes:
+    """`weights` (float64, rows × coordinates); all the rest as metadata: strings as they are, other things as JSON.
+
+    The library's own writer puts metadata in an order that changes from call to call, which no strong tag allows.
+    """
+    weights = release["parameters"]["values"].astype("<f8")
+    metadata = {
+        name: value if isinstance(value, str) else orjson.dumps(value).decode()
+        for name, value in release.items()
+        if name != "parameters"
+    }
+    tensor = {"dtype": "F64", "shape": list(np.shape(weights)), "data_offsets": [0, weights.nbytes]}
+    header = orjson.dumps({"__metadata__": metadata, "weights": tensor})
+    header += b" " * (-len(header) % 8)
+    return b"".join((len(header).to_bytes(8, "little"), header, weights.tobytes()))
+
+
+JSON = Representation(media_type="application/json", name="json", edition=1, write=_json)
+SAFETENSORS = Representation(
+    media_type="application/vnd.safetensors", name="safetensors", edition=1, write=_safetensors
+)
+
+
+def choose(accept: str, offered: Sequence[Representation] = (JSON, SAFETENSORS)) -> Representation | None:
+    """What an Accept header likes best (RFC 9110, 12.5.1); None: it takes none of them. Ties go to what is named."""
+    ranges = [_range(each) for each in accept.split(",") if each.strip()] or [("*/*", 1.0)]
+
+    def liking(media_type: str) -> tuple[float, int]:
+        names = ("*/*", f"{media_type.partition('/')[0]}/*", media_type)
+        return max(((names.index(name), quality) for name, quality in ranges if name in names), default=(0, 0.0))[::-1]
+
+    best = max(offered, key=lambda each: liking(each.media_type))
+    return best if liking(best.media_type)[0] > 0 else None
+
+
+def _range(text: str) -> tuple[str, float]:
+    name, *parameters = (part.strip().lower() for part in text.split(";"))
+    weights = [
+        match for part in parameters if (match := re.fullmatch(r"q\s*=\s*(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", part))
+    ]
+    return name, float(weights[0][1]) if weights else 1.0

@@ -1,0 +1,94 @@
+"""Everything at a glance, for whoever watches the service."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, and_, func, select
+
+from service.privacy import account
+from service.store import ledger, streams
+from service.store.tables import publications, releases
+from service.store.tables import streams as streams_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamState:
+    """Sums are {"epsilon": …, "delta": …}, the worst record's, rounded up."""
+
+    name: str
+    log: str
+    entry: str
+    sequence: int
+    records: int
+    halted: bool
+    budget: dict[str, float]
+    reserved: dict[str, float]
+    spent: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicationState:
+    """`overdue_records`: numbered since the next fit had all it needs; 0 when it publishes nothing more."""
+
+    name: str
+    stream: str
+    running: bool
+    halted: bool
+    overdue_records: int
+    versions: int
+    latest: int | None
+    age_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    streams: list[StreamState]
+    publications: list[PublicationState]
+
+
+def overview(connection: Connection) -> Overview:
+    """What there is now."""
+    query = (
+        select(
+            publications,
+            streams_table.c.name.label("stream"),
+            streams_table.c.records,
+            func.extract("epoch", func.clock_timestamp() - releases.c.published_at).label("age_seconds"),
+        )
+        .join(streams_table, streams_table.c.id == publications.c.stream_id)
+        .outerjoin(
+            releases,
+            and_(releases.c.publication_id == publications.c.id, releases.c.version == publications.c.latest),
+        )
+        .order_by(publications.c.id)
+    )
+    return Overview(
+        streams=[_stream(connection, each) for each in streams.every(connection)],
+        publications=[
+            PublicationState(
+                name=row.name,
+                stream=row.stream,
+                running=row.state == "running",
+                halted=row.state == "halted",
+                overdue_records=max(0, row.records - row.due) if row.state == "running" else 0,
+                versions=row.version,
+                latest=row.latest,
+                age_seconds=None if row.age_seconds is None else float(row.age_seconds),
+            )
+            for row in connection.execute(query)
+        ],
+    )
+
+
+def _stream(connection: Connection, stream: streams.Stream) -> StreamState:
+    ranges = account.add_up(ledger.accounts(connection, stream.id))
+    return StreamState(
+        name=stream.name,
+        log=stream.log,
+        entry=stream.sealed_entry,
+        sequence=stream.sealed_sequence,
+        records=stream.records,
+        halted=stream.halted is not None,
+        budget={"epsilon": float(stream.epsilon), "delta": float(stream.delta)},
+        reserved=account.worst(each.reserved for each in ranges).shown(),
+        spent=account.worst(each.spent for each in ranges).shown(),
+    )

@@ -1,0 +1,283 @@
+"""The same records in every format: the same columns, the same refusals."""
+
+import asyncio
+import base64
+import gzip
+import math
+import time
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+from starlette.requests import Request
+
+from service.api.batches import READERS, InvalidRecords
+from service.api.bodies import read_body, zstd
+from service.api.problems import Problem
+from tests.api.formats import ARROW, NDJSON, WRITERS, Arrow, as_json
+from tests.api.test_records import refused
+from tests.conftest import Service, ok, unique
+
+NAN, INF = math.nan, math.inf
+PAST_FLOAT32 = 3.4028235677973366e38  # the least double that rounds to infinity
+TWO = {"features": 2, "task": {"kind": "classification", "classes": 2}}
+REGRESSION = {"features": 2, "task": {"kind": "regression", "bound": 1.0}}
+UNLABELLED = {"features": 2, "task": {"kind": "unlabelled"}}
+CATEGORICAL = {"task": {"kind": "categorical", "cardinality": 3}}
+NOT_FINITE = "is not finite as a 32-bit float"
+LABEL = "y: must be a whole number from 0 to 1"
+formats = pytest.mark.parametrize("name", WRITERS)
+
+
+def read(name: str, x, y, schema):
+    media_type, write = WRITERS[name]
+    return READERS[media_type](write(x, y), schema)
+
+
+@formats
+@pytest.mark.parametrize(
+    ("schema", "x", "y"),
+    [
+        (TWO, [[1, 2.5], [-3, 0], [1e-40, -0.0]], [0, 1, 1]),
+        (TWO, [[1, 2]], [1.0]),
+        (REGRESSION, [[1, math.nextafter(PAST_FLOAT32, 0)], [0, 0]], [0.5, -99.25]),
+        (UNLABELLED, [[1, 2], [3, 4]], None),
+        (CATEGORICAL, None, [2, 0, 1]),
+    ],
+)
+def test_the_same_records_give_the_same_columns(name, schema, x, y):
+    columns = read(name, x, y, schema)
+    assert list(columns) == [column for column, values in (("x", x), ("y", y)) if values is not None]
+    if x is not None:
+        assert columns["x"].dtype == np.float32
+        assert np.array_equal(columns["x"], np.array(x, dtype=np.float32))
+    if y is not None:
+        assert columns["y"].dtype == (np.float32 if schema is REGRESSION else np.int32)
+        assert np.array_equal(columns["y"], y)
+
+
+@formats
+@pytest.mark.parametrize(
+    ("schema", "x", "y", "reasons"),
+    [
+        (TWO, [[1, 2], [NAN, 2]], [0, 1], [(1, f"x: column 0 {NOT_FINITE}")]),
+        (TWO, [[1, -INF], [1, 2]], [0, 1], [(0, f"x: column 1 {NOT_FINITE}")]),
+        (TWO, [[1, PAST_FLOAT32]], [0], [(0, f"x: column 1 {NOT_FINITE}")]),
+        (TWO, [[1, 2], [1, None]], [0, 1], [(1, "x: column 1 is not a number")]),
+        (TWO, [[1, 2], [None, NAN]], [0, 1], [(1, "x: column 0 is not a number")]),
+        (TWO, [[NAN, None], [1, 2]], [0, 1], [(0, f"x: column 0 {NOT_FINITE}")]),
+        (TWO, [[1, 2], [1, 2], None], [0, 1, 1], [(2, "x: must be an array of 2 numbers")]),
+        (TWO, [[1, 2, 3], [1, 2, 3]], [0, 1], [(row, "x: must be an array of 2 numbers") for row in (0, 1)]),
+        (TWO, [[1, 2], [1, 2]], [0, None], [(1, "y: is not a number")]),
+        (TWO, [[1, 2], [1, 2], [1, 2]], [2, 0, -1], [(0, LABEL), (2, LABEL)]),
+        (TWO, [[1, 2], [1, 2]], [0.5, NAN], [(0, LABEL), (1, f"y: {NOT_FINITE}")]),
+        (TWO, [[1, 2], [INF, 2]], [7, 7], [(0, LABEL), (1, f"x: column 0 {NOT_FINITE}"), (1, LABEL)]),
+        (TWO, [[1, NAN]] * 150, [0] * 150, [(row, f"x: column 1 {NOT_FINITE}") for row in range(100)]),
+        (TWO, [], [], [(None, "a batch holds at least one record")]),
+        (REGRESSION, [[1, 2], [1, 2]], [PAST_FLOAT32, None], [(0, f"y: {NOT_FINITE}"), (1, "y: is not a number")]),
+        (CATEGORICAL, None, [0, 3], [(1, "y: must be a whole number from 0 to 2")]),
+    ],
+)
+def test_the_same_mistakes_get_the_same_reasons(name, schema, x, y, reasons):
+    with pytest.raises(InvalidRecords) as refusal:
+        read(name, x, y, schema)
+    assert list(refusal.value.reasons) == reasons
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "arrow, fixed"])
+def test_rows_of_the_wrong_length_are_named(name):
+    with pytest.raises(InvalidRecords) as refusal:
+        read(name, [[1, 2], [], [1, 2, 3], [4, NAN], [4, 5]], [0] * 5, TWO)
+    wrong = "x: must be an array of 2 numbers"
+    assert list(refusal.value.reasons) == [(1, wrong), (2, wrong), (3, f"x: column 1 {NOT_FINITE}")]
+
+
+@pytest.mark.parametrize("kind", [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+                         + ["float16", "float32", "float64"])  # fmt: skip
+def test_arrow_numbers_of_any_type_are_taken(kind):
+    y = READERS[ARROW](Arrow("fixed", x_type=kind, y_type=kind)([[1, 2], [3, 4]], [0, 1]), TWO)
+    assert np.array_equal(y["x"], [[1, 2], [3, 4]])
+    assert np.array_equal(y["y"], [0, 1])
+
+
+class TestLines:
+    def reasons(self, body: bytes) -> list:
+        with pytest.raises(InvalidRecords) as refusal:
+            READERS[NDJSON](body, TWO)
+        return list(refusal.value.reasons)
+
+    @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n"])
+    def test_they_end_as_people_end_lines(self, end):
+        assert len(READERS[NDJSON](b'{"x":[1,2],"y":0}\r\n{"y":1, "x":[3,4]}' + end, TWO)["x"]) == 2
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            b"", b"{", b"[1,2]", b'{"x":[1,2]}', b'{"x":[1,2],"y":0,"z":0}', b'{"x":[1,2],"y":0},{"x":[1,2],"y":0}',
+            b'{"x":[1,2],"y":0}{"x":[1,2],"y":0}',
+        ],
+    )  # fmt: skip
+    def test_a_line_that_is_no_record_is_named(self, bad):
+        line = b'{"x":[1,2],"y":0}'
+        ((row, reason),) = self.reasons(line + b"\n" + bad + b"\n" + line)
+        assert row == 1
+        assert reason.startswith(("is not JSON", "must be an object with"))
+
+    def test_a_record_is_one_line(self):
+        assert self.reasons(b'{"x":[1\n2],"y":0},{"x":[1,2],"y":0}')
+
+    @pytest.mark.parametrize("value", ["true", '"1"', "[1]", "{}"])
+    def test_what_is_no_number_is_named(self, value):
+        assert self.reasons(f'{{"x":[1,2],"y":{value}}}'.encode()) == [(0, "y: is not a number")]
+        assert self.reasons(f'{{"x":[1,{value}],"y":0}}'.encode()) == [(0, "x: column 1 is not a number")]
+
+
+class TestArrow:
+    def reason(self, body: bytes, schema=TWO) -> str:
+        with pytest.raises(InvalidRecords) as refusal:
+            READERS[ARROW](body, schema)
+        ((row, reason),) = refusal.value.reasons
+        assert row is None
+        return reason
+
+    def test_other_columns_are_refused(self):
+        assert 'the columns must be "x" and "y"' in self.reason(Arrow("fixed")([[1, 2]], None))
+        assert 'the columns must be "x" and' in self.reason(Arrow("fixed")([[1, 2]], [0]), UNLABELLED)
+
+    def test_other_types_are_refused(self):
+        assert '"y" must be' in self.reason(Arrow("fixed", y_type="bool_")([[1, 2]], [0]))
+        assert '"x" must be' in self.reason(Arrow("fixed", x_type="bool_")([[1, 2]], [0]))
+
+    @pytest.mark.parametrize("body", [b"", b"{}", b"\xff\xff\xff\xff\0\0\0\0", b"\xff\xff\xff\xff\xff\xff\xff\x7f" * 4])
+    def test_what_is_no_stream_is_refused(self, body):
+        assert self.reason(body) == "the body is not an Arrow IPC stream"
+
+    def test_buffers_that_would_grow_are_refused_before_they_do(self):
+        packed = base64.b85decode(COMPRESSED)
+        assert "uncompressed" in self.reason(zlib.decompress(packed), {"features": 2, "task": {"kind": "unlabelled"}})
+
+    def test_no_damage_does_more_than_be_refused(self):
+        whole = Arrow("list", batches=3)([[1, 2], [3, None], [5, 6], [7, 8]], [0, 1, 1, 0])
+        random = np.random.default_rng(1)
+        for _ in range(3000):
+            body = bytearray(whole)
+            for _ in range(random.integers(1, 4)):
+                body[random.integers(len(body))] = random.choice([0, 1, 2, 4, 127, 128, 255, random.integers(256)])
+            try:
+                columns = READERS[ARROW](bytes(body[: random.integers(len(body) // 2, len(body) + 1)]), TWO)
+            except InvalidRecords:
+                continue
+            assert columns["x"].shape == (len(columns["y"]), 2)
+
+    def test_the_numbers_outlive_the_body(self):
+        x = np.random.default_rng(2).normal(size=(300, 2)).astype(np.float32)
+        read = [READERS[ARROW](Arrow("fixed", "float32", batches=9)(x.tolist(), [0] * 300), TWO) for _ in range(20)]
+        junk = [bytes([255]) * 2400 for _ in range(2000)]
+        assert all(np.array_equal(each["x"], x) for each in read), len(junk)
+
+
+def test_arrow_is_read_at_three_times_the_rate_of_json_or_more():
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(1000, 32)).astype(np.float32), random.integers(0, 2, 1000)
+    schema = TWO | {"features": 32}
+
+    def seconds(media_type: str, body: bytes) -> float:
+        taken = []
+        for _ in range(20):
+            began = time.perf_counter()
+            READERS[media_type](body, schema)
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+
+    columns = x.tolist(), y.tolist()
+    assert seconds("application/json", as_json(*columns)) > 3 * seconds(ARROW, Arrow("fixed", "float32")(*columns))
+
+
+PACKERS = {"gzip": gzip.compress, "x-gzip": gzip.compress, "zstd": zstd.compress}
+
+
+@formats
+@pytest.mark.parametrize("coding", [None, *PACKERS])
+def test_every_format_is_taken_over_http_packed_or_not(service: Service, name, coding):
+    media_type, write = WRITERS[name]
+    body = write([[1, 2], [3, 4], [5, 6]], [0, 1, 1])
+    headers = {"Content-Type": media_type} | ({"Content-Encoding": coding} if coding else {})
+    answer = service.client().post(
+        f"/v1/streams/{service.stream()}/records", content=PACKERS[coding](body) if coding else body, headers=headers
+    )
+    assert ok(answer, 202)["accepted"] == 3
+
+
+def test_a_packed_body_is_the_same_body_to_an_idempotency_key(service: Service):
+    url, body = f"/v1/streams/{service.stream()}/records", as_json([[1, 2]], [0])
+    headers = {"Idempotency-Key": unique("key")}
+    first = ok(service.client().post(url, content=body, headers=headers), 202)
+    headers["Content-Encoding"] = "gzip"
+    for level in (1, 9):
+        assert ok(service.client().post(url, content=gzip.compress(body, level), headers=headers), 202) == first
+
+
+def test_other_codings_are_415(service: Service):
+    url = f"/v1/streams/{service.stream()}/records"
+    for coding in ("br", "gzip, zstd"):
+        answer = service.client().post(url, content=b"", headers={"Content-Encoding": coding})
+        refused(answer, 415, "unsupported-media-type")
+        assert answer.headers["accept-encoding"] == "gzip, zstd"
+
+
+def unpacked(coding: str, body: bytes, limit: int, *, piece: int = 65536) -> bytes:
+    pieces = [body[start : start + piece] for start in range(0, len(body), piece)] or [b""]
+    messages = [{"type": "http.request", "body": each, "more_body": True} for each in pieces]
+    messages[-1]["more_body"] = False
+
+    async def receive():
+        return messages.pop(0)
+
+    headers = [(b"content-encoding", coding.encode())]
+    return asyncio.run(read_body(Request({"type": "http", "method": "POST", "headers": headers}, receive), limit))
+
+
+@pytest.mark.parametrize("coding", PACKERS)
+class TestPacked:
+    @pytest.mark.parametrize("piece", [1, 7, 65536])
+    def test_up_to_the_limit_and_no_further(self, coding, piece):
+        body = np.random.default_rng(4).bytes(400)
+        assert unpacked(coding, PACKERS[coding](body), 500, piece=piece) == body
+        assert unpacked(coding, PACKERS[coding](body * 2), 800, piece=piece) == body * 2
+        with pytest.raises(Problem, match="too-large"):
+            unpacked(coding, PACKERS[coding](body * 2), 799, piece=piece)
+
+    def test_a_bomb_never_becomes_more_than_the_limit(self, coding):
+        bomb = PACKERS[coding](bytes(2**28))
+        limit = 2**20
+        tracemalloc.start()
+        try:
+            with pytest.raises(Problem, match="too-large"):
+                unpacked(coding, bomb, limit)
+            assert tracemalloc.get_traced_memory()[1] < 3 * limit + 2 * len(bomb)
+        finally:
+            tracemalloc.stop()
+
+    def test_what_is_cut_damaged_or_followed_by_more_is_refused(self, coding):
+        whole = PACKERS[coding](b"{}" * 100)
+        for body in (whole[:-1], whole[:5], b"", b"{}", whole + b"x", whole + whole, b"\0" + whole):
+            for piece in (3, 65536):
+                with pytest.raises(Problem, match="invalid-records"):
+                    unpacked(coding, body, 10_000, piece=piece)
+
+
+def test_zstd_may_not_ask_for_a_window_of_its_choice():
+    packed = zstd.compress(b"{}" * 100, options={zstd.CompressionParameter.window_log: 27})
+    assert unpacked("zstd", packed, 1000) == b"{}" * 100  # a small frame needs no window
+    compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 27})
+    with pytest.raises(Problem, match="invalid-records"):
+        unpacked("zstd", compressor.compress(b"{}" * 100) + compressor.flush(), 1000)
+
+
+# As pyarrow writes one column x, fixed_size_list<float>[2], with zstd: a thousand zeros.
+COMPRESSED = (
+    "c-oCoF%H5o47{|VtxyCRDpU!C7#O<o68^x#z`(}9UsyWw0d}6iGk5?J6AD+?DiJJLvd>QJJ4Xp2gfjq-)`oD%FhIeKW-"
+    "M#4Dj2Os9xL8B%gUF`XVG1)cqCWB(~Nl{8YSxtxv+ZGG^vl~p}0G2_mKHa<~v4!lHp1$wb!B2jh(O}wZgT)#~kL=vVG5nzNA<5hl"
+    "v_RFIPP-hW~9E<;f2(aQ`A}#vRs|)oas?*75@er>B|p?`-i6(9Iu-"
+)

@@ -1,0 +1,129 @@
+"""The files for Prometheus and Grafana: by Prometheus' own tools, and against a service that runs."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from tests.conftest import wait_until
+from tests.docs.pages import ROOT
+from tests.faults.test_kill import Up
+from tests.monitoring.expositions import look, needs_prometheus, promtool
+from tests.monitoring.test_up import publish
+
+FILES = ROOT / "deploy" / "prometheus"
+RULES = yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"][0]["rules"]
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "perennial.json").read_text())
+GRAPHS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
+@needs_prometheus
+def test_promtool_has_nothing_to_complain_of():
+    promtool("check", "rules", "--lint-fatal", "alerts.yaml", folder=FILES)
+    promtool("check", "config", "--lint-fatal", "prometheus.yaml", folder=FILES)
+
+
+@needs_prometheus
+def test_every_alert_keeps_still_and_fires():
+    promtool("test", "rules", "alerts.test.yaml", folder=FILES)
+
+
+def test_every_alert_is_in_that_test():
+    tests = yaml.safe_load((FILES / "alerts.test.yaml").read_text())["tests"]
+    seen = [(each["alertname"], bool(each["exp_alerts"])) for test in tests for each in test["alert_rule_test"]]
+    assert {name for name, fires in seen if fires} == {rule["alert"] for rule in RULES}
+    assert {name for name, fires in seen if not fires} == {rule["alert"] for rule in RULES}
+
+
+def test_every_panel_has_its_place_and_the_provisioned_source():
+    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
+    taken = [
+        (x, y) for at in places for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(taken) == len(set(taken))
+    source = yaml.safe_load((ROOT / "deploy/grafana/provisioning/datasources/prometheus.yaml").read_text())
+    assert {panel["datasource"]["uid"] for panel in DASHBOARD["panels"]} == {source["datasources"][0]["uid"]}
+
+
+class Prometheus:
+    """Debian's, scraping one service as the file for docker compose says."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        configuration = yaml.safe_load((FILES / "prometheus.yaml").read_text())
+        configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        configuration["rule_files"] = [str(FILES / "alerts.yaml")]
+        for job in configuration["scrape_configs"]:
+            del job["dns_sd_configs"]
+            job["static_configs"] = [{"targets": [target] if job["job_name"] == "perennial-api" else []}]
+        (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.client = httpx.Client(base_url=f"http://{address}", trust_env=False)
+        self.log = (folder / "prometheus.log").open("w")
+        self.process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={folder / 'prometheus.yaml'}",
+                f"--storage.tsdb.path={folder / 'tsdb'}",
+                f"--web.listen-address={address}",
+            ],
+            stdout=self.log,
+            stderr=self.log,
+        )
+
+    def ask(self, expression: str) -> list:
+        answer = self.client.get(
+            "/api/v1/query", params={"query": expression.replace("$__rate_interval", "10s")}
+        ).json()
+        assert answer["status"] == "success", (expression, answer)
+        return [float(each["value"][1]) for each in answer["data"]["result"]]
+
+    def ready(self) -> bool:
+        try:
+            return self.client.get("/-/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def stop(self) -> None:
+        self.client.close()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(20)
+        self.log.close()
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[Up, Prometheus]]:
+    up = Up(tmp_path / "data")
+    up.start()
+    prometheus = Prometheus(tmp_path, up.url.removeprefix("http://"))
+    yield up, prometheus
+    prometheus.stop()
+    up.process.send_signal(signal.SIGTERM)
+    assert up.process.wait(10) == 0
+
+
+@needs_prometheus
+@pytest.mark.slow
+def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
+    up, prometheus = watched
+    wait_until(prometheus.ready)
+    wait_until(lambda: prometheus.ask('up{job="perennial-api"}') == [1])
+    publish(up)
+    wait_until(lambda: prometheus.ask("perennial_release_version") == [1])
+    for expression in GRAPHS:
+        wait_until(lambda expression=expression: prometheus.ask(expression), seconds=10)
+    time.sleep(1)
+    assert prometheus.ask('ALERTS{alertstate="firing"}') == []
+    metadata = prometheus.client.get("/api/v1/metadata").json()["data"]
+    told = {family.name for family in look(up.url).families}
+    assert {name.removesuffix("_total") for name in metadata if name.startswith("perennial_")} <= told
+    used = set(re.findall(r"perennial_[a-z_]+", " ".join([*GRAPHS, *(rule["expr"] for rule in RULES)])))
+    assert {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in used} <= told

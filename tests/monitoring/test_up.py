@@ -1,0 +1,71 @@
+"""`perennial up` as a user runs it: one address tells everything, whatever part is down."""
+
+import os
+import signal
+import socket
+
+import httpx
+import pytest
+
+from tests.conftest import ok, publication, wait_until
+from tests.faults.test_kill import Up
+from tests.monitoring.expositions import Samples, look, needs_prometheus, promtool
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["together", "at a port of their own"])
+def up(request, tmp_path_factory):
+    """With one model published."""
+    running = Up(tmp_path_factory.mktemp("up") / "data")
+    running.metrics = running.url
+    settings = {}
+    if request.param != "together":
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            settings["metrics_port"] = str(free.getsockname()[1])
+        running.metrics = f"http://127.0.0.1:{settings['metrics_port']}"
+    running.start(**settings)
+    publish(running)
+    wait_until(lambda: fits(look(running.metrics)) == 1)
+    yield running
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(10) == 0
+
+
+def publish(up: Up) -> None:
+    budget = {"epsilon": 4, "delta": 0}
+    with up.client() as client:
+        task = {"kind": "classification", "classes": 2}
+        ok(client.post("/v1/streams", json={"name": "s", "features": 2, "task": task, "budget": budget}), 201)
+        asked = publication("s", {"kind": "sliding_window", "block": 5, "blocks": 1}) | {"name": "p"}
+        ok(client.post("/v1/publications", json=asked), 201)
+        ok(client.post("/v1/streams/s/records", json={"x": [[1, 0]] * 5, "y": [0, 1, 0, 1, 0]}), 202)
+        ok(client.get("/v1/publications/p/releases/latest", headers={"Prefer": "wait=20"}))
+
+
+def fits(samples: Samples) -> float | None:
+    return samples.of("perennial_fit_duration_seconds_count", publication="p")
+
+
+def test_both_parts_are_told_at_one_address_and_nowhere_else(up: Up):
+    samples = look(up.metrics)
+    assert samples.of("perennial_accepted_records_total", stream="s") == 5
+    assert samples.of("perennial_release_version", publication="p") == 1
+    assert samples.of("perennial_worker_up") == 1
+    if up.metrics != up.url:
+        assert httpx.get(f"{up.url}/metrics").status_code == 404
+        assert httpx.get(f"{up.metrics}/livez").status_code == 404
+        assert httpx.get(f"{up.url}/livez").status_code == 200
+
+
+@needs_prometheus
+def test_prometheus_has_nothing_to_complain_of(up: Up):
+    assert promtool("check", "metrics", given=look(up.metrics).text) == ""
+
+
+def test_a_dead_worker_is_told_and_comes_back(up: Up):
+    (worker,) = (pid for pid, command in up.descendants().items() if command.split()[-1:] == ["worker"])
+    os.kill(worker, signal.SIGSTOP)
+    wait_until(lambda: look(up.metrics).of("perennial_worker_up") == 0)
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: look(up.metrics).of("perennial_worker_up") == 1)

@@ -1,0 +1,82 @@
+"""A stream with its log, and as many sealers on it as a test wants."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from secrets import token_hex
+
+import numpy as np
+import pytest
+from redis import Redis
+
+from service.log import Appender, Reader
+from service.store import streams
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles, pack
+from service.worker.leases import LeaseKeeper
+from service.worker.records import read_records
+from service.worker.sealer import Sealer
+from tests.conftest import World
+
+SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
+
+
+@dataclass
+class Bench:
+    """One stream, and as many sealers as a test wants."""
+
+    world: World
+    database: Database
+    files: SegmentFiles
+    stream: streams.Stream
+
+    def append(self, *values: float) -> str:
+        columns = {"x": np.array(values, dtype=np.float32)[:, None], "y": np.zeros(len(values), dtype=np.int32)}
+
+        async def append() -> str:
+            appender = Appender(self.world.settings.redis_url, max_batches=100, max_bytes=10**6)
+            try:
+                return (await appender.append(self.stream.log, pack(columns), len(values), idempotency=None)).entry
+            finally:
+                await appender.close()
+
+        return asyncio.run(append())
+
+    def sealer(self, *, lease_seconds: float = 60.0) -> Sealer:
+        """One whose lease nobody renews: it runs out after so many seconds."""
+        keeper = LeaseKeeper(self.database, seconds=lease_seconds)
+        return Sealer(self.database, Reader(self.world.settings.redis_url), self.files, keeper)
+
+    def now(self) -> streams.Stream:
+        with self.database.transaction() as connection:
+            return streams.get(connection, self.stream.id)
+
+    def values(self) -> list[float]:
+        stream = self.now()
+        return read_records(self.database, self.files, stream, 0, 0, stream.records).x[:, 0].tolist()
+
+    def redis(self) -> Redis:
+        return Redis.from_url(self.world.settings.redis_url)
+
+    def key(self, part: str) -> str:
+        return f"perennial:{{{self.stream.log}}}:{part}"
+
+
+@pytest.fixture
+def bench(world: World) -> Iterator[Bench]:
+    database = Database(world.settings.database_url)
+    log = token_hex(16)
+
+    async def create() -> None:
+        appender = Appender(world.settings.redis_url, max_batches=1, max_bytes=1)
+        await appender.create(log)
+        await appender.close()
+
+    asyncio.run(create())
+    with database.transaction() as connection:
+        stream = streams.create(
+            connection, name="s", log=log, schema=SCHEMA, retention="keep", epsilon=Decimal(1), delta=Decimal(0)
+        )
+    yield Bench(world, database, SegmentFiles(world.settings.segment_store), stream)
+    database.close()

@@ -1,0 +1,194 @@
+"""Several sealers, and parts that stall, go silent or fail: nothing committed is touched, and numbering goes on."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from service.log import LogUnavailable, Reader
+from service.store import leases, streams
+from service.worker.leases import LeaseKeeper
+from service.worker.sealer import Sealer
+from tests.conftest import wait_until
+from tests.worker.conftest import Bench
+
+
+@contextmanager
+def renewing(bench: Bench, url: str | None = None) -> Iterator[tuple[Sealer, LeaseKeeper]]:
+    """A sealer whose leases are renewed, as in a worker."""
+    keeper = LeaseKeeper(bench.database, seconds=1.0)
+    keeper.start()
+    yield Sealer(bench.database, Reader(url or bench.world.settings.redis_url), bench.files, keeper), keeper
+    keeper.stop()
+
+
+@contextmanager
+def running(sealer: Sealer) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=sealer.run, args=(stop,))
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+def test_a_commit_that_stalls_past_its_lease_loses_nothing_to_the_next_sealers_sweep(bench: Bench, monkeypatch):
+    real, inside = streams.seal, threading.Event()
+
+    def slow(connection, *rest):
+        real(connection, *rest)
+        inside.set()
+        time.sleep(2.0)
+
+    with renewing(bench) as (first, _), renewing(bench) as (second, _):
+        first.step(wait_milliseconds=10)
+        bench.append(1, 2, 3)
+        monkeypatch.setattr(streams, "seal", slow)
+        stalled = threading.Thread(target=first.step, kwargs={"wait_milliseconds": 10})
+        stalled.start()
+        inside.wait()
+        monkeypatch.setattr(streams, "seal", real)
+        bench.append(4)
+        with running(second):
+            stalled.join()
+            del first
+            wait_until(lambda: bench.now().records == 4)
+    assert bench.values() == [1, 2, 3, 4]
+
+
+def test_a_lease_handed_over_while_streams_are_listed_halts_nothing(bench: Bench, monkeypatch):
+    with renewing(bench) as (first, _), renewing(bench) as (second, _):
+        first.step(wait_milliseconds=10)
+        real = streams.every
+
+        def every(connection):
+            found = real(connection)
+            monkeypatch.setattr(streams, "every", real)
+            bench.append(1, 2)
+            first.step(wait_milliseconds=10)
+            first._let_go(bench.stream.log)
+            return found
+
+        monkeypatch.setattr(streams, "every", every)
+        second.step(wait_milliseconds=10)
+        assert bench.now().halted is None
+        bench.append(3)
+        second.step(wait_milliseconds=10)
+    assert bench.values() == [1, 2, 3]
+
+
+def test_after_a_blip_of_the_log_numbering_goes_on(bench: Bench, monkeypatch):
+    with renewing(bench) as (sealer, _):
+        real = Reader.wait
+
+        def away(*_args, **_options):
+            monkeypatch.setattr(Reader, "wait", real)
+            raise LogUnavailable("away")
+
+        sealer.step(wait_milliseconds=10)
+        monkeypatch.setattr(Reader, "wait", away)
+        with running(sealer):
+            bench.append(1)
+            wait_until(lambda: bench.now().records == 1)
+
+
+class Silence:
+    """Between a client and the log: forwards, until it swallows everything on the connections that it has."""
+
+    def __init__(self, url: str) -> None:
+        self._path = unquote(url.removeprefix("unix://"))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._links: list[list[bool]] = []
+        self._sockets = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def swallow(self) -> None:
+        for link in self._links:
+            link[0] = True
+
+    def close(self) -> None:
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._path)
+            self._sockets += [client, server]
+            link = [False]
+            self._links.append(link)
+            for pair in ((client, server), (server, client)):
+                threading.Thread(target=self._forward, args=(*pair, link), daemon=True).start()
+
+    @staticmethod
+    def _forward(source: socket.socket, target: socket.socket, silent: list[bool]) -> None:
+        try:
+            while data := source.recv(65536):
+                if not silent[0]:
+                    target.sendall(data)
+        except OSError:
+            return
+
+
+@pytest.mark.slow
+def test_a_log_connection_on_which_nothing_comes_any_more_is_given_up(bench: Bench):
+    between = Silence(bench.world.settings.redis_url)
+    with renewing(bench, between.url) as (sealer, _), running(sealer):
+        bench.append(1)
+        wait_until(lambda: bench.now().records == 1)
+        between.swallow()
+        bench.append(2)
+        wait_until(lambda: bench.now().records == 2, seconds=30)
+    between.close()
+
+
+def test_a_bad_file_of_one_stream_does_not_stop_the_sealer(bench: Bench):
+    with renewing(bench) as (sealer, _):
+        bench.append(1)
+        sealer.step(wait_milliseconds=10)
+        (file,) = (bench.world.settings.segment_store / bench.stream.log).iterdir()
+        file.rename(file.with_suffix(".away"))
+        with bench.database.transaction() as connection:
+            streams.erase(connection, bench.stream.id, 0, 1)
+        sealer.step(wait_milliseconds=10)  # logs it, and lets go of the stream
+        assert sealer._held == {}
+
+
+def test_leases_are_renewed_again_after_the_database_refused_writes(bench: Bench):
+    url = make_url(bench.world.settings.database_url)
+    plain = url.set(drivername="postgresql").render_as_string(False)
+    kick = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+    with renewing(bench) as (sealer, keeper):
+        sealer.step(wait_milliseconds=10)
+        with psycopg.connect(plain, autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {url.database} SET default_transaction_read_only = on")
+            connection.execute(kick, [url.database])
+            time.sleep(1.5)
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER DATABASE {url.database} RESET default_transaction_read_only")
+            connection.execute(kick, [url.database])
+        assert keeper._thread.is_alive()
+
+
+def test_a_slow_commit_costs_no_other_lease(bench: Bench):
+    with bench.database.transaction() as connection:
+        leases.create(connection, "publication:1")
+        slow = leases.take(connection, leases.stream(bench.stream.id), owner="a", seconds=5)
+        other = leases.take(connection, "publication:1", owner="a", seconds=5)
+    with bench.database.transaction() as committing:
+        leases.check(committing, slow)
+        began = time.monotonic()
+        with bench.database.transaction() as connection:
+            assert leases.renew(connection, [slow, other], seconds=5) == []
+        assert time.monotonic() - began < 2
