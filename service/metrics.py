@@ -92,6 +92,10 @@ class State(Collector):
         yield _gauge(
             "perennial_stream_halted", "1: nothing more is numbered, an operator must look", ["stream"], halted
         )
+        distrusted = [([each.name], each.distrusted) for each in streams]
+        yield _gauge(
+            "perennial_ledger_distrusted", "1: the ledger does not verify, nothing is published", ["stream"], distrusted
+        )
         for name, what in (
             ("budget", "What all publications together may cost any one record, for ever"),
             ("reserved", "What is promised to what runs and has run, on the worst record"),

@@ -6,15 +6,24 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, MetaData, Table, create_engine, text
 
 from service.store.database import driver_url
+from service.store.tables import APPEND_ONLY, metadata
 
 _LOCK = 0x706572656E6E69  # "perenni"
+_VERSION = Table("alembic_version", MetaData())
 
 
-def migrate(url: str, revision: str = "head") -> None:
-    """Runs what migrations are missing, in one transaction."""
+def migrate(url: str, revision: str = "head", *, service: str | None = None) -> None:
+    """Runs what migrations are missing, and grants the service's role what it needs, in one transaction.
+
+    Args:
+        url: as the role that owns the tables.
+        service: as the role by which the API and workers connect. Of what is published and charged it may add to and
+            read, and change nothing. None, or the same role: it owns the tables, and only triggers keep it from that.
+    """
+    role = _role(service) if service is not None else None
     engine = create_engine(driver_url(url))
     try:
         with engine.begin() as connection:
@@ -22,8 +31,32 @@ def migrate(url: str, revision: str = "head") -> None:
             config = configuration()
             config.attributes["connection"] = connection
             command.upgrade(config, revision)
+            owner = connection.execute(text("SELECT current_user")).scalar_one()
+            if role is not None and role != owner:
+                _grant(connection, role)
     finally:
         engine.dispose()
+
+
+def _role(url: str) -> str:
+    engine = create_engine(driver_url(url))
+    try:
+        with engine.connect() as connection:
+            return str(connection.execute(text("SELECT current_user")).scalar_one())
+    finally:
+        engine.dispose()
+
+
+def _grant(connection: Connection, role: str) -> None:
+    """Every right that is not needed is taken away, whoever gave it."""
+    quoted = connection.dialect.identifier_preparer.quote(role)
+    connection.execute(text(f"GRANT USAGE ON SCHEMA public TO {quoted}"))
+    for table in (*metadata.tables.values(), _VERSION):
+        rights = "SELECT" if table is _VERSION else "SELECT, INSERT"
+        if table not in (*APPEND_ONLY, _VERSION):
+            rights += ", UPDATE, DELETE"
+        connection.execute(text(f"REVOKE ALL ON {table.name} FROM {quoted}"))
+        connection.execute(text(f"GRANT {rights} ON {table.name} TO {quoted}"))
 
 
 def is_current(url: str) -> bool:

@@ -16,12 +16,14 @@ from service.learning.solvers import Inaccurate
 from service.logs import place_of
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.mechanisms.scheduled import Model, Scheduled, Step, build
-from service.store import leases, ledger, publications, releases, streams
+from service.store import leases, ledger, publications, releases, spending, streams
 from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
-from service.store.ledger import NewCharge, OverBudget
+from service.store.ledger import LedgerBroken, NewCharge
 from service.store.publications import Publication
+from service.store.releases import NewRelease
 from service.store.segment_files import SegmentFiles
+from service.store.spending import OverBudget
 from service.worker.leases import LeaseKeeper
 from service.worker.records import read_records
 
@@ -131,40 +133,48 @@ class Publisher:
                     partial(read_records, self._database, self._files, stream, publication.start),
                 )
                 fitted = time.perf_counter()
-                publication = self._commit(lease, publication, mechanism, time_due, step)
+                committed = self._commit(lease, publication, mechanism, time_due, step)
             except (OverBudget, Inaccurate) as refusal:
                 self._halt(lease, publication, str(refusal))
                 return
+            except LedgerBroken as broken:
+                self._distrust(publication, str(broken))
+                return
+            if committed is None:
+                return
+            publication, done = committed, time.perf_counter()
             chain = list(step.chain)
-            committed = time.perf_counter()
             metrics.FIT.labels(publication.name).observe(fitted - began)
-            metrics.PUBLISH.labels(publication.name).observe(committed - fitted)
+            metrics.PUBLISH.labels(publication.name).observe(done - fitted)
             _log.info(
                 "released",
                 publication=publication.name,
                 version=publication.version,
                 time=publication.start + time_due,
                 fit_seconds=round(fitted - began, 4),
-                commit_seconds=round(committed - fitted, 4),
+                commit_seconds=round(done - fitted, 4),
             )
             with self._database.transaction() as connection:
                 stream = streams.get(connection, stream.id)
 
     def _commit(
         self, lease: Lease, publication: Publication, mechanism: Scheduled, time_due: int, step: Step
-    ) -> Publication:
-        """Charges and releases what one step made, all of it or nothing."""
+    ) -> Publication | None:
+        """Charges and releases what one step made, all of it or nothing; None: it was stopped meanwhile, so nothing."""
         start = publication.start
         with self._database.transaction() as connection:
             leases.check(connection, lease)
-            streams.lock(connection, publication.stream_id)
+            stream = streams.lock(connection, publication.stream_id)
             current = publications.lock(connection, publication.id)
             if current.state != "running":
-                return current
+                return None
             if (current.position, current.version) != (publication.position, publication.version):
                 raise LeaseLost(lease.resource)
-            charges = ledger.append(
+            if stream.distrusted is not None:
+                raise LedgerBroken(stream.distrusted)
+            charges, now = ledger.append(
                 connection,
+                stream,
                 current,
                 mechanism.capacity,
                 [
@@ -174,29 +184,26 @@ class Publisher:
                     for each in step.releases
                 ],
             )
-            now = ledger.now(connection)
-            for each, charge in zip(step.releases, charges, strict=True):
-                releases.append(
-                    connection,
-                    publication=current.id,
-                    stream=current.stream_id,
+            model = mechanism.model_description()
+            released = [
+                NewRelease(
                     version=each.version,
-                    charge=charge,
                     time=start + each.time,
                     role=each.role,
                     window=(start + each.window[0], start + each.window[1]),
                     fit=(start + each.fit[0], start + each.fit[1]),
                     parent=each.parent,
                     parameters=each.parameters,
-                    model=mechanism.model_description(),
+                    model=model,
                     noise={
                         "distribution": each.noise.distribution,
                         "scale": each.noise.scale,
                         "sensitivity": each.sensitivity,
                         "dimension": each.noise.dimension,
                     },
-                    published_at=now,
                 )
+                for each in step.releases
+            ]
             publications.move(
                 connection,
                 current.id,
@@ -205,6 +212,7 @@ class Publisher:
                 version=step.releases[-1].version,
                 latest=max((each.version for each in step.releases if each.role == "model"), default=current.latest),
                 chain=[model.version for model in step.chain],
+                digest=releases.append(connection, current, released, charges, now),
             )
             return publications.get(connection, current.id)
 
@@ -212,4 +220,11 @@ class Publisher:
         _log.error("publication_halted", publication=publication.name, reason=reason)
         with self._database.transaction() as connection:
             leases.check(connection, lease)
+            streams.lock(connection, publication.stream_id)
             publications.end(connection, publication.id, state="halted", reason=reason)
+            spending.settle(connection, publication.stream_id)
+
+    def _distrust(self, publication: Publication, reason: str) -> None:
+        _log.error("ledger_distrusted", stream=publication.stream, reason=reason)
+        with self._database.transaction() as connection:
+            streams.distrust(connection, publication.stream_id, reason)

@@ -141,7 +141,7 @@ class Sealer:
             run = list(takewhile(lambda each: _size_class(each) <= size_class, reversed(newest)))[::-1]  # noqa: B023
             alike = sum(_size_class(each) == size_class for each in run)
             if len(run) >= MERGED_AT_ONCE and 2 * alike >= MERGED_AT_ONCE:
-                parts = [self._files.read(log, each.file, 0, each.stop - each.start) for each in run]
+                parts = [self._files.read(log, each.file, each.sha256, 0, each.stop - each.start) for each in run]
                 self._replace(lease, stream, run, _joined(parts))
                 return
 
@@ -193,7 +193,7 @@ class Sealer:
             for _, start, stop in waiting:
                 touched |= {each.start: each for each in streams.segments_of(connection, stream.id, start, stop)}
         for old in touched.values():
-            columns = self._files.read(stream.log, old.file, 0, old.stop - old.start)
+            columns = self._files.read(stream.log, old.file, old.sha256, 0, old.stop - old.start)
             for _, start, stop in waiting:
                 low, high = max(start, old.start) - old.start, min(stop, old.stop) - old.start
                 for column in columns.values():
