@@ -11,11 +11,12 @@ from fractions import Fraction
 from typing import Any
 
 import rfc8785
-from sqlalchemy import Connection, Row, Select, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true
 
 from service.privacy.loss import Kind
-from service.store import spending, tables
+from service.store import spending, streams, tables
 from service.store.publications import Publication
+from service.store.spending import Counted
 from service.store.streams import Stream
 from service.store.tables import publications
 
@@ -34,10 +35,38 @@ class NewCharge:
     amount: float
 
 
+def _shown() -> Select[Any]:
+    return select(tables.charges, publications.c.name.label("publication")).join(
+        publications, publications.c.id == tables.charges.c.publication_id
+    )
+
+
+# The newest charge of a stream, all null if there is none, and the time by the only clock that all workers share.
+_newest = (
+    _shown()
+    .where(tables.charges.c.stream_id == bindparam("stream"))
+    .order_by(tables.charges.c.id.desc())
+    .limit(1)
+    .subquery()
+)
+_clock = select(func.clock_timestamp().label("moment")).subquery()
+_LAST = select(_newest, _clock.c.moment).select_from(_clock.outerjoin(_newest, true()))
+_INSERT = insert(tables.charges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charged:
+    """The new charges as they are served, when they were made, and what that changes on the publication's row."""
+
+    charges: list[dict[str, Any]]
+    at: datetime
+    counted: Counted
+
+
 def append(
     connection: Connection, stream: Stream, publication: Publication, most: Fraction, new: Sequence[NewCharge]
-) -> tuple[list[dict[str, Any]], datetime]:
-    """Charges the fits of one step; returns the charges as they are served, and when it was.
+) -> Charged:
+    """Charges the fits of one step.
 
     The caller holds the stream's lock, under which `stream` was read; `most` is what the publication may charge any
     record in all.
@@ -46,14 +75,14 @@ def append(
         LedgerBroken: the chain does not end as it did after the last charge; nothing is charged.
         OverBudget: a record would pay more than `most` in all; nothing is charged.
     """
-    last = connection.execute(
-        _shown().where(tables.charges.c.stream_id == stream.id).order_by(tables.charges.c.id.desc()).limit(1)
-    ).one_or_none()
-    if last is not None and last.hash != digest(_served(last)):
+    last = connection.execute(_LAST, {"stream": stream.id}).one()
+    if last.id is not None and last.hash != digest(_served(last)):
         raise LedgerBroken(f"charge {last.id}: its hash is not that of its content")
-    if (last.id if last else 0, last.hash if last else None) != (stream.charges, stream.head):
+    if (last.id or 0, last.hash) != (stream.charges, stream.head):
         raise LedgerBroken(f"its newest charge is not number {stream.charges}, as it was left")
-    moment = now(connection)
+    ranges = [(each.start, each.stop, Fraction(each.amount)) for each in new]
+    counted = spending.charge(connection, stream, publication, most, ranges)
+    moment = last.moment
     pure = publication.kind == Kind.PURE
     identity, previous = stream.charges, stream.head
     rows: list[dict[str, Any]] = []
@@ -74,7 +103,7 @@ def append(
         previous = row["hash"] = digest(row)
         rows.append(row)
     connection.execute(
-        insert(tables.charges),
+        _INSERT,
         [
             {name: value for name, value in row.items() if name not in ("publication", "end")}
             | {
@@ -86,13 +115,8 @@ def append(
             for row in rows
         ],
     )
-    connection.execute(
-        update(tables.streams).where(tables.streams.c.id == stream.id).values(charges=identity, head=previous)
-    )
-    spending.charge(
-        connection, stream, publication, most, [(each.start, each.stop, Fraction(each.amount)) for each in new]
-    )
-    return rows, moment
+    streams.move(connection, stream.id, charges=identity, head=previous, grain=counted.grain)
+    return Charged(charges=rows, at=moment, counted=counted)
 
 
 def walk(connection: Connection, stream: int) -> Iterator[dict[str, Any]]:
@@ -137,18 +161,6 @@ def _served(row: Row[Any]) -> dict[str, Any]:
 def digest(charge: dict[str, Any]) -> str:
     """SHA-256 over the RFC 8785 JSON of a charge without its `hash`, in hexadecimal."""
     return hashlib.sha256(rfc8785.dumps({name: value for name, value in charge.items() if name != "hash"})).hexdigest()
-
-
-def _shown() -> Select[Any]:
-    return select(tables.charges, publications.c.name.label("publication")).join(
-        publications, publications.c.id == tables.charges.c.publication_id
-    )
-
-
-def now(connection: Connection) -> datetime:
-    """By PostgreSQL's clock, the only one that all workers share."""
-    moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
-    return moment
 
 
 def timestamp(moment: datetime) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store import leases
@@ -132,25 +132,28 @@ def due(connection: Connection) -> list[Publication]:
     return [_publication(row) for row in connection.execute(query)]
 
 
-def move(
-    connection: Connection,
-    identity: int,
-    *,
-    position: int,
-    due: int,
-    version: int,
-    latest: int | None,
-    chain: list[int],
-    digest: str,
-) -> None:
-    """The schedule's clock goes on; last step of publishing."""
-    name = connection.execute(
-        update(publications)
-        .where(publications.c.id == identity)
-        .values(position=position, due=due, version=version, latest=latest, chain=chain, digest=digest)
-        .returning(publications.c.name)
-    ).scalar_one()
-    notify(connection, NEW_RELEASE, name)
+_MOVED = (
+    "position",
+    "due",
+    "version",
+    "latest",
+    "chain",
+    "digest",
+    "worst_record",
+    "worst_amount",
+)
+_MOVE = (
+    update(publications)
+    .where(publications.c.id == bindparam("of"))
+    .values({name: bindparam(name) for name in _MOVED})
+    .returning(func.pg_notify(NEW_RELEASE, publications.c.name))
+)
+
+
+def move(connection: Connection, publication: Publication) -> None:
+    """The schedule's clock goes on to what this tells; last step of publishing."""
+    moved = {name: getattr(publication, name) for name in _MOVED}
+    connection.execute(_MOVE, moved | {"of": publication.id})
 
 
 def end(connection: Connection, identity: int, *, state: str, reason: str | None = None) -> None:

@@ -55,6 +55,7 @@ class NewRelease:
     noise: dict[str, Any]
 
 
+_INSERT = insert(releases)
 _INFO = [column for column in releases.c if column is not releases.c.parameters]
 _OF_CHARGE = ("publication_id", "version", "start", "stop", "epsilon", "rho", "hash")
 
@@ -100,7 +101,7 @@ def append(
             previous=previous,
         )
         rows.append(row | {"digest": previous})
-    connection.execute(insert(releases), rows)
+    connection.execute(_INSERT, rows)
     assert previous is not None  # noqa: S101 - a step releases something
     return previous
 

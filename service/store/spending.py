@@ -21,7 +21,9 @@ from fractions import Fraction
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, Row, ScalarSelect, Table, and_, delete, func, insert, select, update
+from sqlalchemy import BigInteger, Connection, Delete, Row, Table, and_, bindparam, delete, func, insert, select
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import Insert
 
 from service.privacy import account
 from service.privacy.account import Account, Holding, Loss, Range, Tighter
@@ -30,7 +32,7 @@ from service.privacy.profile import Profile
 from service.store import publications
 from service.store.publications import Publication
 from service.store.streams import Stream
-from service.store.tables import kept, outlines, spent, streams
+from service.store.tables import kept, outlines, spent
 from service.store.tables import publications as publications_table
 
 MOST_RANGES = 1024  # of a stream's outline, and of what is told at once exactly
@@ -48,13 +50,22 @@ class Worst:
     spent: Loss
 
 
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What a charge changes on the rows of its publication and of its stream, for the caller to write there."""
+
+    worst_record: int | None
+    worst_amount: Decimal
+    grain: int
+
+
 def charge(
     connection: Connection,
     stream: Stream,
     publication: Publication,
     most: Fraction,
     new: Sequence[tuple[int, int, Fraction]],
-) -> None:
+) -> Counted:
     """Counts charges (start, stop, amount) of one publication. The caller holds the stream's lock.
 
     Raises:
@@ -62,36 +73,31 @@ def charge(
     """
     start, stop = min(each[0] for each in new), max(each[1] for each in new)
     # Neighbours are read too, so that equal ones become one range again.
-    own = select(spent.c.start, spent.c.stop, spent.c.amount).where(
-        spent.c.publication_id == publication.id,
-        spent.c.start <= stop,
-        spent.c.start >= _first(publication.id, start),
-        spent.c.stop >= start,
-    )
-    old = [tuple(row) for row in connection.execute(own)]
+    rows = _rows(connection, stream.id, start - 1, stop + 1)
+    old = [(row.start, row.stop, row.amount) for row in rows if row.publication_id == publication.id]
     profile = Profile.of((low, high, Fraction(amount)) for low, high, amount in old)
     for low, high, amount in new:
         profile = profile.add(low, high, amount)
-    if profile.maximum() > most:
-        raise OverBudget("a record would be charged more than the cap of this publication")
     ranges = [(low, high, amount) for low, high, amount in profile.ranges() if high is not None and amount]
-    _write(
-        connection, spent, {"publication_id": publication.id}, old, [(*each[:2], decimal(each[2])) for each in ranges]
-    )
-    record, _, amount = max(ranges, key=lambda each: each[2])
-    if amount > Fraction(publication.worst_amount):
-        connection.execute(
-            update(publications_table)
-            .where(publications_table.c.id == publication.id)
-            .values(worst_record=record, worst_amount=decimal(amount))
-        )
-    _draw(connection, stream, start, stop)
+    record, _, highest = max(ranges, key=itemgetter(2))
+    if highest > most:
+        raise OverBudget("a record would be charged more than the cap of this publication")
+    _write(connection, spent, publication.id, old, [(low, high, decimal(amount)) for low, high, amount in ranges])
+    ledger = [(_account(row), row.start, row.stop, Fraction(row.amount)) for row in rows]
+    ledger = [each for each in ledger if each[0].id != publication.id]
+    ledger += [(account_of(publication), low, high, amount) for low, high, amount in ranges]
+    grain = _draw(connection, stream, start, stop, [(e.start, e.end, e.spent) for e in _over(ledger, start, stop)])
+    if highest > publication.worst_amount:
+        return Counted(worst_record=record, worst_amount=decimal(highest), grain=grain)
+    return Counted(worst_record=publication.worst_record, worst_amount=publication.worst_amount, grain=grain)
 
 
 def exact(connection: Connection, stream: int, start: int, stop: int, *, most: int = MOST_RANGES) -> list[Range] | None:
-    """What each record of [start, stop) has spent and what is reserved on it; None: that takes over `most` rows."""
+    """What each record of [start, stop) has spent; None: that takes over `most` rows. Nothing is told as reserved."""
     rows = _rows(connection, stream, start, stop, limit=most + 1)
-    return None if len(rows) > most else _added_up(connection, stream, rows, start, stop)
+    if len(rows) > most:
+        return None
+    return _over([(_account(row), row.start, row.stop, Fraction(row.amount)) for row in rows], start, stop)
 
 
 def outlined(connection: Connection, stream: int, start: int, stop: int) -> list[tuple[int, int | None, Loss]]:
@@ -144,7 +150,9 @@ def refused(
     index = bisect_right(ended, position, key=itemgetter(0)) - 1
     falls = next((begins for begins, loss in ended[index:] if part(loss) < part(ended[index][1])), position + 1)
     rows = _rows(connection, stream.id, falls - 1, falls)
-    (at,) = _added_up(connection, stream.id, rows, falls - 1, falls)
+    ledger = [(_account(row), row.start, row.stop, Fraction(row.amount)) for row in rows]
+    ledger += [(account_of(each), falls - 1, falls, Fraction(0)) for each in found]
+    (at,) = _over(ledger, falls - 1, falls)
     return at
 
 
@@ -187,11 +195,6 @@ def tighter(found: Iterable[Publication], reserved: Loss) -> Tighter:
     return account.tighter(holdings, reserved)
 
 
-def accounts(connection: Connection, stream: int) -> list[Account]:
-    """Of every publication that the stream ever had."""
-    return [account_of(each) for each in publications.of_stream(connection, stream)]
-
-
 def account_of(publication: Publication) -> Account:
     return Account(
         id=publication.id,
@@ -228,47 +231,64 @@ def decimal(amount: Fraction) -> Decimal:
             raise ValueError("not a sum of binary doubles and decimals")
         fives += 1
     power = max(twos, fives)
-    digits = amount.numerator * 2 ** (power - twos) * 5 ** (power - fives)
-    return Decimal((digits < 0, tuple(map(int, str(abs(digits)))), -power))
+    return Decimal(f"{amount.numerator * 2 ** (power - twos) * 5 ** (power - fives)}E-{power}")
 
 
-def _first(publication: Any, record: int) -> ScalarSelect[int]:
-    """Where the last of its rows that begins at or before a record begins: none before that one reaches the record."""
-    rows = spent.alias()
-    query = select(func.coalesce(func.max(rows.c.start), 0))
-    return query.where(rows.c.publication_id == publication, rows.c.start <= record).scalar_subquery()
+# Of `spent`, of every publication of a stream, the rows that hold any of [start, stop). The last row that begins at or
+# before `start` may reach it; none before that one does.
+_ends_before = spent.alias("earlier")
+_MINE = (
+    select(
+        *(publications_table.c[name] for name in ("id", "kind", "epsilon", "delta", "state")),
+        publications_table.c.start.label("since"),
+        select(func.coalesce(func.max(_ends_before.c.start), 0))
+        .where(
+            _ends_before.c.publication_id == publications_table.c.id,
+            _ends_before.c.start <= bindparam("start", type_=BigInteger),
+        )
+        .scalar_subquery()
+        .label("first"),
+    )
+    .where(publications_table.c.stream_id == bindparam("stream"))
+    .subquery("mine")
+    .lateral()
+)
+_ROWS = (
+    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since")))
+    .join(_MINE, and_(spent.c.publication_id == _MINE.c.id, spent.c.start >= _MINE.c.first))
+    .where(
+        spent.c.start < bindparam("stop", type_=BigInteger),
+        spent.c.stop > bindparam("start", type_=BigInteger),
+    )
+    .limit(bindparam("limit", type_=BigInteger))
+)
 
 
 def _rows(
     connection: Connection, stream: int, start: int, stop: int, *, limit: int | None = None
 ) -> Sequence[Row[Any]]:
-    """Of `spent`, of every publication of a stream, those that hold any of [start, stop)."""
-    mine = (
-        select(publications_table.c.id, _first(publications_table.c.id, start).label("first"))
-        .where(publications_table.c.stream_id == stream)
-        .subquery()
-        .lateral()
-    )
-    query = (
-        select(spent)
-        .join(mine, and_(spent.c.publication_id == mine.c.id, spent.c.start >= mine.c.first))
-        .where(spent.c.start < stop, spent.c.stop > start)
-        .limit(limit)
-    )
-    return connection.execute(query).all()
+    bound = {"stream": stream, "start": start, "stop": stop, "limit": limit}
+    return connection.execute(_ROWS, bound).all()
 
 
-def _added_up(connection: Connection, stream: int, rows: Sequence[Row[Any]], start: int, stop: int) -> list[Range]:
-    """Over [start, stop), from its rows of `spent`."""
+def _account(row: Row[Any]) -> Account:
+    return Account(
+        id=row.publication_id,
+        kind=Kind(row.kind),
+        cap=Loss.of(row.epsilon, row.delta),
+        start=row.since,
+        running=row.state == "running",
+    )
+
+
+def _over(charged: Sequence[tuple[Account, int, int, Fraction]], start: int, stop: int) -> list[Range]:
+    """Over [start, stop), what these accounts charged to ranges."""
     found: dict[tuple[int, int], Fraction] = {}
-    for row in rows:
-        amount = Fraction(row.amount)
-        for where, change in (
-            ((max(start, row.start), row.publication_id), amount),
-            ((min(stop, row.stop), row.publication_id), -amount),
-        ):
+    for account_, low, high, amount in charged:
+        for where, change in (((max(start, low), account_.id), amount), ((min(stop, high), account_.id), -amount)):
             found[where] = found.get(where, Fraction(0)) + change
-    ranges = account.add_up(accounts(connection, stream), ((*where, found[where]) for where in sorted(found)))
+    accounts = {each.id: each for each, _, _, _ in charged}
+    ranges = account.add_up(accounts.values(), ((*where, found[where]) for where in sorted(found)))
     return [
         replace(each, start=max(start, each.start), end=stop if each.end is None else min(stop, each.end))
         for each in ranges
@@ -296,43 +316,54 @@ def _reserved_from(
     return sums
 
 
-def _draw(connection: Connection, stream: Stream, start: int, stop: int) -> None:
-    """Raises the stream's outline to what records of [start, stop) have spent now."""
+_OUTLINE = select(outlines.c.start, outlines.c.stop, outlines.c.epsilon, outlines.c.delta).where(
+    outlines.c.stream_id == bindparam("stream"),
+    outlines.c.start <= bindparam("high", type_=BigInteger),
+    outlines.c.stop >= bindparam("low", type_=BigInteger),
+)
+
+
+def _draw(
+    connection: Connection, stream: Stream, start: int, stop: int, now: Sequence[tuple[int, int | None, Loss]]
+) -> int:
+    """Raises the stream's outline to what records of [start, stop) have spent now; returns its grain."""
     grain = stream.grain
     while stop > grain * MOST_RANGES:
         grain *= 2
     low, high = start // grain * grain, -(-stop // grain) * grain
-    query = select(outlines.c.start, outlines.c.stop, outlines.c.epsilon, outlines.c.delta).where(
-        outlines.c.stream_id == stream.id
-    )
-    if grain == stream.grain:
-        # Neighbours too, so that equal ones become one again.
-        query = query.where(outlines.c.start <= high, outlines.c.stop >= low)
-    else:  # all of it is drawn anew, coarser
-        connection.execute(update(streams).where(streams.c.id == stream.id).values(grain=grain))
-    old = [tuple(row) for row in connection.execute(query)]
-    rows = _rows(connection, stream.id, start, stop)
-    now = [(each.start, each.end or stop, each.spent) for each in _added_up(connection, stream.id, rows, start, stop)]
+    if grain != stream.grain:  # all of it is drawn anew, coarser
+        low, high = 0, max(high, stream.records)
+    # Neighbours too, so that equal ones become one again.
+    found = connection.execute(_OUTLINE, {"stream": stream.id, "low": low, "high": high})
+    old = [tuple(row) for row in found]
     before = [(first, last, Loss.of(epsilon, delta)) for first, last, epsilon, delta in old]
-    new = [
-        (first, last, decimal(loss.epsilon), decimal(loss.delta))
-        for first, last, loss in account.outline([*before, *now], grain)
-    ]
-    _write(connection, outlines, {"stream_id": stream.id}, old, new)
+    drawn = account.outline([*before, *((first, last or stop, loss) for first, last, loss in now)], grain)
+    new = [(first, last, decimal(loss.epsilon), decimal(loss.delta)) for first, last, loss in drawn]
+    _write(connection, outlines, stream.id, old, new)
+    return grain
 
 
 def _write(
-    connection: Connection,
-    table: Table,
-    owner: dict[str, int],
-    old: Sequence[tuple[Any, ...]],
-    new: Sequence[tuple[Any, ...]],
+    connection: Connection, table: Table, owner: int, old: Sequence[tuple[Any, ...]], new: Sequence[tuple[Any, ...]]
 ) -> None:
     """Puts ranges (start, …) in the place of others; what stays the same is not written again."""
-    names = [column.name for column in table.c if column.name not in owner]
-    ((key, identity),) = owner.items()
-    gone, come = set(old) - set(new), set(new) - set(old)
+    delete_, upsert = _WRITES[table]
+    gone = {each[0] for each in old} - {each[0] for each in new}
     if gone:
-        connection.execute(delete(table).where(table.c[key] == identity, table.c.start.in_([each[0] for each in gone])))
-    if come:
-        connection.execute(insert(table), [owner | dict(zip(names, each, strict=True)) for each in sorted(come)])
+        connection.execute(delete_, [{"owner": owner, "at": each} for each in sorted(gone)])
+    if come := set(new) - set(old):
+        names = [column.name for column in table.c]
+        connection.execute(upsert, [dict(zip(names, (owner, *each), strict=True)) for each in sorted(come)])
+
+
+def _writes(table: Table) -> tuple[Delete, Insert]:
+    owner, *others = table.c
+    put = postgresql.insert(table)
+    changed = {column.name: put.excluded[column.name] for column in others if column.name != "start"}
+    return (
+        delete(table).where(owner == bindparam("owner"), table.c.start == bindparam("at")),
+        put.on_conflict_do_update(index_elements=[owner, table.c.start], set_=changed),
+    )
+
+
+_WRITES = {table: _writes(table) for table in (spent, outlines)}

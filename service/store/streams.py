@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, func, insert, select, text, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store import leases
@@ -115,6 +115,18 @@ def page(connection: Connection, *, limit: int, before: int | None, only: frozen
 
 def halt(connection: Connection, identity: int, reason: str) -> None:
     connection.execute(update(streams).where(streams.c.id == identity).values(halted=reason))
+
+
+_MOVE = (
+    update(streams)
+    .where(streams.c.id == bindparam("of"))
+    .values(charges=bindparam("charges"), head=bindparam("head"), grain=bindparam("grain"))
+)
+
+
+def move(connection: Connection, identity: int, *, charges: int, head: str | None, grain: int) -> None:
+    """Its chain of charges ends there now."""
+    connection.execute(_MOVE, {"of": identity, "charges": charges, "head": head, "grain": grain})
 
 
 def distrust(connection: Connection, identity: int, reason: str | None) -> None:

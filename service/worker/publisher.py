@@ -7,6 +7,7 @@ all checked inside, so that of two workers that believe they publish the same mo
 
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -172,7 +173,7 @@ class Publisher:
                 raise LeaseLost(lease.resource)
             if stream.distrusted is not None:
                 raise LedgerBroken(stream.distrusted)
-            charges, now = ledger.append(
+            charged = ledger.append(
                 connection,
                 stream,
                 current,
@@ -204,17 +205,19 @@ class Publisher:
                 )
                 for each in step.releases
             ]
-            publications.move(
-                connection,
-                current.id,
+            moved = replace(
+                current,
                 position=time_due,
                 due=start + mechanism.next_time(time_due),
                 version=step.releases[-1].version,
                 latest=max((each.version for each in step.releases if each.role == "model"), default=current.latest),
                 chain=[model.version for model in step.chain],
-                digest=releases.append(connection, current, released, charges, now),
+                digest=releases.append(connection, current, released, charged.charges, charged.at),
+                worst_record=charged.counted.worst_record,
+                worst_amount=charged.counted.worst_amount,
             )
-            return publications.get(connection, current.id)
+            publications.move(connection, moved)
+            return moved
 
     def _halt(self, lease: Lease, publication: Publication, reason: str) -> None:
         _log.error("publication_halted", publication=publication.name, reason=reason)
