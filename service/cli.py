@@ -84,11 +84,15 @@ def worker() -> None:
 @app.command()
 def migrate() -> None:
     """Bring the database's schema up to this version, and grant the service's role what it needs."""
+    from service.store.migrate import RoleMissing
     from service.store.migrate import migrate as bring_up
 
     settings = _settings(database=True)
-    with _database_errors():
-        bring_up(settings.migration_url or str(settings.database_url), service=settings.database_url)
+    try:
+        with _database_errors():
+            bring_up(settings.migration_url or str(settings.database_url), service=settings.database_url)
+    except RoleMissing as missing:
+        _fail(str(missing))
 
 
 ledger_commands = typer.Typer(no_args_is_help=True, help="Check the ledger.")

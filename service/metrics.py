@@ -16,6 +16,7 @@ from prometheus_client import (
     PROCESS_COLLECTOR,
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -62,6 +63,12 @@ PUBLISH = Histogram(
 )
 FAILURES = Counter(
     "perennial_publish_failures", "Fits that failed unexpectedly and are tried again", ["publication"], registry=WORKER
+)
+VIOLATIONS = Gauge(
+    "perennial_invariant_violations",
+    "How often something is not as it must always be; anything but 0 needs a person",
+    ["invariant"],
+    registry=WORKER,
 )
 
 

@@ -129,13 +129,19 @@ def move(connection: Connection, identity: int, *, charges: int, head: str | Non
     connection.execute(_MOVE, {"of": identity, "charges": charges, "head": head, "grain": grain})
 
 
-def distrust(connection: Connection, identity: int, reason: str | None) -> None:
-    """Publishes nothing more on it, because its ledger does not verify; None: it does (again)."""
-    connection.execute(
+def distrust(connection: Connection, stream: Stream, reason: str | None) -> bool:
+    """Publishes nothing more on it, because its ledger does not verify; None: it does (again). Whether that is news.
+
+    Nothing changes if somebody else has said otherwise since the stream was read.
+    """
+    if stream.distrusted == reason:
+        return False
+    changed = connection.execute(
         update(streams)
-        .where(streams.c.id == identity, streams.c.distrusted.is_distinct_from(reason))
+        .where(streams.c.id == stream.id, streams.c.distrusted.is_not_distinct_from(stream.distrusted))
         .values(distrusted=reason)
     )
+    return bool(changed.rowcount)
 
 
 def seal(

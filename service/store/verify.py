@@ -7,7 +7,7 @@ with what publishing used, with each publication's cap, and with the stream's bu
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 
 from sqlalchemy import Connection, func, select, text
@@ -19,6 +19,8 @@ from service.store.database import Database
 from service.store.publications import Publication
 from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.streams import Stream
+
+_ONE_VIEW = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ def verify(connection: Connection, *, isolated: bool = True) -> Report:
     happened yet in the transaction.
     """
     if isolated:
-        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+        connection.execute(_ONE_VIEW)
     findings: list[str] = []
     known = streams.every(connection)
     for stream in known:
@@ -48,6 +50,13 @@ def verify(connection: Connection, *, isolated: bool = True) -> Report:
             findings += _spent(connection, publication)
             findings += _charged(connection, publication)
     return Report(streams=len(known), charges=sum(each.charges for each in known), findings=findings)
+
+
+def look(connection: Connection, stream: int, *, most: int = 100) -> tuple[Stream, list[str]]:
+    """One stream and what of its charges and releases does not hold, in a transaction of its own."""
+    connection.execute(_ONE_VIEW)
+    found = streams.get(connection, stream)
+    return found, list(islice(chains(connection, found), most))
 
 
 def chains(connection: Connection, stream: Stream) -> Iterator[str]:

@@ -23,10 +23,11 @@ from service.store.leases import Lease, LeaseLost
 from service.store.ledger import LedgerBroken, NewCharge
 from service.store.publications import Publication
 from service.store.releases import NewRelease
-from service.store.segment_files import SegmentFiles
+from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.spending import OverBudget
+from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
-from service.worker.records import read_records
+from service.worker.records import SegmentsMissing, read_records
 
 _log = structlog.get_logger(__name__)
 
@@ -70,8 +71,8 @@ class Bell:
 class Publisher:
     """One of a worker's publishing threads."""
 
-    def __init__(self, database: Database, files: SegmentFiles, keeper: LeaseKeeper, bell: Bell) -> None:
-        self._database, self._files, self._keeper, self._bell = database, files, keeper, bell
+    def __init__(self, database: Database, files: SegmentFiles, keeper: LeaseKeeper, bell: Bell, audit: Audit) -> None:
+        self._database, self._files, self._keeper, self._bell, self._audit = database, files, keeper, bell, audit
         self._not_before: dict[int, float] = {}  # publications that failed in a way nobody foresaw
 
     def run(self, stop: threading.Event) -> None:
@@ -96,11 +97,14 @@ class Publisher:
                 if lease is None:
                     continue
                 try:
-                    self._publish_due(lease, publication.id, stop)
+                    self._publish_due(lease, publication.id, publication.stream_id, stop)
                 except LeaseLost:
                     _log.warning("lease_lost", publication=publication.name)
                 except DatabaseUnavailable:
                     raise
+                except (SegmentDamaged, SegmentsMissing) as error:
+                    _log.error("records_unfit", publication=publication.name, reason=str(error))
+                    self._again_later(publication)
                 except Exception as error:  # noqa: BLE001 - one publication's trouble must not stop the others
                     _log.error(
                         "publishing_failed",
@@ -108,12 +112,16 @@ class Publisher:
                         error=type(error).__name__,
                         at=place_of(error),
                     )
-                    metrics.FAILURES.labels(publication.name).inc()
-                    self._not_before[publication.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
+                    self._again_later(publication)
                 return True
         return False
 
-    def _publish_due(self, lease: Lease, identity: int, stop: threading.Event) -> None:
+    def _again_later(self, publication: Publication) -> None:
+        metrics.FAILURES.labels(publication.name).inc()
+        self._not_before[publication.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
+
+    def _publish_due(self, lease: Lease, identity: int, stream_identity: int, stop: threading.Event) -> None:
+        self._audit.look(stream_identity)
         with self._database.transaction() as connection:
             publication = publications.get(connection, identity)
             stream = streams.get(connection, publication.stream_id)
@@ -123,7 +131,12 @@ class Publisher:
             ]
         configuration = PublicationConfiguration.model_validate(publication.configuration)
         mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
-        while not stop.is_set() and publication.state == "running" and publication.due <= stream.records:
+        while (
+            not stop.is_set()
+            and publication.state == "running"
+            and publication.due <= stream.records
+            and stream.distrusted is None
+        ):
             began = time.perf_counter()
             time_due = publication.due - publication.start
             try:
@@ -230,4 +243,4 @@ class Publisher:
     def _distrust(self, publication: Publication, reason: str) -> None:
         _log.error("ledger_distrusted", stream=publication.stream, reason=reason)
         with self._database.transaction() as connection:
-            streams.distrust(connection, publication.stream_id, reason)
+            streams.distrust(connection, streams.lock(connection, publication.stream_id), reason)

@@ -1,6 +1,5 @@
 """`ledger verify` finds every tampering and names it."""
 
-import threading
 from collections.abc import Iterator
 from decimal import Decimal
 
@@ -13,8 +12,8 @@ from service.store.database import Database
 from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.tables import APPEND_ONLY
 from service.store.verify import verify, verify_segments
-from service.worker.main import work
-from tests.conftest import ADMIN_KEY, Service, make_world, serving
+from tests.conftest import make_world
+from tests.store.conftest import publish_some
 
 
 @pytest.fixture(scope="module")
@@ -29,22 +28,8 @@ def files(settings: Settings) -> SegmentFiles:
 
 @pytest.fixture(scope="module")
 def published(settings: Settings) -> Iterator[Database]:
-    """A ledger with a pure and a Gaussian publication and some charges; nothing runs on it any more."""
-    stop = threading.Event()
-    worker = threading.Thread(target=work, args=(settings, stop))
-    worker.start()
-    with serving(settings) as url:
-        service = Service(url, ADMIN_KEY, settings)
-        stream = service.stream(delta=1e-6)
-        window = {"kind": "sliding_window", "block": 2, "blocks": 3}
-        names = [service.publish(stream, window, delta=delta) for delta in (0, 1e-6)]
-        service.post(stream, [[1, 0]] * 12, [0, 1] * 6)
-        for name in names:
-            service.released(name, time=12)
-        for client in service.clients.values():
-            client.close()
-    stop.set()
-    worker.join()
+    """As its tables' owner sees it."""
+    publish_some(settings)
     database = Database(settings.migration_url)
     yield database
     database.close()
@@ -93,6 +78,7 @@ CHARGES, RELEASES, SPENT = tables.charges, tables.releases, tables.spent
         (delete(RELEASES).where(RELEASES.c.version == 2), "version 2: it was charged, but there is no such release"),
         (update(RELEASES).where(RELEASES.c.version == 1).values(fit_start=1), "its charge is not on the records"),
         (update(tables.streams).values(records=13), "end at record 12, not at 13"),
+        (update(tables.kept).values(epsilon=tables.kept.c.epsilon / 2), "what ended publications are said to keep"),
         (update(tables.streams).values(epsilon=Decimal("1.5")), "more is reserved than the stream's budget"),
         (update(RELEASES).where(RELEASES.c.version == 2).values(parameters=b"\0" * 24), "version 2: its digest"),
         (update(RELEASES).where(RELEASES.c.version == 2).values(noise={"scale": 9, "sensitivity": 1}), "2: its digest"),
@@ -107,7 +93,7 @@ CHARGES, RELEASES, SPENT = tables.charges, tables.releases, tables.spent
         (update(tables.publications).values(worst_amount=0), "what is told of its worst record"),
         (update(tables.outlines).values(epsilon=tables.outlines.c.epsilon / 2), "what is told of its worst record"),
         (
-            insert(tables.kept).values(stream_id=1, start=0, epsilon=0, delta=1),
+            insert(tables.kept).values(stream_id=1, start=99, epsilon=0, delta=1),
             "what ended publications are said to keep",
         ),
         (update(tables.publications).values(version=99), "version 99: it was the newest one"),

@@ -16,6 +16,7 @@ from service.mechanisms.scheduled import build
 from service.store import leases, ledger, publications, releases, spending, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
+from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
 from service.worker.sealer import Sealer
@@ -40,7 +41,7 @@ class Bench:
 
     def publisher(self) -> Publisher:
         keeper = LeaseKeeper(self.database, seconds=self.world.settings.lease_seconds)
-        return Publisher(self.database, self.files, keeper, Bell(self.database))
+        return Publisher(self.database, self.files, keeper, Bell(self.database), Audit(self.database))
 
     def publish_all(self) -> None:
         publisher = self.publisher()
