@@ -19,7 +19,7 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
-MOST_STRETCHES = 1024
+MOST_STRETCHES = 512
 APPEND_ONLY = ("charges", "releases")
 
 

@@ -16,7 +16,6 @@ from service.api.schemas import Before, Charge, Items, Ledger, Name, Timestamp, 
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Admin, Reader, Shared, no_stream, stream_or_404, visible
 from service.mechanisms.configuration import Privacy, StreamSchema, Task
-from service.privacy.account import Loss
 from service.privacy.loss import Kind, round_up
 from service.store import ledger, publications, spending, streams
 from service.store.keys import Key
@@ -123,10 +122,7 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
         worst = spending.worst(connection, found.id, of_it)
         low, high = min(start or 0, found.records), found.records if end is None else min(end, found.records)
         exact = spending.exact(connection, found.id, low, high) if low < high else []
-        if exact is not None:
-            told = [(each.start, each.end, each.spent) for each in exact]
-        else:
-            told = spending.outlined(connection, found.id, low, high)
+        told = exact if exact is not None else spending.outlined(connection, found.id, low, high)
         tighter = spending.tighter(of_it, worst.reserved)
         return as_json(
             {
@@ -204,7 +200,7 @@ def _share(publication: publications.Publication) -> dict[str, Any]:
     }
 
 
-def _merged(ranges: Iterable[tuple[int, int | None, Loss]]) -> Iterator[dict[str, Any]]:
+def _merged(ranges: Iterable[spending.Stretch]) -> Iterator[dict[str, Any]]:
     """Neighbours that spent the same are one range, whatever is reserved on them."""
     shown = ((start, end, tuple(loss.shown().values())) for start, end, loss in ranges)
     for (epsilon, delta), alike in groupby(shown, key=itemgetter(2)):

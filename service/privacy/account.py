@@ -225,6 +225,7 @@ def tighter(holdings: Iterable[Holding], basic: Loss) -> Tighter:
     return Tighter(loss=Loss(epsilon=epsilon, delta=basic.delta), how=how, pure=pure, zcdp=zcdp, gaussian=gaussian)
 
 
+@lru_cache(maxsize=4096)
 def _shown(value: Fraction, *, up: bool) -> float:
     """A budget of 0.1 is the decimal 0.1, not the double next to it; so it must also be read as 0.1."""
     nearest = float(value)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -35,7 +36,11 @@ from service.store.streams import Stream
 from service.store.tables import kept, outlines, spent
 from service.store.tables import publications as publications_table
 
-MOST_RANGES = 1024  # of a stream's outline, and of what is told at once exactly
+MOST_RANGES = 512  # of a stream's outline, and of what is told at once exactly
+
+Stretch = tuple[int, int, Loss]
+"""Records [start, stop) and what each of them has spent, or the most that any of them has."""
+_Charged = tuple[Account, int, int, Fraction]
 
 
 class OverBudget(Exception):
@@ -83,31 +88,31 @@ def charge(
     if highest > most:
         raise OverBudget("a record would be charged more than the cap of this publication")
     _write(connection, spent, publication.id, old, [(low, high, decimal(amount)) for low, high, amount in ranges])
-    ledger = [(_account(row), row.start, row.stop, Fraction(row.amount)) for row in rows]
-    ledger = [each for each in ledger if each[0].id != publication.id]
-    ledger += [(account_of(publication), low, high, amount) for low, high, amount in ranges]
-    grain = _draw(connection, stream, start, stop, [(e.start, e.end, e.spent) for e in _over(ledger, start, stop)])
+    mine = account_of(publication)
+    charged = [each for each in _charged(rows) if each[0].id != mine.id]
+    charged += [(mine, *each) for each in ranges]
+    grain = _draw(connection, stream, _over(charged, start, stop), start, stop)
     if highest > publication.worst_amount:
         return Counted(worst_record=record, worst_amount=decimal(highest), grain=grain)
     return Counted(worst_record=publication.worst_record, worst_amount=publication.worst_amount, grain=grain)
 
 
-def exact(connection: Connection, stream: int, start: int, stop: int, *, most: int = MOST_RANGES) -> list[Range] | None:
-    """What each record of [start, stop) has spent; None: that takes over `most` rows. Nothing is told as reserved."""
+def exact(
+    connection: Connection, stream: int, start: int, stop: int, *, most: int = MOST_RANGES
+) -> list[Stretch] | None:
+    """What each record of [start, stop) has spent, over all publications; None: that takes over `most` rows."""
     rows = _rows(connection, stream, start, stop, limit=most + 1)
-    if len(rows) > most:
-        return None
-    return _over([(_account(row), row.start, row.stop, Fraction(row.amount)) for row in rows], start, stop)
+    return None if len(rows) > most else _over(_charged(rows), start, stop)
 
 
-def outlined(connection: Connection, stream: int, start: int, stop: int) -> list[tuple[int, int | None, Loss]]:
+def outlined(connection: Connection, stream: int, start: int, stop: int) -> list[Stretch]:
     """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`."""
     rows = connection.execute(
         select(outlines)
         .where(outlines.c.stream_id == stream, outlines.c.start < stop, outlines.c.stop > start)
         .order_by(outlines.c.start)
     )
-    found: list[tuple[int, int | None, Loss]] = []
+    found: list[Stretch] = []
     position = start
     for row in rows:
         low, high = max(start, row.start), min(stop, row.stop)
@@ -149,11 +154,12 @@ def refused(
     ended = kept_stairs(connection, stream.id)
     index = bisect_right(ended, position, key=itemgetter(0)) - 1
     falls = next((begins for begins, loss in ended[index:] if part(loss) < part(ended[index][1])), position + 1)
-    rows = _rows(connection, stream.id, falls - 1, falls)
-    ledger = [(_account(row), row.start, row.stop, Fraction(row.amount)) for row in rows]
-    ledger += [(account_of(each), falls - 1, falls, Fraction(0)) for each in found]
-    (at,) = _over(ledger, falls - 1, falls)
-    return at
+    record = falls - 1
+    rows = _rows(connection, stream.id, record, record + 1)
+    charged = sorted((record, row.publication_id, Fraction(row.amount)) for row in rows)
+    ranges = account.add_up([account_of(each) for each in found], charged)
+    at = next(each for each in ranges if each.end is None or each.end > record)
+    return replace(at, start=record, end=record + 1)
 
 
 def settle(connection: Connection, stream: int) -> None:
@@ -271,29 +277,57 @@ def _rows(
     return connection.execute(_ROWS, bound).all()
 
 
-def _account(row: Row[Any]) -> Account:
-    return Account(
-        id=row.publication_id,
-        kind=Kind(row.kind),
-        cap=Loss.of(row.epsilon, row.delta),
-        start=row.since,
-        running=row.state == "running",
-    )
+def _charged(rows: Sequence[Row[Any]]) -> list[_Charged]:
+    accounts: dict[int, Account] = {}
+    for row in rows:
+        if row.publication_id not in accounts:
+            accounts[row.publication_id] = Account(
+                id=row.publication_id,
+                kind=Kind(row.kind),
+                cap=Loss.of(row.epsilon, row.delta),
+                start=row.since,
+                running=row.state == "running",
+            )
+    return [(accounts[row.publication_id], row.start, row.stop, _fraction(row.amount)) for row in rows]
 
 
-def _over(charged: Sequence[tuple[Account, int, int, Fraction]], start: int, stop: int) -> list[Range]:
-    """Over [start, stop), what these accounts charged to ranges."""
+@lru_cache(maxsize=4096)
+def _fraction(amount: Decimal) -> Fraction:
+    """The same amounts come again and again."""
+    return Fraction(amount)
+
+
+def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
+    """What every record of [start, stop) has spent, from ranges that hold any of it."""
+    accounts = {each[0].id: each[0] for each in charged}
+    if len(accounts) == 1:  # nothing to add up
+        return _alone(charged, start, stop)
     found: dict[tuple[int, int], Fraction] = {}
     for account_, low, high, amount in charged:
         for where, change in (((max(start, low), account_.id), amount), ((min(stop, high), account_.id), -amount)):
             found[where] = found.get(where, Fraction(0)) + change
-    accounts = {each.id: each for each, _, _, _ in charged}
     ranges = account.add_up(accounts.values(), ((*where, found[where]) for where in sorted(found)))
     return [
-        replace(each, start=max(start, each.start), end=stop if each.end is None else min(stop, each.end))
+        (max(start, each.start), stop if each.end is None else min(stop, each.end), each.spent)
         for each in ranges
         if each.start < stop and (each.end is None or each.end > start)
     ]
+
+
+def _alone(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
+    losses: dict[Fraction, Loss] = {}
+    found: list[Stretch] = []
+    position = start
+    for account_, low, high, amount in sorted(charged, key=itemgetter(1)):
+        if amount not in losses:
+            losses[amount] = account_.loss(amount)
+        if position < low:
+            found.append((position, low, Loss()))
+        position = min(stop, high)
+        found.append((max(start, low), position, losses[amount]))
+    if position < stop:
+        found.append((position, stop, Loss()))
+    return found
 
 
 def _reserved_from(
@@ -323,9 +357,7 @@ _OUTLINE = select(outlines.c.start, outlines.c.stop, outlines.c.epsilon, outline
 )
 
 
-def _draw(
-    connection: Connection, stream: Stream, start: int, stop: int, now: Sequence[tuple[int, int | None, Loss]]
-) -> int:
+def _draw(connection: Connection, stream: Stream, now: Sequence[Stretch], start: int, stop: int) -> int:
     """Raises the stream's outline to what records of [start, stop) have spent now; returns its grain."""
     grain = stream.grain
     while stop > grain * MOST_RANGES:
@@ -337,7 +369,7 @@ def _draw(
     found = connection.execute(_OUTLINE, {"stream": stream.id, "low": low, "high": high})
     old = [tuple(row) for row in found]
     before = [(first, last, Loss.of(epsilon, delta)) for first, last, epsilon, delta in old]
-    drawn = account.outline([*before, *((first, last or stop, loss) for first, last, loss in now)], grain)
+    drawn = account.outline([*before, *now], grain)
     new = [(first, last, decimal(loss.epsilon), decimal(loss.delta)) for first, last, loss in drawn]
     _write(connection, outlines, stream.id, old, new)
     return grain

@@ -108,8 +108,8 @@ def test_every_release_has_its_charge_and_every_step_is_published_once(bench: Be
         pages = ledger.page(connection, found.stream_id, limit=1000, before=None)
     for record in range(10):
         charged = sum(Fraction(each["epsilon"]) for each in pages if each["start"] <= record < each["end"])
-        (here,) = [each for each in ranges if each.start <= record < each.end]
-        assert here.spent.epsilon == charged <= 1
+        (spent,) = [spent for start, end, spent in ranges if start <= record < end]
+        assert spent.epsilon == charged <= 1
 
 
 class Crash(BaseException):
