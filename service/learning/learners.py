@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from service.learning.records import CHUNK, Prepared, Records, prepare
-from service.learning.solvers import Exact, Rows, Setting, norm
+from service.learning.records import Prepared, Records, prepare
+from service.learning.solvers import Exact, Setting, norm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +27,7 @@ class Solver(Protocol):
     def sensitivity(self, setting: Setting, records: int) -> float:
         """Return the L2 sensitivity of `solve` under R⊥, rounded up. Depends on public quantities only."""
 
-    def solve(self, setting: Setting, x: Rows, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+    def solve(self, setting: Setting, x: Prepared, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
         """Return a model of the setting's shape for m ≤ records rows of norm ≤ norm_bound, near `center`."""
 
 
@@ -103,8 +103,10 @@ class OutputPerturbation:
             raise ValueError("the records have another number of features than the schema")
         if center.shape != self.shape:
             raise ValueError("the centre has another shape than the model")
-        x, y = self._present(records)
-        rows = Prepared(x, norm_bound=self.norm_bound, intercept=self.intercept)
+        rows, finite = Prepared.of(records.x, norm_bound=self.norm_bound, intercept=self.intercept)
+        y, present = records.y, finite & self.loss.present(records.y, self.classes)
+        if not present.all():
+            rows, y = rows[present], y[present]
         return self.solver.solve(self.setting(center), rows, y, n, center)
 
     def predict(
@@ -113,9 +115,3 @@ class OutputPerturbation:
         """Return labels and scores (see `Loss.predict`) for x of shape (m, features), through the record map."""
         rows = prepare(x, norm_bound=self.norm_bound, intercept=self.intercept)
         return self.loss.predict(rows @ parameters.T)
-
-    def _present(self, records: Records) -> tuple[NDArray[np.float32] | NDArray[np.float64], NDArray[np.generic]]:
-        keep = self.loss.present(records.y, self.classes)
-        for start in range(0, len(keep), CHUNK):
-            keep[start : start + CHUNK] &= np.isfinite(records.x[start : start + CHUNK]).all(axis=1)
-        return (records.x, records.y) if keep.all() else (records.x[keep], records.y[keep])
