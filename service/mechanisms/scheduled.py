@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.learning import feature_maps
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.learners import OutputPerturbation
 from service.learning.losses import LOSSES, HuberHinge, Squared
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from service.learning.feature_maps import FeatureMap
     from service.learning.learners import Solver
     from service.learning.losses import Floats, Loss
     from service.learning.records import Records
@@ -96,6 +98,8 @@ class Scheduled:
     schedule: Schedule
     learner: OutputPerturbation
     origin: Floats
+    feature_map: FeatureMap
+    """What was done to the records before any fit reads them."""
 
     def next_time(self, after: int) -> int:
         """Return the first time > after at which something is released."""
@@ -192,10 +196,10 @@ class Scheduled:
             "loss": learner.loss.name,
             **learner.loss.settings(),
             "classes": learner.classes or None,
-            "features": learner.features,
+            "features": self.feature_map.input_features,
             "intercept": learner.intercept,
             "norm_bound": learner.norm_bound,
-            "feature_map": None,
+            "feature_map": self.feature_map.description,
             "shape": [rows, columns],
             "dimension": learner.dimension,
             "coordinates": "features, then intercept" if learner.intercept else "features",
@@ -260,16 +264,17 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Schedu
         raise Refused("learner.loss", f"{problem}; this stream has {classes}: use softmax or huber_hinge") from None
     if stream.features is None:  # only a categorical stream, which has no loss
         raise Refused("learner.loss", "a linear model needs features")
+    feature_map = stream.mapping()
     learner = OutputPerturbation(
         loss=loss,
         regularization=settings.regularization,
         intercept=settings.intercept,
         norm_bound=stream.norm_bound,
-        features=stream.features,
+        features=feature_map.features,
         classes=classes,
         solver=_solver(settings),
     )
-    if rows * (stream.features + 1) > MAX_DIMENSION:
+    if rows * (feature_map.features + 1) > MAX_DIMENSION:
         raise Refused("learner.loss", f"the model would have more than {MAX_DIMENSION} weights")
     if settings.origin is None:
         origin = np.zeros(learner.shape)
@@ -287,7 +292,15 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Schedu
         if isinstance(mechanism, ContinualMechanism)
         else SlidingWindow(kind=kind, block=mechanism.block, blocks=mechanism.blocks)
     )
-    scheduled = Scheduled(kind=kind, capacity=cap, privacy=privacy, schedule=schedule, learner=learner, origin=origin)
+    scheduled = Scheduled(
+        kind=kind,
+        capacity=cap,
+        privacy=privacy,
+        schedule=schedule,
+        learner=learner,
+        origin=origin,
+        feature_map=feature_map,
+    )
     try:
         scheduled.plan()
     except Inaccurate as problem:
@@ -321,9 +334,7 @@ def _solver(settings: OutputPerturbationLearner) -> Solver:
     return Exact()
 
 
-def predict(
-    description: Mapping[str, Any], parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64]
-) -> tuple[NDArray[np.generic], Floats]:
+def predict(description: Mapping[str, Any], parameters: Floats, x: NDArray[Any]) -> tuple[NDArray[np.generic], Floats]:
     """Return (labels, scores) for x of shape (m, features).
 
     | loss | labels (m,) | scores |
@@ -332,9 +343,11 @@ def predict(
     | huber_hinge | the class of the largest margin | (m, classes): the margin of each class |
     | squared | the predicted y, clipped to ±bound | (m, 1): the predicted y as it is |
 
-    description: a `model_description`. The record map of training is applied first: clipping to the norm bound, then
-    the intercept. Post-processing of a release: it costs nothing.
+    description: a `model_description`. The record map of training is applied first: the feature map, clipping to the
+    norm bound, then the intercept. Scores of a record that the feature map takes out of the range of float32 are NaN.
+    Post-processing of a release: it costs nothing.
     """
+    feature_map = feature_maps.build(description["feature_map"], description["features"])
     loss: Loss = LOSSES[description["loss"]]
     if isinstance(loss, HuberHinge):
         loss = HuberHinge(width=description["huber_width"])
@@ -345,10 +358,10 @@ def predict(
         regularization=1.0,
         intercept=description["intercept"],
         norm_bound=description["norm_bound"],
-        features=description["features"],
+        features=feature_map.features,
         classes=description["classes"] or 0,
     )
-    return learner.predict(np.asarray(parameters, dtype=np.float64).reshape(learner.shape), x)
+    return learner.predict(np.asarray(parameters, dtype=np.float64).reshape(learner.shape), feature_map(x))
 
 
 def _number(value: Any) -> int | float:
