@@ -128,10 +128,10 @@ def of_stream(schema: Mapping[str, Any]) -> FeatureMap:
 
 def _step(description: Mapping[str, Any], size: int) -> Step:
     kind, version = description["kind"], description["version"]
-    if (kind, description.get("input")) not in _STEPS or version != 1:
+    if kind not in _STEPS or version != 1:
         raise ValueError(f"there is no version {version} of a feature map of kind {kind}")
-    settings = {name: value for name, value in description.items() if name not in ("kind", "version", "input")}
-    return _STEPS[kind, description.get("input")](input_features=size, **settings)
+    settings = {name: value for name, value in description.items() if name not in ("kind", "version")}
+    return _STEPS[kind](input_features=size, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,12 +382,17 @@ class Normalize:
         return np.asarray(x / np.where(length > 0, length, 1.0)[:, None])
 
 
-_STEPS: dict[tuple[str, str | None], Callable[..., Step]] = {
-    ("random_fourier", None): RandomFourier,
-    ("hashing", "categories"): HashedCategories,
-    ("hashing", "text"): HashedText,
-    ("hog", None): OrientedGradients,
-    ("standardize", None): Standardize,
-    ("center", None): Center,
-    ("normalize", None): Normalize,
+def _hashing(*, input_features: int, features: int, tokens: str, ngrams: tuple[int, int], seed: int) -> Step:
+    if tokens == "categories":
+        return HashedCategories(input_features=input_features, features=features, seed=seed)
+    return HashedText(input_features=input_features, features=features, tokens=tokens, ngrams=ngrams, seed=seed)
+
+
+_STEPS: dict[str, Callable[..., Step]] = {
+    "random_fourier": RandomFourier,
+    "hashing": _hashing,
+    "hog": OrientedGradients,
+    "standardize": Standardize,
+    "center": Center,
+    "normalize": Normalize,
 }

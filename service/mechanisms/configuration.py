@@ -161,37 +161,29 @@ class RandomFourierMap(_Shape):
     seed: _Seed = 0
 
 
-class CategoryHashingMap(_Shape):
-    """Every column holds a category as a number; each (column, category) is hashed to a coordinate and a sign."""
+class HashingMap(_Shape):
+    """Signed counts of hashed tokens. Of `categories` a record is numbers, of all else texts."""
 
     kind: Literal["hashing"]
     version: _Version = 1
-    input: Literal["categories"]
-    features: _Mapped
-    seed: _Seed = 0
-
-
-class TextHashingMap(_Shape):
-    """Every column holds a text; each of its tokens is hashed to a coordinate and a sign."""
-
-    kind: Literal["hashing"]
-    version: _Version = 1
-    input: Literal["text"]
     features: _Mapped
     tokens: Annotated[
-        Literal["words", "characters", "whole"], Field(description="`whole`: a text is one token, as it is")
-    ] = "words"
+        Literal["categories", "words", "characters", "whole"],
+        Field(
+            description="What is hashed, by column: a number or the `whole` text as it is, or each of a text's n-grams"
+        ),
+    ]
     ngrams: Annotated[
         tuple[_Length, _Length], Field(description="The least and the most words or characters of one token")
     ] = (1, 1)
     seed: _Seed = 0
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.ngrams[0] > self.ngrams[1] or (self.tokens == "whole" and self.ngrams != (1, 1)):
-            raise PydanticCustomError(
-                "ngrams", "ngrams are the least and the most words or characters of a token; [1, 1] for whole texts"
-            )
+    def _lengths(self) -> Self:
+        if self.ngrams[0] > self.ngrams[1]:
+            raise PydanticCustomError("ngrams", "ngrams are the least and the most words or characters of a token")
+        if self.tokens in ("categories", "whole") and self.ngrams != (1, 1):
+            raise PydanticCustomError("ngrams", "ngrams are for words and characters")
         return self
 
 
@@ -230,8 +222,7 @@ class NormalizeMap(_Shape):
     version: _Version = 1
 
 
-_HashingMap = Annotated[CategoryHashingMap | TextHashingMap, Field(discriminator="input")]
-_SingleMap = RandomFourierMap | _HashingMap | HogMap | StandardizeMap | CenterMap | NormalizeMap
+_SingleMap = RandomFourierMap | HashingMap | HogMap | StandardizeMap | CenterMap | NormalizeMap
 
 
 class ComposedMap(_Shape):

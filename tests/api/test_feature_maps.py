@@ -16,8 +16,8 @@ from tests.learning import by_definition
 FOURIER = {"kind": "random_fourier", "features": 6, "width": 1.5, "seed": 3}
 HOG = {"kind": "hog", "width": 4, "height": 4, "orientations": 4, "cell": 2, "block": 1}
 DIGITS = {"kind": "compose", "maps": [HOG, {"kind": "normalize"}, {"kind": "center"}, {"kind": "normalize"}]}
-CATEGORIES = {"kind": "hashing", "input": "categories", "features": 8}
-WORDS = {"kind": "hashing", "input": "text", "features": 32, "ngrams": [1, 2]}
+CATEGORIES = {"kind": "hashing", "features": 8, "tokens": "categories"}
+WORDS = {"kind": "hashing", "features": 32, "tokens": "words", "ngrams": [1, 2]}
 STANDARDIZE = {"kind": "standardize", "mean": [1, 0], "scale": 1e-6}
 BLOCK = {"kind": "sliding_window", "block": 40, "blocks": 1}
 

@@ -15,8 +15,7 @@ def mapped(description: dict[str, Any], record: list[Any]) -> list[float]:
         for each in description["maps"]:
             record = mapped(each, record)
         return record
-    kind = description["kind"]
-    return _KINDS[description["input"] if kind == "hashing" else kind](description, record)
+    return _KINDS[description["kind"]](description, record)
 
 
 def random_fourier(description, x):
@@ -35,7 +34,11 @@ def random_fourier(description, x):
     return [math.sqrt(2 / p) * math.cos(phase) for phase in phases]
 
 
-def categories(description, x):
+def hashing(description, x):
+    return (_categories if description["tokens"] == "categories" else _text)(description, x)
+
+
+def _categories(description, x):
     def mix(z):
         z = (z + 0x9E3779B97F4A7C15) % 2**64
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
@@ -49,7 +52,7 @@ def categories(description, x):
     return _counts([hashed(column, value) for column, value in enumerate(x)], description["features"])
 
 
-def text(description, x):
+def _text(description, x):
     return _counts(
         [
             hash_of_token(token.encode(errors="surrogatepass"), column=column, seed=description["seed"])
@@ -115,4 +118,4 @@ def normalize(_, x):
     return [value / length if length else 0.0 for value in x]
 
 
-_KINDS = {each.__name__: each for each in (random_fourier, categories, text, hog, standardize, center, normalize)}
+_KINDS = {each.__name__: each for each in (random_fourier, hashing, hog, standardize, center, normalize)}

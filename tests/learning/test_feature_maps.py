@@ -13,16 +13,8 @@ from service.learning.feature_maps import MOST_RANDOM, MOST_VALUES, _mix, build,
 from tests.learning import by_definition
 
 FOURIER = {"kind": "random_fourier", "version": 1, "features": 6, "width": 2.0, "seed": 7}
-CATEGORIES = {"kind": "hashing", "version": 1, "input": "categories", "features": 5, "seed": 0}
-TEXT = {
-    "kind": "hashing",
-    "version": 1,
-    "input": "text",
-    "features": 64,
-    "tokens": "words",
-    "ngrams": [1, 1],
-    "seed": 0,
-}
+CATEGORIES = {"kind": "hashing", "version": 1, "features": 5, "tokens": "categories", "ngrams": [1, 1], "seed": 0}
+TEXT = CATEGORIES | {"features": 64, "tokens": "words"}
 HOG = {"kind": "hog", "version": 1, "width": 4, "height": 6, "orientations": 8, "cell": 2, "block": 2}
 STANDARDIZE = {"kind": "standardize", "version": 1, "mean": 0.5, "scale": 1e-6}
 CENTER = {"kind": "center", "version": 1}
@@ -345,7 +337,7 @@ def test_center_and_normalize():
 
 
 def test_another_version_or_kind_is_not_guessed():
-    for change in ({"version": 2}, {"kind": "magic"}, {"input": "text"}):
+    for change in ({"version": 2}, {"kind": "magic"}):
         with pytest.raises(ValueError, match="there is no version"):
             build(NORMALIZE | change, 3)
 

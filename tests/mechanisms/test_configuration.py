@@ -113,7 +113,7 @@ def test_a_stream_is_refused(path, value):
 
 
 FOURIER = {"kind": "random_fourier", "features": 8}
-WORDS = {"kind": "hashing", "input": "text", "features": 16}
+WORDS = {"kind": "hashing", "features": 16, "tokens": "words"}
 HOG = {"kind": "hog", "width": 2, "height": 2, "cell": 1, "block": 2}
 STANDARDIZE = {"kind": "standardize", "mean": [0, 1, 2, 3], "scale": 2}
 DIGITS = {"kind": "compose", "maps": [HOG, {"kind": "normalize"}, {"kind": "center"}, {"kind": "normalize"}]}
@@ -125,7 +125,7 @@ DIGITS = {"kind": "compose", "maps": [HOG, {"kind": "normalize"}, {"kind": "cent
         (None, 4),
         (FOURIER, 8),
         (WORDS, 16),
-        ({"kind": "hashing", "input": "categories", "features": 3}, 3),
+        (WORDS | {"features": 3, "tokens": "categories"}, 3),
         (HOG, 32),
         (STANDARDIZE, 4),
         (DIGITS, 32),
@@ -145,7 +145,6 @@ def test_a_model_is_of_mapped_records_and_names_the_map(feature_map, features):
 def test_a_map_names_its_version_and_every_setting():
     assert stream("feature_map", WORDS).mapping().description == WORDS | {
         "version": 1,
-        "tokens": "words",
         "ngrams": [1, 1],
         "seed": 0,
     }
@@ -166,7 +165,8 @@ def test_a_map_names_its_version_and_every_setting():
         (FOURIER | {"seed": 2**63}, "seed"),
         (FOURIER | {"version": 2}, "version"),
         (FOURIER | {"surprise": 1}, "surprise"),
-        (WORDS | {"input": "words"}, "'categories', 'text'"),
+        (WORDS | {"tokens": "bytes"}, "tokens"),
+        (WORDS | {"tokens": "categories", "ngrams": [1, 2]}, "ngrams"),
         (WORDS | {"ngrams": [2, 1]}, "ngrams"),
         (WORDS | {"ngrams": [1, 9]}, "ngrams"),
         (WORDS | {"tokens": "whole", "ngrams": [1, 2]}, "ngrams"),
