@@ -257,7 +257,9 @@ def predict(description: Mapping[str, Any], parameters: Floats, x: NDArray[Any])
         features=feature_map.features,
         classes=description["classes"] or 0,
     )
-    return learner.predict(np.asarray(parameters, dtype=np.float64).reshape(learner.shape), feature_map(x))
+    mapped = feature_map(x)
+    labels, scores = learner.predict(np.asarray(parameters, dtype=np.float64).reshape(learner.shape), mapped)
+    return labels, np.where(np.isfinite(mapped).all(axis=1)[:, None], scores, np.nan)
 
 
 def _number(value: Any) -> int | float:
