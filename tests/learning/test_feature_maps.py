@@ -350,6 +350,6 @@ def test_a_batch_is_as_large_as_memory_should_hold():
 def test_many_images_are_mapped_fast():
     images = np.random.default_rng(6).random((2000, 784)).astype(np.float32)
     feature_map = build(HOG | {"width": 28, "height": 28, "cell": 4, "block": 3}, 784)
-    began = time.perf_counter()
+    began = time.process_time()
     assert feature_map(images).shape == (2000, 1800)
-    assert time.perf_counter() - began < 2  # 0.2 when nothing else runs
+    assert time.process_time() - began < 1  # measured: 0.2
