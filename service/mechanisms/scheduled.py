@@ -239,6 +239,7 @@ class Scheduled:
                 "scale": noise.scale if known else None,
                 "dimension": noise.dimension,
                 "expected_norm": noise.expected_norm() if known else None,
+                "slack": noise.slack,
             },
             **({} if known else {"at_least": {"sensitivity": sensitivity, "scale": noise.scale, "why": _GROWS}}),
         }
