@@ -126,7 +126,7 @@ def test_a_logarithm_near_a_whole_number_is_left_open():
     envelope = Envelope(Fraction(10**6))
     rate = 256 / (math.isqrt(int(2**16 * 10**6 / envelope.width**2)) + 1)
     blocks = [int(math.exp(-rate * 3) * (1 + off) * 2**64) for off in (-1e-6, -1e-12, 0.0, 1e-12, 1e-6)]
-    batch = np.array([[5] * 6, [*blocks, 2**39], [2**20] * 6], dtype=np.uint64)
+    batch = np.array([[5] * 6, [*blocks, 2**39], [2**20] * 5 + [2**63]], dtype=np.uint64)
     assert list(envelope.settle(batch).unsettled) == [False, True, True, True, False, True]
 
 
