@@ -208,7 +208,8 @@ class Scheduled:
         known = pattern.near_origin or self.learner.same_everywhere
         charge = self._charge(pattern.share)
         perturbation = self.learner.perturbation(self.kind, charge, pattern.records, self.origin if known else None)
-        noise = perturbation.described() | {"expected_norm": perturbation.noise.expected_norm()}
+        drawn = perturbation.noise
+        noise = perturbation.described() | {"expected_norm": drawn.expected_norm(), "slack": drawn.slack}
         sensitivity, scale = noise.pop("sensitivity"), noise["scale"]
         if not known:
             noise |= {"scale": None, "expected_norm": None}
