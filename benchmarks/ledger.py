@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ import numpy as np
 from sqlalchemy import Connection, func, select, update
 
 from service.embedded import embedded_servers
+from service.learning.learners import OutputPerturbation
+from service.learning.records import Records
+from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import Model, Release, Scheduled, Step, build
-from service.privacy import noise as noises
+from service.mechanisms.scheduled import Model, Scheduled
 from service.settings import Settings
 from service.store import leases, publications, streams, tables
 from service.store.database import Database
@@ -38,7 +41,15 @@ from service.worker.publisher import Bell, Publisher
 from tests.conftest import serving
 
 KEY = "k" * 40
+NOTHING = Records(x=np.zeros((0, 20), dtype=np.float32), y=np.zeros(0, dtype=np.int32))
 SCHEMA = {"features": 20, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
+
+
+class Idle(OutputPerturbation):
+    """Fits nothing; what it charges and how noisy it would be is as ever."""
+
+    def release(self, *_: Any) -> np.ndarray:
+        return np.zeros(self.shape)
 
 
 class Simulated:
@@ -49,9 +60,8 @@ class Simulated:
         privacy = {"epsilon": 1, "delta": delta}
         mechanism = {"kind": "sliding_window", "block": block, "blocks": blocks}
         self.configuration = {"mechanism": mechanism, "learner": {"kind": "output_perturbation"}, "privacy": privacy}
-        self.mechanism: Scheduled = build(
-            StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(self.configuration)
-        )
+        built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(self.configuration))
+        self.mechanism: Scheduled = replace(built, learner=Idle(**vars(built.learner)))
         with self.database.transaction() as connection:
             budget = {"epsilon": Decimal(2), "delta": Decimal("1e-5")}
             stream = streams.create(connection, name=name, log=name, schema=SCHEMA, retention="keep", **budget)
@@ -76,38 +86,12 @@ class Simulated:
         self.lease = lease
         self.chain: tuple[Model, ...] = ()
 
-    def step(self, time_due: int) -> Step:
-        models, releases = list(self.chain), []
-        for fit in self.mechanism.schedule.fits(time_due):
-            del models[fit.depth :]
-            charge = self.mechanism._charge(fit.share)  # noqa: SLF001
-            noise = noises.calibrate(
-                self.mechanism.kind, sensitivity=1e-3, charge=charge, dimension=self.mechanism.learner.dimension
-            )
-            version = self.publication.version + 1 + len(releases)
-            model = Model(version=version, parameters=np.zeros(self.mechanism.learner.shape))
-            release = Release(
-                version=version,
-                role=fit.role,
-                time=time_due,
-                window=self.mechanism.schedule.window(time_due),
-                fit=(fit.start, fit.end),
-                parent=models[-1].version if models else None,
-                parameters=model.parameters,
-                noise=noise,
-                sensitivity=1e-3,
-                charge=charge,
-            )
-            models.append(model)
-            releases.append(release)
-        return Step(releases=tuple(releases), chain=tuple(models))
-
     def publish(self, times: int) -> list[float]:
         """Publishes so often; how many seconds each transaction took."""
         seconds = []
         for _ in range(times):
             due = self.publication.due - self.publication.start
-            step = self.step(due)
+            step = self.mechanism.step(due, self.chain, self.publication.version + 1, lambda *_: NOTHING)
             began = time.perf_counter()
             moved = self.publisher._commit(self.lease, self.publication, self.mechanism, due, step)  # noqa: SLF001
             seconds.append(time.perf_counter() - began)

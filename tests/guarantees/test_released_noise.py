@@ -12,8 +12,8 @@ import pytest
 from scipy import optimize, stats
 
 from service.learning.records import Records
+from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import build
 from service.privacy import noise as noises
 
 ALARM = 1e-6
@@ -128,7 +128,7 @@ class Planted:
         return getattr(self.true, name)
 
     def sample(self):
-        return self.true.sample() * (2 / 3)
+        return np.rint(self.true.sample() * (2 / 3)).astype(np.int64)
 
 
 @pytest.mark.parametrize("planted", [False, True], ids=["as it is", "noise a third too small"])
