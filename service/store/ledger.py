@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select,
 
 from service.privacy.loss import Kind
 from service.store import spending, streams, tables
+from service.store.database import pipelined
 from service.store.publications import Publication
 from service.store.spending import Counted
 from service.store.streams import Stream
@@ -81,7 +82,7 @@ def append(
     if (last.id or 0, last.hash) != (stream.charges, stream.head):
         raise LedgerBroken(f"its newest charge is not number {stream.charges}, as it was left")
     ranges = [(each.start, each.stop, Fraction(each.amount)) for each in new]
-    counted = spending.charge(connection, stream, publication, most, ranges)
+    counted = spending.count(connection, stream, publication, most, ranges)
     moment = last.moment
     pure = publication.kind == Kind.PURE
     identity, previous = stream.charges, stream.head
@@ -102,20 +103,16 @@ def append(
         }
         previous = row["hash"] = digest(row)
         rows.append(row)
-    connection.execute(
-        _INSERT,
-        [
-            {name: value for name, value in row.items() if name not in ("publication", "end")}
-            | {
-                "stream_id": stream.id,
-                "publication_id": publication.id,
-                "stop": row["end"],
-                "charged_at": moment,
-            }
-            for row in rows
-        ],
-    )
-    streams.move(connection, stream.id, charges=identity, head=previous, grain=counted.grain)
+    stored = [
+        {name: value for name, value in row.items() if name not in ("publication", "end")}
+        | {"stream_id": stream.id, "publication_id": publication.id, "stop": row["end"], "charged_at": moment}
+        for row in rows
+    ]
+    with pipelined(connection):
+        connection.execute(_INSERT, stored)
+        for statement, changed in counted.writes:
+            connection.execute(statement, changed)
+        streams.move(connection, stream.id, charges=identity, head=previous, grain=counted.grain)
     return Charged(charges=rows, at=moment, counted=counted)
 
 

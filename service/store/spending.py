@@ -57,21 +57,22 @@ class Worst:
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What a charge changes on the rows of its publication and of its stream, for the caller to write there."""
+    """What a charge changes on the rows of its publication and of its stream, and what is to be written elsewhere."""
 
     worst_record: int | None
     worst_amount: Decimal
     grain: int
+    writes: list[tuple[Delete | Insert, list[dict[str, Any]]]]
 
 
-def charge(
+def count(
     connection: Connection,
     stream: Stream,
     publication: Publication,
     most: Fraction,
     new: Sequence[tuple[int, int, Fraction]],
 ) -> Counted:
-    """Counts charges (start, stop, amount) of one publication. The caller holds the stream's lock.
+    """Counts charges (start, stop, amount) of one publication. The caller holds the stream's lock, and writes it down.
 
     Raises:
         OverBudget: a record would pay more than `most` in all.
@@ -87,14 +88,18 @@ def charge(
     record, _, highest = max(ranges, key=itemgetter(2))
     if highest > most:
         raise OverBudget("a record would be charged more than the cap of this publication")
-    _write(connection, spent, publication.id, old, [(low, high, decimal(amount)) for low, high, amount in ranges])
+    writes = _writes(spent, publication.id, old, [(low, high, decimal(amount)) for low, high, amount in ranges])
     mine = account_of(publication)
     charged = [each for each in _charged(rows) if each[0].id != mine.id]
     charged += [(mine, *each) for each in ranges]
-    grain = _draw(connection, stream, _over(charged, start, stop), start, stop)
-    if highest > publication.worst_amount:
-        return Counted(worst_record=record, worst_amount=decimal(highest), grain=grain)
-    return Counted(worst_record=publication.worst_record, worst_amount=publication.worst_amount, grain=grain)
+    grain, drawn = _draw(connection, stream, _over(charged, start, stop), start, stop)
+    worse = highest > publication.worst_amount
+    return Counted(
+        worst_record=record if worse else publication.worst_record,
+        worst_amount=decimal(highest) if worse else publication.worst_amount,
+        grain=grain,
+        writes=writes + drawn,
+    )
 
 
 def exact(
@@ -357,8 +362,10 @@ _OUTLINE = select(outlines.c.start, outlines.c.stop, outlines.c.epsilon, outline
 )
 
 
-def _draw(connection: Connection, stream: Stream, now: Sequence[Stretch], start: int, stop: int) -> int:
-    """Raises the stream's outline to what records of [start, stop) have spent now; returns its grain."""
+def _draw(
+    connection: Connection, stream: Stream, now: Sequence[Stretch], start: int, stop: int
+) -> tuple[int, list[tuple[Delete | Insert, list[dict[str, Any]]]]]:
+    """Raises the stream's outline to what records of [start, stop) have spent now: its grain, and what to write."""
     grain = stream.grain
     while stop > grain * MOST_RANGES:
         grain *= 2
@@ -371,24 +378,26 @@ def _draw(connection: Connection, stream: Stream, now: Sequence[Stretch], start:
     before = [(first, last, Loss.of(epsilon, delta)) for first, last, epsilon, delta in old]
     drawn = account.outline([*before, *now], grain)
     new = [(first, last, decimal(loss.epsilon), decimal(loss.delta)) for first, last, loss in drawn]
-    _write(connection, outlines, stream.id, old, new)
-    return grain
+    return grain, _writes(outlines, stream.id, old, new)
 
 
-def _write(
-    connection: Connection, table: Table, owner: int, old: Sequence[tuple[Any, ...]], new: Sequence[tuple[Any, ...]]
-) -> None:
-    """Puts ranges (start, …) in the place of others; what stays the same is not written again."""
-    delete_, upsert = _WRITES[table]
+def _writes(
+    table: Table, owner: int, old: Sequence[tuple[Any, ...]], new: Sequence[tuple[Any, ...]]
+) -> list[tuple[Delete | Insert, list[dict[str, Any]]]]:
+    """To put ranges (start, …) in the place of others; what stays the same is not written again."""
+    remove, put = _STATEMENTS[table]
+    names = [column.name for column in table.c]
     gone = {each[0] for each in old} - {each[0] for each in new}
+    come = set(new) - set(old)
+    writes: list[tuple[Delete | Insert, list[dict[str, Any]]]] = []
     if gone:
-        connection.execute(delete_, [{"owner": owner, "at": each} for each in sorted(gone)])
-    if come := set(new) - set(old):
-        names = [column.name for column in table.c]
-        connection.execute(upsert, [dict(zip(names, (owner, *each), strict=True)) for each in sorted(come)])
+        writes.append((remove, [{"owner": owner, "at": each} for each in sorted(gone)]))
+    if come:
+        writes.append((put, [dict(zip(names, (owner, *each), strict=True)) for each in sorted(come)]))
+    return writes
 
 
-def _writes(table: Table) -> tuple[Delete, Insert]:
+def _statements(table: Table) -> tuple[Delete, Insert]:
     owner, *others = table.c
     put = postgresql.insert(table)
     changed = {column.name: put.excluded[column.name] for column in others if column.name != "start"}
@@ -398,4 +407,4 @@ def _writes(table: Table) -> tuple[Delete, Insert]:
     )
 
 
-_WRITES = {table: _writes(table) for table in (spent, outlines)}
+_STATEMENTS = {table: _statements(table) for table in (spent, outlines)}

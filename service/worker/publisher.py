@@ -19,7 +19,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.mechanisms.scheduled import Model, Scheduled, Step
 from service.store import leases, ledger, publications, releases, spending, streams
-from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable
+from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable, pipelined
 from service.store.leases import Lease, LeaseLost
 from service.store.ledger import LedgerBroken, NewCharge
 from service.store.publications import Publication
@@ -214,18 +214,21 @@ class Publisher:
                 )
                 for each in step.releases
             ]
-            moved = replace(
-                current,
-                position=time_due,
-                due=start + mechanism.next_time(time_due),
-                version=step.releases[-1].version,
-                latest=max((each.version for each in step.releases if each.role == "model"), default=current.latest),
-                chain=[model.version for model in step.chain],
-                digest=releases.append(connection, current, released, charged.charges, charged.at),
-                worst_record=charged.counted.worst_record,
-                worst_amount=charged.counted.worst_amount,
-            )
-            publications.move(connection, moved)
+            with pipelined(connection):
+                moved = replace(
+                    current,
+                    position=time_due,
+                    due=start + mechanism.next_time(time_due),
+                    version=step.releases[-1].version,
+                    latest=max(
+                        (each.version for each in step.releases if each.role == "model"), default=current.latest
+                    ),
+                    chain=[model.version for model in step.chain],
+                    digest=releases.append(connection, current, released, charged.charges, charged.at),
+                    worst_record=charged.counted.worst_record,
+                    worst_amount=charged.counted.worst_amount,
+                )
+                publications.move(connection, moved)
             return moved
 
     def _halt(self, lease: Lease, publication: Publication, reason: str) -> None:
