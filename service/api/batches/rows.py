@@ -25,26 +25,26 @@ def read_rows(body: bytes, schema: dict[str, Any]) -> Columns:
 def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | None:
     """As one JSON array of the lines, provided that every line break is between two objects."""
     names = wanted(schema)
-    breaks = body.count(b"\n")
-    if body.count(b"}\n{") != breaks or ("x" in names and body.count(b"[") != breaks + 1):
+    characters = np.frombuffer(body, np.uint8)
+    breaks = np.flatnonzero(characters == ord("\n"))
+    if (characters[breaks - 1] != ord("}")).any() or (characters[breaks + 1] != ord("{")).any():
         return None
+    if "x" in names and np.count_nonzero(characters == ord("[")) != len(breaks) + 1:
+        return None  # an array nested where a number belongs would not show in the flat buffers
     rows: Any = simdjson.Parser().parse(b"[" + body.replace(b"\n", b",") + b"]")
-    x, y = [], []
-    for row in rows:
-        if len(row) != len(names):
-            return None
-        if "x" in names:
-            x.append(row["x"].as_buffer(of_type="d"))
-        if "y" in names:
-            y.append(row["y"])
-    if not all(type(value) in (int, float) for value in y):
+    if any(len(row) != len(names) for row in rows):
         return None
     numbers: dict[str, NDArray[Any]] = {}
     if "x" in names:
-        if not all(len(memoryview(each)) == 8 * schema["features"] for each in x):
+        x = [row["x"] for row in rows]
+        if any(len(each) != schema["features"] for each in x):
             return None
-        numbers["x"] = np.frombuffer(b"".join(x), dtype=np.float64).reshape(len(x), -1)
+        joined = b"".join([each.as_buffer(of_type="d") for each in x])
+        numbers["x"] = np.frombuffer(joined, dtype=np.float64).reshape(len(x), -1)
     if "y" in names:
+        y = [row["y"] for row in rows]
+        if not {type(value) for value in y} <= {int, float}:
+            return None
         numbers["y"] = np.array(y, dtype=np.float64)
     return numbers
 
