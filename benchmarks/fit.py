@@ -45,7 +45,7 @@ def compare(repeats: int) -> None:
         sys.exit("this comparison needs scikit-learn, which the project itself does not: pip install scikit-learn")
     from service.learning.learners import OutputPerturbation
     from service.learning.losses import LOSSES
-    from service.learning.records import Records, prepare
+    from service.learning.records import Prepared, Records, prepare
     from service.learning.solvers import accuracy, evaluate
 
     warnings.simplefilter("ignore")  # that lbfgs cannot improve any more
@@ -74,7 +74,11 @@ def compare(repeats: int) -> None:
             return model.fit(rows, y).coef_
 
         def gradient(weights: Any, learner: Any = learner, alpha: float = alpha) -> float:
-            return float(np.linalg.norm(evaluate(learner.loss, rows, y, RECORDS, alpha, origin, weights)[1]))
+            return float(
+                np.linalg.norm(
+                    evaluate(learner.loss, Prepared.as_they_are(rows), y, RECORDS, alpha, origin, weights)[1]
+                )
+            )
 
         reached = {tolerance: gradient(theirs(tolerance)) for tolerance in TOLERANCES}
         tolerance = next((t for t in TOLERANCES if reached[t] <= tau), min(TOLERANCES, key=lambda t: (reached[t], -t)))

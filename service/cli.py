@@ -129,8 +129,8 @@ def plan(
     """Tell what a publication would cost and how noisy each release would be, without any server."""
     from pydantic import ValidationError
 
+    from service.mechanisms.building import build
     from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
-    from service.mechanisms.scheduled import build
 
     try:
         asked = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())

@@ -9,8 +9,9 @@ from sqlalchemy import Connection
 from service.api.problems import Problem, documented
 from service.api.schemas import Before, Items, Name, Timestamp
 from service.api.services import Admin, Reader, Shared, publication_or_404, stream_or_404
+from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
-from service.mechanisms.scheduled import Scheduled, build
+from service.mechanisms.scheduled import Scheduled
 from service.privacy import account
 from service.store import ledger, publications, streams
 

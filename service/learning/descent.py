@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.learning.solvers import MARGIN, SLACK, UNIT, Rows, Setting, evaluate, require_accuracy
+from service.learning.solvers import MARGIN, SLACK, UNIT, Setting, evaluate, require_accuracy
 from service.privacy import sensitivity
 from service.privacy.loss import round_down
 
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats
+    from service.learning.records import Prepared
 
     Places = Callable[[int, int], NDArray[np.intp]]
 
@@ -103,10 +104,9 @@ class GradientDescent:
             ),
         )
 
-    def solve(self, setting: Setting, x: Rows, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+    def solve(self, setting: Setting, x: Prepared, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
         """Return the last iterate, float64 of the setting's shape. NOT private before noise is added."""
-        step, x = _step(setting), x[:]
-        weights = center
+        step, weights = _step(setting), center
         for _ in range(self.steps):
             _, gradient = evaluate(setting.loss, x, y, records, setting.regularization, center, weights)
             weights = _projected(setting, center, weights - step * gradient)
@@ -147,12 +147,12 @@ class PermutationSGD:
             tolerance=_tolerance(setting, fastest, SLACK / (steps * size)),
         )
 
-    def solve(self, setting: Setting, x: Rows, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+    def solve(self, setting: Setting, x: Prepared, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
         """Return the last iterate, float64 of the setting's shape. NOT private before noise is added."""
         if len(y) > records:
             raise ValueError("more records than slots")
         _, size = self.batches(records)
-        cap, alpha, x = _cap(setting), setting.regularization, x[:]
+        cap, alpha = _cap(setting), setting.regularization
         weights = center
         for count, batch in enumerate(self._order(len(y), records), start=1):
             _, gradient = evaluate(setting.loss, x[batch], y[batch], size, alpha, center, weights)

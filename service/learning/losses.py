@@ -53,7 +53,7 @@ class Loss(Protocol):
     def present(self, y: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:
         """Return which labels are ones this loss knows; another record counts as empty."""
 
-    def derivatives(self, scores: Floats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
+    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[float, AnyFloats, AnyFloats]:
         """Return the sum of the losses, each one's derivative in its scores (m, rows), and what `curve` needs of it."""
 
     def curve(self, curvature: AnyFloats, directions: AnyFloats) -> AnyFloats:
@@ -105,7 +105,7 @@ class Logistic:
     def present(self, y: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:
         return _known(y, classes)
 
-    def derivatives(self, scores: Floats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
+    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
         positive = (y == 1)[:, None]
         value = float(np.logaddexp(0.0, np.where(positive, -scores, scores)).sum())
         probability = _sigmoid(scores)
@@ -151,7 +151,7 @@ class Softmax:
     def present(self, y: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:
         return _known(y, classes)
 
-    def derivatives(self, scores: Floats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
+    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
         own = (np.arange(len(y)), y.astype(np.intp))
         shifted = scores - scores.max(axis=1, keepdims=True)
         probabilities = np.exp(shifted)
@@ -209,7 +209,7 @@ class HuberHinge:
     def present(self, y: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:
         return _known(y, classes)
 
-    def derivatives(self, scores: Floats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
+    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
         rows = scores.shape[1]
         classes = np.ones(1) if rows == 1 else np.arange(float(rows))
         signs = np.where(y.astype(np.float64)[:, None] == classes, 1.0, -1.0)
@@ -257,7 +257,7 @@ class Squared:
     def present(self, y: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:  # noqa: ARG002
         return np.asarray(np.isfinite(y.astype(np.float64)))
 
-    def derivatives(self, scores: Floats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
+    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
         errors = scores - self._clipped(y.astype(np.float64)[:, None])
         return 0.5 * float(np.vdot(errors, errors)), errors, np.ones_like(errors)
 
@@ -283,7 +283,7 @@ class Squared:
         return np.asarray(np.clip(values, -self.bound, self.bound))
 
 
-def _sigmoid(scores: Floats) -> Floats:
+def _sigmoid(scores: AnyFloats) -> AnyFloats:
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * scores))
 
 

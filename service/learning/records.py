@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 CHUNK = 64  # rows worked on at a time, so that temporaries stay small
 
 _INFLATION = 1.0 + 2.0**-20
+_LONG = 2.0**64  # far above every norm bound
+_SMALL_PRODUCT = 3 << 18  # multiplications
 _HALF = math.sqrt(0.5) * (1.0 - 2.0**-50)  # a double just below 1/√2
 
 
@@ -33,58 +37,128 @@ class Records:
             raise ValueError("records are x of shape (m, d) and y of shape (m,)")
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Prepared:
-    """The rows that enter the loss, made when they are asked for: float64 of d coordinates, or d + 1 with an intercept.
+    """The rows that enter the loss: row i is factor_i·x_i, and with an intercept one more coordinate, `bias`.
 
-    Each row becomes x·min(1, R/‖x‖), then with an intercept (x, R)/√2 (mechanisms.md 0, record map). A function of
-    each record alone. For finite x the norm of every row is at most R in real arithmetic: the norm is computed in
-    doubles and inflated by 1 + 2^-20, far more than every rounding here, and 1/√2 is rounded down.
+    Each row is x·min(1, R/‖x‖), then with an intercept (x, R)/√2 (mechanisms.md 0, record map): a function of that
+    record alone. For finite x the norm of every row is at most R in real arithmetic: the norm is computed in doubles
+    and inflated by 1 + 2^-20, far more than every rounding here, and 1/√2 is rounded down.
 
-    Only a factor per row is kept: doubles of everything would be twice the records, and slower to fetch than to make.
+    Rows are never made but multiplied with, the factor last: x is as it is stored, once, in whatever precision.
     """
 
-    def __init__(self, x: NDArray[np.float32] | NDArray[np.float64], *, norm_bound: float, intercept: bool) -> None:
-        self._x, self._bias = x, norm_bound * _HALF if intercept else None
-        self._factor = np.empty(len(x))
-        for start in range(0, len(x), CHUNK):
-            piece = x[start : start + CHUNK].astype(np.float64)
-            with np.errstate(over="ignore", under="ignore", divide="ignore"):
-                norm = np.sqrt(np.vecdot(piece, piece)) * _INFLATION
-                self._factor[start : start + CHUNK] = np.minimum(1.0, norm_bound / norm)
-        if intercept:
-            self._factor *= _HALF
+    x: NDArray[np.floating]
+    factor: NDArray[np.float64]
+    """(m,)"""
+    bias: float | None = None
+
+    @classmethod
+    def of(cls, x: NDArray[np.floating], *, norm_bound: float, intercept: bool) -> tuple[Prepared, NDArray[np.bool_]]:
+        """Return the rows of x and which of them are finite; what the others became is not to be used."""
+        norm = _norms(x)
+        finite = np.isfinite(norm)
+        # Only the direction of a very long row matters: near 1 no product with it can overflow.
+        if (long := np.flatnonzero(~(norm < _LONG))).size:
+            x = x.copy()
+            x[long], norm[long], finite[long] = _shortened(x[long])
+        with np.errstate(divide="ignore", over="ignore"):
+            factor = np.minimum(1.0, norm_bound / norm)
+        factor[long] = norm_bound / norm[long]
+        return cls(
+            x=x, factor=factor * _HALF if intercept else factor, bias=norm_bound * _HALF if intercept else None
+        ), finite
+
+    @classmethod
+    def as_they_are(cls, rows: NDArray[np.floating]) -> Prepared:
+        """Return rows whose norms are within the bound already."""
+        return cls(x=rows, factor=np.ones(len(rows)))
 
     @property
     def shape(self) -> tuple[int, int]:
-        rows, features = self._x.shape
-        return rows, features + (self._bias is not None)
+        rows, features = self.x.shape
+        return rows, features + (self.bias is not None)
 
     def __len__(self) -> int:
-        return len(self._x)
+        return len(self.x)
 
-    def __getitem__(self, which: slice | NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return those rows, float64."""
-        x = self._x[which]
-        rows, features = x.shape
-        prepared = np.empty((rows, self.shape[1]))
-        prepared[:, :features] = x
+    def __getitem__(self, which: slice | NDArray[np.generic]) -> Prepared:
+        """Return those rows."""
+        return Prepared(x=self.x[which], factor=self.factor[which], bias=self.bias)
+
+    def astype(self, dtype: type[np.floating]) -> Prepared:
+        """Return the same rows, to be multiplied with in that precision."""
+        return Prepared(x=self.x.astype(dtype, copy=False), factor=self.factor, bias=self.bias)
+
+    def rows(self) -> NDArray[np.float64]:
+        """Return them, float64."""
+        rows = np.empty(self.shape)
         with np.errstate(under="ignore"):
-            prepared[:, :features] *= self._factor[which][:, None]
-        if self._bias is not None:
-            prepared[:, features] = self._bias
-        return prepared
+            np.multiply(self.x, self.factor[:, None], out=rows[:, : self.x.shape[1]])
+        if self.bias is not None:
+            rows[:, -1] = self.bias
+        return rows
 
-    def single(self) -> NDArray[np.float32]:
-        """Return all rows in single precision, for what no guarantee rests on."""
-        prepared = np.empty(self.shape, dtype=np.float32)
-        factor = self._factor.astype(np.float32)[:, None]
+    def scores(self, weights: NDArray[np.float64]) -> NDArray[np.floating]:
+        """Return rows · weightsᵀ, (m, k) for weights (k, D), in the precision of x."""
+        features = self.x.shape[1]
+        rounded = weights.astype(self.x.dtype, copy=False)
+        direct = np.ascontiguousarray(rounded[:, :features])
+        scores = np.empty((len(weights), len(self)), dtype=self.x.dtype)
+        for piece in _pieces(len(self), direct.shape):
+            np.matmul(direct, self.x[piece].T, out=scores[:, piece])
         with np.errstate(under="ignore"):
-            np.multiply(self._x, factor, out=prepared[:, : self._x.shape[1]], casting="same_kind")
-        if self._bias is not None:
-            prepared[:, -1] = self._bias
-        return prepared
+            scores *= self.factor.astype(scores.dtype, copy=False)
+        if self.bias is not None:
+            scores += rounded[:, features:] * scores.dtype.type(self.bias)
+        return scores.T
+
+    def gathered(self, slopes: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return slopesᵀ · rows, (k, D) for slopes (m, k), in the precision of x."""
+        features = self.x.shape[1]
+        slopes = np.ascontiguousarray(slopes.T, dtype=self.x.dtype)
+        with np.errstate(under="ignore"):
+            direct = slopes * self.factor.astype(slopes.dtype, copy=False)
+        total = np.zeros((len(slopes), self.shape[1]), dtype=self.x.dtype)
+        for piece in _pieces(len(self), (len(slopes), features)):
+            total[:, :features] += direct[:, piece] @ self.x[piece]
+        if self.bias is not None:
+            total[:, features] = self.bias * slopes.sum(axis=1)
+        return total
 
 
-def prepare(x: NDArray[np.float32] | NDArray[np.float64], *, norm_bound: float, intercept: bool) -> NDArray[np.float64]:
-    """Return all `Prepared` rows at once."""
-    return Prepared(x, norm_bound=norm_bound, intercept=intercept)[:]
+def prepare(x: NDArray[np.floating], *, norm_bound: float, intercept: bool) -> NDArray[np.float64]:
+    """Return the `Prepared` rows of finite x as an array."""
+    return Prepared.of(x, norm_bound=norm_bound, intercept=intercept)[0].rows()
+
+
+def _norms(x: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return ‖x_i‖ or more, NaN or infinite for what is not finite (and where a square of a double overflows)."""
+    norms = np.empty(len(x))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for start in range(0, len(x), CHUNK):
+            piece = x[start : start + CHUNK].astype(np.float64)
+            norms[start : start + CHUNK] = np.sqrt(np.vecdot(piece, piece)) * _INFLATION
+    return norms
+
+
+def _shortened(
+    x: NDArray[np.floating],
+) -> tuple[NDArray[np.floating], NDArray[np.float64], NDArray[np.bool_]]:
+    """Return rows times powers of two so that each one's largest value is near 1, their norms, and which are finite."""
+    finite = np.isfinite(x).all(axis=1)
+    x = np.where(finite[:, None], x, x.dtype.type(1))
+    with np.errstate(under="ignore"):
+        x = np.ldexp(x, -np.frexp(np.abs(x).max(axis=1))[1][:, None])
+    return x, _norms(x), finite
+
+
+def _pieces(rows: int, shape: tuple[int, ...]) -> Iterator[slice]:
+    """Yield slices of so few rows that a product with weights of `shape` is a small one.
+
+    Libraries multiply small matrices in place, and copy large ones first, which costs as much as a thin product.
+    """
+    size = 8
+    while size < rows and 2 * size * math.prod(shape) <= _SMALL_PRODUCT:
+        size *= 2
+    return (slice(start, start + size) for start in range(0, rows, size))

@@ -10,12 +10,12 @@ What is public: n, the shape, R, α and ‖c‖ (c is a release or an operator's
 
 Rounding. ∇J is computed in doubles, so a computed norm proves nothing until the error of computing it is bounded. With
 u = 2^-53, rows of norm ≤ R, Frobenius norms, ‖w - c‖ ≤ ρ (checked) and W = ‖c‖ + ρ:
- - scores are dot products of length D: error ≤ D·u·W·R per record in any order of summation, which moves the
-   gradient in the scores by at most h·D·u·W·R, h the largest second derivative in the scores;
+ - scores are dot products of length D, then times a factor per row: error ≤ (D + 2)·u·W·R per record in any order of
+   summation, which moves the gradient in the scores by at most h·(D + 2)·u·W·R, h the largest second derivative there;
  - evaluating that gradient from rounded scores (exp and tanh to 16 ulp; softmax weights the error |s - max|·u of an
    exponent by exp(s - max), and a·exp(-a) ≤ 1/e): ≤ (4K + 64)·u·R; a loss says so itself (`slope_error`), and what
    is relative to the gradient is within the next lines' margin;
- - one outer product per record, summed in chunks of ROWS rows: ≤ (ROWS + 2)·u·L for the mean over n;
+ - times the factor, one outer product per record, summed in chunks of ROWS rows: ≤ (ROWS + 3)·u·L for the mean over n;
  - chunks are added with compensation, so their number does not matter (below 2^26): ≤ 4u·L; division by n: u·L;
  - the regulariser's gradient α(w - c) and the last addition: ≤ 4u·(L + αρ).
 E is twice the sum of these (the factor covers products of errors) plus the rounding of a step of gradient descent.
@@ -34,38 +34,28 @@ Why it always ends. Gradient descent from c with step 1/β, β = smoothness + α
 by at least (‖∇J‖² - E²)/(2β). While ‖∇J‖ > 2E that is ≥ (3α/4β)·(J - J*), so J stays below J(c) (inside the ball) and
 J - J* shrinks by 1 - 3α/(4β) per step; as ‖∇J‖² ≤ 2β(J - J*) and J(c) - J* ≤ L²/(2α), some iterate among the first
 T = ln(βL²/(4αE²))/(3α/(4β)) has ‖∇J‖ ≤ 2E, and its certificate, computed norm + E ≤ 4E, holds. (S2 gives T in
-exact arithmetic; this is the same argument with errors. The same with τ/5 ≥ E in the place of E.) Newton's method with
-conjugate gradients comes first and is far quicker; it may use whatever arithmetic it likes, for only the certificate
-decides.
+exact arithmetic; this is the same argument with errors. The same with τ/5 ≥ E in the place of E.) Before that come
+quasi-Newton steps, and Newton's with conjugate gradients where those do not gain enough. They are far quicker, and may
+use whatever arithmetic they like, for only the certificate decides.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.learning.records import Prepared
 from service.privacy.sensitivity import regularized_minimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
-    from service.learning.losses import AnyFloats, Floats, Loss
-
-
-class Rows(Protocol):
-    """Rows of float64 (m, D): an array, or `Prepared` records that are made when they are read."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    def __len__(self) -> int: ...
-    def __getitem__(self, which: Any, /) -> Any: ...
+    from service.learning.losses import Floats, Loss
+    from service.learning.records import Prepared
 
 
 SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a public fraction of it
@@ -79,8 +69,9 @@ _NEWTON_STEPS = 1000
 _NEARLY = 30.0
 _PROBES = 16
 _ROUGH_ROWS = 512
+_WORTH_IT = 4.0  # times smaller that a gradient must get by a step that costs no product
+_REMEMBERED = 10  # steps
 _MANY_PRODUCTS = 3  # that a preconditioner may need before another one is made
-_SMALL_PRODUCT = 3 << 18  # multiplications
 _MOST_DESCENT_STEPS = 1e7  # a proof that a fit ends is worth nothing if it ends after years
 
 
@@ -217,7 +208,7 @@ class Exact:
             tolerance=_accuracy(setting, records).tolerance,
         )
 
-    def solve(self, setting: Setting, x: Rows, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+    def solve(self, setting: Setting, x: Prepared, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
         """Return `exact` for rows of `setting`."""
         return exact(
             setting.loss,
@@ -234,7 +225,7 @@ class Exact:
 def exact(
     loss: Loss,
     *,
-    x: Rows,
+    x: Prepared,
     y: NDArray[np.generic],
     records: int,
     regularization: float,
@@ -260,29 +251,31 @@ def exact(
 
 def evaluate(
     loss: Loss,
-    x: Rows,
+    x: Prepared,
     y: NDArray[np.generic],
     records: int,
     regularization: float,
     center: Floats,
     weights: Floats,
     curvature: NDArray[np.float32] | None = None,
-    chunk: int = ROWS,
+    *,
+    roughly: bool = False,
 ) -> tuple[float, Floats]:
     """Return J and ∇J at `weights`, and put what `Loss.curve` needs into `curvature` if given.
 
-    The error bound of the module docstring is about these very lines, for rows in double precision and chunks of ROWS.
+    The error bound of the module docstring is about these very lines, but for `roughly`: in single precision.
     """
+    chunk, dtype = (_ROUGH_ROWS, np.float32) if roughly else (ROWS, np.float64)
     total = np.zeros(weights.shape)
     correction = np.zeros(weights.shape)
     values = []
     for start in range(0, len(y), chunk):
-        rows, labels = x[start : start + chunk], y[start : start + chunk]
-        value, slopes, curved = loss.derivatives(_scores(rows, weights), labels)
+        rows, labels = x[start : start + chunk].astype(dtype), y[start : start + chunk]
+        value, slopes, curved = loss.derivatives(rows.scores(weights), labels)
         if curvature is not None:
             curvature[start : start + chunk] = curved
         values.append(value)
-        part = _gathered(slopes, rows)
+        part = rows.gathered(slopes)
         added = total + part  # two-sum: `correction` gathers what the additions lose
         virtual = added - total
         correction += (total - (added - virtual)) + (part - virtual)
@@ -293,53 +286,29 @@ def evaluate(
     return mean + 0.5 * regularization * float(np.vdot(offset, offset)), gradient
 
 
-def _pieces(rows: int, shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield slices of so few rows that a product with weights of `shape` is a small one.
-
-    Libraries multiply small matrices in place, and copy large ones first, which costs as much as a thin product.
-    """
-    size = 8
-    while size < rows and 2 * size * math.prod(shape) <= _SMALL_PRODUCT:
-        size *= 2
-    return (slice(start, start + size) for start in range(0, rows, size))
-
-
-def _scores(rows: AnyFloats, weights: Floats) -> Any:
-    """Return rows · weightsᵀ in the precision of the rows."""
-    rounded = weights.astype(rows.dtype, copy=False)
-    scores = np.empty((len(weights), len(rows)), dtype=rows.dtype)
-    for piece in _pieces(len(rows), weights.shape):
-        scores[:, piece] = rounded @ rows[piece].T
-    return scores.T
-
-
-def _gathered(slopes: AnyFloats, rows: AnyFloats) -> AnyFloats:
-    """Return slopesᵀ · rows."""
-    slopes = np.ascontiguousarray(slopes.T, dtype=rows.dtype)
-    shape = len(slopes), rows.shape[1]
-    total = np.zeros(shape, dtype=rows.dtype)
-    for piece in _pieces(len(rows), shape):
-        total += slopes[:, piece] @ rows[piece]
-    return total
-
-
 class _Problem:
     """J and its derivatives at one point after the other."""
 
     def __init__(
-        self, loss: Loss, x: Rows, y: NDArray[np.generic], records: int, regularization: float, center: Floats
+        self, loss: Loss, x: Prepared, y: NDArray[np.generic], records: int, regularization: float, center: Floats
     ) -> None:
         self.loss, self.x, self.y = loss, x, y
         self.records, self.regularization, self.center = records, regularization, center
-        # For whatever the certificate does not rest on.
-        self.rough = x.single() if isinstance(x, Prepared) else np.asarray(x[:], dtype=np.float32)
+        self.rough = x.astype(np.float32)  # for whatever the certificate does not rest on
         self.curvature = np.empty((center.shape[0], len(y)), dtype=np.float32).T
 
     def evaluate(self, weights: Floats, *, roughly: bool = False) -> tuple[float, Floats]:
         """Return J and ∇J, and remember the curvature there."""
-        x, chunk = (self.rough, _ROUGH_ROWS) if roughly else (self.x, ROWS)
         return evaluate(
-            self.loss, x, self.y, self.records, self.regularization, self.center, weights, self.curvature, chunk
+            self.loss,
+            self.rough if roughly else self.x,
+            self.y,
+            self.records,
+            self.regularization,
+            self.center,
+            weights,
+            self.curvature,
+            roughly=roughly,
         )
 
     def curve(self, direction: Floats) -> Floats:
@@ -347,8 +316,8 @@ class _Problem:
         total = np.zeros(direction.shape)
         for start in range(0, len(self.y), _ROUGH_ROWS):
             rows = self.rough[start : start + _ROUGH_ROWS]
-            curved = self.loss.curve(self.curvature[start : start + _ROUGH_ROWS], _scores(rows, direction))
-            total += _gathered(curved, rows)
+            curved = self.loss.curve(self.curvature[start : start + _ROUGH_ROWS], rows.scores(direction))
+            total += rows.gathered(curved)
         return total / self.records + self.regularization * direction
 
     def certified(self, weights: Floats, gradient: Floats, promise: Accuracy) -> bool:
@@ -372,7 +341,7 @@ class _Preconditioner:
         probes = np.eye(curvature.shape[1], dtype=np.float32)[:_PROBES]
         mean = sum((problem.loss.curve(curvature, probe[None]) @ probe for probe in probes), start=np.zeros(SAMPLE))
         weight = np.maximum(0.0, mean) / len(probes) * (len(problem.y) / (SAMPLE * problem.records))
-        self._x = problem.rough[sample] * np.sqrt(weight).astype(np.float32)[:, None]
+        self._x = (problem.rough[sample].rows() * np.sqrt(weight)[:, None]).astype(np.float32)
         gram = self._x @ self._x.T
         gram[np.diag_indices(SAMPLE)] += np.float32(self._alpha)
         self._inverse = np.linalg.inv(gram)
@@ -398,10 +367,34 @@ class _Point:
         return cls(weights, *problem.evaluate(weights, roughly=roughly), roughly)
 
 
+class _Memory:
+    """What the gradient did along the latest steps: (∇²J)⁻¹ is about `inverse`, mended by that (L-BFGS)."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[Floats, Floats, float]] = deque(maxlen=_REMEMBERED)
+
+    def add(self, before: _Point, after: _Point) -> None:
+        moved, turned = after.weights - before.weights, after.gradient - before.gradient
+        if (along := float(np.vdot(moved, turned))) > 0.0:
+            self._steps.append((moved, turned, along))
+
+    def direction(self, gradient: Floats, inverse: _Preconditioner) -> Floats:
+        """Return about -(∇²J)⁻¹·∇J."""
+        rest, shares = -gradient, []
+        for moved, turned, along in reversed(self._steps):
+            shares.append(float(np.vdot(moved, rest)) / along)
+            rest = rest - shares[-1] * turned
+        rest = inverse(rest)
+        for (moved, turned, along), share in zip(self._steps, reversed(shares), strict=True):
+            rest = rest + (share - float(np.vdot(turned, rest)) / along) * moved
+        return rest
+
+
 def _newton(problem: _Problem, promise: Accuracy) -> Floats | None:
-    """Inexact Newton with a line search, in single precision until a step should arrive; None if it never does."""
+    """Quasi-Newton, then inexact Newton, in single precision until a step should arrive; None if it never does."""
     at = _Point.of(problem, problem.center.copy(), roughly=True)
     inverse, products = _Preconditioner(problem), 0
+    memory: _Memory | None = _Memory()
     first, enough = norm(at.gradient), 0.4 * promise.tolerance
     for _ in range(_NEWTON_STEPS):
         if at.roughly and norm(at.gradient) <= enough:
@@ -410,14 +403,22 @@ def _newton(problem: _Problem, promise: Accuracy) -> Floats | None:
             return at.weights
         size = norm(at.gradient)
         first = max(first, size)
-        target, roughly = min(0.1, (size / first) ** 0.75) * size, at.roughly
-        if target < _NEARLY * enough:
-            target, roughly = enough, False
-        if products > _MANY_PRODUCTS:
-            inverse = _Preconditioner(problem)
-        direction, products = _conjugate_gradients(problem, inverse, at.gradient, target)
+        if memory is not None:
+            direction, roughly = memory.direction(at.gradient, inverse), at.roughly and size > _NEARLY * enough
+        else:
+            target, roughly = min(0.1, (size / first) ** 0.75) * size, at.roughly
+            if target < _NEARLY * enough:
+                target, roughly = enough, False
+            if products > _MANY_PRODUCTS:
+                inverse = _Preconditioner(problem)
+            direction, products = _conjugate_gradients(problem, inverse, at.gradient, target)
         found = _line_search(problem, at, direction, roughly=roughly)
-        if found is None and not at.roughly:
+        if memory is not None:
+            if found is None or norm(found.gradient) * _WORTH_IT > size:
+                memory = None
+            else:
+                memory.add(at, found)
+        elif found is None and not at.roughly:
             return None
         at = found or _Point.of(problem, at.weights, roughly=False)  # single precision sees no progress any more
     return None

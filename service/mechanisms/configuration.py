@@ -192,25 +192,20 @@ Mechanism = Annotated[
 ]
 
 
-class OutputPerturbationLearner(_Shape):
-    """Minimise (1/n)·Σ loss + (regularization/2)·‖w - c‖² near c, then add noise.
+class LinearLearner(_Shape):
+    """What all learners of linear models share: fit near c, the release before in the chain, or near `origin`.
 
-    `regularization` is the strong convexity α: the noise is proportional to 1/α, and the pull towards c to α. At 0.1 a
-    few hundred records of unit norm still move a model by several times the noise of ε near 1; records by the ten
+    `regularization` is the strong convexity α: the pull towards c, and for most learners what noise is divided by. At
+    0.1 a few hundred records of unit norm still move a model by several times the noise of ε near 1; records by the ten
     thousand can afford less.
     """
 
-    kind: Literal["output_perturbation"]
     loss: Literal["logistic", "softmax", "huber_hinge", "squared"] | None = None
     huber_width: Annotated[_Positive | None, Field(description="huber_hinge: half the rounded part; default 0.5")] = (
         None
     )
     regularization: _Positive = 0.1
     intercept: Annotated[bool, Field(strict=True)] = True
-    solver: Literal["exact", "psgd", "gradient_descent"] = "exact"
-    passes: Annotated[_Steps | None, Field(description="psgd: how often every record is read; default 10")] = None
-    batch: Annotated[Count | None, Field(description="psgd: most records a step reads; default 32")] = None
-    steps: Annotated[_Steps | None, Field(description="gradient_descent: how many steps; default 100")] = None
     origin: tuple[tuple[_Weight, ...], ...] | None = None
 
     @model_validator(mode="after")
@@ -218,6 +213,16 @@ class OutputPerturbationLearner(_Shape):
         if self.huber_width is not None and self.loss != "huber_hinge":
             raise PydanticCustomError("other_loss", "huber_width is a setting of loss huber_hinge")
         return self
+
+
+class OutputPerturbationLearner(LinearLearner):
+    """Minimise (1/n)·Σ loss + (regularization/2)·‖w - c‖² near c, then add noise."""
+
+    kind: Literal["output_perturbation"]
+    solver: Literal["exact", "psgd", "gradient_descent"] = "exact"
+    passes: Annotated[_Steps | None, Field(description="psgd: how often every record is read; default 10")] = None
+    batch: Annotated[Count | None, Field(description="psgd: most records a step reads; default 32")] = None
+    steps: Annotated[_Steps | None, Field(description="gradient_descent: how many steps; default 100")] = None
 
     @model_validator(mode="after")
     def _settings_of_the_solver(self) -> Self:

@@ -22,34 +22,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.learners import OutputPerturbation
 from service.learning.losses import LOSSES, HuberHinge, Squared
-from service.learning.solvers import Exact, Inaccurate
-from service.mechanisms.configuration import (
-    MAX_DIMENSION,
-    Classification,
-    ContinualMechanism,
-    PublicationConfiguration,
-    Refused,
-    Regression,
-    StreamSchema,
-)
-from service.privacy import noise as noises
-from service.privacy.loss import Kind, capacity, round_down, round_up, zcdp_epsilon
-from service.schedules.continual import Continual
-from service.schedules.sliding_window import SlidingWindow
+from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from service.learning.learners import Solver
+    from service.learning.learners import Learner, Perturbation
     from service.learning.losses import Floats, Loss
     from service.learning.records import Records
-    from service.mechanisms.configuration import OutputPerturbationLearner, Privacy
-    from service.privacy.noise import Noise
+    from service.mechanisms.configuration import Privacy
     from service.schedules.schedule import Pattern, Role, Schedule
 
 
@@ -72,8 +57,7 @@ class Release:
     fit: tuple[int, int]
     parent: int | None
     parameters: Floats
-    noise: Noise
-    sensitivity: float
+    perturbation: Perturbation
     charge: float
 
 
@@ -94,7 +78,7 @@ class Scheduled:
     """What one record may lose, in the currency `kind`."""
     privacy: Privacy
     schedule: Schedule
-    learner: OutputPerturbation
+    learner: Learner
     origin: Floats
 
     def next_time(self, after: int) -> int:
@@ -122,13 +106,10 @@ class Scheduled:
             parent = models[-1] if models else None
             center = parent.parameters if parent else self.origin
             records = fit.end - fit.start
-            sensitivity = self.learner.sensitivity(records, center)
             charge = self._charge(fit.share)
-            noise = noises.calibrate(
-                self.kind, sensitivity=sensitivity, charge=charge, dimension=self.learner.dimension
-            )
-            exact = self.learner.fit(read(fit.start, fit.end), records, center)
-            model = Model(version=next_version + len(releases), parameters=noises.add(exact, noise))
+            perturbation = self.learner.perturbation(self.kind, charge, records, center)
+            parameters = self.learner.release(read(fit.start, fit.end), records, center, perturbation)
+            model = Model(version=next_version + len(releases), parameters=parameters)
             models.append(model)
             releases.append(
                 Release(
@@ -139,8 +120,7 @@ class Scheduled:
                     fit=(fit.start, fit.end),
                     parent=parent.version if parent else None,
                     parameters=model.parameters,
-                    noise=noise,
-                    sensitivity=sensitivity,
+                    perturbation=perturbation,
                     charge=charge,
                 )
             )
@@ -166,10 +146,9 @@ class Scheduled:
                 **learner.loss.settings(),
                 "shape": [rows, columns],
                 "dimension": learner.dimension,
-                "lipschitz": learner.setting(self.origin).lipschitz,
-                "strong_convexity": learner.regularization,
                 "norm_bound": learner.norm_bound,
-                **learner.solver.describe(),
+                "learner": learner.kind,
+                **learner.describe(self.origin),
             },
             "fits": [self._pattern(pattern) for pattern in self.schedule.patterns()],
             "lifetime": {
@@ -219,14 +198,16 @@ class Scheduled:
         return {"rho": amount, "epsilon": zcdp_epsilon(amount, delta)}
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
-        """Return a kind of fit as JSON. Where the loss is as steep as the weights are long (`Setting.bounded`), a fit
-        near a model that is still to be released has a sensitivity that nobody can know yet: at least that of a
-        model of zeros, and growing with the model's norm.
+        """Return a kind of fit as JSON. Where a fit is perturbed according to the model it starts from, and that is
+        still to be released, nobody can know how yet: at least as near a model of zeros.
         """
-        known = pattern.near_origin or not self.learner.setting().bounded
+        known = pattern.near_origin or self.learner.same_everywhere
         charge = self._charge(pattern.share)
-        sensitivity = self.learner.sensitivity(pattern.records, self.origin if known else None)
-        noise = noises.calibrate(self.kind, sensitivity=sensitivity, charge=charge, dimension=self.learner.dimension)
+        perturbation = self.learner.perturbation(self.kind, charge, pattern.records, self.origin if known else None)
+        noise = perturbation.described() | {"expected_norm": perturbation.noise.expected_norm()}
+        sensitivity, scale = noise.pop("sensitivity"), noise["scale"]
+        if not known:
+            noise |= {"scale": None, "expected_norm": None}
         return {
             "what": pattern.what,
             "when": pattern.when,
@@ -234,13 +215,8 @@ class Scheduled:
             "share": str(pattern.share),
             "charge": charge,
             "sensitivity": sensitivity if known else None,
-            "noise": {
-                "distribution": noise.distribution,
-                "scale": noise.scale if known else None,
-                "dimension": noise.dimension,
-                "expected_norm": noise.expected_norm() if known else None,
-            },
-            **({} if known else {"at_least": {"sensitivity": sensitivity, "scale": noise.scale, "why": _GROWS}}),
+            "noise": noise,
+            **({} if known else {"at_least": {"sensitivity": sensitivity, "scale": scale, "why": _GROWS}}),
         }
 
 
@@ -248,77 +224,6 @@ _GROWS = (
     "the sensitivity is proportional to norm_bound·‖c‖ + bound, c being the released model that the fit is kept near; "
     "these are the figures for c = 0"
 )
-
-
-def build(stream: StreamSchema, publication: PublicationConfiguration) -> Scheduled:
-    """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
-    settings = publication.learner
-    loss, classes = _loss(stream, settings)
-    try:
-        rows = loss.rows(classes)
-    except ValueError as problem:
-        raise Refused("learner.loss", f"{problem}; this stream has {classes}: use softmax or huber_hinge") from None
-    if stream.features is None:  # only a categorical stream, which has no loss
-        raise Refused("learner.loss", "a linear model needs features")
-    learner = OutputPerturbation(
-        loss=loss,
-        regularization=settings.regularization,
-        intercept=settings.intercept,
-        norm_bound=stream.norm_bound,
-        features=stream.features,
-        classes=classes,
-        solver=_solver(settings),
-    )
-    if rows * (stream.features + 1) > MAX_DIMENSION:
-        raise Refused("learner.loss", f"the model would have more than {MAX_DIMENSION} weights")
-    if settings.origin is None:
-        origin = np.zeros(learner.shape)
-    else:
-        if {len(row) for row in settings.origin} != {learner.shape[1]} or len(settings.origin) != rows:
-            raise Refused("learner.origin", f"the model has {rows} rows of {learner.shape[1]} weights")
-        origin = np.array(settings.origin, dtype=np.float64)
-    privacy = publication.privacy
-    kind, cap = capacity(privacy.epsilon, privacy.delta)
-    if cap == 0:
-        raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
-    mechanism = publication.mechanism
-    schedule: Schedule = (
-        Continual(kind=kind, base=mechanism.base, update_every=mechanism.update_every)
-        if isinstance(mechanism, ContinualMechanism)
-        else SlidingWindow(kind=kind, block=mechanism.block, blocks=mechanism.blocks)
-    )
-    scheduled = Scheduled(kind=kind, capacity=cap, privacy=privacy, schedule=schedule, learner=learner, origin=origin)
-    try:
-        scheduled.plan()
-    except Inaccurate as problem:
-        raise Refused("learner.regularization", str(problem)) from None
-    return scheduled
-
-
-def _loss(stream: StreamSchema, settings: OutputPerturbationLearner) -> tuple[Loss, int]:
-    """Return the loss, and for how many classes."""
-    task = stream.task
-    if isinstance(task, Regression):
-        if settings.loss not in (None, "squared"):
-            raise Refused("learner.loss", f"{settings.loss} needs classes; this stream is a regression: use squared")
-        return Squared(bound=task.bound), 0
-    if not isinstance(task, Classification):
-        raise Refused(
-            "learner.loss", f"no loss for a {task.kind} stream is available; available: classification, regression"
-        )
-    if settings.loss == "squared":
-        raise Refused("learner.loss", "squared needs a regression stream: use logistic, softmax or huber_hinge")
-    if settings.loss == "huber_hinge":
-        return HuberHinge(width=settings.huber_width or HuberHinge().width), task.classes
-    return LOSSES[settings.loss or ("logistic" if task.classes == 2 else "softmax")], task.classes
-
-
-def _solver(settings: OutputPerturbationLearner) -> Solver:
-    if settings.solver == "psgd":
-        return PermutationSGD(passes=settings.passes or 10, batch=settings.batch or 32)
-    if settings.solver == "gradient_descent":
-        return GradientDescent(steps=settings.steps or 100)
-    return Exact()
 
 
 def predict(

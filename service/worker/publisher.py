@@ -14,8 +14,9 @@ import structlog
 from service import metrics
 from service.learning.solvers import Inaccurate
 from service.logs import place_of
+from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import Model, Scheduled, Step, build
+from service.mechanisms.scheduled import Model, Scheduled, Step
 from service.store import leases, ledger, publications, releases, streams
 from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
@@ -189,12 +190,7 @@ class Publisher:
                     parent=each.parent,
                     parameters=each.parameters,
                     model=mechanism.model_description(),
-                    noise={
-                        "distribution": each.noise.distribution,
-                        "scale": each.noise.scale,
-                        "sensitivity": each.sensitivity,
-                        "dimension": each.noise.dimension,
-                    },
+                    noise=each.perturbation.described(),
                     published_at=now,
                 )
             publications.move(

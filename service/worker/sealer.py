@@ -16,8 +16,8 @@ import structlog
 
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
 from service.logs import place_of
+from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import build
 from service.store import leases, publications, streams
 from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost

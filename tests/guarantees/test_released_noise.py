@@ -12,8 +12,8 @@ import pytest
 from scipy import optimize, stats
 
 from service.learning.records import Records
+from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import build
 from service.privacy import noise as noises
 
 ALARM = 1e-6

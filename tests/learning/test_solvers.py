@@ -11,7 +11,8 @@ from scipy import optimize, special
 
 from service.learning import solvers
 from service.learning.losses import LOSSES
-from service.learning.solvers import SLACK, Inaccurate, accuracy, exact
+from service.learning.records import Prepared
+from service.learning.solvers import SLACK, Inaccurate, accuracy
 
 CASES = [("logistic", 2), ("softmax", 4), ("huber_hinge", 2), ("huber_hinge", 4), ("squared", 0)]
 
@@ -36,6 +37,10 @@ def problem(
         "loss": loss, "x": x, "y": y, "records": slots, "regularization": alpha, "center": c, "norm_bound": bound,
         "promise": promise,
     }  # fmt: skip
+
+
+def solved(x, **p):
+    return solvers.exact(x=Prepared.as_they_are(x), **p)
 
 
 def gradient(p, w, dtype=np.longdouble):
@@ -98,14 +103,14 @@ HARD = {
 @pytest.mark.parametrize("setting", HARD, ids=str)
 def test_the_exact_gradient_is_below_the_tolerance(name, classes, setting):
     p = problem(name, classes, **HARD[setting])
-    assert length(gradient(p, exact(**p))) <= p["promise"].tolerance
+    assert length(gradient(p, solved(**p))) <= p["promise"].tolerance
 
 
 @pytest.mark.parametrize(("name", "classes"), CASES)
 def test_separable_records_are_no_exception(name, classes):
     p = problem(name, classes, alpha=1e-5)
     p["x"] = np.eye(5)[p["y"].astype(int) % 5]
-    assert length(gradient(p, exact(**p))) <= p["promise"].tolerance
+    assert length(gradient(p, solved(**p))) <= p["promise"].tolerance
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
@@ -114,7 +119,7 @@ def test_separable_records_are_no_exception(name, classes):
 )
 def test_it_holds_for_any_problem(case, m, features, log_alpha, log_center, seed):
     p = problem(*case, m=m, features=features, alpha=10**log_alpha, center=10**log_center, seed=seed)
-    assert length(gradient(p, exact(**p))) <= p["promise"].tolerance
+    assert length(gradient(p, solved(**p))) <= p["promise"].tolerance
 
 
 @pytest.mark.parametrize(("name", "classes"), CASES)
@@ -129,13 +134,13 @@ def test_it_is_the_minimiser_that_scipy_finds(name, classes):
         options={"gtol": 1e-12},
     ).x.reshape(shape)
     apart = (p["promise"].tolerance + length(gradient(p, found))) / p["regularization"]
-    assert length(exact(**p) - found) <= apart < 1e-4
+    assert length(solved(**p) - found) <= apart < 1e-4
 
 
 @pytest.mark.parametrize(("name", "classes"), CASES)
 def test_with_every_record_erased_it_is_the_centre_itself(name, classes):
     p = problem(name, classes, m=0, slots=50, center=2.0)
-    assert np.array_equal(exact(**p), p["center"])
+    assert np.array_equal(solved(**p), p["center"])
 
 
 @pytest.mark.parametrize(("name", "classes"), CASES)
@@ -144,7 +149,7 @@ def test_erased_records_are_not_there_but_their_slots_are(name, classes):
     p = problem(name, classes, slots=200)
     padded = {**p, "x": np.vstack((p["x"], np.zeros((80, 5)))), "y": np.concatenate((p["y"], np.zeros(80, dtype=int)))}
     apart = 2 * p["promise"].tolerance / p["regularization"]
-    assert length(exact(**p) - exact(**padded)) <= apart
+    assert length(solved(**p) - solved(**padded)) <= apart
 
 
 @pytest.mark.parametrize(("name", "classes"), CASES)
@@ -152,7 +157,7 @@ def test_erased_records_are_not_there_but_their_slots_are(name, classes):
 def test_descent_arrives_when_newton_gives_up(name, classes, setting, monkeypatch):
     monkeypatch.setattr(solvers, "_newton", lambda *_: None)
     p = problem(name, classes, **HARD[setting])
-    assert length(gradient(p, exact(**p))) <= p["promise"].tolerance
+    assert length(gradient(p, solved(**p))) <= p["promise"].tolerance
 
 
 @pytest.mark.parametrize(("name", "classes"), CASES)
@@ -161,7 +166,9 @@ def test_the_error_of_a_computed_gradient_is_below_its_bound(name, classes, sett
     """Everywhere in the ball; against 64-bit mantissas, whose own error is 2^-11 of it."""
     p = problem(name, classes, **HARD[setting])
     rng = np.random.default_rng(1)
-    computing = solvers._Problem(p["loss"], p["x"], p["y"], p["records"], p["regularization"], p["center"])
+    computing = solvers._Problem(
+        p["loss"], Prepared.as_they_are(p["x"]), p["y"], p["records"], p["regularization"], p["center"]
+    )
     for part in (0.0, 0.01, 0.5, 1.0):
         offset = rng.normal(size=p["center"].shape)
         w = p["center"] + part * p["promise"].radius * offset / length(offset)
@@ -170,8 +177,10 @@ def test_the_error_of_a_computed_gradient_is_below_its_bound(name, classes, sett
 
 def test_a_gradient_that_is_not_small_enough_is_never_certified():
     p = problem()
-    computing = solvers._Problem(p["loss"], p["x"], p["y"], p["records"], p["regularization"], p["center"])
-    w = exact(**p)
+    computing = solvers._Problem(
+        p["loss"], Prepared.as_they_are(p["x"]), p["y"], p["records"], p["regularization"], p["center"]
+    )
+    w = solved(**p)
     assert computing.certified(w, computing.evaluate(w)[1], p["promise"])
     assert not computing.certified(w, computing.evaluate(w)[1], replace(p["promise"], tolerance=p["promise"].error))
     assert not computing.certified(w, computing.evaluate(w)[1], replace(p["promise"], radius=0.0))
@@ -200,9 +209,9 @@ def test_what_cannot_be_certified_at_all_is_refused_from_public_numbers_alone():
 def test_the_minimiser_lies_in_the_ball():
     for setting in HARD.values():
         p = problem(**setting)
-        assert length(exact(**p) - p["center"]) <= p["promise"].radius
+        assert length(solved(**p) - p["center"]) <= p["promise"].radius
 
 
 def test_more_records_than_slots_are_refused():
     with pytest.raises(ValueError, match="more records than slots"):
-        exact(**problem(slots=119))
+        solved(**problem(slots=119))

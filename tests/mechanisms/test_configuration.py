@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.losses import HuberHinge, Squared
 from service.learning.solvers import Exact
+from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
-from service.mechanisms.scheduled import build
 
 STREAM = {"features": 4, "task": {"kind": "classification", "classes": 3}}
 CONTINUAL = {"kind": "continual", "base": 64, "update_every": 16}

@@ -8,8 +8,9 @@ import pytest
 from scipy import special
 
 from service.learning.records import Records, prepare
+from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import build, predict
+from service.mechanisms.scheduled import predict
 from service.privacy.loss import Kind, zcdp_epsilon
 from service.privacy.noise import Gaussian, SphericalLaplace
 from service.privacy.profile import Profile
@@ -66,7 +67,7 @@ def test_with_every_record_erased_a_release_is_its_parent_and_noise(mechanism, p
     for release in run(publication(mechanism, privacy), 200, nothing):
         center = released[release.parent] if release.parent else np.zeros((3, 4))
         distance = np.linalg.norm(release.parameters - center)
-        assert 0 < distance < 100 * release.noise.expected_norm()
+        assert 0 < distance < 100 * release.perturbation.noise.expected_norm()
         released[release.version] = release.parameters
 
 
@@ -75,11 +76,11 @@ def test_noise_covers_the_sensitivity_at_the_charge(mechanism, privacy):
     scheduled = publication(mechanism, privacy)
     law = SphericalLaplace if scheduled.kind is Kind.PURE else Gaussian
     for release in run(scheduled, 300, nothing):
-        assert isinstance(release.noise, law)
-        assert release.noise.dimension == 12
-        assert release.noise.charge(release.sensitivity) <= release.charge
+        assert isinstance(release.perturbation.noise, law)
+        assert release.perturbation.noise.dimension == 12
+        assert release.perturbation.charge() <= release.charge
         records = release.fit[1] - release.fit[0]
-        assert release.sensitivity >= 2 * 2**0.5 / (0.1 * records)
+        assert release.perturbation.sensitivity >= 2 * 2**0.5 / (0.1 * records)
 
 
 @pytest.mark.parametrize(("mechanism", "privacy"), CASES)
@@ -88,7 +89,7 @@ def test_noise_has_the_same_scale_at_every_level(mechanism, privacy):
     scales = {}
     for release in run(publication(mechanism, privacy), 500, nothing):
         kind = release.role == "model" and release.fit[0] == 0 if mechanism is CONTINUAL else None
-        scales.setdefault(kind, []).append(release.noise.scale)
+        scales.setdefault(kind, []).append(release.perturbation.noise.scale)
     for values in scales.values():
         assert max(values) == pytest.approx(min(values), rel=1e-12)
 
@@ -104,7 +105,7 @@ def test_the_origin_is_where_first_fits_start():
     origin = [[1e6, 0, 0, 0], [0, -1e6, 0, 0], [0, 0, 0, 5]]
     first = next(run(publication(origin=origin), 100, nothing))
     assert first.parent is None
-    assert np.abs(first.parameters - origin).max() < 1000 * first.noise.scale * 12
+    assert np.abs(first.parameters - origin).max() < 1000 * first.perturbation.noise.scale * 12
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -166,7 +167,7 @@ def test_the_plan_tells_the_noise_that_will_be_added(mechanism, privacy):
     scheduled = publication(mechanism, privacy)
     planned = {(fit["records"], fit["charge"], fit["noise"]["scale"]) for fit in scheduled.plan()["fits"]}
     made = {
-        (release.fit[1] - release.fit[0], release.charge, release.noise.scale)
+        (release.fit[1] - release.fit[0], release.charge, release.perturbation.noise.scale)
         for release in run(scheduled, 200, nothing)
     }
     assert planned <= made
@@ -215,11 +216,11 @@ def test_whatever_the_solver_and_the_loss_noise_covers_the_sensitivity_at_the_sh
     scheduled = publication(mechanism, privacy, **learner)
     releases = list(run(scheduled, 600, reader()))
     for release in releases:
-        assert release.noise.charge(release.sensitivity) <= release.charge
+        assert release.perturbation.charge() <= release.charge
     profile = Profile.of((*release.fit, release.charge) for release in releases)
     assert scheduled.capacity / 2 < profile.maximum() <= scheduled.capacity
     planned = {(fit["records"], fit["charge"], fit["noise"]["scale"]) for fit in scheduled.plan()["fits"]}
-    assert planned <= {(each.fit[1] - each.fit[0], each.charge, each.noise.scale) for each in releases}
+    assert planned <= {(each.fit[1] - each.fit[0], each.charge, each.perturbation.noise.scale) for each in releases}
 
 
 def test_the_plan_says_what_the_solver_does():
@@ -244,8 +245,8 @@ def test_a_regression_is_published_with_a_sensitivity_of_each_parents_norm(mecha
         center, n = released[release.parent], release.fit[1] - release.fit[0]
         lipschitz = (np.linalg.norm(center) + 2) * 2  # R(R‖c‖ + Y)(1 + R/√α)
         slots = -(-n // -(-n // 32)) * -(-n // 32) if solver == "psgd" else n
-        assert release.sensitivity == pytest.approx(2 * lipschitz / slots, rel=1e-4)
-        assert release.noise.charge(release.sensitivity) <= release.charge
+        assert release.perturbation.sensitivity == pytest.approx(2 * lipschitz / slots, rel=1e-4)
+        assert release.perturbation.charge() <= release.charge
         released[release.version] = release.parameters
     profile = Profile.of((*release.fit, release.charge) for release in releases)
     assert scheduled.capacity / 2 < profile.maximum() <= scheduled.capacity
@@ -256,13 +257,16 @@ def test_a_plan_of_a_regression_states_first_fits_only_and_says_so():
     plan = json.loads(json.dumps(scheduled.plan()))
     base, update = plan["fits"]
     first = next(run(scheduled, 32, numbers))
-    assert (base["sensitivity"], base["noise"]["scale"]) == (first.sensitivity, first.noise.scale)
+    assert (base["sensitivity"], base["noise"]["scale"]) == (
+        first.perturbation.sensitivity,
+        first.perturbation.noise.scale,
+    )
     assert "at_least" not in base
     assert update["sensitivity"] is update["noise"]["scale"] is update["noise"]["expected_norm"] is None
     assert update["charge"] > 0
     later = [release for release in run(scheduled, 300, numbers) if release.parent]
     assert all(
-        release.sensitivity > update["at_least"]["sensitivity"] * 8 / (r[1] - r[0])
+        release.perturbation.sensitivity > update["at_least"]["sensitivity"] * 8 / (r[1] - r[0])
         for release in later
         if (r := release.fit)
     )

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import func, select, update
 
 from service.log import Reader
+from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import build
 from service.store import leases, ledger, publications, releases, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles

@@ -1,0 +1,113 @@
+"""From a configuration to what runs: schedule × learner × kind of guarantee, or the reason why not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from service.learning.descent import GradientDescent, PermutationSGD
+from service.learning.learners import OutputPerturbation
+from service.learning.losses import LOSSES, HuberHinge, Squared
+from service.learning.solvers import Exact, Inaccurate
+from service.mechanisms.configuration import (
+    MAX_DIMENSION,
+    Classification,
+    ContinualMechanism,
+    LinearLearner,
+    OutputPerturbationLearner,
+    PublicationConfiguration,
+    Refused,
+    Regression,
+    StreamSchema,
+)
+from service.mechanisms.scheduled import Scheduled
+from service.privacy.loss import Kind, capacity
+from service.schedules.continual import Continual
+from service.schedules.sliding_window import SlidingWindow
+
+if TYPE_CHECKING:
+    from service.learning.learners import Learner, Solver
+    from service.learning.losses import Floats, Loss
+    from service.mechanisms.configuration import Mechanism
+    from service.schedules.schedule import Schedule
+
+
+def build(stream: StreamSchema, publication: PublicationConfiguration) -> Scheduled:
+    """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
+    learner = _learner(stream, publication.learner)
+    origin = _origin(publication.learner, learner.shape)
+    privacy = publication.privacy
+    kind, cap = capacity(privacy.epsilon, privacy.delta)
+    if cap == 0:
+        raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
+    schedule = _schedule(publication.mechanism, kind)
+    scheduled = Scheduled(kind=kind, capacity=cap, privacy=privacy, schedule=schedule, learner=learner, origin=origin)
+    try:
+        scheduled.plan()
+    except Inaccurate as problem:
+        raise Refused("learner.regularization", str(problem)) from None
+    return scheduled
+
+
+def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
+    if isinstance(mechanism, ContinualMechanism):
+        return Continual(kind=kind, base=mechanism.base, update_every=mechanism.update_every)
+    return SlidingWindow(kind=kind, block=mechanism.block, blocks=mechanism.blocks)
+
+
+def _learner(stream: StreamSchema, settings: OutputPerturbationLearner) -> Learner:
+    loss, classes = _loss(stream, settings)
+    try:
+        rows = loss.rows(classes)
+    except ValueError as problem:
+        raise Refused("learner.loss", f"{problem}; this stream has {classes}: use softmax or huber_hinge") from None
+    if stream.features is None:  # only a categorical stream, which has no loss
+        raise Refused("learner.loss", "a linear model needs features")
+    if rows * (stream.features + 1) > MAX_DIMENSION:
+        raise Refused("learner.loss", f"the model would have more than {MAX_DIMENSION} weights")
+    return OutputPerturbation(
+        loss=loss,
+        regularization=settings.regularization,
+        intercept=settings.intercept,
+        norm_bound=stream.norm_bound,
+        features=stream.features,
+        classes=classes,
+        solver=_solver(settings),
+    )
+
+
+def _origin(settings: LinearLearner, shape: tuple[int, int]) -> Floats:
+    """Return the public weights to start from."""
+    if settings.origin is None:
+        return np.zeros(shape)
+    rows, columns = shape
+    if {len(row) for row in settings.origin} != {columns} or len(settings.origin) != rows:
+        raise Refused("learner.origin", f"the model has {rows} rows of {columns} weights")
+    return np.array(settings.origin, dtype=np.float64)
+
+
+def _loss(stream: StreamSchema, settings: LinearLearner) -> tuple[Loss, int]:
+    """Return the loss, and for how many classes."""
+    task = stream.task
+    if isinstance(task, Regression):
+        if settings.loss not in (None, "squared"):
+            raise Refused("learner.loss", f"{settings.loss} needs classes; this stream is a regression: use squared")
+        return Squared(bound=task.bound), 0
+    if not isinstance(task, Classification):
+        raise Refused(
+            "learner.loss", f"no loss for a {task.kind} stream is available; available: classification, regression"
+        )
+    if settings.loss == "squared":
+        raise Refused("learner.loss", "squared needs a regression stream: use logistic, softmax or huber_hinge")
+    if settings.loss == "huber_hinge":
+        return HuberHinge(width=settings.huber_width or HuberHinge().width), task.classes
+    return LOSSES[settings.loss or ("logistic" if task.classes == 2 else "softmax")], task.classes
+
+
+def _solver(settings: OutputPerturbationLearner) -> Solver:
+    if settings.solver == "psgd":
+        return PermutationSGD(passes=settings.passes or 10, batch=settings.batch or 32)
+    if settings.solver == "gradient_descent":
+        return GradientDescent(steps=settings.steps or 100)
+    return Exact()
