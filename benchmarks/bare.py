@@ -22,16 +22,17 @@ from redis.asyncio import Redis
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
+PARSER = simdjson.Parser()
 CONSTANT = b"x" * 1500  # about what a release of 32 weights takes
 
 
 def parse_json(body: bytes) -> bytes:
-    document: Any = simdjson.Parser().parse(body)
+    document: Any = PARSER.parse(body)
     return _packed(document["x"].as_buffer(of_type="d"), document["y"].as_buffer(of_type="d"))
 
 
 def parse_rows(body: bytes) -> bytes:
-    rows: Any = simdjson.Parser().parse(b"[" + body.rstrip().replace(b"\n", b",") + b"]")
+    rows: Any = PARSER.parse(b"[" + body.rstrip().replace(b"\n", b",") + b"]")
     x, y = [], []
     for row in rows:
         x.append(row["x"].as_buffer(of_type="d"))

@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 import numpy as np
-import simdjson
 from numpy.typing import NDArray
 
 from service.api.batches.checks import EMPTY, MOST_REASONS, InvalidRecords, from_numbers, from_values, listed, wanted
-from service.api.batches.columns import UNUSUAL
+from service.api.batches.columns import UNUSUAL, parsed
 from service.store.segment_files import Columns
 
 
@@ -25,28 +24,44 @@ def read_rows(body: bytes, schema: dict[str, Any]) -> Columns:
 def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | None:
     """As one JSON array of the lines, provided that every line break is between two objects."""
     names = wanted(schema)
-    characters = np.frombuffer(body, np.uint8)
-    breaks = np.flatnonzero(characters == ord("\n"))
-    if (characters[breaks - 1] != ord("}")).any() or (characters[breaks + 1] != ord("{")).any():
+    if not _is_plain(body, arrays="x" in names):
         return None
-    if "x" in names and np.count_nonzero(characters == ord("[")) != len(breaks) + 1:
-        return None  # an array nested where a number belongs would not show in the flat buffers
-    rows: Any = simdjson.Parser().parse(b"[" + body.replace(b"\n", b",") + b"]")
-    if any(len(row) != len(names) for row in rows):
+    rows = parsed(b"[" + body.replace(b"\n", b",") + b"]")
+    x, y = [], []
+    has_x, has_y, features = "x" in names, "y" in names, schema.get("features")
+    for row in rows:
+        if len(row) != len(names):
+            return None
+        if has_x:
+            each = row["x"]
+            if len(each) != features:
+                return None
+            x.append(each.as_buffer(of_type="d"))
+        if has_y:
+            y.append(row["y"])
+    if not {type(value) for value in y} <= {int, float}:
         return None
     numbers: dict[str, NDArray[Any]] = {}
-    if "x" in names:
-        x = [row["x"] for row in rows]
-        if any(len(each) != schema["features"] for each in x):
-            return None
-        joined = b"".join([each.as_buffer(of_type="d") for each in x])
-        numbers["x"] = np.frombuffer(joined, dtype=np.float64).reshape(len(x), -1)
-    if "y" in names:
-        y = [row["y"] for row in rows]
-        if not {type(value) for value in y} <= {int, float}:
-            return None
+    if has_x:
+        numbers["x"] = np.frombuffer(b"".join(x), dtype=np.float64).reshape(len(x), features)
+    if has_y:
         numbers["y"] = np.array(y, dtype=np.float64)
     return numbers
+
+
+def _is_plain(body: bytes, *, arrays: bool) -> bool:
+    """Whether every line is an object, as far as its ends show, and none has an array more than it should.
+
+    An array nested where a number belongs would not show in the flat buffers.
+    """
+    characters = np.frombuffer(body, np.uint8)
+    breaks = np.flatnonzero(characters == ord("\n"))
+    ends, begins = characters[breaks - 1], characters[breaks + 1]
+    return bool(
+        (ends == ord("}")).all()
+        and (begins == ord("{")).all()
+        and np.count_nonzero(characters == ord("[")) == (len(breaks) + 1) * arrays
+    )
 
 
 def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:
