@@ -28,6 +28,7 @@ from service.api.services import (
     stream_or_404,
     visible,
 )
+from service.learning import feature_maps
 from service.log import BacklogFull, IdempotencyConflict
 from service.store import streams
 from service.store.segment_files import pack
@@ -58,8 +59,9 @@ class Accepted(BaseModel):
 _REPEATING = "Repeating a request with the same key and body, within 24 hours, gives the first answer again"
 _X = {
     "type": "array",
-    "items": {"type": "array", "items": {"type": "number"}},
-    "description": "One row of features per record; absent on categorical streams",
+    "items": {"type": "array", "items": {"type": ["number", "string"]}},
+    "description": "One row of features per record (of texts where the stream's feature map hashes texts); absent on "
+    "categorical streams",
 }
 _Y = {
     "type": "array",
@@ -121,19 +123,23 @@ async def post_records(request: Request) -> Response:
     read = batches.READERS.get(media_type(request))
     if read is None:
         raise unread_format(*batches.READERS)
+    feature_map = feature_maps.of_stream(found.schema)
     scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
     async with _only_one(shared, f"{found.log}:{scope}" if scope else None):
         body = await read_body(request, shared.settings.max_body_bytes)
         try:
-            if len(body) <= PARSE_INLINE_BYTES:
+            if len(body) <= PARSE_INLINE_BYTES and not feature_map.reads_text:
                 columns = read(body, found.schema)
             else:
                 columns = await run_in_threadpool(read, body, found.schema)
         except batches.InvalidRecords as refused:
             raise refusal(refused) from None
         records = len(next(iter(columns.values())))
-        if records > shared.settings.max_batch_records:
-            raise Problem("too-large", f"A batch holds at most {shared.settings.max_batch_records} records; split it.")
+        most = min(shared.settings.max_batch_records, feature_map.most_records)
+        if records > most:
+            raise Problem("too-large", f"A batch of this stream holds at most {most} records; split it.")
+        if feature_map.reads_text:  # the log holds numbers; other maps run when records are sealed
+            columns["x"] = await run_in_threadpool(feature_map, columns["x"])
         try:
             appended = await shared.appender.append(
                 found.log,
