@@ -52,7 +52,7 @@ def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | Non
         return None
     numbers: dict[str, NDArray[Any]] = {}
     if has_x:
-        numbers["x"] = np.frombuffer(b"".join(x), dtype=np.float64).reshape(len(x), features)
+        numbers["x"] = np.frombuffer(b"".join(x), dtype=np.float64).reshape(len(x), -1)
     if has_y:
         numbers["y"] = np.array(y, dtype=np.float64)
     return numbers
