@@ -236,7 +236,8 @@ def _plain(schema: dict[str, Any]) -> str:
     if schema.get("format") == "binary":
         words = "bytes"
     elif kind == "array":
-        words = "list of " + _type(schema.get("items", {}))
+        item = _type(schema.get("items") or next(iter(schema.get("prefixItems", ())), {}))
+        words = f"list of ({item})" if " or " in item else f"list of {item}"
     elif "properties" in schema:
         words = "{" + ", ".join(f"{_code(name)}: {_type(each)}" for name, each in schema["properties"].items()) + "}"
     limits = list(_limits(schema))
