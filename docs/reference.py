@@ -49,6 +49,7 @@ SCOPES = {
     "GET /v1/publications/{publication}/events": "read",
     "POST /v1/publications/{publication}/predict": "read",
 }
+_PARTS = ("keys", "streams", "records", "publications", "releases", "health")
 _EVERYWHERE = {"401", "403", "503"}
 
 _API = """# HTTP interface
@@ -142,13 +143,12 @@ def _metric(holder: Any, family: Metric) -> tuple[str, ...]:
 def _api() -> str:
     document = create_app(Settings(_env_file=None)).openapi()
     text = _API
-    tag = None
+    parts: dict[str, str] = dict.fromkeys(_PARTS, "")
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            if operation["tags"][0] != tag:
-                tag = operation["tags"][0]
-                text += f"\n## {tag.capitalize()}\n"
-            text += _operation(f"{method.upper()} {path}", operation)
+            parts[operation["tags"][0]] += _operation(f"{method.upper()} {path}", operation)
+    for part, told in parts.items():
+        text += f"\n## {part.capitalize()}\n{told}"
     text += "\n## Shapes\n\nA field without a default must be there.\n"
     for name, schema in sorted(document["components"]["schemas"].items()):
         text += _shape(name, schema)
