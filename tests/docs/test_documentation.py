@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -17,7 +18,11 @@ from service.api.app import create_app
 from service.api.problems import _PROBLEMS
 from service.api.publications import PublicationRequest
 from service.api.streams import StreamRequest
-from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.privacy.loss import Kind
+from service.schedules.continual import Continual
+from service.schedules.sliding_window import SlidingWindow
 from service.settings import Settings
 from service.store.overview import Overview
 from tests.api.test_access import ADMIN, INGEST, READ
@@ -44,6 +49,9 @@ DESCRIBED = {
     "streams.md": StreamRequest,
     "publications.md": PublicationRequest,
 }
+
+
+STREAM = StreamSchema.model_validate({"features": 5, "task": {"kind": "classification", "classes": 2}})
 
 
 def rows(text: str, heading: str) -> dict[str, list[str]]:
@@ -140,7 +148,7 @@ def test_every_task_is_told_with_its_settings():
 )
 def test_an_example_is_taken_and_is_of_what_its_page_is_about(page, text):
     example = json.loads(text)
-    PublicationConfiguration.model_validate(example)
+    build(STREAM, PublicationConfiguration.model_validate(example))
     field, kind = Path(page).parts[0].removesuffix("s"), Path(page).stem
     assert example[field]["kind"] == kind
 
@@ -152,6 +160,20 @@ def test_every_mechanism_and_learner_has_an_example_a_statement_and_its_names(pa
         assert f"\n{heading}\n" in PAGES[page]
     assert "**Assumptions.**" in PAGES[page]
     assert "**Proof sketch" in PAGES[page]
+
+
+@pytest.mark.parametrize(("column", "kind"), [(1, Kind.PURE), (2, Kind.ZCDP)])
+def test_the_shares_in_the_tables_are_those_of_the_schedules(column, kind):
+    told = {
+        page: {int(first): cells for first, cells in rows(PAGES[page], "## Statement").items() if first.isdigit()}
+        for page in ("mechanisms/continual.md", "mechanisms/sliding_window.md")
+    }
+    for ratio, cells in told["mechanisms/continual.md"].items():
+        base = Continual(kind=kind, base=ratio * 1000, update_every=1000).fits(ratio * 1000)[0]
+        assert Fraction(cells[column]) == base.share
+    for window, cells in told["mechanisms/sliding_window.md"].items():
+        assert Fraction(cells[column].removesuffix(" e₀")) == 1 / SlidingWindow(kind=kind, block=1, blocks=window).unit
+    assert all(len(each) > 2 for each in told.values())
 
 
 @pytest.mark.parametrize("page", PAGES)
