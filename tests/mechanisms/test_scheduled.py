@@ -112,7 +112,7 @@ def test_a_long_run_charges_no_record_more_than_the_capacity(mechanism, privacy)
     profile = Profile.of((*release.fit, release.charge) for release in run(scheduled, 5000, nothing))
     nearly = Fraction(99 if mechanism.get("shares") != "improving" else 90, 100)  # the bases still to come cost more
     assert scheduled.capacity * nearly * lifetime(scheduled) < profile.maximum()
-    assert profile.maximum() <= scheduled.capacity * lifetime(scheduled)
+    assert profile.maximum() <= scheduled.capacity * lifetime(scheduled) <= scheduled.capacity
 
 
 def lifetime(scheduled):
@@ -204,6 +204,17 @@ def test_at_a_budget_without_limits_the_model_is_the_minimiser():
     release = list(run(scheduled, 2000, lambda start, end: Records(x=x[start:end], y=y[start:end])))[-1]
     labels, _ = predict(scheduled.model_description(), release.parameters, x)
     assert np.mean(labels == y) > 0.97
+
+
+@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
+def test_a_fit_reads_what_it_charges_and_nothing_else(mechanism, privacy):
+    asked = []
+
+    def noted(start, end):
+        asked.append((start, end))
+        return nothing(start, end)
+
+    assert [release.fit for release in run(publication(mechanism, privacy), 300, noted)] == asked
 
 
 def test_left_out_steps_are_noticed():
