@@ -12,7 +12,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -109,7 +109,7 @@ class Simulated:
                 def same(_: Database, connection: Connection = connection) -> Iterator[Connection]:
                     yield connection
 
-                Database.transaction = same  # type: ignore[method-assign]
+                Database.transaction = same  # type: ignore[assignment, method-assign]
                 try:
                     self.publish(500)
                 finally:
@@ -133,7 +133,7 @@ def answers(settings: Settings, stream: str, name: str) -> None:
             "learner": {"kind": "output_perturbation"},
             "privacy": {"epsilon": 1.5, "delta": 0},
         }
-        calls = {
+        calls: dict[str, Callable[[], httpx.Response]] = {
             "GET ledger": lambda: client.get(f"/v1/streams/{stream}/ledger"),
             "GET ledger, a part": lambda: client.get(f"/v1/streams/{stream}/ledger?start=1000&end=4000"),
             "GET charges": lambda: client.get(f"/v1/streams/{stream}/ledger/charges"),
