@@ -204,7 +204,10 @@ class Scheduled:
         known = pattern.near_origin or self.learner.same_everywhere
         charge = self._charge(pattern.share)
         perturbation = self.learner.perturbation(self.kind, charge, pattern.records, self.origin if known else None)
-        noise = perturbation.described() | {"expected_norm": perturbation.noise.expected_norm()}
+        noise = perturbation.described() | {
+            "expected_norm": perturbation.noise.expected_norm(),
+            "slack": perturbation.noise.slack,
+        }
         sensitivity, scale = noise.pop("sensitivity"), noise["scale"]
         if not known:
             noise |= {"scale": None, "expected_norm": None}

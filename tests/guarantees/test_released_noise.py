@@ -128,7 +128,7 @@ class Planted:
         return getattr(self.true, name)
 
     def sample(self):
-        return self.true.sample() * (2 / 3)
+        return np.rint(self.true.sample() * (2 / 3)).astype(np.int64)
 
 
 @pytest.mark.parametrize("planted", [False, True], ids=["as it is", "noise a third too small"])
