@@ -121,7 +121,7 @@ def test_a_mechanism_still_to_come_says_what_there_is(kind):
 @pytest.mark.parametrize(
     ("path", "value", "available"),
     [
-        ("learner", {"kind": "noisy_gradient_descent"}, "output_perturbation"),
+        ("learner", {"kind": "small_database"}, "output_perturbation"),
         ("mechanism.shares", "improving", "equal"),
     ],
 )
