@@ -28,9 +28,26 @@ from service.embedded import Servers, embedded_servers
 from service.settings import Settings
 from service.store.migrate import migrate
 from service.worker.main import work
+from tests.guarantees import planted
 
 ADMIN_KEY = secrets.token_urlsafe(32)
 _numbers = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--planted", action="store_true", help="plant bugs, and see that each is caught by its test")
+    parser.addoption("--plant", help="run with this bug of tests/guarantees/planted.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if name := config.getoption("--plant"):
+        planted.BUGS[name].plant()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = [item for item in items if ("planted" in item.keywords) == config.getoption("--planted")]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
 
 
 def unique(kind: str) -> str:

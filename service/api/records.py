@@ -17,6 +17,7 @@ from service.api.bodies import read_body, refusal
 from service.api.problems import Problem, documented, media_type, unread_format
 from service.api.schemas import Range
 from service.api.services import Admin, Ingester, Services, Shared, no_stream, stream_or_404, visible
+from service.learning import feature_maps
 from service.log import BacklogFull, IdempotencyConflict
 from service.store import streams
 from service.store.segment_files import pack
@@ -35,8 +36,9 @@ class Accepted(BaseModel):
 
 _X = {
     "type": "array",
-    "items": {"type": "array", "items": {"type": "number"}},
-    "description": "One row of features per record; absent on categorical streams",
+    "items": {"type": "array", "items": {"type": ["number", "string"]}},
+    "description": "One row of features per record (of texts where the stream's feature map hashes texts); absent on "
+    "categorical streams",
 }
 _Y = {
     "type": "array",
@@ -119,9 +121,12 @@ async def post_records(
                 columns = await run_in_threadpool(read, body, found.schema)
         except batches.InvalidRecords as refused:
             raise refusal(refused) from None
-        records = len(next(iter(columns.values())))
-        if records > shared.settings.max_batch_records:
-            raise Problem("too-large", f"A batch holds at most {shared.settings.max_batch_records} records; split it.")
+        records, feature_map = len(next(iter(columns.values()))), feature_maps.of_stream(found.schema)
+        most = min(shared.settings.max_batch_records, feature_map.most_records)
+        if records > most:
+            raise Problem("too-large", f"A batch of this stream holds at most {most} records; split it.")
+        if feature_map.reads_text:  # the log holds numbers; other maps run when records are sealed
+            columns["x"] = await run_in_threadpool(feature_map, columns["x"])
         try:
             appended = await shared.appender.append(
                 found.log,

@@ -15,6 +15,7 @@ from service.api.problems import Problem, documented
 from service.api.representations import JSON, SAFETENSORS, Representation, choose
 from service.api.schemas import Items, Release, ReleaseInfo, as_json
 from service.api.services import Reader, Services, Shared, publication_or_404
+from service.learning import feature_maps
 from service.mechanisms.scheduled import predict
 from service.store import ledger, publications, releases
 from service.store.keys import Key
@@ -138,7 +139,9 @@ async def get_release(
                     "schema": {
                         "type": "object",
                         "required": ["x"],
-                        "properties": {"x": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}},
+                        "properties": {
+                            "x": {"type": "array", "items": {"type": "array", "items": {"type": ["number", "string"]}}}
+                        },
                         "additionalProperties": False,
                         "example": {"x": [[0.1, -1.2]]},
                     }
@@ -163,8 +166,13 @@ async def predict_labels(
         release = releases.find(connection, found.id, version or found.latest or 0)
         if release is None:
             raise _no_release()
-        x = batches.read_features(body, release.model["features"])
+        x = batches.read_features(body, release.model["features"], release.model["feature_map"])
+        most = feature_maps.of_stream(release.model).most_records
+        if len(x) > most:
+            raise Problem("too-large", f"At most {most} records of this stream at once; split them.")
         labels, scores = predict(release.model, release.parameters, x)
+        if len(unmapped := np.flatnonzero(~np.isfinite(scores).all(axis=1))):
+            raise batches.InvalidRecords(*((int(row), "x: is not finite once it is mapped") for row in unmapped))
         return {"version": release.version, "labels": labels.tolist(), "scores": scores}
 
     try:

@@ -46,7 +46,15 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Schedu
     if cap == 0:
         raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
     schedule = _schedule(publication.mechanism, kind)
-    scheduled = Scheduled(kind=kind, capacity=cap, privacy=privacy, schedule=schedule, learner=learner, origin=origin)
+    scheduled = Scheduled(
+        kind=kind,
+        capacity=cap,
+        privacy=privacy,
+        schedule=schedule,
+        learner=learner,
+        origin=origin,
+        feature_map=stream.mapping(),
+    )
     try:
         scheduled.plan()
     except Inaccurate as problem:
@@ -68,14 +76,15 @@ def _learner(stream: StreamSchema, settings: LearnerSettings, kind: Kind) -> Lea
         raise Refused("learner.loss", f"{problem}; this stream has {classes}: use softmax or huber_hinge") from None
     if stream.features is None:  # only a categorical stream, which has no loss
         raise Refused("learner.loss", "a linear model needs features")
-    if rows * (stream.features + 1) > MAX_DIMENSION:
+    features = stream.mapping().features
+    if rows * (features + 1) > MAX_DIMENSION:
         raise Refused("learner.loss", f"the model would have more than {MAX_DIMENSION} weights")
     linear = Linear(
         loss=loss,
         regularization=settings.regularization,
         intercept=settings.intercept,
         norm_bound=stream.norm_bound,
-        features=stream.features,
+        features=features,
         classes=classes,
     )
     if isinstance(settings, OutputPerturbationLearner):

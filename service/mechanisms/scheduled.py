@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.learning import feature_maps
 from service.learning.learners import OutputPerturbation
 from service.learning.losses import LOSSES, HuberHinge, Squared
 from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from service.learning.feature_maps import FeatureMap
     from service.learning.learners import Learner, Perturbation
     from service.learning.losses import Floats, Loss
     from service.learning.records import Records
@@ -80,6 +82,8 @@ class Scheduled:
     schedule: Schedule
     learner: Learner
     origin: Floats
+    feature_map: FeatureMap
+    """What was done to the records before any fit reads them."""
 
     def next_time(self, after: int) -> int:
         """Return the first time > after at which something is released."""
@@ -171,10 +175,10 @@ class Scheduled:
             "loss": learner.loss.name,
             **learner.loss.settings(),
             "classes": learner.classes or None,
-            "features": learner.features,
+            "features": self.feature_map.input_features,
             "intercept": learner.intercept,
             "norm_bound": learner.norm_bound,
-            "feature_map": None,
+            "feature_map": self.feature_map.description,
             "shape": [rows, columns],
             "dimension": learner.dimension,
             "coordinates": "features, then intercept" if learner.intercept else "features",
@@ -204,10 +208,8 @@ class Scheduled:
         known = pattern.near_origin or self.learner.same_everywhere
         charge = self._charge(pattern.share)
         perturbation = self.learner.perturbation(self.kind, charge, pattern.records, self.origin if known else None)
-        noise = perturbation.described() | {
-            "expected_norm": perturbation.noise.expected_norm(),
-            "slack": perturbation.noise.slack,
-        }
+        drawn = perturbation.noise
+        noise = perturbation.described() | {"expected_norm": drawn.expected_norm(), "slack": drawn.slack}
         sensitivity, scale = noise.pop("sensitivity"), noise["scale"]
         if not known:
             noise |= {"scale": None, "expected_norm": None}
@@ -229,9 +231,7 @@ _GROWS = (
 )
 
 
-def predict(
-    description: Mapping[str, Any], parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64]
-) -> tuple[NDArray[np.generic], Floats]:
+def predict(description: Mapping[str, Any], parameters: Floats, x: NDArray[Any]) -> tuple[NDArray[np.generic], Floats]:
     """Return (labels, scores) for x of shape (m, features).
 
     | loss | labels (m,) | scores |
@@ -240,9 +240,11 @@ def predict(
     | huber_hinge | the class of the largest margin | (m, classes): the margin of each class |
     | squared | the predicted y, clipped to ±bound | (m, 1): the predicted y as it is |
 
-    description: a `model_description`. The record map of training is applied first: clipping to the norm bound, then
-    the intercept. Post-processing of a release: it costs nothing.
+    description: a `model_description`. The record map of training is applied first: the feature map, clipping to the
+    norm bound, then the intercept. Scores of a record that the feature map takes out of the range of float32 are NaN.
+    Post-processing of a release: it costs nothing.
     """
+    feature_map = feature_maps.build(description["feature_map"], description["features"])
     loss: Loss = LOSSES[description["loss"]]
     if isinstance(loss, HuberHinge):
         loss = HuberHinge(width=description["huber_width"])
@@ -253,10 +255,12 @@ def predict(
         regularization=1.0,
         intercept=description["intercept"],
         norm_bound=description["norm_bound"],
-        features=description["features"],
+        features=feature_map.features,
         classes=description["classes"] or 0,
     )
-    return learner.predict(np.asarray(parameters, dtype=np.float64).reshape(learner.shape), x)
+    mapped = feature_map(x)
+    labels, scores = learner.predict(np.asarray(parameters, dtype=np.float64).reshape(learner.shape), mapped)
+    return labels, np.where(np.isfinite(mapped).all(axis=1)[:, None], scores, np.nan)
 
 
 def _number(value: Any) -> int | float:

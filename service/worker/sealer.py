@@ -14,6 +14,7 @@ from itertools import takewhile
 import numpy as np
 import structlog
 
+from service.learning import feature_maps
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
 from service.logs import place_of
 from service.mechanisms.building import build
@@ -30,6 +31,7 @@ _log = structlog.get_logger(__name__)
 BATCHES_AT_ONCE = 256
 AFTER_AN_ERROR_SECONDS = 5.0  # before a stream that failed in a way nobody foresaw is tried again
 MERGED_AT_ONCE = 16
+MERGED_VALUES = 2**26  # most numbers of one merged segment: 256 MiB as float32
 LARGE_ENOUGH = 4  # the size class of 65,536 records and more: such segments are left alone
 TIDY_SECONDS = 5.0  # between two looks at whether the log is still whole, and at what is needed no more
 WAIT_MILLISECONDS = 500  # also how soon a new stream, or one whose sealer died, is looked for
@@ -107,16 +109,24 @@ class Sealer:
         batch: list[Entry] = self._reader.read(log, _position(stream), batches=BATCHES_AT_ONCE)
         if not batch:
             return
-        sealed, columns = [], []
+        feature_map = feature_maps.of_stream(stream.schema)
+        sealed: list[SealedEntry] = []
+        columns: list[Columns] = []
         stop = stream.records
         for offset, entry in enumerate(batch):
             if entry.sequence != stream.sealed_sequence + 1 + offset:
                 raise LogLost(f"batch {entry.sequence} came where {stream.sealed_sequence + 1 + offset} was due")
             each = unpack(entry.batch)
-            start, stop = stop, stop + len(next(iter(each.values())))
+            records = len(next(iter(each.values())))
+            if columns and stop + records - stream.records > feature_map.most_records:  # the rest is another segment
+                break
+            start, stop = stop, stop + records
             columns.append(each)
             sealed.append(SealedEntry(entry=entry.id, sequence=entry.sequence, start=start, stop=stop))
-        file, sha256 = self._files.write(log, stream.records, stop, _joined(columns))
+        joined = _joined(columns)
+        if not feature_map.reads_text and "x" in joined:  # texts were mapped before they came into the log
+            joined["x"] = feature_map(joined["x"])
+        file, sha256 = self._files.write(log, stream.records, stop, joined)
         segment = Segment(start=stream.records, stop=stop, file=file, sha256=sha256)
         with self._database.transaction() as connection:
             streams.seal(connection, lease, stream, segment, sealed)
@@ -132,14 +142,18 @@ class Sealer:
         """Puts many small neighbours into one segment, so that a fit opens few files however records trickled in.
 
         Sixteen neighbours of at most one size class, half of them of just that class, become one, like the digits of
-        a counter: each record is rewritten about once per class, and a few dozen segments at most stay small.
+        a counter: each record is rewritten about once per class, and a few dozen segments at most stay small. What
+        would be larger than memory should hold stays in parts.
         """
         lease, stream = self._held[log]
+        most = MERGED_VALUES // max(1, feature_maps.of_stream(stream.schema).features)
         with self._database.transaction() as connection:
             newest = streams.newest_segments(connection, stream.id, MERGED_AT_ONCE * LARGE_ENOUGH)
         for size_class in range(LARGE_ENOUGH):
             run = list(takewhile(lambda each: _size_class(each) <= size_class, reversed(newest)))[::-1]  # noqa: B023
             alike = sum(_size_class(each) == size_class for each in run)
+            if run and run[-1].stop - run[0].start > most:
+                return
             if len(run) >= MERGED_AT_ONCE and 2 * alike >= MERGED_AT_ONCE:
                 parts = [self._files.read(log, each.file, 0, each.stop - each.start) for each in run]
                 self._replace(lease, stream, run, _joined(parts))

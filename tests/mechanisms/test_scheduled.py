@@ -140,6 +140,17 @@ def test_at_a_budget_without_limits_the_model_is_the_minimiser():
     assert np.mean(labels == y) > 0.97
 
 
+@pytest.mark.parametrize(("mechanism", "privacy"), CASES)
+def test_a_fit_reads_what_it_charges_and_nothing_else(mechanism, privacy):
+    asked = []
+
+    def noted(start, end):
+        asked.append((start, end))
+        return nothing(start, end)
+
+    assert [release.fit for release in run(publication(mechanism, privacy), 300, noted)] == asked
+
+
 def test_left_out_steps_are_noticed():
     with pytest.raises(ValueError, match="steps were left out"):
         publication().step(40, (), 1, nothing)

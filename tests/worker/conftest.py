@@ -64,7 +64,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(world: World) -> Iterator[Bench]:
+def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Of a stream with SCHEMA, changed as an indirect parameter says."""
     database = Database(world.settings.database_url)
     log = token_hex(16)
 
@@ -76,7 +77,13 @@ def bench(world: World) -> Iterator[Bench]:
     asyncio.run(create())
     with database.transaction() as connection:
         stream = streams.create(
-            connection, name="s", log=log, schema=SCHEMA, retention="keep", epsilon=Decimal(1), delta=Decimal(0)
+            connection,
+            name="s",
+            log=log,
+            schema=SCHEMA | getattr(request, "param", {}),
+            retention="keep",
+            epsilon=Decimal(1),
+            delta=Decimal(0),
         )
     yield Bench(world, database, SegmentFiles(world.settings.segment_store), stream)
     database.close()

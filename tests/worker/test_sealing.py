@@ -5,9 +5,12 @@ import threading
 import numpy as np
 import pytest
 
+from service.learning import feature_maps
+from service.learning.feature_maps import build
 from service.log import LogUnavailable, Reader
 from service.store import leases, streams
 from service.store.segment_files import SegmentFiles
+from service.worker import sealer as sealing
 from service.worker.records import read_records
 from tests.conftest import wait_until
 from tests.worker.conftest import Bench
@@ -204,3 +207,58 @@ def test_small_segments_become_one_and_read_the_same(bench: Bench):
     assert [each.stop - each.start for each in segments] == [16, 16] + [1] * 8
     assert bench.values() == list(range(40))
     assert len(list((bench.world.settings.segment_store / bench.stream.log).iterdir())) == 10
+
+
+TWICE = {"kind": "random_fourier", "version": 1, "features": 4, "width": 1.0, "seed": 0}
+STANDARDIZE = {"kind": "standardize", "version": 1, "mean": 0.0, "scale": 1e-6}
+
+
+def with_map(description):
+    return pytest.mark.parametrize("bench", [{"feature_map": description}], indirect=True)
+
+
+@with_map(TWICE)
+def test_segments_hold_mapped_records(bench: Bench):
+    bench.append(1, 2)
+    bench.append(3)
+    bench.sealer().step(wait_milliseconds=10)
+    expected = build(TWICE, 1)(np.array([[1], [2], [3]], dtype=np.float32))
+    assert np.array_equal(read_records(bench.database, bench.files, bench.now(), 0, 0, 3).x, expected)
+
+
+@with_map(STANDARDIZE)
+def test_a_record_that_overflows_keeps_its_number_and_spoils_no_other(bench: Bench):
+    bench.append(1, 3e38, 2)
+    bench.append(-3e38)
+    bench.sealer().step(wait_milliseconds=10)
+    assert bench.now().halted is None
+    np.testing.assert_array_equal(bench.values(), np.array([1e6, np.nan, 2e6, np.nan], dtype=np.float32))
+
+
+@with_map(TWICE)
+def test_a_segment_is_no_larger_than_memory_should_hold(bench: Bench, monkeypatch):
+    monkeypatch.setattr(feature_maps, "MOST_VALUES", 4 * 5)  # five mapped records
+    monkeypatch.setattr(sealing, "MERGED_VALUES", 4 * 40)
+    for value in range(60):
+        bench.append(*[value] * (1 + 6 * (value == 30)))  # a batch of seven is one segment all the same
+    sealer = bench.sealer()
+    while bench.now().records < 66:
+        sealer.step(wait_milliseconds=10)
+    with bench.database.transaction() as connection:
+        segments = streams.segments_of(connection, bench.stream.id, 0, 66)
+    assert [each.stop - each.start for each in segments] == [5] * 6 + [7] + [5] * 5 + [4]
+    expected = build(TWICE, 1)(np.array([[value] for value in [*range(30), *[30] * 7, *range(31, 60)]]))
+    assert np.array_equal(read_records(bench.database, bench.files, bench.now(), 0, 0, 66).x, expected)
+
+
+@pytest.mark.parametrize("most", [15, 16])
+def test_segments_are_not_merged_into_more_than_memory_should_hold(bench: Bench, monkeypatch, most):
+    monkeypatch.setattr(sealing, "MERGED_VALUES", most)
+    sealer = bench.sealer()
+    for value in range(16):
+        bench.append(value)
+        sealer.step(wait_milliseconds=10)
+    with bench.database.transaction() as connection:
+        segments = streams.segments_of(connection, bench.stream.id, 0, 16)
+    assert len(segments) == (1 if most == 16 else 16)
+    assert bench.values() == list(range(16))

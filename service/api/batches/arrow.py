@@ -14,7 +14,7 @@ from nanoarrow.c_schema import c_schema_view
 from nanoarrow.ipc import InputStream
 from numpy.typing import NDArray
 
-from service.api.batches.checks import EMPTY, Flaws, InvalidRecords, Mask, from_numbers, listed, wanted
+from service.api.batches.checks import EMPTY, Flaws, InvalidRecords, Mask, from_numbers, listed, of_texts, wanted
 from service.store.segment_files import Columns
 
 _INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
@@ -28,6 +28,8 @@ _NOT_ARROW = "the body is not an Arrow IPC stream"
 def read_arrow(body: bytes, schema: dict[str, Any]) -> Columns:
     """The records of a batch, or InvalidRecords."""
     names = wanted(schema)
+    if of_texts(schema):
+        raise InvalidRecords((None, "texts are read from JSON and NDJSON only"))
     try:
         _check_messages(body)
         with InputStream.from_readable(body) as source, nanoarrow.c_array_stream(source) as stream:

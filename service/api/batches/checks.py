@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.learning import feature_maps
+from service.learning.feature_maps import MOST_CHARACTERS
 from service.store.segment_files import Columns
 
 MOST_REASONS = 100
@@ -60,6 +62,11 @@ def classes(schema: dict[str, Any]) -> int | None:
     return None
 
 
+def of_texts(schema: dict[str, Any]) -> bool:
+    """Whether x holds texts, which the stream's feature map will hash."""
+    return feature_maps.of_stream(schema).reads_text
+
+
 def from_numbers(numbers: dict[str, NDArray[Any]], schema: dict[str, Any], flaws: Flaws = _NONE) -> Columns:
     """x as float32 (records × features), y as int32 (labels, categories) or float32.
 
@@ -89,10 +96,14 @@ def from_numbers(numbers: dict[str, NDArray[Any]], schema: dict[str, Any], flaws
 
 
 def from_values(document: dict[str, list[Any]], schema: dict[str, Any]) -> Columns:
-    """The same from what JSON can hold in the place of numbers. Slow, for batches that are probably wrong."""
-    most = classes(schema)
+    """The same from what JSON can hold in the place of numbers. Slow, for texts and batches that are probably wrong.
+
+    Texts stay texts: x is then an array of str objects (records × features).
+    """
+    most, texts = classes(schema), of_texts(schema)
+    wrong_row = _wrong_texts if texts else _wrong_row
     checks: dict[str, Callable[[Any], str | None]] = {
-        "x": lambda row: _wrong_row(row, schema["features"]),
+        "x": lambda row: wrong_row(row, schema["features"]),
         "y": lambda value: _wrong_y(value, most),
     }
     reasons: list[tuple[int | None, str]] = []
@@ -104,6 +115,10 @@ def from_values(document: dict[str, list[Any]], schema: dict[str, Any]) -> Colum
             break
     if reasons:
         raise InvalidRecords(*reasons)
+    if texts:
+        numbers = {"y": np.array(document["y"], dtype=np.float64)} if "y" in document else {}
+        x = np.array(document["x"], dtype=np.object_).reshape(-1, schema["features"])
+        return {"x": x} | (from_numbers(numbers, schema) if numbers else {})
     return from_numbers({name: np.array(values, dtype=np.float64) for name, values in document.items()}, schema)
 
 
@@ -153,6 +168,17 @@ def _wrong_row(row: Any, features: int) -> str | None:
     for column, value in enumerate(row):
         if (reason := _wrong_number(value)) is not None:
             return f"column {column} {reason}"
+    return None
+
+
+def _wrong_texts(row: Any, features: int) -> str | None:
+    if not isinstance(row, list) or len(row) != features:
+        return f"must be an array of {features} text{'s' * (features > 1)}"
+    for column, value in enumerate(row):
+        if not isinstance(value, str):
+            return f"column {column} is not a text"
+        if len(value) > MOST_CHARACTERS:
+            return f"column {column} is longer than {MOST_CHARACTERS} characters"
     return None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import simdjson
 from numpy.typing import NDArray
 
-from service.api.batches.checks import EMPTY, InvalidRecords, from_numbers, from_values, listed, wanted
+from service.api.batches.checks import EMPTY, InvalidRecords, from_numbers, from_values, listed, of_texts, wanted
 from service.store.segment_files import Columns
 
 UNUSUAL = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)  # what the parser raises on it
@@ -20,15 +20,16 @@ UNUSUAL = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)  # wha
 def read_json(body: bytes, schema: dict[str, Any]) -> Columns:
     """The records of a batch, or InvalidRecords."""
     try:
-        numbers = _usual(body, schema)
+        numbers = None if of_texts(schema) else _usual(body, schema)
     except UNUSUAL:
         numbers = None
     return _slowly(body, schema) if numbers is None else from_numbers(numbers, schema)
 
 
-def read_features(body: bytes, features: int) -> NDArray[np.float32]:
-    """`{"x":[[…]…]}` alone, as for a prediction."""
-    return read_json(body, {"features": features, "task": {"kind": "unlabelled"}})["x"].astype(np.float32, copy=False)
+def read_features(body: bytes, features: int, feature_map: dict[str, Any] | None = None) -> NDArray[Any]:
+    """`{"x":[[…]…]}` alone, as for a prediction: numbers, or texts where the feature map hashes those."""
+    schema = {"features": features, "feature_map": feature_map, "task": {"kind": "unlabelled"}}
+    return read_json(body, schema)["x"]
 
 
 def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | None:

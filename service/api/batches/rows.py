@@ -7,7 +7,16 @@ import numpy as np
 import simdjson
 from numpy.typing import NDArray
 
-from service.api.batches.checks import EMPTY, MOST_REASONS, InvalidRecords, from_numbers, from_values, listed, wanted
+from service.api.batches.checks import (
+    EMPTY,
+    MOST_REASONS,
+    InvalidRecords,
+    from_numbers,
+    from_values,
+    listed,
+    of_texts,
+    wanted,
+)
 from service.api.batches.columns import UNUSUAL
 from service.store.segment_files import Columns
 
@@ -16,7 +25,7 @@ def read_rows(body: bytes, schema: dict[str, Any]) -> Columns:
     """The records of a batch, or InvalidRecords. A line break at the end is no record."""
     body = body.rstrip()
     try:
-        numbers = _usual(body, schema)
+        numbers = None if of_texts(schema) else _usual(body, schema)
     except UNUSUAL:
         numbers = None
     return _slowly(body, schema) if numbers is None else from_numbers(numbers, schema)

@@ -1,0 +1,65 @@
+"""Real streams, replayed in memory through the very mechanisms that the service runs: for comparisons of accuracy."""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.learning.records import Records
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.mechanisms.scheduled import Scheduled, predict
+
+Features = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+def load(name: str, where: str) -> dict[str, NDArray[Any]]:
+    """The arrays of a data set in PERENNIAL_DATA_DIR; `where` says what to do if it is missing."""
+    path = Path(os.environ.get("PERENNIAL_DATA_DIR", "."), f"{name}.npz")
+    if not path.is_file():
+        sys.exit(f"{path} is not there: {where}")
+    with np.load(path) as data:
+        return {key: data[key] for key in data.files}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Used:
+    """A model and the records that arrive while it is the latest: [start, end)."""
+
+    start: int
+    end: int
+    parameters: NDArray[np.float64]
+
+
+def publication(stream: dict[str, Any], configuration: dict[str, Any]) -> Scheduled:
+    """What the service would build of this."""
+    return build(StreamSchema.model_validate(stream), PublicationConfiguration.model_validate(configuration))
+
+
+def replay(scheduled: Scheduled, x: Features, y: Labels) -> Iterator[Used]:
+    """Each release with role `model`, with the time until the next one."""
+    time, chain, version = scheduled.next_time(0), (), 0
+    while time <= len(x):
+        step = scheduled.step(time, chain, version + 1, lambda start, end: Records(x=x[start:end], y=y[start:end]))
+        chain, version = step.chain, version + len(step.releases)
+        upcoming = scheduled.next_time(time)
+        models = [release.parameters for release in step.releases if release.role == "model"]
+        if models:
+            yield Used(start=time, end=min(upcoming, len(x)), parameters=models[-1])
+        time = upcoming
+
+
+def hits(scheduled: Scheduled, models: Iterator[Used], x: Features, y: Labels) -> NDArray[np.float64]:
+    """Whether each record was predicted by the model that was the latest when it came; NaN before the first."""
+    right = np.full(len(x), np.nan)
+    description = scheduled.model_description()
+    for used in models:
+        labels, _ = predict(description, used.parameters, x[used.start : used.end])
+        right[used.start : used.end] = labels == y[used.start : used.end]
+    return right

@@ -1,0 +1,164 @@
+"""Streams with a public feature map: fitted to mapped records, and a reader computes the same from a release alone."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from service.learning.learners import OutputPerturbation
+from service.learning.losses import LOSSES
+from service.learning.records import Records
+from tests.api.test_records import refused
+from tests.conftest import Service, ok
+from tests.learning import by_definition
+
+FOURIER = {"kind": "random_fourier", "features": 6, "width": 1.5, "seed": 3}
+HOG = {"kind": "hog", "width": 4, "height": 4, "orientations": 4, "cell": 2, "block": 1}
+DIGITS = {"kind": "compose", "maps": [HOG, {"kind": "normalize"}, {"kind": "center"}, {"kind": "normalize"}]}
+CATEGORIES = {"kind": "hashing", "features": 8, "tokens": "categories"}
+WORDS = {"kind": "hashing", "features": 32, "tokens": "words", "ngrams": [1, 2]}
+STANDARDIZE = {"kind": "standardize", "mean": [1, 0], "scale": 1e-6}
+BLOCK = {"kind": "sliding_window", "block": 40, "blocks": 1}
+
+
+def numbers(features: int) -> list[list[float]]:
+    return np.random.default_rng(1).normal(size=(40, features)).round(3).tolist()
+
+
+def sentences() -> list[list[str]]:
+    return [[f"Fix the {part}!", f"in {place}"] for part in ("net", "disk", "clock", "Bus") for place in "abcdefghij"]
+
+
+STREAMS = {
+    "random_fourier": (FOURIER, numbers(3)),
+    "hog": (DIGITS, numbers(16)),
+    "categories": (CATEGORIES, np.random.default_rng(2).integers(0, 9, (40, 3)).tolist()),
+    "text": (WORDS, sentences()),
+    "standardize": (STANDARDIZE | {"scale": [0.5, 4]}, numbers(2)),
+}
+
+
+def offline(release: dict, record: list) -> list[float]:
+    """Probabilities, by the formulas of the documentation, from the release alone."""
+    model = release["model"]
+    x = by_definition.mapped(model["feature_map"], record)
+    length = math.sqrt(sum(value * value for value in x))
+    x = [value * min(1.0, model["norm_bound"] / length) if length else value for value in x]
+    x = [value / math.sqrt(2) for value in [*x, model["norm_bound"]]]
+    score = sum(weight * value for weight, value in zip(release["parameters"]["values"][0], x, strict=True))
+    return [1 / (1 + math.exp(score)), 1 / (1 + math.exp(-score))]
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_predictions_follow_from_the_release_alone(service: Service, name):
+    feature_map, x = STREAMS[name]
+    stream = service.stream(features=len(x[0]), feature_map=feature_map, epsilon=1000)
+    publication = service.publish(stream, BLOCK, epsilon=1000, learner={"regularization": 1})
+    y = [row % 2 for row in range(40)]
+    service.post(stream, x, y)
+    (release,) = service.released(publication, time=40)
+    described = ok(service.client().get(f"/v1/streams/{stream}"))["feature_map"]
+    assert release["model"]["feature_map"] == described
+    assert release["model"]["features"] == len(x[0])
+
+    prediction = ok(service.client().post(f"/v1/publications/{publication}/predict", json={"x": x}))
+    np.testing.assert_allclose(prediction["scores"], [offline(release, record) for record in x], atol=1e-5)
+
+    # What was fitted are the mapped records: the noise of ε = 1000 is some thousandths long.
+    mapped = np.array([by_definition.mapped(described, record) for record in x], dtype=np.float32)
+    learner = OutputPerturbation(
+        loss=LOSSES["logistic"], regularization=1, intercept=True, norm_bound=1.0, features=mapped.shape[1], classes=2
+    )
+    exact = learner.fit(Records(x=mapped, y=np.array(y)), 40, np.zeros(learner.shape))
+    expected_noise = release["noise"]["scale"] * learner.dimension
+    assert np.linalg.norm(np.array(release["parameters"]["values"]) - exact) < 10 * expected_noise < 0.05
+
+
+@pytest.mark.parametrize(
+    ("feature_map", "field"),
+    [
+        ({"kind": "hog", "width": 28, "height": 28}, "body.feature_map.hog"),
+        ({"kind": "random_fourier"}, "body.feature_map.random_fourier.features"),
+        ({"kind": "magic"}, "body.feature_map"),
+        ({"kind": "compose", "maps": [{"kind": "normalize"}, WORDS]}, "body.feature_map"),
+    ],
+)
+def test_a_map_that_does_not_fit_is_refused_by_field(service: Service, feature_map, field):
+    asked = {"name": "never-made", "features": 16, "task": {"kind": "unlabelled"}, "budget": {"epsilon": 1, "delta": 0}}
+    answer = service.client().post("/v1/streams", json=asked | {"feature_map": feature_map})
+    errors = refused(answer, 422, "invalid-request")["errors"]
+    assert errors[0]["field"].startswith(field.removesuffix(".hog"))
+    refused(service.client().get("/v1/streams/never-made"), 404, "not-found")
+
+
+def test_a_record_that_overflows_counts_as_none_and_is_refused_by_predict(service: Service):
+    stream = service.stream(feature_map=STANDARDIZE, epsilon=1000)
+    erased = service.stream(feature_map=STANDARDIZE, epsilon=1000)
+    for each, last in ((stream, [3e38, 0]), (erased, [0, 0])):
+        service.post(each, [[1e-6 * row, 0] for row in range(39)] + [last], [0, 1] * 20)
+    ok(service.client().delete(f"/v1/streams/{erased}/records?start=39&end=40"), 202)
+    models = []
+    for each in (stream, erased):
+        name = service.publish(each, BLOCK, epsilon=1000, start=0, learner={"regularization": 1})
+        (release,) = service.released(name, time=40)
+        models.append(np.array(release["parameters"]["values"]))
+        answer = service.client().post(f"/v1/publications/{name}/predict", json={"x": [[0, 0], [3e38, 0]]})
+        errors = refused(answer, 422, "invalid-records")["errors"]
+        assert errors == [{"row": 1, "reason": "x: is not finite once it is mapped"}]
+    # Counted as a record of zeros, the intercept would move by 0.008; the noise is farther off than 0.001 never (5e-7).
+    assert release["noise"]["scale"] <= 5.001e-5
+    assert np.linalg.norm(models[0] - models[1]) < 0.002
+
+
+class TestTexts:
+    @pytest.fixture
+    def url(self, service: Service) -> str:
+        return f"/v1/streams/{service.stream(features=2, feature_map=WORDS)}/records"
+
+    def test_lines_are_taken_too(self, service: Service, url):
+        body = b'{"x":["one two","red"],"y":0}\n{"x":["\\u00c9t\\u00e9",""],"y":1}\n'
+        answer = service.client().post(url, content=body, headers={"Content-Type": "application/x-ndjson"})
+        assert ok(answer, 202)["accepted"] == 2
+
+    def test_arrow_is_told_what_is_read(self, service: Service, url):
+        answer = service.client().post(
+            url, content=b"", headers={"Content-Type": "application/vnd.apache.arrow.stream"}
+        )
+        assert "JSON and NDJSON" in refused(answer, 422, "invalid-records")["errors"][0]["reason"]
+
+    @pytest.mark.parametrize(
+        ("x", "reason"),
+        [
+            ([["a secret", "b"], ["c", 1]], (1, "x: column 1 is not a text")),
+            ([["a secret"]], (0, "x: must be an array of 2 texts")),
+            (["a secret"], (0, "x: must be an array of 2 texts")),
+            ([[None, "a secret"]], (0, "x: column 0 is not a text")),
+            ([["a secret", "x" * (2**16 + 1)]], (0, "x: column 1 is longer than 65536 characters")),
+        ],
+    )
+    def test_what_is_no_text_is_named_and_not_repeated(self, service: Service, url, x, reason):
+        for body, kind in (
+            (json.dumps({"x": x, "y": [0] * len(x)}), "json"),
+            ("\n".join(json.dumps({"x": row, "y": 0}) for row in x), "x-ndjson"),
+        ):
+            answer = service.client().post(url, content=body, headers={"Content-Type": f"application/{kind}"})
+            (error,) = refused(answer, 422, "invalid-records")["errors"]
+            assert (error["row"], error["reason"]) == reason
+            assert "secret" not in answer.text
+
+    def test_numbers_do_not_take_texts(self, service: Service):
+        answer = service.client().post(f"/v1/streams/{service.stream()}/records", json={"x": [["a", "b"]], "y": [0]})
+        assert refused(answer, 422, "invalid-records")["errors"][0]["reason"] == "x: column 0 is not a number"
+
+    def test_an_unlabelled_stream_may_be_of_texts(self, service: Service):
+        stream = service.stream(features=1, task={"kind": "unlabelled"}, feature_map=WORDS)
+        answer = service.client().post(f"/v1/streams/{stream}/records", json={"x": [["one"], ["two"]]})
+        assert ok(answer, 202)["accepted"] == 2
+
+
+def test_a_batch_is_limited_by_what_it_becomes(service: Service):
+    stream = service.stream(features=1, feature_map=FOURIER | {"features": 2**16})
+    body = {"x": [[0]] * 513, "y": [0] * 513}
+    problem = refused(service.client().post(f"/v1/streams/{stream}/records", json=body), 413, "too-large")
+    assert "at most 512 records" in problem["detail"]

@@ -1,0 +1,209 @@
+"""Bugs that others shipped or the papers invite, each with the test that must catch it.
+
+`pytest --planted` plants one after the other in a fresh process (`pytest --plant NAME`) and wants the named test to
+fail there, and to pass without. A plant replaces what it names in the running program, before anything uses it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BUGS: dict[str, Bug] = {}
+
+_AUDIT = "tests/guarantees/test_audits.py::test_nobody_can_tell_two_records_apart_better_than_promised"
+_RELEASED = (
+    "tests/guarantees/test_released_noise.py::test_releases_are_minimisers_near_released_parents_with_the_stated_noise"
+)
+_APART = "tests/learning/test_learners.py::test_neighbours_are_never_further_apart"
+
+
+@dataclass(frozen=True)
+class Bug:
+    """What to do to the program, and the test that sees it."""
+
+    plant: Callable[[], None]
+    caught_by: str
+
+
+def bug(caught_by: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(plant: Callable[[], None]) -> Callable[[], None]:
+        BUGS[plant.__name__] = Bug(plant, caught_by)
+        return plant
+
+    return add
+
+
+def wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Put in the place of a function one that is also given the true one first."""
+    true = getattr(owner, name)
+    setattr(owner, name, lambda *args, **more: wrapper(true, *args, **more))
+
+
+@bug(f"{_AUDIT}[every block by itself pure]")
+def half_the_noise_pure() -> None:
+    """A scale that is halved by somebody who forgot a factor."""
+    half_the_noise()
+
+
+@bug(f"{_AUDIT}[continual gaussian]")
+def half_the_noise() -> None:
+    """The same."""
+    from service.privacy import noise
+
+    wrap(noise, "calibrate", lambda true, *a, **k: (law := true(*a, **k)) and replace(law, scale=law.scale / 2))
+
+
+@bug(f"{_RELEASED}[continual-pure-logistic-as it is]")
+def a_third_too_little_noise() -> None:
+    """What is drawn is less than what is said."""
+    from service.privacy import noise
+
+    wrap(noise, "add", lambda true, values, law: true(values, replace(law, scale=law.scale * 2 / 3)))
+
+
+@bug(f"{_RELEASED}[sliding window-gaussian-softmax-as it is]")
+def a_third_too_little_noise_gaussian() -> None:
+    """The same."""
+    a_third_too_little_noise()
+
+
+@bug(f"{_RELEASED}[continual-pure-logistic-as it is]")
+def an_exponential_radius() -> None:
+    """Paper B's equation 11 read as the law of the radius."""
+    from service.privacy import noise
+
+    def add(_true: Any, values: Any, law: Any) -> Any:
+        direction = np.random.default_rng().normal(size=values.shape)
+        return values + np.random.default_rng().exponential(law.scale) * direction / np.linalg.norm(direction)
+
+    wrap(noise, "add", add)
+
+
+@bug(f"{_RELEASED}[continual-pure-logistic-as it is]")
+def laplace_noise_per_coordinate() -> None:
+    """Paper A's Lap(·) of a vector, with the L2 sensitivity (mechanisms.md N2)."""
+    from service.privacy import noise
+
+    wrap(noise, "add", lambda _, values, law: values + np.random.default_rng().laplace(0, law.scale, values.shape))
+
+
+@bug(f"{_AUDIT}[sliding_window gaussian]")
+def noise_drawn_again() -> None:
+    """A step that is run again after a crash, with fresh noise each time, and all results seen: their mean."""
+    from service.privacy import noise
+
+    wrap(noise, "add", lambda true, values, law: np.mean([true(values, law) for _ in range(4)], axis=0))
+
+
+@bug("tests/privacy/test_noise.py::test_every_draw_is_fresh_even_after_a_fork")
+def a_seeded_generator() -> None:
+    """256 possible noises, and two workers that draw the same ones."""
+    generator = np.random.default_rng(ord(os.urandom(1)))
+    os.urandom = generator.bytes
+
+
+@bug("tests/mechanisms/test_scheduled.py::test_a_fit_reads_what_it_charges_and_nothing_else")
+def a_range_that_is_off_by_one() -> None:
+    """The papers' closed intervals: one record more is read than is charged."""
+    from service.mechanisms.scheduled import Scheduled
+
+    def step(true: Any, self: Any, time: int, chain: Any, version: int, read: Any) -> Any:
+        return true(self, time, chain, version, lambda start, end: read(max(0, start - 1), end))
+
+    wrap(Scheduled, "step", step)
+
+
+@bug(f"{_RELEASED}[continual-gaussian-softmax-as it is]")
+def a_parent_without_its_noise() -> None:
+    """Fits that start from the exact model before, which was never released."""
+    from service.learning.learners import OutputPerturbation
+
+    exact: dict[bytes, Any] = {}
+
+    def release(true: Any, self: Any, records: Any, n: int, center: Any, perturbation: Any) -> Any:
+        center = exact.get(center.tobytes(), center)
+        released = true(self, records, n, center, perturbation)
+        exact[released.tobytes()] = self.fit(records, n, center)
+        return released
+
+    wrap(OutputPerturbation, "release", release)
+
+
+@bug(f"{_AUDIT}[continual gaussian]")
+def a_charge_forgotten() -> None:
+    """Fits get four times the budget that is written down."""
+    from service.mechanisms.scheduled import Scheduled
+
+    wrap(Scheduled, "_charge", lambda true, self, share: true(self, 4 * share))
+
+
+@bug("tests/mechanisms/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
+def theorem_4() -> None:
+    """Half of ε for every base of B and every update of b_0: 1.5 ε for the worst record (mechanisms.md 1.3)."""
+    from service.schedules.continual import Continual
+
+    Continual.unit = property(lambda self: Fraction(1, 2))  # type: ignore[assignment,method-assign]
+
+
+@bug(_APART)
+def the_mean_over_the_records_that_are_there() -> None:
+    """n falls when a record is erased."""
+    from service.learning.learners import OutputPerturbation
+
+    wrap(OutputPerturbation, "fit", lambda true, self, records, n, center: true(self, records, len(records.y), center))
+
+
+@bug("tests/guarantees/test_released_noise.py")
+def the_mean_over_b0() -> None:
+    """Algorithm 3 line 2: every update divides by b_0, however many records it reads."""
+    from service.learning.learners import OutputPerturbation
+
+    wrap(OutputPerturbation, "fit", lambda true, self, records, n, center: true(self, records, min(n, 4), center))
+
+
+@bug(_APART)
+def a_smoothness_for_a_steepness() -> None:
+    """Paper A's experiments: for two classes their L per record is 1/4."""
+    from service.learning.losses import Logistic
+
+    wrap(Logistic, "lipschitz", lambda true, *args: true(*args) / 4)
+
+
+@bug(_APART)
+def records_that_are_not_clipped() -> None:
+    """A norm bound that nobody enforces."""
+    from service.learning.records import Prepared
+
+    wrap(Prepared, "of", lambda true, x, norm_bound, intercept: true(x, norm_bound=1e30, intercept=intercept))
+
+
+@bug("tests/privacy/test_loss.py::test_rounding_brackets_every_fraction_with_neighbouring_doubles")
+def rounding_to_the_nearest() -> None:
+    """A charge that is a little less than what was spent."""
+    from service.privacy import loss
+
+    loss.round_up = float
+
+
+@bug("tests/privacy/test_loss.py::test_the_gaussian_mechanism_keeps_what_its_rho_promises")
+def an_epsilon_that_is_a_tenth_too_small() -> None:
+    """A conversion from ρ that somebody remembered wrongly."""
+    from service.privacy import loss
+
+    wrap(loss, "zcdp_epsilon", lambda true, rho, delta: 0.9 * true(rho, delta))
+
+
+@bug("tests/worker/test_publishing.py::test_what_would_pass_the_cap_halts_the_publication_and_is_not_published")
+def a_cap_that_nobody_checks() -> None:
+    """Charges are added up, and that is all."""
+    from service.store import ledger
+
+    wrap(ledger, "append", lambda true, connection, publication, _capacity, new: true(connection, publication, 9, new))
