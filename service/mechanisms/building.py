@@ -16,17 +16,22 @@ from service.mechanisms.configuration import (
     MAX_DIMENSION,
     Classification,
     ContinualMechanism,
+    IndependentBatchesMechanism,
     LinearLearner,
+    MultiResolutionMechanism,
     ObjectivePerturbationLearner,
     OutputPerturbationLearner,
     PublicationConfiguration,
     Refused,
     Regression,
+    SlidingWindowMechanism,
     StreamSchema,
 )
 from service.mechanisms.scheduled import Scheduled
 from service.privacy.loss import Kind, capacity
 from service.schedules.continual import Continual
+from service.schedules.independent_batches import IndependentBatches
+from service.schedules.multi_resolution import MultiResolution
 from service.schedules.sliding_window import SlidingWindow
 
 if TYPE_CHECKING:
@@ -63,9 +68,23 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Schedu
 
 
 def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
-    if isinstance(mechanism, ContinualMechanism):
-        return Continual(kind=kind, base=mechanism.base, update_every=mechanism.update_every)
-    return SlidingWindow(kind=kind, block=mechanism.block, blocks=mechanism.blocks)
+    match mechanism:
+        case MultiResolutionMechanism():
+            return MultiResolution(kind=kind, base=mechanism.base)
+        case ContinualMechanism():
+            return Continual(
+                kind=kind, base=mechanism.base, update_every=mechanism.update_every, shares=mechanism.shares
+            )
+        case SlidingWindowMechanism():
+            return SlidingWindow(
+                kind=kind,
+                block=mechanism.block,
+                blocks=mechanism.blocks,
+                shares=mechanism.shares,
+                warm_up=mechanism.warm_up == "continual",
+            )
+        case IndependentBatchesMechanism():
+            return IndependentBatches(batch=mechanism.batch, warm_start=mechanism.warm_start)
 
 
 def _learner(stream: StreamSchema, settings: LearnerSettings, kind: Kind) -> Learner:

@@ -274,32 +274,59 @@ class StreamSchema(_Shape):
         return feature_maps.of_stream(self.model_dump(mode="json"))
 
 
+class MultiResolutionMechanism(_Shape):
+    """A model of every block of `base`·2^k records, the largest newest (paper A, Algorithm 2)."""
+
+    kind: Literal["multi_resolution"]
+    base: Count
+
+
 class ContinualMechanism(_Shape):
-    """Bases at doubling counts and updates in between (paper A, Algorithm 4)."""
+    """Bases at doubling counts and updates in between (paper A, Algorithm 4).
+
+    `shares`: `equal`, the same noise at every level and the whole budget; `paper`, its constants made valid, noisier;
+    `improving`, a base over more records has less noise, and the updates get what the bases leave.
+    """
 
     kind: Literal["continual"]
     base: Count
     update_every: Count
-    shares: Annotated[Literal["equal"], _only("equal", planned=("paper", "improving"))] = "equal"
+    shares: Literal["equal", "paper", "improving"] = "equal"
 
 
 class SlidingWindowMechanism(_Shape):
-    """A model of the last `blocks` blocks (paper A, Algorithm 5)."""
+    """A model of the last `blocks` blocks (paper A, Algorithm 5).
+
+    `shares`: `equal`, the same noise in every bucket and the whole budget; `paper`, its constants. `warm_up`: what is
+    released before the first window is full, nothing or a model of all blocks so far after each block.
+    """
 
     kind: Literal["sliding_window"]
     block: Count
     blocks: Annotated[int, Field(strict=True, ge=1, le=MAX_BLOCKS)]
-    warm_up: Annotated[Literal["none"], _only("none", planned=("continual",))] = "none"
+    shares: Literal["equal", "paper"] = "equal"
+    warm_up: Literal["none", "continual"] = "none"
+
+
+class IndependentBatchesMechanism(_Shape):
+    """Each batch fitted once, for the whole budget of its records; with `warm_start` near the release before it."""
+
+    kind: Literal["independent_batches"]
+    batch: Count
+    warm_start: Annotated[bool, Field(strict=True)] = False
 
 
 Mechanism = Annotated[
-    Annotated[ContinualMechanism | SlidingWindowMechanism, Field(discriminator="kind")],
+    Annotated[
+        MultiResolutionMechanism | ContinualMechanism | SlidingWindowMechanism | IndependentBatchesMechanism,
+        Field(discriminator="kind"),
+    ],
     _available(
+        "multi_resolution",
         "continual",
         "sliding_window",
+        "independent_batches",
         planned=(
-            "multi_resolution",
-            "independent_batches",
             "window_statistics",
             "scheduled_black_box",
             "improving_black_box",

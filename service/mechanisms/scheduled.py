@@ -104,23 +104,22 @@ class Scheduled:
         models = list(chain)
         releases: list[Release] = []
         for fit in self.schedule.fits(time):
-            if fit.depth > len(models):
+            if len(models) < max(fit.depth, 0 if fit.near is None else fit.near + 1):
                 raise ValueError("the chain is too short for this time: steps were left out")
-            del models[fit.depth :]
-            parent = models[-1] if models else None
+            parent = None if fit.near is None else models[fit.near]
             center = parent.parameters if parent else self.origin
             records = fit.end - fit.start
             charge = self._charge(fit.share)
             perturbation = self.learner.perturbation(self.kind, charge, records, center)
             parameters = self.learner.release(read(fit.start, fit.end), records, center, perturbation)
             model = Model(version=next_version + len(releases), parameters=parameters)
-            models.append(model)
+            models[fit.depth :] = [model]
             releases.append(
                 Release(
                     version=model.version,
                     role=fit.role,
                     time=time,
-                    window=self.schedule.window(time),
+                    window=fit.window,
                     fit=(fit.start, fit.end),
                     parent=parent.version if parent else None,
                     parameters=model.parameters,
@@ -159,6 +158,7 @@ class Scheduled:
                 "record": lifetime.record,
                 **self._loss(lifetime.share),
                 "share": str(lifetime.share),
+                **({} if lifetime.note is None else {"note": lifetime.note}),
                 "parts": [
                     {"what": part.what, "fits": part.fits, "share": str(part.share), **self._loss(part.share)}
                     for part in lifetime.parts

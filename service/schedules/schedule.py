@@ -4,13 +4,13 @@ Everything here is a pure function of how many records there are, counted from t
 numbered from 0; a time t means that records [0, t) have arrived; ranges are half-open. (Papers number records from 1
 and write closed intervals, which counts a record too many at each edge: mechanisms.md 1.1.)
 
-A schedule keeps a chain of models. A fit at depth d forgets the chain from d on, is fitted near chain[d - 1] (at depth
-0 near the origin), and takes place d.
+A schedule keeps a chain of models. A fit is kept near one of them or near the origin, then forgets the chain from its
+own place on and takes that place.
 
-A share is the exact fraction of the publication's budget per record that a fit charges to every record it reads. All
-fits of a kind carry the same noise, so a fit of m times as many records costs 1/m of the share in pure ε and 1/m² in ρ
-(`Kind.power`). Over the infinite stream no record's shares add up to more than 1, and some record's do: that
-constant is found by following records through the schedule.
+A share is the exact fraction of the publication's budget per record that a fit charges to every record it reads. Over
+the infinite stream no record's shares add up to more than 1: that is proved in each schedule by following records
+through it. At equal noise a fit of m times as many records costs 1/m of the share in pure ε and 1/m² in ρ
+(`Kind.power`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ Role = Literal["model", "base", "link"]
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """Fit records [start, end) near chain[depth - 1] for `share` of the budget of each of them."""
+    """Fit records [start, end) for `share` of the budget of each of them, and put the model in the chain.
+
+    near: the place in the chain, as it is before this fit, of the model to stay near; None: the origin. depth: the
+    place that the model takes; whatever was there and after it is forgotten. window: what records it stands for.
+    """
 
     start: int
     end: int
+    near: int | None
     depth: int
     share: Fraction
     role: Role
+    window: tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +50,11 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """The record that the whole infinite schedule charges most, and how that adds up to 1."""
+    """The record that the whole infinite schedule charges most, and how that adds up: to 1, or `note` says why not."""
 
     record: int
     parts: tuple[Part, ...]
+    note: str | None = None
 
     @property
     def share(self) -> Fraction:
@@ -57,9 +64,9 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """A kind of fit that recurs, for people: what it is, when, how many records it reads, its share.
+    """A kind of fit that recurs, for people: what it is, when, and how many records it reads for which share at first.
 
-    `near_origin`: it is always fitted at depth 0, near no earlier model.
+    `near_origin`: it is always fitted near the origin, never near an earlier model.
     """
 
     what: str
@@ -78,14 +85,11 @@ class Schedule(Protocol):
     def fits(self, time: int) -> tuple[Fit, ...]:
         """Return what is fitted at that time, in order; empty if nothing is."""
 
-    def window(self, time: int) -> tuple[int, int]:
-        """Return the records that the model of that time stands for."""
-
     def needs(self, after: int) -> int:
         """Return the oldest record that any fit at a time > after may read."""
 
     def lifetime(self) -> Lifetime:
-        """Return the worst record's total; its share is exactly 1."""
+        """Return the worst record's total, at most 1; less only where the shares asked for are not the largest."""
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the kinds of fits, the largest first."""

@@ -17,37 +17,57 @@ multiple of P, 0 ≤ r < P (mechanisms.md 1.4, which reproduces Example 1 step b
    one before.
 
 So r alone says what is fitted, and nothing has to be walked from the beginning. The last model fitted is the window's.
-There is nothing before the first full window. Depth 0 is level k-1 and depth d is level k-1-d.
+Place 0 in the chain is level k-1 and place d is level k-1-d.
 
-What one block costs, by following it. All fits carry the same noise, so a bucket of m blocks costs e_0/m (pure) or
-e_0/m² (ρ), also the big one of P + E blocks. What is fitted at q depends on q mod P only, shifted by whole blocks, so
-a block that sees only full windows is charged as the one P blocks later. A block of the first window sees only a part
-of what its like P, 2P, … blocks later see: it is charged no more. So following blocks through q = 0 … W + P - 2,
-within which P consecutive blocks live their whole lives, finds the worst block of the infinite stream.
+What one block costs, by following it. A bucket of m blocks costs e_0/m (pure) or e_0/m² (ρ) at equal noise. What is
+fitted at q depends on q mod P only, shifted by whole blocks, so a block that sees only full windows is charged as the
+one P blocks later. A block of the first window sees only a part of what its like P, 2P, … blocks later see: it is
+charged no more. So following blocks through q = 0 … W + P - 2, within which P consecutive blocks live their whole
+lives, finds the worst block of the infinite stream.
 
-For W = 2^k - 1 it comes to one bucket of each size: 2(1 - 2^-k)·e_0 in pure ε, a noise scale of 4(1 - 2^-k)·L/(αw_0·ε)
-where the paper has 6.
+Shares.
+ - `equal`: the same noise in every bucket, also the big one of P + E blocks, and e_0 as large as the worst block
+   allows. For W = 2^k - 1 a block is in one bucket of each size: 2(1 - 2^-k)·e_0 in pure ε, a noise scale of
+   4(1 - 2^-k)·L/(αw_0·ε) where the paper has 6.
+ - `paper`: noise of the constant 6 in every bucket but the big one, which is charged ε/3 whatever its size (line 4), as
+   much as a bucket of one block. For W = 2^k - 1 that is ε·(1 - 2^(2-k)/3) in all, so Theorem 7 holds; where another W
+   would come to more than ε, all is scaled down to it. In ρ, where the paper says nothing, the same rule with 3/7 for
+   1/3: 3/7·(1 + 1 + 1/4 + 1/16 + …) = 1.
+
+Before the first full window there is nothing, or with `warm_up` a model of all blocks so far after each of blocks
+0 … W-2: Algorithm 4 with B = b_0 = w_0, at equal noise. What that costs, by following each block of the first window,
+0 … W-1, which are all that the warm-up reads: let w be what the window's fits charge it, at most 1, and c what the
+warm-up's do. The window's fits that read any of these blocks are charged f of their shares, the warm-up's g = min over
+these blocks of (1 - f·w)/c: so each of them is charged at most f·w + g·c ≤ 1, and one exactly 1. Later blocks are
+charged no more than without a warm-up, and exactly the same when no window holds them together with a block of the
+first. f is the sixteenth with the largest f·g: a noise scale is proportional to 1/share or its root, so the warm-up's
+and the first window's are least in the geometric mean.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import Literal
 
 from service.privacy.loss import Kind
 from service.privacy.profile import Profile
+from service.schedules.continual import Continual
 from service.schedules.schedule import Fit, Lifetime, Part, Pattern
+
+Rule = Literal["equal", "paper"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingWindow:
-    """Algorithm 5 for any number of blocks, at equal noise, in the currency `kind`."""
+    """Algorithm 5 for any number of blocks, in the currency `kind`."""
 
     kind: Kind
     block: int
     blocks: int
+    shares: Rule = "equal"
+    warm_up: bool = False
 
     def __post_init__(self) -> None:
         if self.block < 1 or self.blocks < 1:
@@ -55,81 +75,123 @@ class SlidingWindow:
 
     @property
     def unit(self) -> Fraction:
-        """The share of a bucket of one block, e_0."""
-        return 1 / _followed(self.blocks, self.kind)[1]
+        """The share of a bucket of one block, e_0, that holds no block of the first window."""
+        return _steady(self.kind, self.blocks, self.shares)[1]
 
     def next_time(self, after: int) -> int:
-        """Return the next end of a block that closes a full window."""
-        return max(self.blocks, after // self.block + 1) * self.block
+        """Return the next end of a block: of any with a warm-up, else of one that closes a full window."""
+        return max(1 if self.warm_up else self.blocks, after // self.block + 1) * self.block
 
     def fits(self, time: int) -> tuple[Fit, ...]:
-        """Return the fits of that time, the oldest of the chain first; empty unless a full window has just closed."""
+        """Return the fits of that time, the oldest of the chain first; empty unless a block has just closed."""
         position, rest = divmod(time, self.block)
-        if rest or position < self.blocks:
+        if rest:
             return ()
-        unit, power = self.unit, self.kind.power()
+        if position < self.blocks:
+            warm_up = self._warm_up.fits(time) if self.warm_up else ()
+            return tuple(replace(fit, share=fit.share * self._divided[1]) for fit in warm_up)
         buckets = _buckets(self.blocks, position - self.blocks)
         return tuple(
             Fit(
                 start=first * self.block,
                 end=end * self.block,
+                near=depth - 1 if depth else None,
                 depth=depth,
-                share=unit / (end - first) ** power,
+                share=self._share(first, end, depth),
                 role="model" if index == len(buckets) - 1 else "base" if depth == 0 else "link",
+                window=(time - self.blocks * self.block, time),
             )
             for index, (first, end, depth) in enumerate(buckets)
         )
-
-    def window(self, time: int) -> tuple[int, int]:
-        """Return the last `blocks` blocks."""
-        return time - self.blocks * self.block, time
 
     def needs(self, after: int) -> int:
         """Return the oldest record that a fit after `after` reads: the next window's first, or one block later.
 
         Where r is odd only the latest block is fitted; everywhere else the window's oldest block is read too.
         """
-        position = self.next_time(after) // self.block - self.blocks
+        position = max(0, self.next_time(after) // self.block - self.blocks)
         return (position + (position % _period(self.blocks)) % 2) * self.block
 
     def lifetime(self) -> Lifetime:
-        """Return the worst record's total, exactly 1, by the sizes of the buckets that hold it."""
-        worst, total = _followed(self.blocks, self.kind)
-        sizes = Counter(
-            end - first
-            for position in range(max(0, worst - self.blocks + 1), worst + 1)
-            for first, end, _ in _buckets(self.blocks, position)
-            if first <= worst < end
-        )
-        parts = tuple(
-            Part(
-                what=f"{_times(count)} fitted in a bucket of {_plural(size)}",
-                fits=count,
-                share=count / (total * size ** self.kind.power()),
-            )
-            for size, count in sorted(sizes.items(), reverse=True)
-        )
-        return Lifetime(record=worst * self.block, parts=parts)
+        """Return the worst record's total by the sizes of the buckets that hold it: exactly 1, or less (`paper`)."""
+        return _lifetime(self)
 
     def patterns(self) -> tuple[Pattern, ...]:
-        """Return one pattern per size of bucket."""
+        """Return one pattern per size of bucket, as after the first window, and the warm-up."""
         period = _period(self.blocks)
         big = self.blocks - period + 1
         sizes = [big, *(1 << level for level in reversed(range(period.bit_length() - 1)))]
-        return tuple(
+        kept, warm_up = self._divided
+        buckets = [
             Pattern(
                 what=f"bucket of {_plural(size)}",
                 when=(
                     f"every {_plural(period)} once the first window of {_plural(self.blocks)} is full, near the origin"
-                    if index == 0
-                    else f"within the chain, near the bucket of {_plural(sizes[index - 1])}"
-                ),
+                    if depth == 0
+                    else f"within the chain, near the bucket of {_plural(sizes[depth - 1])}"
+                )
+                + (f"; {kept} of this share while it holds any of the first {_plural(self.blocks)}" if warm_up else ""),
                 records=size * self.block,
-                share=self.unit / size ** self.kind.power(),
-                near_origin=index == 0,
+                share=self.unit * _cost(self.kind, self.shares, size, depth),
+                near_origin=depth == 0,
             )
-            for index, size in enumerate(sizes)
-        )
+            for depth, size in enumerate(sizes)
+        ]
+        if warm_up:
+            when = (
+                f"after each of the first {_plural(self.blocks - 1)}, over all or the latest, as continual does with "
+                f"base {self.block} and update_every {self.block}"
+            )
+            share = warm_up * self._warm_up.patterns()[0].share
+            buckets.append(Pattern(what="warm-up", when=when, records=self.block, share=share, near_origin=True))
+        return tuple(buckets)
+
+    @property
+    def _warm_up(self) -> Continual:
+        return _continual(self.kind, self.block)
+
+    @property
+    def _divided(self) -> tuple[Fraction, Fraction]:
+        """Return f and g: see the module docstring."""
+        if self.warm_up and self.blocks > 1:
+            return _divide(self.kind, self.blocks, self.shares)[1:]
+        return Fraction(1), Fraction(0)
+
+    def _share(self, first: int, end: int, depth: int) -> Fraction:
+        share = self.unit * _cost(self.kind, self.shares, end - first, depth)
+        return share * self._divided[0] if first < self.blocks else share
+
+
+@lru_cache(maxsize=256)
+def _lifetime(schedule: SlidingWindow) -> Lifetime:
+    kind, block, blocks = schedule.kind, schedule.block, schedule.blocks
+    rule = _divide if schedule.warm_up and blocks > 1 else _steady
+    worst = rule(kind, blocks, schedule.shares)[0]
+    shares: dict[tuple[bool, int], list[Fraction]] = {}
+    for position in range(worst + 1, worst + blocks + 1):
+        for fit in schedule.fits(position * block):
+            if fit.start <= worst * block < fit.end:
+                shares.setdefault((position < blocks, (fit.end - fit.start) // block), []).append(fit.share)
+    loose = "the paper's constants are valid but not the largest: `equal` uses the whole budget"
+    return Lifetime(
+        record=worst * block,
+        parts=tuple(
+            Part(
+                what=f"{_times(len(each))} fitted in a "
+                + (f"warm-up over {_plural(size)}" if warming else f"bucket of {_plural(size)}"),
+                fits=len(each),
+                share=sum(each, start=Fraction(0)),
+            )
+            for (warming, size), each in sorted(shares.items(), reverse=True)
+        ),
+        note=loose if sum(map(sum, shares.values())) < 1 else None,
+    )
+
+
+@lru_cache(maxsize=256)
+def _continual(kind: Kind, block: int) -> Continual:
+    """Return the schedule of the warm-up."""
+    return Continual(kind=kind, base=block, update_every=block)
 
 
 def _period(blocks: int) -> int:
@@ -155,17 +217,52 @@ def _buckets(blocks: int, position: int) -> list[tuple[int, int, int]]:
     return fitted
 
 
+def _cost(kind: Kind, shares: Rule, size: int, depth: int) -> Fraction:
+    """Return what a bucket of so many blocks costs, in units of e_0."""
+    return Fraction(1) if shares == "paper" and depth == 0 else Fraction(1, size ** kind.power())
+
+
 @lru_cache(maxsize=256)
-def _followed(blocks: int, kind: Kind) -> tuple[int, Fraction]:
-    """Return (block, total) of the worst block, in units of e_0: see the module docstring."""
-    power = kind.power()
+def _steady(kind: Kind, blocks: int, shares: Rule) -> tuple[int, Fraction]:
+    """Return the worst block without a warm-up, and e_0: see the module docstring."""
     profile = Profile.of(
-        (first, end, Fraction(1, (end - first) ** power))
+        (first, end, _cost(kind, shares, end - first, depth))
         for position in range(blocks + _period(blocks) - 1)
-        for first, end, _ in _buckets(blocks, position)
+        for first, end, depth in _buckets(blocks, position)
     )
     worst, _, total = max(profile.ranges(), key=lambda piece: piece[2])
-    return worst, total
+    third = Fraction(1, 3) if kind is Kind.PURE else Fraction(3, 7)
+    return worst, min(third, 1 / total) if shares == "paper" else 1 / total
+
+
+@lru_cache(maxsize=256)
+def _divide(kind: Kind, blocks: int, shares: Rule) -> tuple[int, Fraction, Fraction]:
+    """Return a worst block with a warm-up, f and g: see the module docstring."""
+    unit = _steady(kind, blocks, shares)[1]
+    window = Profile.of(
+        (first, end, _cost(kind, shares, end - first, depth))
+        for position in range(blocks)
+        for first, end, depth in _buckets(blocks, position)
+        if first < blocks
+    )
+    warm_up = Profile.of(
+        (fit.start, fit.end, fit.share) for time in range(1, blocks) for fit in _continual(kind, 1).fits(time)
+    )
+    charged = sorted(
+        (-warm_up.at(block), -unit * window.at(block), block)
+        for block in {*window.starts, *warm_up.starts}
+        if block < blocks - 1  # the last one is in no warm-up
+    )
+    hardest: list[tuple[Fraction, Fraction, int]] = []  # (c, w, block) of which no other exceeds both
+    for c, w, block in charged:
+        if not hardest or -w > hardest[-1][1]:
+            hardest.append((-c, -w, block))
+    best = (0, Fraction(0), Fraction(0))
+    for f in (Fraction(n, 16) for n in range(1, 17)):
+        g, block = min(((1 - f * w) / c, block) for c, w, block in hardest)
+        if f * g > best[1] * best[2]:
+            best = (block, f, g)
+    return best
 
 
 def _plural(blocks: int) -> str:

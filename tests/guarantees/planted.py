@@ -148,9 +148,25 @@ def a_charge_forgotten() -> None:
 @bug("tests/mechanisms/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
 def theorem_4() -> None:
     """Half of ε for every base of B and every update of b_0: 1.5 ε for the worst record (mechanisms.md 1.3)."""
-    from service.schedules.continual import Continual
+    from service.schedules import shares
 
-    Continual.unit = property(lambda self: Fraction(1, 2))  # type: ignore[assignment,method-assign]
+    wrap(shares, "equal", lambda true, *about: replace(true(*about), unit=Fraction(1, 2)))
+
+
+@bug("tests/mechanisms/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
+def updates_that_take_what_bases_will_need() -> None:
+    """Improving shares whose updates get the whole budget of an epoch, and forget the infinitely many bases to come."""
+    from service.schedules.shares import Improving
+
+    wrap(Improving, "_update", lambda true, self, epoch: true(self, epoch) / (1 - self.bases(epoch)))
+
+
+@bug("tests/mechanisms/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
+def a_warm_up_that_nobody_pays() -> None:
+    """The records of the first window are charged for the window's fits in full, and once more before."""
+    from service.schedules import sliding_window
+
+    wrap(sliding_window, "_divide", lambda _, *about: (0, Fraction(1), Fraction(1)))
 
 
 @bug(_APART)

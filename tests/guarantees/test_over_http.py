@@ -191,11 +191,47 @@ def continual_fits(base: int, every: int, records: int) -> list[tuple[int, int]]
     return fits
 
 
+def multi_resolution_fits(base: int, records: int) -> list[tuple[int, int]]:
+    """Paper A, Algorithm 2: block (k, q) is ((q-1)·2^k·B, q·2^k·B]; those that end together, the largest last."""
+    blocks = [
+        (q * 2**k * base, 2**k * base)
+        for k in range(records.bit_length())
+        for q in range(1, records // (2**k * base) + 1)
+    ]
+    return [(end - length, end) for end, length in sorted(blocks)]
+
+
+def expected_fits(mechanism: dict, records: int) -> list[tuple[int, int]]:
+    match mechanism["kind"]:
+        case "continual":
+            return continual_fits(mechanism["base"], mechanism["update_every"], records)
+        case "multi_resolution":
+            return multi_resolution_fits(mechanism["base"], records)
+        case "independent_batches":
+            batch = mechanism["batch"]
+            return [(end - batch, end) for end in range(batch, records + 1, batch)]
+    size, blocks = mechanism["block"], mechanism["blocks"]
+    before = continual_fits(size, size, (blocks - 1) * size) if mechanism.get("warm_up") == "continual" else []
+    return before + sliding_window_fits(blocks, size, records // size - blocks)
+
+
 CASES = [
     ({"kind": "continual", "base": b, "update_every": u}, 60) for b, u in [(8, 2), (7, 3), (5, 9), (1, 1), (16, 16)]
 ]
 CASES += [
+    ({"kind": "continual", "base": 8, "update_every": 2, "shares": shares}, 60) for shares in ("paper", "improving")
+]
+CASES += [
     ({"kind": "sliding_window", "block": w0, "blocks": w}, 60) for w0, w in [(2, 7), (3, 1), (2, 2), (2, 10), (1, 13)]
+]
+CASES += [
+    ({"kind": "sliding_window", "block": 2, "blocks": 7} | more, 60)
+    for more in ({"shares": "paper"}, {"warm_up": "continual"}, {"shares": "paper", "warm_up": "continual"})
+]
+CASES += [
+    ({"kind": "multi_resolution", "base": 3}, 60),
+    ({"kind": "independent_batches", "batch": 8}, 60),
+    ({"kind": "independent_batches", "batch": 8, "warm_start": True}, 60),
 ]
 
 
@@ -209,15 +245,8 @@ def test_the_charges_are_the_fits_of_an_outside_simulation_and_no_record_passes_
     service.post(stream, [[0.5]] * shift, [0] * shift)
     name = service.publish(stream, mechanism, epsilon=0.7, delta=delta)
     service.post(stream, [[0.5]] * records, [1] * records)
-    if mechanism["kind"] == "continual":
-        expected = continual_fits(mechanism["base"], mechanism["update_every"], records)
-        last = shift + expected[-1][1]
-    else:
-        size, blocks = mechanism["block"], mechanism["blocks"]
-        expected = sliding_window_fits(blocks, size, records // size - blocks)
-        last = shift + records // size * size
-    expected = [(start + shift, end + shift) for start, end in expected]
-    service.released(name, time=last)
+    expected = [(start + shift, end + shift) for start, end in expected_fits(mechanism, records)]
+    service.released(name, time=max(end for _, end in expected))
     charges = all_charges(service, stream)
     assert [(charge["start"], charge["end"]) for charge in charges] == expected
     assert [charge["version"] for charge in charges] == list(range(1, len(charges) + 1))
@@ -240,6 +269,51 @@ def test_the_charges_are_the_fits_of_an_outside_simulation_and_no_record_passes_
                 assert each["delta"] == (delta if spent[record] else 0)
             else:
                 assert each["epsilon"] == pytest.approx(float(spent[record]), rel=1e-15)
+
+
+def test_each_of_paper_a_s_schedules_is_published_as_it_says(service: Service):
+    """Windows, parents and charges as a reader of the documentation expects them; the latest is the newest model."""
+    stream = service.stream(features=1, epsilon=10)
+    batches = {"kind": "independent_batches", "batch": 8}
+    mechanisms: dict[str, dict] = {
+        "multi": {"kind": "multi_resolution", "base": 8},
+        "cold": batches,
+        "warm": batches | {"warm_start": True},
+        "improving": {"kind": "continual", "base": 8, "update_every": 8, "shares": "improving"},
+        "warm up": {"kind": "sliding_window", "block": 8, "blocks": 3, "warm_up": "continual"},
+    }
+    names = {key: service.publish(stream, mechanism) for key, mechanism in mechanisms.items()}
+    service.post(stream, [[0.5]] * 64, [1] * 64)
+    released = {key: service.released(name, time=64) for key, name in names.items()}
+
+    def seen(key: str, time: int) -> list[tuple]:
+        return [
+            (each["role"], each["window"]["start"], each["window"]["end"], each["parent"])
+            for each in released[key]
+            if each["time"] == time
+        ]
+
+    assert seen("multi", 48) == [("model", 40, 48, None), ("model", 32, 48, None)]
+    assert [start for _, start, _, _ in seen("multi", 64)] == [56, 48, 32, 0]
+    latest = ok(service.client().get(f"/v1/publications/{names['multi']}/releases/latest"))
+    assert (latest["version"], latest["window"]) == (len(released["multi"]), {"start": 0, "end": 64})
+    assert [each["charge"]["epsilon"] for each in released["multi"] if each["time"] == 64] == [0.5, 0.25, 0.125, 0.0625]
+
+    assert [each["parent"] for each in released["cold"]] == [None] * 8
+    assert [each["parent"] for each in released["warm"]] == [None, *range(1, 8)]
+    assert {each["charge"]["epsilon"] for each in (*released["cold"], *released["warm"])} == {1}
+
+    charges = [(each["fit"]["start"], each["fit"]["end"], each["charge"]["epsilon"]) for each in released["improving"]]
+    bases = [charge for start, _, charge in charges if start == 0]
+    ratio = bases[1] / bases[0]
+    assert 0.5 < ratio < 1
+    assert bases == pytest.approx([(1 - ratio) * ratio**k for k in range(4)])
+    for record, whole in [(0, 1), (8, ratio), (16, 1), (32, 1)]:  # from 8 to 16 there are no updates
+        spent = sum(charge for start, end, charge in charges if start <= record < end)
+        assert spent + ratio**4 == pytest.approx(whole)  # the closed tail of the bases still to come
+
+    assert [seen("warm up", time) for time in (8, 16)] == [[("model", 0, 8, None)], [("model", 0, 16, None)]]
+    assert seen("warm up", 24) == [("base", 0, 24, None), ("model", 0, 24, 3)]
 
 
 def all_charges(service: Service, stream: str) -> list[dict]:

@@ -11,6 +11,11 @@ from service.learning.losses import HuberHinge, Squared
 from service.learning.solvers import Exact
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
+from service.privacy.loss import Kind
+from service.schedules.continual import Continual
+from service.schedules.independent_batches import IndependentBatches
+from service.schedules.multi_resolution import MultiResolution
+from service.schedules.sliding_window import SlidingWindow
 
 STREAM = {"features": 4, "task": {"kind": "classification", "classes": 3}}
 CONTINUAL = {"kind": "continual", "base": 64, "update_every": 16}
@@ -193,17 +198,67 @@ def test_a_categorical_stream_has_nothing_to_map():
         StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 9}, "feature_map": FOURIER})
 
 
-@pytest.mark.parametrize("kind", ["multi_resolution", "independent_batches", "online_leader", "lifelong"])
+@pytest.mark.parametrize("kind", ["window_statistics", "scheduled_black_box", "online_leader", "lifelong"])
 def test_a_mechanism_still_to_come_says_what_there_is(kind):
-    with pytest.raises(ValidationError, match="not available in this version; available: continual, sliding_window"):
+    there_is = "multi_resolution, continual, sliding_window, independent_batches"
+    with pytest.raises(ValidationError, match=f"not available in this version; available: {there_is}"):
         publication("mechanism", {"kind": kind})
+
+
+MULTI = {"kind": "multi_resolution", "base": 64}
+BATCHES = {"kind": "independent_batches", "batch": 64}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "schedule"),
+    [
+        (MULTI, MultiResolution(kind=Kind.PURE, base=64)),
+        (CONTINUAL, Continual(kind=Kind.PURE, base=64, update_every=16, shares="equal")),
+        *(
+            (CONTINUAL | {"shares": shares}, Continual(kind=Kind.PURE, base=64, update_every=16, shares=shares))
+            for shares in ("equal", "paper", "improving")
+        ),
+        (SLIDING, SlidingWindow(kind=Kind.PURE, block=8, blocks=7, shares="equal", warm_up=False)),
+        (SLIDING | {"shares": "paper"}, SlidingWindow(kind=Kind.PURE, block=8, blocks=7, shares="paper")),
+        (SLIDING | {"warm_up": "none"}, SlidingWindow(kind=Kind.PURE, block=8, blocks=7, warm_up=False)),
+        (SLIDING | {"warm_up": "continual"}, SlidingWindow(kind=Kind.PURE, block=8, blocks=7, warm_up=True)),
+        (BATCHES, IndependentBatches(batch=64, warm_start=False)),
+        (BATCHES | {"warm_start": True}, IndependentBatches(batch=64, warm_start=True)),
+    ],
+    ids=str,
+)
+def test_the_schedule_is_the_one_asked_for(mechanism, schedule):
+    built = build(stream(), publication("mechanism", mechanism))
+    assert built.schedule == schedule
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "setting", "bad"),
+    [
+        (mechanism, setting, bad)
+        for mechanism, setting, values in [
+            (MULTI, "base", (0, True, 1.0, 2**41)),
+            (MULTI, "shares", ("equal",)),
+            (CONTINUAL, "shares", ("best", None, 1)),
+            (SLIDING, "shares", ("improving", None)),
+            (SLIDING, "warm_up", ("full", True, None)),
+            (SLIDING, "blocks", (0, 4097)),
+            (BATCHES, "batch", (0, -1, True, "8")),
+            (BATCHES, "warm_start", (1, "yes", None)),
+        ]
+        for bad in values
+    ],
+)
+def test_a_schedule_is_refused_by_the_name_of_the_setting(mechanism, setting, bad):
+    with pytest.raises(ValidationError) as refused:
+        publication("mechanism", mechanism | {setting: bad})
+    assert all(setting in error["loc"] for error in refused.value.errors())
 
 
 @pytest.mark.parametrize(
     ("path", "value", "available"),
     [
         ("learner", {"kind": "small_database"}, "output_perturbation"),
-        ("mechanism.shares", "improving", "equal"),
     ],
 )
 def test_a_setting_still_to_come_says_what_there_is(path, value, available):

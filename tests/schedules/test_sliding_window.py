@@ -53,9 +53,9 @@ def test_larger_blocks_are_the_same_schedule_stretched():
 @given(st.integers(1, 70))
 def test_buckets_partition_the_window_with_each_level_once(blocks):
     schedule = window(blocks)
-    for time, chain, _ in chains(schedule, 4 * blocks + 10):
-        start, end = schedule.window(time)
-        assert (start, end) == (time - blocks, time)
+    for time, chain, fits in chains(schedule, 4 * blocks + 10):
+        start, end = time - blocks, time
+        assert all(fit.window == (start, end) for fit in chain[-len(fits) :])
         covered = sorted((fit.start, fit.end) for fit in chain)
         assert covered[0][0] == start
         assert covered[-1][1] == end
@@ -161,9 +161,117 @@ def test_windows_of_the_papers_form_pay_for_one_bucket_of_each_size(levels):
     assert sorted(part.fits for part in window(blocks).lifetime().parts) == [1] * levels
 
 
-def test_the_papers_constants_would_be_noisier():
-    """Theorem 7 holds with 6L/(αw_0ε) in every bucket; the exact constant is 4(1 - 2^-k), 3.5 at k = 3."""
-    assert 2 / window(7).unit == Fraction(7, 2) < 6
+def paper(blocks, kind=Kind.PURE):
+    return SlidingWindow(kind=kind, block=1, blocks=blocks, shares="paper")
+
+
+@pytest.mark.parametrize("levels", range(2, 9))
+def test_the_papers_constants_are_valid_and_noisier(levels):
+    """mechanisms.md 1.4: 6L/(αw_0ε) in every bucket but the big one, which is charged ε/3: ε(1 - 2^(2-k)/3) ≤ ε."""
+    blocks = 2**levels - 1
+    schedule = paper(blocks)
+    fits = schedule.fits(blocks)
+    assert [fit.share for fit in fits] == [Fraction(1, 3), *(Fraction(1, 3 * 2**i) for i in range(levels - 2, -1, -1))]
+    lifetime = schedule.lifetime()
+    assert lifetime.share == 1 - Fraction(4, 3 * 2**levels) < 1
+    assert "equal" in lifetime.note
+    assert 2 / schedule.unit == 6 > 2 / window(blocks).unit == 4 * (1 - Fraction(1, 2**levels))
+    assert paper(blocks, Kind.ZCDP).lifetime().share == 1 - Fraction(4, 7 * 4 ** (levels - 1))
+
+
+def worst(schedule):
+    """What the worst record is charged, by adding up every fit over a first window and at least five periods."""
+    period = 2 ** ((schedule.blocks + 1).bit_length() - 2)
+    profile = Profile.of(
+        (fit.start, fit.end, fit.share)
+        for block in range(1, 3 * schedule.blocks + 5 * period)
+        for fit in schedule.fits(block * schedule.block)
+    )
+    assert profile.at(schedule.lifetime().record) == profile.maximum()
+    return profile
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("blocks", [*range(1, 34), 47, 63, 64, 100, 127, 128, 200, 255, 260])
+def test_the_papers_constants_are_valid_for_every_window(blocks, kind):
+    schedule = paper(blocks, kind)
+    lifetime = schedule.lifetime()
+    assert worst(schedule).maximum() == lifetime.share <= 1
+    assert (lifetime.note is None) == (lifetime.share == 1)
+    if blocks > 1:
+        assert schedule.unit < window(blocks, kind=kind).unit
+
+
+def warming(blocks, block=1, kind=Kind.PURE, shares="equal"):
+    return SlidingWindow(kind=kind, block=block, blocks=blocks, shares=shares, warm_up=True)
+
+
+def check_warm_up(blocks, kind, shares):
+    """The worst record is exactly at the budget, and all that does not touch the first window is as without."""
+    schedule = warming(blocks, kind=kind, shares=shares)
+    cold = SlidingWindow(kind=kind, block=1, blocks=blocks, shares=shares)
+    profile, before = worst(schedule), worst(cold)
+    assert schedule.lifetime().share == profile.maximum()
+    assert profile.maximum() == (1 if blocks > 1 else cold.lifetime().share)
+    assert profile.maximum(0, blocks) == profile.maximum()
+    for start, end, amount in profile.ranges():
+        assert start < blocks or amount <= before.maximum(start, end)
+    for time in range(blocks, 3 * blocks + 2):
+        for fit, other in zip(schedule.fits(time), cold.fits(time), strict=True):
+            assert (fit.start, fit.end, fit.near) == (other.start, other.end, other.near)
+            assert 0 < fit.share <= other.share
+            assert fit.start < blocks or fit.share == other.share
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("blocks", [*range(1, 20), 31, 47, 64, 100, 127])
+def test_a_warm_up_is_paid_by_the_records_of_the_first_window(blocks, kind):
+    check_warm_up(blocks, kind, "equal")
+    check_warm_up(blocks, kind, "paper")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", Kind)
+def test_the_warm_up_and_the_papers_constants_of_every_window_up_to_260(kind):
+    for blocks in range(1, 261):
+        for schedule in (warming(blocks, kind=kind), paper(blocks, kind)):
+            assert worst(schedule).maximum() == schedule.lifetime().share <= 1
+
+
+@pytest.mark.parametrize("block", [1, 5])
+def test_a_warm_up_models_everything_so_far_after_every_block(block):
+    schedule = warming(7, block)
+    times = []
+    while not times or times[-1] < 10 * block:
+        times.append(schedule.next_time(times[-1] if times else 0))
+    assert times == [block * position for position in range(1, 11)]
+    reads = [[(fit.start // block, fit.end // block, fit.near) for fit in schedule.fits(time)] for time in times[:6]]
+    assert reads == [[(0, 1, None)], [(0, 2, None)], [(2, 3, 0)], [(0, 4, None)], [(4, 5, 0)], [(4, 6, 0)]]
+    for time in times[:6]:
+        (fit,) = schedule.fits(time)
+        assert (fit.role, fit.window) == ("model", (0, time))
+        assert schedule.needs(time) == 0
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_the_warm_up_and_the_first_window_share_what_there_is_fairly(kind):
+    """f·g is the largest of all sixteenths f, with g the most that f leaves; and nothing is starved."""
+    for blocks in (3, 7, 8, 15, 31):
+        schedule, cold = warming(blocks, kind=kind), window(blocks, kind=kind)
+        both = [
+            Profile.of(
+                (fit.start, fit.end, fit.share) for time in times for fit in each.fits(time) if fit.start < blocks
+            )
+            for each, times in ((cold, range(blocks, 2 * blocks)), (schedule, range(1, blocks)))
+        ]
+        got = schedule.fits(blocks)[0].share / cold.fits(blocks)[0].share
+
+        def leaves(f, both=both, blocks=blocks):
+            return min((1 - f * both[0].at(m)) / both[1].at(m) for m in range(blocks - 1))
+
+        assert leaves(got) == 1
+        assert got >= max(Fraction(n, 16) * leaves(Fraction(n, 16)) for n in range(1, 17))
+        assert got >= Fraction(1, 4)
 
 
 def test_nothing_before_the_first_full_window():
