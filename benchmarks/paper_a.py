@@ -71,8 +71,8 @@ STREAMS: dict[str, Callable[[int], Stream]] = {
     "cpython_news": lambda _: titles("cpython_news"),
 }
 LEARNERS: dict[str, dict[str, Any]] = {
-    "output_perturbation": {"regularization": 0.02},
-    "objective_perturbation": {"regularization": 0.02},
+    "output_perturbation": {"regularization": 0.1},
+    "objective_perturbation": {"regularization": 0.1},
     "noisy_gradient_descent": {},
 }
 
