@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from sqlalchemy import Connection, func, select, text
 
-from service.privacy import account
+from service.privacy import account, claims
 from service.privacy.loss import Kind, capacity
 from service.store import ledger, publications, releases, spending, streams, tables
 from service.store.database import Database
@@ -179,10 +179,14 @@ def _charged(connection: Connection, publication: Publication) -> Iterator[str]:
             continue
         if (row["charged_start"], row["charged_stop"]) != (row["fit_start"], row["fit_stop"]):
             yield f"{where}: its charge is not on the records it read"
-        ratio = Fraction(row["noise"]["sensitivity"]) / Fraction(row["noise"]["scale"])
-        cost = ratio if row["charged_rho"] is None else ratio**2 / 2
-        if cost > Fraction(row["charged_epsilon"] if row["charged_rho"] is None else row["charged_rho"]):
-            yield f"{where}: its noise costs more than its charge"
+        pure = row["charged_rho"] is None
+        paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
+        try:
+            records = row["fit_stop"] - row["fit_start"]
+            if claims.cost(Kind.PURE if pure else Kind.ZCDP, row["noise"], records=records) > paid:
+                yield f"{where}: its noise costs more than its charge"
+        except ValueError as problem:
+            yield f"{where}: {problem}"
     charge, release = tables.charges, tables.releases
     unreleased = connection.execute(
         select(charge.c.version)
