@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv up demo test check lock clean
+.PHONY: venv up demo test check docs lock clean
 
 venv: .venv/installed
 
@@ -32,6 +32,10 @@ check: venv
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The pages of docs/ that follow from the code.
+docs: venv
+	$(BIN)/python -m docs.reference
 
 lock: venv
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 pyproject.toml -o requirements.lock

@@ -91,7 +91,7 @@ def compare(name: str, runs: int) -> None:
         for regularization in REGULARIZATIONS:
             learner = {"kind": "output_perturbation", "regularization": regularization * stream["norm_bound"] ** 2}
             scheduled = publication(stream, {"mechanism": mechanism, "learner": learner, "privacy": PRIVACY})
-            each = [np.nanmean(hits(scheduled, models(scheduled), x, y)[counted]) for _ in range(repeat)]
+            each = [float(np.nanmean(hits(scheduled, models(scheduled), x, y)[counted])) for _ in range(repeat)]
             found.append(statistics.median(each))
         return max(found)
 

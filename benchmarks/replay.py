@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import Scheduled, predict
+from service.mechanisms.scheduled import Model, Scheduled, predict
 
 Features = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -44,7 +44,8 @@ def publication(stream: dict[str, Any], configuration: dict[str, Any]) -> Schedu
 
 def replay(scheduled: Scheduled, x: Features, y: Labels) -> Iterator[Used]:
     """Each release with role `model`, with the time until the next one."""
-    time, chain, version = scheduled.next_time(0), (), 0
+    time, version = scheduled.next_time(0), 0
+    chain: Sequence[Model] = ()
     while time <= len(x):
         step = scheduled.step(time, chain, version + 1, lambda start, end: Records(x=x[start:end], y=y[start:end]))
         chain, version = step.chain, version + len(step.releases)

@@ -66,7 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     problems.install(app)
-    for part in (keys, streams, records, publications, releases, events, health, metrics):
+    for part in (records, releases, keys, streams, publications, events, health, metrics):  # tried in this order
         app.include_router(part.router)
     app.add_middleware(ConfigurationLimit)
     app.add_middleware(metrics.Timing)

@@ -59,7 +59,7 @@ async def _events(shared: Services, secret: str, publication: str, identity: int
             try:
                 if shared.stopping.is_set() or await shared.key(secret) is None:
                     return  # who asks again is told why
-                question = (identity, after, shared.notifier.calls)
+                question = ("events", identity, after, shared.notifier.calls)
                 new = await shared.run_once(question, _newer, publication, identity, after)
             except DatabaseUnavailable:
                 new = []  # nothing can be published meanwhile

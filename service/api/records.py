@@ -3,11 +3,12 @@
 import contextlib
 import hashlib
 import re
-from collections.abc import AsyncIterator
-from typing import Annotated
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
@@ -15,8 +16,18 @@ from service import metrics
 from service.api import batches
 from service.api.bodies import read_body, refusal
 from service.api.problems import Problem, documented, media_type, unread_format
-from service.api.schemas import Range
-from service.api.services import Admin, Ingester, Services, Shared, no_stream, stream_or_404, visible
+from service.api.schemas import Range, as_json
+from service.api.services import (
+    INGESTER,
+    Admin,
+    Ingester,
+    Services,
+    Shared,
+    no_stream,
+    services,
+    stream_or_404,
+    visible,
+)
 from service.learning import feature_maps
 from service.log import BacklogFull, IdempotencyConflict
 from service.store import streams
@@ -24,7 +35,18 @@ from service.store.segment_files import pack
 
 router = APIRouter(prefix="/v1/streams/{stream}", tags=["records"])
 
-PARSE_INLINE_BYTES = 256 * 1024  # below this a thread costs more than the parsing
+PARSE_INLINE_BYTES = 2**20  # below this a thread costs more than it spares others: parsing holds the interpreter
+LONGEST_IDEMPOTENCY_KEY = 255
+
+
+class Direct(APIRoute):
+    """Documented as any other route, but its endpoint gets the request alone, and reads from it what it needs.
+
+    FastAPI finds out anew for every request what an endpoint wants, which takes longer than to check a small batch.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.endpoint
 
 
 class Accepted(BaseModel):
@@ -34,6 +56,7 @@ class Accepted(BaseModel):
     entry: str = Field(description="The batch's id in the log")
 
 
+_REPEATING = "Repeating a request with the same key and body, within 24 hours, gives the first answer again"
 _X = {
     "type": "array",
     "items": {"type": "array", "items": {"type": ["number", "string"]}},
@@ -45,7 +68,22 @@ _Y = {
     "items": {"type": "number"},
     "description": "One label, number or category per record; absent on unlabelled streams",
 }
-_BODY = {
+_POST = {
+    "security": [{INGESTER.scheme_name: []}],
+    "parameters": [
+        {"name": "stream", "in": "path", "required": True, "schema": {"type": "string", "title": "Stream"}},
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "schema": {
+                "anyOf": [{"type": "string", "minLength": 1, "maxLength": LONGEST_IDEMPOTENCY_KEY}, {"type": "null"}],
+                "description": _REPEATING,
+                "title": "Idempotency-Key",
+            },
+            "description": _REPEATING,
+        },
+    ],
     "requestBody": {
         "required": True,
         "description": "Of each format, `Content-Encoding: gzip` and `zstd` are read too.",
@@ -71,57 +109,32 @@ _BODY = {
                 }
             },
         },
-    }
+    },
 }
 
 
-@router.post(
-    "/records",
-    status_code=202,
-    openapi_extra=_BODY,
-    responses=documented(
-        "not-found",
-        "too-large",
-        "unsupported-media-type",
-        "invalid-records",
-        "idempotency-conflict",
-        "idempotency-running",
-        "backlog-full",
-        "log-unavailable",
-    ),
-)
-async def post_records(
-    stream: str,
-    request: Request,
-    key: Ingester,
-    shared: Shared,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            min_length=1,
-            max_length=255,
-            description="Repeating a request with the same key and body, within 24 hours, gives the first answer again",
-        ),
-    ] = None,
-) -> Accepted:
+async def post_records(request: Request) -> Response:
     """Appends a batch to the stream, whole or not at all."""
+    shared, key, stream = await services(request), await INGESTER(request), request.path_params["stream"]
     found = await shared.schema(stream) if visible(key, stream) else None
     if found is None:
         raise no_stream()
+    idempotency_key = _idempotency_key(request)
     read = batches.READERS.get(media_type(request))
     if read is None:
         raise unread_format(*batches.READERS)
+    feature_map = feature_maps.of_stream(found.schema)
     scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
     async with _only_one(shared, f"{found.log}:{scope}" if scope else None):
         body = await read_body(request, shared.settings.max_body_bytes)
         try:
-            if len(body) <= PARSE_INLINE_BYTES:
+            if len(body) <= PARSE_INLINE_BYTES and not feature_map.reads_text:
                 columns = read(body, found.schema)
             else:
                 columns = await run_in_threadpool(read, body, found.schema)
         except batches.InvalidRecords as refused:
             raise refusal(refused) from None
-        records, feature_map = len(next(iter(columns.values()))), feature_maps.of_stream(found.schema)
+        records = len(next(iter(columns.values())))
         most = min(shared.settings.max_batch_records, feature_map.most_records)
         if records > most:
             raise Problem("too-large", f"A batch of this stream holds at most {most} records; split it.")
@@ -144,7 +157,29 @@ async def post_records(
             ) from None
     if appended.new:
         metrics.ACCEPTED.labels(stream).inc(appended.records)
-    return Accepted(accepted=appended.records, entry=appended.entry)
+    return as_json({"accepted": appended.records, "entry": appended.entry}, 202)
+
+
+router.add_api_route(
+    "/records",
+    post_records,
+    methods=["POST"],
+    route_class_override=Direct,
+    status_code=202,
+    response_model=Accepted,
+    openapi_extra=_POST,
+    responses=documented(
+        "invalid-request",
+        "not-found",
+        "too-large",
+        "unsupported-media-type",
+        "invalid-records",
+        "idempotency-conflict",
+        "idempotency-running",
+        "backlog-full",
+        "log-unavailable",
+    ),
+)
 
 
 @router.get("/entries/{entry}", responses=documented("not-found"))
@@ -181,6 +216,13 @@ async def erase_records(
         return Range(start=start, end=end)
 
     return await shared.run(erase)
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= LONGEST_IDEMPOTENCY_KEY:
+        raise Problem("invalid-request", f"An Idempotency-Key has 1 to {LONGEST_IDEMPOTENCY_KEY} characters.")
+    return key
 
 
 @contextlib.asynccontextmanager

@@ -197,10 +197,10 @@ async def _answer(
     which = (identity, version, representation.name)
     body = shared.rendered.get(which)
     if body is None:
-        release = await shared.run(releases.find, identity, version)
+        release = await shared.run_once(("release", identity, version), releases.find, identity, version)
         if release is None:
             raise _no_release()
-        body = representation.write(shown(publication, release))
+        body = shared.rendered.get(which) or representation.write(shown(publication, release))
         shared.rendered.put(which, body)
     headers |= representation.headers(publication, version)
     return Response(body, headers=headers, media_type=representation.media_type)
@@ -215,7 +215,8 @@ async def _newer(
     async with shared.notifier.waiting(publication) as changed:
         while True:
             changed.clear()
-            latest = await shared.run(publications.latest_version, identity)
+            question = ("latest", identity, shared.notifier.calls)  # all who are woken at once ask it
+            latest = await shared.run_once(question, publications.latest_version, identity)
             left = deadline - asyncio.get_running_loop().time()
             if (latest or 0) > newer_than or left <= 0 or shared.stopping.is_set():
                 return latest

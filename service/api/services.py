@@ -4,13 +4,14 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.base import SecurityBase
 from sqlalchemy import Connection
 
 from service.api.notifier import Notifier
@@ -109,21 +110,33 @@ class Services:
         return self.streams[name]
 
 
-def services(request: Request) -> Services:
+async def services(
+    request: Request,
+) -> Services:  # were it no coroutine, each request would wait for a thread to run it
     found: Services = request.app.state.services
     return found
 
 
 Shared = Annotated[Services, Depends(services)]
 
+
 _bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer prn_…`")
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
-def may(scope: str) -> Callable[..., Awaitable[Key]]:
-    """A dependency: the key of the request, which must have this scope (or `admin`)."""
+class May(SecurityBase):
+    """A dependency: the key of the request, which must have this scope (or `admin`).
 
-    async def check(shared: Shared, credentials: Credentials) -> Key:
+    It is one, not a chain of them: what each wants is found out anew for every request, at the price of a small batch.
+    """
+
+    model, scheme_name = _bearer.model, _bearer.scheme_name
+
+    def __init__(self, needed: str) -> None:
+        self._needed = needed
+
+    async def __call__(self, request: Request) -> Key:
+        shared, credentials = await services(request), await _bearer(request)
         key = await shared.key(credentials.credentials) if credentials else None
         if key is None:
             raise Problem(
@@ -131,16 +144,15 @@ def may(scope: str) -> Callable[..., Awaitable[Key]]:
                 "Send `Authorization: Bearer KEY` with a key that is known and not revoked.",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        if not {scope, "admin"} & key.scopes:
-            raise Problem("forbidden", f"This needs a key with the scope `{scope}`.")
+        if not {self._needed, "admin"} & key.scopes:
+            raise Problem("forbidden", f"This needs a key with the scope `{self._needed}`.")
         return key
 
-    return check
 
-
-Reader = Annotated[Key, Depends(may("read"))]
-Ingester = Annotated[Key, Depends(may("ingest"))]
-Admin = Annotated[Key, Depends(may("admin"))]
+INGESTER = May("ingest")
+Reader = Annotated[Key, Depends(May("read"))]
+Ingester = Annotated[Key, Depends(INGESTER)]
+Admin = Annotated[Key, Depends(May("admin"))]
 
 
 def visible(key: Key, stream: str) -> bool:

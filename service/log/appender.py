@@ -28,7 +28,8 @@ _APPEND = """
 local entries, state, remembered = KEYS[1], KEYS[2], KEYS[3]
 local log, payload, records, most_batches, most_bytes, body, seconds =
   ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
-if redis.call('HGET', state, 'log') ~= log or redis.call('HEXISTS', state, 'halted') == 1 then return {'lost'} end
+local found = redis.call('HMGET', state, 'log', 'halted', 'total', 'trimmed', 'sequence')
+if found[1] ~= log or found[2] then return {'lost'} end
 if body ~= '' then
   local known = redis.call('HMGET', remembered, 'body', 'entry', 'records')
   if known[1] then
@@ -36,14 +37,13 @@ if body ~= '' then
     return {'known', known[2], known[3]}
   end
 end
-local total = tonumber(redis.call('HGET', state, 'total'))
-local waiting = total - tonumber(redis.call('HGET', state, 'trimmed'))
+local total, sequence = tonumber(found[3]), string.format('%.0f', found[5] + 1)
+local waiting = total - found[4]
 if redis.call('XLEN', entries) >= most_batches or (waiting > 0 and waiting + #payload > most_bytes) then
   return {'full'}
 end
-redis.call('HINCRBY', state, 'total', #payload)
-local sequence = redis.call('HINCRBY', state, 'sequence', 1)
-local entry = redis.call('XADD', entries, '*', 'sequence', sequence, 'offset', total, 'batch', payload)
+redis.call('HSET', state, 'total', string.format('%.0f', total + #payload), 'sequence', sequence)
+local entry = redis.call('XADD', entries, '*', 'sequence', sequence, 'offset', found[3], 'batch', payload)
 if body ~= '' then
   redis.call('HSET', remembered, 'body', body, 'entry', entry, 'records', records)
   redis.call('EXPIRE', remembered, seconds)

@@ -6,6 +6,7 @@ is copied.
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import nanoarrow
@@ -40,19 +41,21 @@ def read_arrow(body: bytes, schema: dict[str, Any]) -> Columns:
         if not any(view.length for view in views):
             raise InvalidRecords((None, EMPTY))
         numbers: dict[str, NDArray[Any]] = {}
-        misshapen = null_x = null_y = None
+        flaws: dict[str, Mask | None] = {}
         if "x" in names:
             kind = types.child(order["x"])
             parts = [_rows(view.child(order["x"]), kind, schema["features"]) for view in views]
-            numbers["x"], misshapen, null_x = (np.concatenate(each) for each in zip(*parts, strict=True))
+            numbers["x"] = np.concatenate([x for x, _, _ in parts])
+            flaws["rows"] = _together([(len(x), rows) for x, rows, _ in parts])
+            flaws["x"] = _together([(x.shape, nulls) for x, _, nulls in parts])
         if "y" in names:
             columns = [view.child(order["y"]) for view in views]
             numbers["y"] = np.concatenate([_values(column) for column in columns])
-            null_y = np.concatenate([_nulls(column) for column in columns])
+            flaws["y"] = _together([(column.length, _nulls(column)) for column in columns])
         del views, arrays
     except (RuntimeError, struct.error, ValueError, IndexError, OverflowError):
         raise InvalidRecords((None, _NOT_ARROW)) from None
-    return from_numbers(numbers, schema, Flaws(rows=misshapen, x=null_x, y=null_y))
+    return from_numbers(numbers, schema, Flaws(**flaws))
 
 
 def _order(schema: Any, names: list[str]) -> dict[str, int]:
@@ -71,21 +74,36 @@ def _order(schema: Any, names: list[str]) -> dict[str, int]:
     return {child.name: index for index, child in enumerate(children)}
 
 
-def _rows(view: Any, kind: Any, features: int) -> tuple[NDArray[Any], Mask, Mask]:
-    """A column of lists as (numbers, which rows have not the right length, which numbers are null)."""
-    values, nulls = _values(view.child(0)), _nulls(view.child(0))
+def _rows(view: Any, kind: Any, features: int) -> tuple[NDArray[Any], Mask | None, Mask | None]:
+    """A column of lists as (numbers, which rows have not the right length, which numbers are null); None: no mask."""
+    values, missing, nulls = _values(view.child(0)), _nulls(view), _nulls(view.child(0))
     if view.storage_type == "fixed_size_list":
-        offsets = np.arange(view.length + 1, dtype=np.int64) * c_schema_view(kind).fixed_size
+        fixed = c_schema_view(kind).fixed_size
+        good = np.full(view.length, fixed == features) if missing is None else ~missing & (fixed == features)
+        starts = np.arange(view.length) * fixed
     else:
         offsets = np.asarray(view.buffer(1))[: view.length + 1]
-    good = (np.diff(offsets) == features) & ~_nulls(view)
+        good = np.diff(offsets) == features if missing is None else ~missing & (np.diff(offsets) == features)
+        starts = offsets[:-1]
     if good.all():
-        inside = slice(offsets[0], offsets[-1]) if len(offsets) else slice(0)
-        return values[inside].reshape(-1, features), ~good, nulls[inside].reshape(-1, features)
-    picked = offsets[:-1][good, np.newaxis] + np.arange(features)
-    x, missing = np.zeros((len(good), features), values.dtype), np.zeros((len(good), features), np.bool_)
-    x[good], missing[good] = values[picked], nulls[picked]
-    return x, ~good, missing
+        first = starts[0] if len(starts) else 0
+        inside = slice(first, first + view.length * features)
+        shape = (len(good), features)
+        return values[inside].reshape(shape), None, None if nulls is None else nulls[inside].reshape(shape)
+    picked = starts[good, np.newaxis] + np.arange(features)
+    x = np.zeros((len(good), features), values.dtype)
+    x[good] = values[picked]
+    if nulls is not None:
+        among, nulls = nulls, np.zeros(x.shape, np.bool_)
+        nulls[good] = among[picked]
+    return x, ~good, nulls
+
+
+def _together(masks: Sequence[tuple[Any, Mask | None]]) -> Mask | None:
+    """Those of all parts, each with its shape; None as long as no part has one."""
+    if all(mask is None for _, mask in masks):
+        return None
+    return np.concatenate([np.zeros(shape, np.bool_) if mask is None else mask for shape, mask in masks])
 
 
 def _values(view: Any) -> NDArray[Any]:
@@ -95,10 +113,10 @@ def _values(view: Any) -> NDArray[Any]:
     return values
 
 
-def _nulls(view: Any) -> Mask:
+def _nulls(view: Any) -> Mask | None:
     bits = np.asarray(view.buffer(0))
     if not len(bits):
-        return np.zeros(view.length, dtype=np.bool_)
+        return None
     return ~np.unpackbits(bits.view(np.uint8), count=view.length, bitorder="little").view(np.bool_)
 
 

@@ -126,6 +126,8 @@ def _wrong_rows(x: NDArray[np.float32], features: int, flaws: Flaws) -> list[tup
     bad = ~np.isfinite(x)
     if flaws.x is not None:
         bad |= flaws.x
+    if not bad.any() and (flaws.rows is None or not flaws.rows.any()):
+        return []  # as usual; row by row takes ten times as long
     rows = bad.any(axis=1) if flaws.rows is None else bad.any(axis=1) | flaws.rows
     reasons: list[tuple[int | None, str]] = []
     for row in np.flatnonzero(rows)[:MOST_REASONS]:
@@ -146,6 +148,8 @@ def _wrong_labels(
         bad |= ~((y == np.floor(y)) & (y >= 0) & (y < most))
     if flaws.y is not None:
         bad |= flaws.y
+    if not bad.any():
+        return []
     reasons: list[tuple[int | None, str]] = []
     for row in np.flatnonzero(bad)[:MOST_REASONS]:
         if _at(flaws.y, row):
@@ -207,5 +211,7 @@ def _not_a_class(most: int) -> str:
 
 
 def _single(values: NDArray[Any]) -> NDArray[np.float32]:
+    if values.dtype == np.float32:
+        return values
     with np.errstate(over="ignore", invalid="ignore"):
-        return values.astype(np.float32, copy=False)
+        return values.astype(np.float32)

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import numpy as np
-import simdjson
 from numpy.typing import NDArray
 
 from service.api.batches.checks import (
@@ -17,7 +16,7 @@ from service.api.batches.checks import (
     of_texts,
     wanted,
 )
-from service.api.batches.columns import UNUSUAL
+from service.api.batches.columns import UNUSUAL, parsed
 from service.store.segment_files import Columns
 
 
@@ -34,28 +33,44 @@ def read_rows(body: bytes, schema: dict[str, Any]) -> Columns:
 def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | None:
     """As one JSON array of the lines, provided that every line break is between two objects."""
     names = wanted(schema)
-    breaks = body.count(b"\n")
-    if body.count(b"}\n{") != breaks or ("x" in names and body.count(b"[") != breaks + 1):
+    if not _is_plain(body, arrays="x" in names):
         return None
-    rows: Any = simdjson.Parser().parse(b"[" + body.replace(b"\n", b",") + b"]")
+    rows = parsed(b"[" + body.replace(b"\n", b",") + b"]")
     x, y = [], []
+    has_x, has_y, features = "x" in names, "y" in names, schema.get("features")
     for row in rows:
         if len(row) != len(names):
             return None
-        if "x" in names:
-            x.append(row["x"].as_buffer(of_type="d"))
-        if "y" in names:
+        if has_x:
+            each = row["x"]
+            if len(each) != features:
+                return None
+            x.append(each.as_buffer(of_type="d"))
+        if has_y:
             y.append(row["y"])
-    if not all(type(value) in (int, float) for value in y):
+    if not {type(value) for value in y} <= {int, float}:
         return None
     numbers: dict[str, NDArray[Any]] = {}
-    if "x" in names:
-        if not all(len(memoryview(each)) == 8 * schema["features"] for each in x):
-            return None
+    if has_x:
         numbers["x"] = np.frombuffer(b"".join(x), dtype=np.float64).reshape(len(x), -1)
-    if "y" in names:
+    if has_y:
         numbers["y"] = np.array(y, dtype=np.float64)
     return numbers
+
+
+def _is_plain(body: bytes, *, arrays: bool) -> bool:
+    """Whether every line is an object, as far as its ends show, and none has an array more than it should.
+
+    An array nested where a number belongs would not show in the flat buffers.
+    """
+    characters = np.frombuffer(body, np.uint8)
+    breaks = np.flatnonzero(characters == ord("\n"))
+    ends, begins = characters[breaks - 1], characters[breaks + 1]
+    return bool(
+        (ends == ord("}")).all()
+        and (begins == ord("{")).all()
+        and np.count_nonzero(characters == ord("[")) == (len(breaks) + 1) * arrays
+    )
 
 
 def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:

@@ -1,0 +1,112 @@
+"""Records per second from HTTP to disk: the API beside a handler that only parses and appends (bare.py).
+
+    python -m benchmarks.ingest
+
+Both are one process of the same server on the same Valkey, which answers a write when it is on disk, and get the same
+records: 32 float32 features and a class, in every format, by 1, 100 and 1000 a request, over 8 connections. JSON and
+NDJSON are what Python's own `json` makes of `x.tolist()`, twenty characters a number. They take turns, after each of
+which the log is emptied; the medians of the turns are compared. No worker runs: it would take both the same cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import statistics
+
+import nanoarrow
+import numpy as np
+import redis
+from nanoarrow.ipc import StreamWriter
+
+from benchmarks.serving import Service, picture, request, service, turn
+
+FEATURES = 32
+BATCHES = (1, 100, 1000)
+CONNECTIONS = 8
+
+
+def as_json(x: np.ndarray, y: np.ndarray) -> bytes:
+    return json.dumps({"x": x.tolist(), "y": y.tolist()}).encode()
+
+
+def as_rows(x: np.ndarray, y: np.ndarray) -> bytes:
+    rows = zip(x.tolist(), y.tolist(), strict=True)
+    return b"".join(json.dumps({"x": row, "y": label}).encode() + b"\n" for row, label in rows)
+
+
+def as_arrow(x: np.ndarray, y: np.ndarray) -> bytes:
+    kinds = {"x": nanoarrow.fixed_size_list(nanoarrow.float32(), x.shape[1]), "y": nanoarrow.int32()}
+    rows = nanoarrow.c_array_from_buffers(
+        kinds["x"], len(x), [None], children=[nanoarrow.c_array(x.ravel(), nanoarrow.float32())]
+    )
+    labels = nanoarrow.c_array(y.astype(np.int32), kinds["y"])
+    out = io.BytesIO()
+    with StreamWriter.from_writable(out) as writer:
+        writer.write_array(
+            nanoarrow.c_array_from_buffers(nanoarrow.struct(kinds), len(x), [None], children=[rows, labels])
+        )
+    return out.getvalue()
+
+
+FORMATS = {
+    "JSON": ("application/json", as_json),
+    "NDJSON": ("application/x-ndjson", as_rows),
+    "Arrow": ("application/vnd.apache.arrow.stream", as_arrow),
+}
+
+
+def compare(running: Service, name: str, size: int, turns: int, seconds: float) -> tuple[float, float, float, float]:
+    """Records per second of the API and of the bare handler, their ratio, and the part of a core the client took."""
+    random = np.random.default_rng(1)
+    media_type, write = FORMATS[name]
+    body = write(random.standard_normal((size, FEATURES)).astype(np.float32), random.integers(0, 2, size))
+    pairs = []
+    with contextlib.closing(redis.Redis.from_url(running.redis_url)) as log:
+        for _ in range(turns):
+            path = f"/v1/streams/{running.stream(FEATURES)}/records"
+            asked = (
+                (running.port, running.request("POST", path, body, content_type=media_type)),
+                (running.bare_port, request("POST", "/", body, content_type=media_type)),
+            )
+            pair = []
+            for port, sent in asked:
+                pair.append(turn(port, sent, 202, seconds=seconds, connections=CONNECTIONS))
+                log.flushall()
+            pairs.append(pair)
+    api, bare = (size * statistics.median(pair[i].rate for pair in pairs) for i in (0, 1))
+    ratio = statistics.median(api.rate / bare.rate for api, bare in pairs)
+    return api, bare, ratio, max(each.client for pair in pairs for each in pair)
+
+
+def main() -> None:
+    """The table, in Markdown."""
+    parser = argparse.ArgumentParser(description="Records per second from HTTP to disk, beside a bare handler.")
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.5)
+    options = parser.parse_args()
+    measured = {}
+    print("| records a request | format | API, records/s | bare, records/s | ratio | client, cores |")
+    print("|---|---|---|---|---|---|", flush=True)
+    with service(worker=False, max_backlog_batches=10**9, max_backlog_bytes=10**12) as running:
+        for size in BATCHES:
+            for name in FORMATS:
+                measured[size, name] = compare(running, name, size, options.turns, options.seconds)
+                api, bare, ratio, client = measured[size, name]
+                print(f"| {size} | {name} | {api:,.0f} | {bare:,.0f} | {ratio:.2f} | {client:.2f} |", flush=True)
+    largest = BATCHES[-1]
+    faster = [measured[largest, "Arrow"][index] / measured[largest, "JSON"][index] for index in (0, 1)]
+    print("\nBy {} records a request, Arrow over JSON: API {:.1f}, bare {:.1f}.".format(largest, *faster))
+    picture(
+        "ingest.svg",
+        f"Records of {FEATURES} features from HTTP to disk, {largest} a request",
+        "records/s",
+        list(FORMATS),
+        {who: [measured[largest, name][index] for name in FORMATS] for index, who in enumerate(("API", "bare"))},
+    )
+
+
+if __name__ == "__main__":
+    main()

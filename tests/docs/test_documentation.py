@@ -1,0 +1,202 @@
+"""Nothing there is goes undocumented, and what docs/ says of names, defaults and choices is so."""
+
+import json
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from prometheus_client.core import Metric
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from docs import reference
+from service import metrics
+from service.api.app import create_app
+from service.api.problems import _PROBLEMS
+from service.api.publications import PublicationRequest
+from service.api.streams import StreamRequest
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.privacy.loss import Kind
+from service.schedules.continual import Continual
+from service.schedules.sliding_window import SlidingWindow
+from service.settings import Settings
+from service.store.overview import Overview
+from tests.api.test_access import ADMIN, INGEST, READ
+from tests.docs.pages import ROOT, blocks
+
+DOCS = ROOT / "docs"
+PAGES = {path.relative_to(DOCS).as_posix(): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
+
+
+def shapes(annotation: Any) -> dict[str, type[BaseModel]]:
+    """The models among the choices of a field, by their `kind`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        (kind,) = get_args(annotation.model_fields["kind"].annotation)
+        return {kind: annotation}
+    return {kind: shape for each in get_args(annotation) for kind, shape in shapes(each).items()}
+
+
+FOLDERS = {
+    f"{field}s": shapes(PublicationConfiguration.model_fields[field].annotation) for field in ("mechanism", "learner")
+}
+TASKS = shapes(StreamRequest.model_fields["task"].annotation)
+DESCRIBED = {
+    **{f"{folder}/{kind}.md": shape for folder, kinds in FOLDERS.items() for kind, shape in kinds.items()},
+    "streams.md": StreamRequest,
+    "publications.md": PublicationRequest,
+}
+
+
+STREAM = StreamSchema.model_validate({"features": 5, "task": {"kind": "classification", "classes": 2}})
+
+
+def rows(text: str, heading: str) -> dict[str, list[str]]:
+    """The cells of each line of the tables below a heading, by the name in the first one; not the tables' headings."""
+    section = f"\n{text}".split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0]
+    told = re.sub(r"^\|.*\n\|[ |-]+\n", "", section, flags=re.MULTILINE)
+    lines = [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in told.splitlines() if line[:1] == "|"
+    ]
+    return {cells[0].strip("`"): cells for cells in lines}
+
+
+def choices(annotation: Any) -> Iterator[str]:
+    """What may be written in the place of a field, where that is one of a few words."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        for each in get_args(annotation):
+            yield from choices(each)
+
+
+def default(field: FieldInfo) -> str:
+    """As a table shows it: as JSON writes it, but words without quotes; nothing where there is none."""
+    if field.is_required():
+        return ""
+    return f"`{field.default if isinstance(field.default, str) else json.dumps(field.default)}`"
+
+
+@pytest.mark.parametrize("page", reference.pages())
+def test_what_is_generated_is_current(page):
+    assert PAGES[page] == reference.pages()[page], "stale: run `make docs`"
+
+
+def test_every_setting_is_told():
+    told = rows(PAGES["settings.md"], "# Settings")
+    assert list(told) == [f"PERENNIAL_{name.upper()}" for name in Settings.model_fields]
+
+
+def test_every_route_is_told_with_its_scope():
+    document = create_app(Settings(_env_file=None)).openapi()
+    told = re.findall(r"^### ([A-Z]+ /\S*)$", PAGES["api.md"], flags=re.MULTILINE)
+    assert sorted(told) == sorted(
+        f"{method.upper()} {path}" for path, operations in document["paths"].items() for method in operations
+    )
+    scopes = {"ingest": INGEST, "read": READ, "admin": ADMIN}
+    assert {
+        f"{method.upper()} {path}": scope for scope, operations in scopes.items() for method, path in operations
+    } == reference.SCOPES
+
+
+def test_every_metric_is_told():
+    state = metrics.State(Overview(streams=[], publications=[]), {}, worker=True)
+    families: list[Metric] = [*metrics.API.collect(), *metrics.WORKER.collect(), *state.collect()]
+    assert len(families) > 20
+    for family in families:
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert f"| `{name}` | {family.type} |" in PAGES["metrics.md"]
+
+
+def test_every_problem_is_told():
+    told = {kind: (cells[1], cells[2]) for kind, cells in rows(PAGES["problems.md"], "# Problems").items()}
+    assert told == {kind: (str(status), title) for kind, (status, title) in _PROBLEMS.items()}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_mechanism_and_learner_has_a_page_that_the_index_names(folder):
+    assert {path.stem for path in (DOCS / folder).glob("*.md")} == set(FOLDERS[folder])
+    for kind in FOLDERS[folder]:
+        assert f"| [{kind}]({folder}/{kind}.md) |" in PAGES["README.md"]
+        assert f"[{kind}]({folder}/{kind}.md)" in PAGES["publications.md"]
+
+
+@pytest.mark.parametrize("page", DESCRIBED)
+def test_every_setting_of_it_is_told_with_its_default_and_its_choices(page):
+    told = rows(PAGES[page], "## Settings")
+    fields = {name: field for name, field in DESCRIBED[page].model_fields.items() if name != "kind"}
+    assert set(told) == set(fields)
+    for name, field in fields.items():
+        assert told[name][1] == default(field), name
+        for choice in choices(field.annotation):
+            assert f"`{choice}`" in "".join(told[name][1:]), f"{name}: {choice}"
+
+
+def test_every_task_is_told_with_its_settings():
+    told = rows(PAGES["streams.md"], "## Tasks")
+    assert set(told) == set(TASKS)
+    for kind, shape in TASKS.items():
+        assert set(re.findall(r"`(\w+)`", told[kind][1])) == set(shape.model_fields) - {"kind"}
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [(page, text) for page in DESCRIBED if "/" in page for text in blocks(PAGES.get(page, ""), "json")],
+)
+def test_an_example_is_taken_and_is_of_what_its_page_is_about(page, text):
+    example = json.loads(text)
+    build(STREAM, PublicationConfiguration.model_validate(example))
+    field, kind = Path(page).parts[0].removesuffix("s"), Path(page).stem
+    assert example[field]["kind"] == kind
+
+
+@pytest.mark.parametrize("page", [page for page in DESCRIBED if "/" in page])
+def test_every_mechanism_and_learner_has_an_example_a_statement_and_its_names(page):
+    assert blocks(PAGES[page], "json")
+    for heading in ("## Statement", "## Where it differs from the paper, and why", "## Names"):
+        assert f"\n{heading}\n" in PAGES[page]
+    assert "**Assumptions.**" in PAGES[page]
+    assert "**Proof sketch" in PAGES[page]
+
+
+@pytest.mark.parametrize(("column", "kind"), [(1, Kind.PURE), (2, Kind.ZCDP)])
+def test_the_shares_in_the_tables_are_those_of_the_schedules(column, kind):
+    told = {
+        page: {int(first): cells for first, cells in rows(PAGES[page], "## Statement").items() if first.isdigit()}
+        for page in ("mechanisms/continual.md", "mechanisms/sliding_window.md")
+    }
+    for ratio, cells in told["mechanisms/continual.md"].items():
+        base = Continual(kind=kind, base=ratio * 1000, update_every=1000).fits(ratio * 1000)[0]
+        assert Fraction(cells[column]) == base.share
+    for window, cells in told["mechanisms/sliding_window.md"].items():
+        assert Fraction(cells[column].removesuffix(" e₀")) == 1 / SlidingWindow(kind=kind, block=1, blocks=window).unit
+    assert all(len(each) > 2 for each in told.values())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_named_exists(page):
+    text = PAGES[page]
+    known = {f"PERENNIAL_{name.upper()}" for name in Settings.model_fields}
+    assert set(re.findall(r"PERENNIAL_[A-Z_]+", text)) <= known
+    assert set(re.findall(r"`((?:privacy|learning|schedules|mechanisms|store)/\w+\.py)`", text)) <= {
+        path.relative_to(ROOT / "service").as_posix() for path in (ROOT / "service").rglob("*.py")
+    }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page):
+    for link, anchor in re.findall(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)", PAGES[page]):
+        target = (DOCS / page).parent / link if link else DOCS / page
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(), flags=re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}, anchor
+
+
+def test_every_page_can_be_reached_from_the_index():
+    assert set(PAGES) - {"README.md"} == {
+        link for link in re.findall(r"\]\(([^)#]+\.md)\)", PAGES["README.md"]) if not link.startswith("..")
+    }
