@@ -71,6 +71,9 @@ class Loss(Protocol):
     def smoothness(self, norm_bound: float) -> float:
         """Return β, rounded up: gradients in W are β-Lipschitz."""
 
+    def curvature(self, rows: int) -> tuple[int, float]:
+        """Return upper bounds on the rank and the trace of the second derivative of a record in its scores."""
+
     def at_most(self, scores: float, rows: int) -> float:
         """Return an upper bound on the loss of any record whose scores have a norm of at most `scores`."""
 
@@ -128,6 +131,9 @@ class Logistic:
     def smoothness(self, norm_bound: float) -> float:
         return _up(norm_bound**2 / 4.0)
 
+    def curvature(self, rows: int) -> tuple[int, float]:  # noqa: ARG002
+        return 1, 0.25
+
     def at_most(self, scores: float, rows: int) -> float:  # noqa: ARG002
         return _up(math.log(2.0) + scores)
 
@@ -178,6 +184,9 @@ class Softmax:
 
     def smoothness(self, norm_bound: float) -> float:
         return _up(norm_bound**2 / 2.0)
+
+    def curvature(self, rows: int) -> tuple[int, float]:
+        return rows - 1, _up(1.0 - 1.0 / rows)
 
     def at_most(self, scores: float, rows: int) -> float:
         return _up(math.log(rows) + _SQRT_2 * scores)
@@ -232,6 +241,9 @@ class HuberHinge:
     def smoothness(self, norm_bound: float) -> float:
         return _up(norm_bound**2 * self.score_smoothness)
 
+    def curvature(self, rows: int) -> tuple[int, float]:
+        return rows, _up(rows / (2.0 * self.width))
+
     def at_most(self, scores: float, rows: int) -> float:
         at_zero = (1.0 + self.width) ** 2 / (4.0 * self.width) if self.width > 1.0 else 1.0
         return _up(rows * at_zero + math.sqrt(rows) * scores)
@@ -272,6 +284,9 @@ class Squared:
 
     def smoothness(self, norm_bound: float) -> float:
         return _up(norm_bound**2)
+
+    def curvature(self, rows: int) -> tuple[int, float]:  # noqa: ARG002
+        return 1, 1.0
 
     def at_most(self, scores: float, rows: int) -> float:  # noqa: ARG002
         return _up(0.5 * (scores + self.bound) ** 2)

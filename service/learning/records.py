@@ -90,6 +90,11 @@ class Prepared:
         """Return the same rows, to be multiplied with in that precision."""
         return Prepared(x=self.x.astype(dtype, copy=False), factor=self.factor, bias=self.bias)
 
+    def norms(self) -> NDArray[np.float64]:
+        """Return ‖row_i‖ or a little more, (m,), each from its own row."""
+        norms = _norms(self.x) * self.factor
+        return norms if self.bias is None else np.hypot(norms, self.bias) * _INFLATION
+
     def rows(self) -> NDArray[np.float64]:
         """Return them, float64."""
         rows = np.empty(self.shape)

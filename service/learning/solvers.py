@@ -2,11 +2,13 @@
 
 (The two solvers without a certificate, of which every single step is counted instead, are in `descent`.)
 
-Statement (mechanisms.md S1, S2). J(w) = (1/n)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖² over the records present; n, the
-number of slots, is public and at least the number of records present. `exact` returns a w with ‖∇J(w)‖ ≤ τ, hence
-‖w - w*‖ ≤ τ/α, for a public τ from `accuracy`. Only w is returned: iterations, branches and losses stay inside.
+Statement (mechanisms.md S1, S2). J(w) = (1/n)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖² + ⟨t, w - c⟩ over the records
+present; n, the number of slots, is public and at least the number of records present. `exact` returns a w with
+‖∇J(w)‖ ≤ τ, hence ‖w - w*‖ ≤ τ/α, for a public τ from `accuracy`. Only w is returned: iterations, branches and losses
+stay inside. The tilt t is 0 but in `objective_perturbation`, where it is random; what counts is a bound on ‖t‖.
 
-What is public: n, the shape, R, α and ‖c‖ (c is a release or an operator's public origin). Not the records, not m.
+What is public: n, the shape, R, α, the bound on ‖t‖ and ‖c‖ (c is a release or an operator's public origin). Not the
+records, not m.
 
 Rounding. ∇J is computed in doubles, so a computed norm proves nothing until the error of computing it is bounded. With
 u = 2^-53, rows of norm ≤ R, Frobenius norms, ‖w - c‖ ≤ ρ (checked) and W = ‖c‖ + ρ:
@@ -17,26 +19,27 @@ u = 2^-53, rows of norm ≤ R, Frobenius norms, ‖w - c‖ ≤ ρ (checked) and
    is relative to the gradient is within the next lines' margin;
  - times the factor, one outer product per record, summed in chunks of ROWS rows: ≤ (ROWS + 3)·u·L for the mean over n;
  - chunks are added with compensation, so their number does not matter (below 2^26): ≤ 4u·L; division by n: u·L;
- - the regulariser's gradient α(w - c) and the last addition: ≤ 4u·(L + αρ).
+ - the regulariser's gradient α(w - c) and the last additions: ≤ 4u·(L + ‖t‖ + αρ).
 E is twice the sum of these (the factor covers products of errors) plus the rounding of a step of gradient descent.
 Underflow adds less than 2^-900 and is covered by the same factor.
 
 The error of one step of gradient descent counts as an error of the gradient too: a step of 1/β rounds by u·W, which
 is what an error of β·u·W in the gradient would do.
 
-Which ball. A w with J(w) ≤ J(c) satisfies (α/2)‖w - c‖² ≤ mean loss at c - mean loss at w, which is at most L·‖w - c‖
-and at most loss(c) ≤ loss(0) + L·‖c‖. So ρ = min(2L/α, sqrt(2(loss(0) + L‖c‖)/α)) holds all of them, and the minimiser.
+Which ball. A w with J(w) ≤ J(c) satisfies (α/2)‖w - c‖² ≤ ‖t‖·‖w - c‖ + mean loss at c - mean loss at w, and that
+difference is at most L·‖w - c‖ and at most loss(c) ≤ loss(0) + L·‖c‖. So ρ = min(2(L + ‖t‖)/α, `Setting.reach`) holds
+all of them, and the minimiser.
 
 τ = max(SLACK·L/n, 5E). Normally the first, which adds SLACK to the sensitivity. On very long ranges the second: the
 noise then grows a little, a public and deliberate cost, instead of an endless publication that must stop.
 
 Why it always ends. Gradient descent from c with step 1/β, β = smoothness + α, and error ≤ E in each gradient lowers J
 by at least (‖∇J‖² - E²)/(2β). While ‖∇J‖ > 2E that is ≥ (3α/4β)·(J - J*), so J stays below J(c) (inside the ball) and
-J - J* shrinks by 1 - 3α/(4β) per step; as ‖∇J‖² ≤ 2β(J - J*) and J(c) - J* ≤ L²/(2α), some iterate among the first
-T = ln(βL²/(4αE²))/(3α/(4β)) has ‖∇J‖ ≤ 2E, and its certificate, computed norm + E ≤ 4E, holds. (S2 gives T in
-exact arithmetic; this is the same argument with errors. The same with τ/5 ≥ E in the place of E.) Before that come
-quasi-Newton steps, and Newton's with conjugate gradients where those do not gain enough. They are far quicker, and may
-use whatever arithmetic they like, for only the certificate decides.
+J - J* shrinks by 1 - 3α/(4β) per step; as ‖∇J‖² ≤ 2β(J - J*) and J(c) - J* ≤ G²/(2α), some iterate among the first
+T = ln(βG²/(4αE²))/(3α/(4β)), G = L + ‖t‖, has ‖∇J‖ ≤ 2E, and its certificate, computed norm + E ≤ 4E, holds. (S2
+gives T in exact arithmetic; this is the same argument with errors. The same with τ/5 ≥ E in the place of E.) Before
+that come quasi-Newton steps, and Newton's with conjugate gradients where those do not gain enough. They are far
+quicker, and may use whatever arithmetic they like, for only the certificate decides.
 """
 
 from __future__ import annotations
@@ -88,12 +91,15 @@ class Setting:
     regularization: float
     shape: tuple[int, int]
     center_norm: float
+    tilt: float = 0.0
+    """An upper bound on ‖t‖."""
 
     @cached_property
     def reach(self) -> float:
-        """√(2·loss(c)/α), rounded up: every w with J(w) ≤ J(c) is within this of c, the minimiser too."""
+        """(‖t‖ + √(‖t‖² + 2α·loss(c)))/α, rounded up: where J(w) ≤ J(c), w is within this of c; the minimiser too."""
         worst = self.loss.at_most(self.norm_bound * self.center_norm, self.shape[0])
-        return MARGIN * math.sqrt(2.0 * worst / self.regularization)
+        root = math.sqrt(self.tilt**2 + 2.0 * worst * self.regularization)
+        return MARGIN * (self.tilt + root) / self.regularization
 
     @cached_property
     def bounded(self) -> bool:
@@ -122,7 +128,7 @@ class Setting:
                 self.norm_bound * self.loss.score_smoothness * (features + 2) * weights * self.norm_bound
                 + self.norm_bound * self.loss.slope_error(rows)
                 + (ROWS + 8) * self.lipschitz
-                + 8.0 * (self.lipschitz + self.regularization * radius)
+                + 8.0 * (self.lipschitz + self.tilt + self.regularization * radius)
                 + 8.0 * smoothness * weights
             )
         )
@@ -138,37 +144,52 @@ class Accuracy:
     """E: the computed gradient is within this of the exact one, everywhere in the ball."""
     radius: float
     """ρ: the ball around the centre inside which E holds; the minimiser lies in it."""
-    lipschitz: float
-    """L, there."""
+    steepest: float
+    """An upper bound on ‖∇J(c)‖: L there, and ‖t‖."""
 
 
 def accuracy(
-    loss: Loss, *, norm_bound: float, regularization: float, shape: tuple[int, int], records: int, center_norm: float
+    loss: Loss,
+    *,
+    norm_bound: float,
+    regularization: float,
+    shape: tuple[int, int],
+    records: int,
+    center_norm: float,
+    tilt: float = 0.0,
 ) -> Accuracy:
     """Return the public accuracy of a fit: see the module docstring.
 
-    norm_bound R, regularization α, shape (rows of weights, D), records n ≥ 1 (slots), center_norm ≥ ‖c‖.
+    norm_bound R, regularization α, shape (rows of weights, D), records n ≥ 1 (slots), center_norm ≥ ‖c‖, tilt ≥ ‖t‖.
     Raises Inaccurate if even τ = L/2 could not be certified (a fit would then learn nothing).
     """
     return _accuracy(
-        Setting(loss=loss, norm_bound=norm_bound, regularization=regularization, shape=shape, center_norm=center_norm),
+        Setting(
+            loss=loss,
+            norm_bound=norm_bound,
+            regularization=regularization,
+            shape=shape,
+            center_norm=center_norm,
+            tilt=tilt,
+        ),
         records,
     )
 
 
 def _accuracy(setting: Setting, records: int) -> Accuracy:
     lipschitz = setting.lipschitz
-    radius = min(2.0 * MARGIN * lipschitz / setting.regularization, setting.reach)
+    steepest = lipschitz + setting.tilt
+    radius = min(2.0 * MARGIN * steepest / setting.regularization, setting.reach)
     error = setting.error(radius)
     tolerance = max(SLACK * lipschitz / records, 5.0 * error)
     require_accuracy(tolerance, lipschitz)
     smoothness = setting.loss.smoothness(setting.norm_bound) + setting.regularization
-    if _descent_steps(lipschitz, setting.regularization, smoothness, tolerance) > _MOST_DESCENT_STEPS:
+    if _descent_steps(steepest, setting.regularization, smoothness, tolerance) > _MOST_DESCENT_STEPS:
         raise Inaccurate(
             "a fit could take too long, and whether it does could depend on a record: "
             "raise the regularization or lower the norm bound"
         )
-    return Accuracy(tolerance=tolerance, error=error, radius=radius, lipschitz=lipschitz)
+    return Accuracy(tolerance=tolerance, error=error, radius=radius, steepest=steepest)
 
 
 def require_accuracy(tolerance: float, lipschitz: float) -> None:
@@ -232,17 +253,19 @@ def exact(
     center: Floats,
     norm_bound: float,
     promise: Accuracy,
+    tilt: Floats | None = None,
 ) -> Floats:
     """Return w, shape (rows, D), with ‖∇J(w)‖ ≤ promise.tolerance in exact arithmetic, for any records.
 
     x: float64 (m, D), rows of norm ≤ norm_bound; y: (m,) labels; records: n ≥ m, public; center: (rows, D), released or
-    public, of the norm that `promise` was made for. No records: the centre itself, which is the exact minimiser.
+    public, of the norm that `promise` was made for; tilt t: (rows, D), independent of the records and at most as long
+    as `promise` was told, 0 if None. No records: c - t/α, which is the exact minimiser but for one rounding.
     """
     if len(y) > records:
         raise ValueError("more records than slots")
     if len(y) == 0:
-        return center.copy()
-    problem = _Problem(loss, x, y, records, regularization, center)
+        return center.copy() if tilt is None else center - tilt / regularization
+    problem = _Problem(loss, x, y, records, regularization, center, tilt)
     found = _newton(problem, promise)
     if found is None:
         found = _descend(problem, promise, loss.smoothness(norm_bound) + regularization)
@@ -260,10 +283,35 @@ def evaluate(
     curvature: NDArray[np.float32] | None = None,
     *,
     roughly: bool = False,
+    tilt: Floats | None = None,
 ) -> tuple[float, Floats]:
     """Return J and ∇J at `weights`, and put what `Loss.curve` needs into `curvature` if given.
 
     The error bound of the module docstring is about these very lines, but for `roughly`: in single precision.
+    """
+    total_value, total = summed(loss, x, y, weights, curvature, roughly=roughly)
+    offset = weights - center
+    gradient = total / records + regularization * offset
+    value = total_value / records + 0.5 * regularization * float(np.vdot(offset, offset))
+    if tilt is not None:
+        gradient += tilt
+        value += float(np.vdot(tilt, offset))
+    return value, gradient
+
+
+def summed(
+    loss: Loss,
+    x: Prepared,
+    y: NDArray[np.generic],
+    weights: Floats,
+    curvature: NDArray[np.float32] | None = None,
+    *,
+    roughly: bool = False,
+    steepest: Floats | None = None,
+) -> tuple[float, Floats]:
+    """Return Σ loss and the sum of its gradients at `weights`; see `evaluate`.
+
+    steepest: (m,), positive, the norm to which each record's derivative in its scores is clipped; None: not at all.
     """
     chunk, dtype = (_ROUGH_ROWS, np.float32) if roughly else (ROWS, np.float64)
     total = np.zeros(weights.shape)
@@ -274,26 +322,33 @@ def evaluate(
         value, slopes, curved = loss.derivatives(rows.scores(weights), labels)
         if curvature is not None:
             curvature[start : start + chunk] = curved
+        if steepest is not None:
+            limit = steepest[start : start + chunk, None]
+            slopes = slopes * (limit / np.maximum(limit, MARGIN * np.linalg.norm(slopes, axis=1, keepdims=True)))
         values.append(value)
         part = rows.gathered(slopes)
         added = total + part  # two-sum: `correction` gathers what the additions lose
         virtual = added - total
         correction += (total - (added - virtual)) + (part - virtual)
         total = added
-    offset = weights - center
-    gradient = (total + correction) / records + regularization * offset
-    mean = math.fsum(values) / records
-    return mean + 0.5 * regularization * float(np.vdot(offset, offset)), gradient
+    return math.fsum(values), total + correction
 
 
 class _Problem:
     """J and its derivatives at one point after the other."""
 
     def __init__(
-        self, loss: Loss, x: Prepared, y: NDArray[np.generic], records: int, regularization: float, center: Floats
+        self,
+        loss: Loss,
+        x: Prepared,
+        y: NDArray[np.generic],
+        records: int,
+        regularization: float,
+        center: Floats,
+        tilt: Floats | None = None,
     ) -> None:
         self.loss, self.x, self.y = loss, x, y
-        self.records, self.regularization, self.center = records, regularization, center
+        self.records, self.regularization, self.center, self.tilt = records, regularization, center, tilt
         self.rough = x.astype(np.float32)  # for whatever the certificate does not rest on
         self.curvature = np.empty((center.shape[0], len(y)), dtype=np.float32).T
 
@@ -309,6 +364,7 @@ class _Problem:
             weights,
             self.curvature,
             roughly=roughly,
+            tilt=self.tilt,
         )
 
     def curve(self, direction: Floats) -> Floats:
@@ -463,17 +519,17 @@ def _conjugate_gradients(
     return solution if solution.any() else -gradient, products
 
 
-def _descent_steps(lipschitz: float, regularization: float, smoothness: float, tolerance: float) -> int:
+def _descent_steps(steepest: float, regularization: float, smoothness: float, tolerance: float) -> int:
     """Return T of the module docstring: within so many steps the certificate holds. Public."""
     within = tolerance / 5.0
-    needed = math.log(max(2.0, smoothness * lipschitz**2 / (4.0 * regularization * within**2)))
+    needed = math.log(max(2.0, smoothness * steepest**2 / (4.0 * regularization * within**2)))
     return 2 + math.ceil(needed * 4.0 * smoothness / (3.0 * regularization))
 
 
 def _descend(problem: _Problem, promise: Accuracy, smoothness: float) -> Floats:
     """Gradient descent from the centre, for the public number of steps within which it is proved to arrive."""
     weights = problem.center.copy()
-    for _ in range(_descent_steps(promise.lipschitz, problem.regularization, smoothness, promise.tolerance)):
+    for _ in range(_descent_steps(promise.steepest, problem.regularization, smoothness, promise.tolerance)):
         _, gradient = problem.evaluate(weights)
         if problem.certified(weights, gradient, promise):
             return weights

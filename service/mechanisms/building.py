@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from service.learning.descent import GradientDescent, PermutationSGD
-from service.learning.learners import OutputPerturbation
+from service.learning.learners import Linear, OutputPerturbation
 from service.learning.losses import LOSSES, HuberHinge, Squared
+from service.learning.noisy_gradient_descent import NoisyGradientDescent
+from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.solvers import Exact, Inaccurate
 from service.mechanisms.configuration import (
     MAX_DIMENSION,
@@ -17,6 +19,7 @@ from service.mechanisms.configuration import (
     IndependentBatchesMechanism,
     LinearLearner,
     MultiResolutionMechanism,
+    ObjectivePerturbationLearner,
     OutputPerturbationLearner,
     PublicationConfiguration,
     Refused,
@@ -34,16 +37,17 @@ from service.schedules.sliding_window import SlidingWindow
 if TYPE_CHECKING:
     from service.learning.learners import Learner, Solver
     from service.learning.losses import Floats, Loss
+    from service.mechanisms.configuration import Learner as LearnerSettings
     from service.mechanisms.configuration import Mechanism
     from service.schedules.schedule import Schedule
 
 
 def build(stream: StreamSchema, publication: PublicationConfiguration) -> Scheduled:
     """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
-    learner = _learner(stream, publication.learner)
-    origin = _origin(publication.learner, learner.shape)
     privacy = publication.privacy
     kind, cap = capacity(privacy.epsilon, privacy.delta)
+    learner = _learner(stream, publication.learner, kind)
+    origin = _origin(publication.learner, learner.shape)
     if cap == 0:
         raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
     schedule = _schedule(publication.mechanism, kind)
@@ -83,7 +87,7 @@ def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
             return IndependentBatches(batch=mechanism.batch, warm_start=mechanism.warm_start)
 
 
-def _learner(stream: StreamSchema, settings: OutputPerturbationLearner) -> Learner:
+def _learner(stream: StreamSchema, settings: LearnerSettings, kind: Kind) -> Learner:
     loss, classes = _loss(stream, settings)
     try:
         rows = loss.rows(classes)
@@ -94,14 +98,36 @@ def _learner(stream: StreamSchema, settings: OutputPerturbationLearner) -> Learn
     features = stream.mapping().features
     if rows * (features + 1) > MAX_DIMENSION:
         raise Refused("learner.loss", f"the model would have more than {MAX_DIMENSION} weights")
-    return OutputPerturbation(
+    linear = Linear(
         loss=loss,
         regularization=settings.regularization,
         intercept=settings.intercept,
         norm_bound=stream.norm_bound,
         features=features,
         classes=classes,
-        solver=_solver(settings),
+    )
+    if isinstance(settings, OutputPerturbationLearner):
+        return OutputPerturbation(**vars(linear), solver=_solver(settings))
+    if isinstance(settings, ObjectivePerturbationLearner):
+        if not classes:
+            raise Refused(
+                "learner.kind",
+                "objective_perturbation needs a loss whose slope is bounded everywhere, and squared is the steeper the "
+                "farther a prediction is off: use output_perturbation or, with a delta, noisy_gradient_descent",
+            )
+        return ObjectivePerturbation(**vars(linear))
+    if kind is Kind.PURE:
+        raise Refused(
+            "learner.kind",
+            "noisy_gradient_descent adds Gaussian noise in every step, which has no pure guarantee: give privacy.delta "
+            "a small value such as 1e-6, or use output_perturbation or objective_perturbation",
+        )
+    return NoisyGradientDescent(
+        **vars(linear),
+        clip=settings.clip,
+        steps=settings.steps,
+        step=settings.step,
+        momentum=settings.momentum,
     )
 
 

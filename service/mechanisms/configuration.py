@@ -381,9 +381,39 @@ class OutputPerturbationLearner(LinearLearner):
         return self
 
 
+class ObjectivePerturbationLearner(LinearLearner):
+    """Tilt that objective at random and release its minimiser. It needs a classification.
+
+    `regularization` is raised in a fit whose charge is too small for it.
+    """
+
+    kind: Literal["objective_perturbation"]
+
+
+class NoisyGradientDescentLearner(LinearLearner):
+    """Steps from c along sums of clipped gradients with noise. It needs delta > 0.
+
+    What is null is chosen from public quantities alone; so far a fit goes that its noise stays small, which is why it
+    needs no pull towards c (`regularization` 0).
+    """
+
+    kind: Literal["noisy_gradient_descent"]
+    regularization: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.0, le=1e6)] = 0.0
+    steps: Annotated[_Steps | None, Field(description="how many; default 24 to 100, the more the less noise")] = None
+    step: Annotated[_Positive | None, Field(description="size of a step along the mean gradient")] = None
+    clip: Annotated[
+        _Positive | None,
+        Field(description="norm to which a record's gradient is clipped; default a quarter of the steepest at zero"),
+    ] = None
+    momentum: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.0, le=0.99)] = 0.9
+
+
 Learner = Annotated[
-    OutputPerturbationLearner,
-    _available("output_perturbation", planned=("objective_perturbation", "noisy_gradient_descent", "small_database")),
+    Annotated[
+        OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner,
+        Field(discriminator="kind"),
+    ],
+    _available("output_perturbation", "objective_perturbation", "noisy_gradient_descent", planned=("small_database",)),
 ]
 
 

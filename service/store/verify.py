@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select, text
 
-from service.privacy import account
+from service.privacy import account, claims
 from service.privacy.loss import Kind, capacity
 from service.privacy.profile import Profile
 from service.store import ledger, publications, streams, tables
@@ -140,9 +140,11 @@ def _releases(connection: Connection, publication: Publication, charges: list[di
             yield f"{where}: it has not exactly the charge that it names"
         if (charge["start"], charge["end"]) != (row.fit_start, row.fit_stop):
             yield f"{where}: its charge is not on the records it read"
-        ratio = Fraction(row.noise["sensitivity"]) / Fraction(row.noise["scale"])
-        cost = ratio if charge["rho"] is None else ratio**2 / 2
-        if cost > Fraction(charge["epsilon"] if charge["rho"] is None else charge["rho"]):
-            yield f"{where}: its noise costs more than its charge"
+        kind, paid = (Kind.PURE, charge["epsilon"]) if charge["rho"] is None else (Kind.ZCDP, charge["rho"])
+        try:
+            if claims.cost(kind, row.noise, records=row.fit_stop - row.fit_start) > Fraction(paid):
+                yield f"{where}: its noise costs more than its charge"
+        except ValueError as problem:
+            yield f"{where}: {problem}"
     if released and max(released) != publication.version:
         yield f"publication {publication.name}: its newest version is {max(released)}, not {publication.version}"

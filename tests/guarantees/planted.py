@@ -22,6 +22,8 @@ _AUDIT = "tests/guarantees/test_audits.py::test_nobody_can_tell_two_records_apar
 _RELEASED = (
     "tests/guarantees/test_released_noise.py::test_releases_are_minimisers_near_released_parents_with_the_stated_noise"
 )
+_DENSITY = "tests/learning/test_objective_perturbation.py::test_densities_differ_by_the_charge_and_no_more"
+_CLIPPED = "tests/learning/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
 _APART = "tests/learning/test_learners.py::test_neighbours_are_never_further_apart"
 
 
@@ -223,3 +225,43 @@ def a_cap_that_nobody_checks() -> None:
     from service.store import ledger
 
     wrap(ledger, "append", lambda true, connection, publication, _capacity, new: true(connection, publication, 9, new))
+
+
+@bug(f"{_AUDIT}[every block by itself gaussian noisy_gradient_descent]")
+def steps_that_share_a_charge_each() -> None:
+    """Every step of a noisy descent spends the whole charge."""
+    from service.learning import noisy_gradient_descent
+
+    wrap(
+        noisy_gradient_descent.noises,
+        "calibrate",
+        lambda true, kind, *, charge, **k: true(kind, charge=24 * charge, **k),
+    )
+
+
+@bug(_CLIPPED)
+def gradients_that_are_not_clipped() -> None:
+    """A sensitivity that nobody enforces."""
+    from service.learning import noisy_gradient_descent
+
+    wrap(noisy_gradient_descent, "summed", lambda true, loss, x, y, weights, steepest: true(loss, x, y, weights))
+
+
+@bug(f"{_DENSITY}[case0-1.0]")
+def a_curvature_forgotten() -> None:
+    """All of ε on the tilt, and a regularization that is never raised: what the minimiser's Jacobian tells is free."""
+    from service.privacy import claims
+
+    claims.curvature = lambda **_: 0.0
+
+
+@bug(f"{_DENSITY}[case0-1.0]")
+def the_gradient_of_one_record() -> None:
+    """The sensitivity of presence or absence, R, for a tilt that has to hide a replacement, 2R."""
+    from service.privacy import noise
+
+    wrap(
+        noise,
+        "calibrate",
+        lambda true, kind, *, sensitivity, **k: true(kind, sensitivity=sensitivity / 2, **k),
+    )

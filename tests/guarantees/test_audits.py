@@ -29,22 +29,30 @@ MECHANISMS = {
     "every block by itself": {"kind": "sliding_window", "block": 2, "blocks": 1},
 }
 PRIVACY = {"pure": {"epsilon": 2}, "gaussian": {"epsilon": 12, "delta": 1e-6}}
+LEARNERS = {
+    "output_perturbation": {"regularization": 1.0},
+    "objective_perturbation": {"regularization": 1.0},
+    "noisy_gradient_descent": {"momentum": 0.0},
+}
 CASES = {  # the time until which it is watched, and how often it is published from either stream
     ("continual", "gaussian"): (16, 800),
     ("sliding_window", "gaussian"): (16, 800),
     ("every block by itself", "pure"): (2, 3000),  # several charges of pure ε rarely show all of themselves at once
     ("every block by itself", "gaussian"): (2, 800),
+    ("every block by itself", "pure", "objective_perturbation"): (2, 3000),
+    ("every block by itself", "gaussian", "objective_perturbation"): (2, 800),
+    ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 800),
 }
 
 
-def published(mechanism, privacy):
+def published(mechanism, privacy, learner="output_perturbation"):
     """A publication, the record it charges most, and the time by which nearly all of that is charged."""
     scheduled = build(
         StreamSchema.model_validate({"features": 2, "task": {"kind": "classification", "classes": 2}}),
         PublicationConfiguration.model_validate(
             {
                 "mechanism": MECHANISMS[mechanism],
-                "learner": {"kind": "output_perturbation", "intercept": False, "regularization": 1.0, "origin": FAR},
+                "learner": {"kind": learner, "intercept": False, "origin": FAR} | LEARNERS[learner],
                 "privacy": PRIVACY[privacy],
             }
         ),

@@ -258,7 +258,7 @@ def test_a_schedule_is_refused_by_the_name_of_the_setting(mechanism, setting, ba
 @pytest.mark.parametrize(
     ("path", "value", "available"),
     [
-        ("learner", {"kind": "noisy_gradient_descent"}, "output_perturbation"),
+        ("learner", {"kind": "small_database"}, "output_perturbation"),
     ],
 )
 def test_a_setting_still_to_come_says_what_there_is(path, value, available):

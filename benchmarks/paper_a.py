@@ -1,0 +1,298 @@
+"""Paper A's schedules with every learner: test accuracy of the latest release, as records come in.
+
+    PERENNIAL_DATA_DIR=… python -m benchmarks.paper_a --streams mnist_small --epsilons 1 --results paper_a.jsonl
+    python -m benchmarks.paper_a --results paper_a.jsonl --table --plots benchmarks/plots
+
+Every run appends its line to the results, and is left out if the line is there. The whole run of a line, however long,
+promises its ε (and δ) per record. Not private, and labelled so: the model without noise, and the paper's own printed
+calibration, which computes its noise from the records and for an average (mechanisms.md 0) and adds it per coordinate.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.replay import Features, Labels, load, publication, replay
+from service.learning import feature_maps
+from service.learning.learners import OutputPerturbation, Perturbation
+from service.learning.records import Records
+from service.mechanisms.scheduled import Scheduled, predict
+
+WHERE = "benchmarks/README.md says how to make it"
+DELTA = 1e-6
+WITHOUT_NOISE, PRINTED = "without noise (NOT private)", "as printed in paper A (NOT private)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Records to learn from, in order, records to test with, and B and b_0."""
+
+    x: Features
+    y: Labels
+    test_x: Features
+    test_y: Labels
+    base: int
+    update: int
+    classes: int
+
+
+def mnist(seed: int, hog: dict[str, int]) -> Stream:
+    """Digits in an order of their own for every seed, as histograms of oriented gradients of length 1."""
+    data = load("mnist", WHERE)
+    maps = [{"kind": "hog", "width": 28, "height": 28, **hog}, {"kind": "normalize"}, {"kind": "center"}]
+    mapped = feature_maps.build({"maps": [{**each, "version": 1} for each in [*maps, {"kind": "normalize"}]]}, 784)
+    x, y = mapped(data["X"].astype(np.float32) / 255), data["y"].astype(np.int64)
+    order = np.random.default_rng(seed).permutation(60_000)
+    return Stream(x=x[order], y=y[order], test_x=x[60_000:], test_y=y[60_000:], base=8192, update=1024, classes=10)
+
+
+def titles(name: str) -> Stream:
+    """Titles as hashed words of length 1, in their own order; every fifth is for the test."""
+    data = load(name, WHERE)
+    x, y = data["X"].astype(np.float32), data["y"].astype(np.int64)
+    x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
+    test = np.arange(len(y)) % 5 == 4
+    return Stream(
+        x=x[~test], y=y[~test], test_x=x[test], test_y=y[test], base=1024, update=256, classes=int(y.max()) + 1
+    )
+
+
+STREAMS: dict[str, Callable[[int], Stream]] = {
+    "mnist": lambda seed: mnist(seed, {"orientations": 8, "cell": 4, "block": 3}),
+    "mnist_small": lambda seed: mnist(seed, {"orientations": 6, "cell": 7, "block": 2}),
+    "linux_changelog": lambda _: titles("linux_changelog"),
+    "cpython_news": lambda _: titles("cpython_news"),
+}
+LEARNERS: dict[str, dict[str, Any]] = {
+    "output_perturbation": {"regularization": 0.1},
+    "objective_perturbation": {"regularization": 0.1},
+    "noisy_gradient_descent": {},
+}
+
+
+def schedules(stream: Stream) -> dict[str, dict[str, Any]]:
+    """All with a release after every b_0 records, but for the doubling ones."""
+    continual = {"kind": "continual", "base": stream.base, "update_every": stream.update}
+    return {
+        "multi_resolution": {"kind": "multi_resolution", "base": stream.base},
+        **{f"continual, {shares}": {**continual, "shares": shares} for shares in ("paper", "equal", "improving")},
+        "sliding_window": {"kind": "sliding_window", "block": stream.update, "blocks": 7},
+        "each batch by itself": {"kind": "independent_batches", "batch": stream.update},
+        "each batch near the last": {"kind": "independent_batches", "batch": stream.update, "warm_start": True},
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed(OutputPerturbation):
+    """Paper A's experiments: Laplace noise per coordinate for (K-1)/(2mK)·‖X‖_F, of records. NOT private."""
+
+    base: int
+    update: int
+    epsilon: float
+
+    def release(self, records: Records, n: int, center: NDArray[np.float64], perturbation: Perturbation) -> Any:  # noqa: ARG002
+        """Return the minimiser and the noise that the paper prints."""
+        size = self.update if center.any() else self.base
+        steepness = (self.classes - 1) / (2 * n * self.classes) * float(np.linalg.norm(records.x))
+        scale = 4 * steepness / (self.regularization * size * self.epsilon)
+        return self.fit(records, n, center) + np.random.default_rng().laplace(0, scale, self.shape)
+
+
+def without_noise(scheduled: Scheduled, stream: Stream) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """All records so far, at every half doubling."""
+    learner = scheduled.learner
+    assert isinstance(learner, OutputPerturbation)
+    time = float(stream.base)
+    while time <= len(stream.y):
+        n = int(time)
+        records = Records(x=stream.x[:n], y=stream.y[:n])
+        yield n, learner.fit(records, n, np.zeros(learner.shape))
+        time *= math.sqrt(2)
+
+
+def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: float) -> list[tuple[int, float]]:
+    """Test accuracy of every release, with its time."""
+    schema = {"features": stream.x.shape[1], "task": {"kind": "classification", "classes": stream.classes}}
+    own = "output_perturbation" if schedule in (WITHOUT_NOISE, PRINTED) else learner
+    settings: dict[str, Any] = {"kind": own, "intercept": False, **LEARNERS[own]}
+    if schedule == WITHOUT_NOISE:
+        settings["regularization"] = 1e-4
+    mechanism = schedules(stream)[schedule if own == learner and schedule in schedules(stream) else "continual, equal"]
+    scheduled = publication(
+        schema, {"mechanism": mechanism, "learner": settings, "privacy": {"epsilon": epsilon, "delta": delta}}
+    )
+    models: Iterator[tuple[int, NDArray[np.float64]]]
+    if schedule == WITHOUT_NOISE:
+        models = without_noise(scheduled, stream)
+    else:
+        if schedule == PRINTED:
+            own_fields = vars(scheduled.learner)
+            printed = Printed(**own_fields, base=stream.base, update=stream.update, epsilon=epsilon)
+            scheduled = replace(scheduled, learner=printed)
+        models = ((used.start, used.parameters) for used in replay(scheduled, stream.x, stream.y))
+    description = scheduled.model_description()
+    found = []
+    for time, parameters in models:
+        labels, _ = predict(description, parameters, stream.test_x)
+        found.append((time, round(float(np.mean(labels == stream.test_y)), 4)))
+    return found
+
+
+def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, float, float]]:
+    """(schedule, learner, ε, δ) of all lines asked for."""
+    stream_schedules = options.schedules
+    for epsilon in options.epsilons:
+        for delta in options.deltas:
+            for schedule in stream_schedules:
+                for learner in options.learners:
+                    if learner != "noisy_gradient_descent" or delta:
+                        yield schedule, learner, epsilon, delta
+        yield PRINTED, "", epsilon, 0.0
+    yield WITHOUT_NOISE, "", 1.0, DELTA
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Append what is missing to the results."""
+    done = {tuple(each["cell"]) for each in _results(options.results)}
+    for seed in range(options.runs):
+        for name in options.streams:
+            stream = None
+            for cell in cells(options):
+                key = (name, seed, *cell)
+                if key in done or (cell[0] == WITHOUT_NOISE and seed):
+                    continue
+                stream = stream or STREAMS[name](seed)
+                line = {"cell": key, "accuracy": run(stream, *cell)}
+                with options.results.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+                print(*key, line["accuracy"][-1], flush=True)
+
+
+def _results(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+Curves = dict[tuple[str, str, str, float, float], list[list[tuple[int, float]]]]
+
+
+def curves(path: Path) -> Curves:
+    """All runs of each line: (stream, schedule, learner, ε, δ)."""
+    found: Curves = {}
+    for each in _results(path):
+        stream, _, *cell = each["cell"]
+        found.setdefault((stream, *cell), []).append([(int(time), value) for time, value in each["accuracy"]])
+    return found
+
+
+def quartiles(runs: list[list[tuple[int, float]]], time: int) -> tuple[float, float, float] | None:
+    """Of the latest releases at that time; None if there is none yet."""
+    latest = [[value for at, value in each if at <= time] for each in runs]
+    if not all(latest):
+        return None
+    low, middle, high = np.quantile([each[-1] for each in latest], [0.25, 0.5, 0.75])
+    return float(low), float(middle), float(high)
+
+
+def table(found: Curves) -> None:
+    """In Markdown: medians, and quartiles at the end."""
+    for stream in sorted({key[0] for key in found}):
+        mine = {key: runs for key, runs in found.items() if key[0] == stream}
+        end = max(at for runs in mine.values() for each in runs for at, _ in each)
+        start = min(at for runs in mine.values() for each in runs for at, _ in each)
+        times = [8192, 20_000, end] if stream.startswith("mnist") else [start * 2, start * 4, end]
+        print(
+            f"\n| {stream}: ε, δ | schedule | learner | runs |"
+            + "".join(f" {time:,} |" for time in times)
+            + " quartiles |"
+        )
+        print("|" + "---|" * (5 + len(times)))
+        for (_, schedule, learner, epsilon, delta), runs in sorted(
+            mine.items(), key=lambda item: item[0][3:] + item[0][1:3]
+        ):
+            cells = [quartiles(runs, time) for time in times]
+            shown = "".join(f" {cell[1]:.3f} |" if cell else " – |" for cell in cells)
+            last = f" {cells[-1][0]:.3f}–{cells[-1][2]:.3f} |" if cells[-1] else " – |"
+            print(f"| {epsilon:g}, {delta:g} | {schedule} | {learner} | {len(runs)} |{shown}{last}")
+
+
+def plots(found: Curves, folder: Path) -> None:
+    """One SVG per stream, ε and δ: medians as lines, quartiles shaded."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "paper_a"
+    from matplotlib import pyplot as plt
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for stream, epsilon, delta in sorted({(key[0], *key[3:]) for key in found if key[1] != WITHOUT_NOISE}):
+        figure, axes = plt.subplots(figsize=(9, 5.5))
+        for key, runs in sorted(found.items()):
+            same = key[0] == stream and (key[3:] == (epsilon, delta) or key[1] == WITHOUT_NOISE)
+            if not same or (key[1] == PRINTED and key[3] != epsilon):
+                continue
+            times = sorted({at for each in runs for at, _ in each})
+            points = [(time, found_at) for time in times if (found_at := quartiles(runs, time))]
+            label = f"{key[1]} · {key[2]}" if key[2] else key[1]
+            style = "--" if key[1] in (WITHOUT_NOISE, PRINTED) else "-"
+            (line,) = axes.plot([at for at, _ in points], [each[1] for _, each in points], style, label=label, lw=1.2)
+            low, high = ([each[side] for _, each in points] for side in (0, 2))
+            axes.fill_between([at for at, _ in points], low, high, color=line.get_color(), alpha=0.15, lw=0)
+        axes.set(
+            xlabel="records",
+            ylabel="test accuracy of the latest release",
+            title=f"{stream}, ε = {epsilon:g}, δ = {delta:g}",
+        )
+        axes.set_xscale("log", base=2)
+        axes.legend(fontsize=6, loc="lower right")
+        axes.grid(alpha=0.3)
+        figure.savefig(
+            folder / f"{stream}-{epsilon:g}-{'pure' if not delta else 'gaussian'}.svg", metadata={"Date": None}
+        )
+        plt.close(figure)
+
+
+def main() -> None:
+    """Run what is missing, or show what is there."""
+    names = list(
+        schedules(
+            Stream(
+                x=np.empty((0, 1), np.float32),
+                y=np.empty(0, np.int64),
+                test_x=np.empty((0, 1), np.float32),
+                test_y=np.empty(0, np.int64),
+                base=2,
+                update=1,
+                classes=2,
+            )
+        )
+    )
+    parser = argparse.ArgumentParser(description="Paper A's schedules with every learner.")
+    parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
+    parser.add_argument("--schedules", nargs="+", choices=names, default=names)
+    parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
+    parser.add_argument("--epsilons", nargs="+", type=float, default=[0.1, 0.5, 1.0])
+    parser.add_argument("--deltas", nargs="+", type=float, default=[0.0, DELTA])
+    parser.add_argument("--runs", type=int, default=4)
+    parser.add_argument("--results", type=Path, default=Path("paper_a.jsonl"))
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--plots", type=Path)
+    options = parser.parse_args()
+    if options.table or options.plots:
+        found = curves(options.results)
+        if options.table:
+            table(found)
+        if options.plots:
+            plots(found, options.plots)
+    else:
+        measure(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What a release costs, recomputed from nothing but what it says about its noise, by whoever does not believe a ledger.
+
+| added_to | what was released | its cost |
+|---|---|---|
+| weights | values and noise | the noise's charge for the values' sensitivity |
+| gradient_sums | `steps` sums of gradients, each with noise of its own | `steps` times the same |
+| objective | the minimiser of a randomly tilted objective, and noise | of the tilt, the curvature and the noise |
+
+A noise's charge is an ε (spherical Laplace) or a ρ (Gaussian), see `noise`. An ε counts ε²/2 where a publication's
+currency is ρ; a ρ is worth nothing where it is ε.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from service.privacy.loss import Kind, round_up
+from service.privacy.noise import Gaussian, SphericalLaplace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ROUNDED = 1 + Fraction(1, 2**45)  # covers what rounding does in log1p
+
+
+def cost(kind: Kind, noise: Mapping[str, Any], *, records: int) -> Fraction:
+    """Return what a release costs each of the n = `records` records that it read, in a publication's currency `kind`.
+
+    noise: as a release states it, see `Perturbation.described`. ValueError if it states nothing that has such a cost.
+    """
+    try:
+        return _cost(kind, noise, records)
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(f"the noise lacks something, or something is of another type: {problem}") from None
+
+
+def curvature(*, rank: int, steepness: float, records: int, regularization: float) -> float:
+    """Return what the curvature of a tilted objective costs, an ε: rank·ln(1 + steepness/(rank·n·Λ)), rounded up.
+
+    Statement (mechanisms.md section 5, Batch). Let A ⪰ nΛ·I, and H, H' ⪰ 0 of at most that rank and with traces of at
+    most that steepness. Then |ln det(A + H) - ln det(A + H')| is at most this.
+
+    Why. ln det(A + H') ≥ ln det A, and det(A + H)/det A = det(I + A^(-1/2)·H·A^(-1/2)) = Π (1 + h_i), where the at most
+    `rank` positive h_i add up to tr(A⁻¹H) ≤ tr(H)/(nΛ); for a given sum the product is largest where all are equal.
+    """
+    ratio = round_up(Fraction(steepness) / (rank * records * Fraction(regularization)))
+    return round_up(rank * Fraction(math.log1p(ratio)) * _ROUNDED)
+
+
+def total(kind: Kind, epsilon: Fraction) -> Fraction:
+    """Return what ε of pure loss is worth in a currency: ε²/2 of ρ."""
+    return epsilon if kind is Kind.PURE else epsilon**2 / 2
+
+
+def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
+    match noise["added_to"]:
+        case "weights":
+            return _charge(kind, noise)
+        case "gradient_sums":
+            return int(noise["steps"]) * _charge(kind, noise)
+        case "objective":
+            curved = noise["curvature"]
+            parts = (
+                _charge(Kind.PURE, noise),
+                Fraction(
+                    curvature(
+                        rank=curved["rank"],
+                        steepness=curved["steepness"],
+                        records=records,
+                        regularization=noise["regularization"],
+                    )
+                ),
+                _charge(Kind.PURE, noise["output"]),
+            )
+            return total(kind, sum(parts, start=Fraction(0)))
+        case other:
+            raise ValueError(f"noise cannot be added to {other}")
+
+
+def _charge(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
+    scale, dimension, sensitivity = noise["scale"], noise["dimension"], noise["sensitivity"]
+    if noise["distribution"] == SphericalLaplace.distribution:
+        return total(kind, Fraction(SphericalLaplace(scale=scale, dimension=dimension).charge(sensitivity)))
+    if noise["distribution"] == Gaussian.distribution and kind is Kind.ZCDP:
+        return Fraction(Gaussian(scale=scale, dimension=dimension).charge(sensitivity))
+    raise ValueError(f"noise of distribution {noise['distribution']} has no cost in this currency")

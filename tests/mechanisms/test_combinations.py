@@ -1,0 +1,93 @@
+"""Every schedule from a given origin, with every learner, loss and kind of guarantee: it works, or says why not."""
+
+from decimal import Decimal
+from itertools import product
+
+import numpy as np
+import pytest
+
+from service.learning.records import Records
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
+from service.privacy import claims
+
+MECHANISMS = {
+    "multi_resolution": {"kind": "multi_resolution", "base": 8},
+    **{
+        f"continual, {shares}": {"kind": "continual", "base": 16, "update_every": 4, "shares": shares}
+        for shares in ("equal", "paper", "improving")
+    },
+    "sliding_window": {"kind": "sliding_window", "block": 4, "blocks": 7},
+    "sliding_window, warm": {"kind": "sliding_window", "block": 4, "blocks": 7, "warm_up": "continual"},
+    "independent_batches": {"kind": "independent_batches", "batch": 8},
+    "independent_batches, warm": {"kind": "independent_batches", "batch": 8, "warm_start": True},
+}
+LEARNERS = [
+    *({"kind": "output_perturbation", "solver": solver} for solver in ("exact", "psgd", "gradient_descent")),
+    {"kind": "objective_perturbation"},
+    {"kind": "noisy_gradient_descent"},
+]
+LOSSES = [("logistic", 2), ("softmax", 3), ("huber_hinge", 2), ("huber_hinge", 3), ("squared", 0)]
+DELTAS = [0, 1e-6]
+FEATURES = 3
+
+
+def configured(mechanism, learner, loss, delta):
+    name, classes = loss
+    task = {"kind": "classification", "classes": classes} if classes else {"kind": "regression", "bound": 2.0}
+    rows = classes if classes > 2 else 1
+    origin = [[0.5] * (FEATURES + 1)] * rows
+    return (
+        StreamSchema.model_validate({"features": FEATURES, "task": task}),
+        PublicationConfiguration.model_validate(
+            {
+                "mechanism": MECHANISMS[mechanism],
+                "learner": learner | {"loss": name, "origin": origin},
+                "privacy": {"epsilon": 1, "delta": delta},
+            }
+        ),
+    )
+
+
+def reason(learner, loss, delta):
+    """Why a combination can't be, in a word that its refusal has."""
+    if learner["kind"] == "objective_perturbation" and loss[0] == "squared":
+        return "slope"
+    if learner["kind"] == "noisy_gradient_descent" and not delta:
+        return "privacy.delta"
+    return None
+
+
+def name(value):
+    return value.get("solver", value["kind"]) if isinstance(value, dict) else str(value)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "learner", "loss", "delta"),
+    list(product(MECHANISMS, LEARNERS, LOSSES, DELTAS)),
+    ids=name,
+)
+def test_every_combination_publishes_for_its_charge_or_says_why_not(mechanism, learner, loss, delta):
+    schema, publication = configured(mechanism, learner, loss, delta)
+    if (why := reason(learner, loss, delta)) is not None:
+        with pytest.raises(Refused, match=why) as refused:
+            build(schema, publication)
+        assert refused.value.path == "learner.kind"
+        return
+    scheduled = build(schema, publication)
+    assert scheduled.schedule.lifetime().share <= 1
+    assert publication.privacy.delta == Decimal(str(delta))
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(64, FEATURES)), rng.integers(0, loss[1] or 3, 64)
+    time, chain, made = 0, (), 0
+    for _ in range(3):
+        time = scheduled.next_time(time)
+        step = scheduled.step(time, chain, made + 1, lambda start, end: Records(x=x[start:end], y=y[start:end]))
+        chain, made = step.chain, made + len(step.releases)
+        for release in step.releases:
+            start, end = release.fit
+            described = release.perturbation.described()
+            assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
+            assert 0 < claims.cost(scheduled.kind, described, records=end - start) <= release.charge
+            assert np.isfinite(release.parameters).all()
+    assert made >= 3
