@@ -15,16 +15,19 @@ from tests.conftest import ADMIN_KEY, Service, make_world, serving
 
 @pytest.fixture(scope="module")
 def published(servers, tmp_path_factory) -> Database:
-    """A ledger with a pure and a Gaussian publication and some charges; nothing runs on it any more."""
+    """A ledger with a publication of each learner and kind, and some charges; nothing runs on it any more."""
     settings = make_world(servers, tmp_path_factory.mktemp("verify")).settings
     stop = threading.Event()
     worker = threading.Thread(target=work, args=(settings, stop))
     worker.start()
     with serving(settings) as url:
         service = Service(url, ADMIN_KEY, settings)
-        stream = service.stream(delta=1e-6)
+        stream = service.stream(delta=3e-6)
         window = {"kind": "sliding_window", "block": 2, "blocks": 3}
         names = [service.publish(stream, window, delta=delta) for delta in (0, 1e-6)]
+        for learner, delta in (("objective_perturbation", 0), ("objective_perturbation", 1e-6)):
+            names.append(service.publish(stream, window, delta=delta, learner={"kind": learner}))
+        names.append(service.publish(stream, window, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
         service.post(stream, [[1, 0]] * 12, [0, 1] * 6)
         for name in names:
             service.released(name, time=12)
