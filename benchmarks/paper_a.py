@@ -46,7 +46,11 @@ class Stream:
 def mnist(seed: int, hog: dict[str, int]) -> Stream:
     """Digits in an order of their own for every seed, as histograms of oriented gradients of length 1."""
     data = load("mnist", WHERE)
-    maps = [{"kind": "hog", "width": 28, "height": 28, **hog}, {"kind": "normalize"}, {"kind": "center"}]
+    maps: list[dict[str, Any]] = [
+        {"kind": "hog", "width": 28, "height": 28, **hog},
+        {"kind": "normalize"},
+        {"kind": "center"},
+    ]
     mapped = feature_maps.build({"maps": [{**each, "version": 1} for each in [*maps, {"kind": "normalize"}]]}, 784)
     x, y = mapped(data["X"].astype(np.float32) / 255), data["y"].astype(np.int64)
     order = np.random.default_rng(seed).permutation(60_000)
