@@ -1,6 +1,13 @@
-"""The writing end of the log: the API's."""
+"""The writing end of the log: the API's.
 
+Small batches that come while others are on their way to the disk are sent on together, and synced together: the busier
+it is, the less each one costs.
+"""
+
+import asyncio
+import hashlib
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +15,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from service.log.connection import (
     SECONDS_TO_ANSWER,
@@ -21,6 +28,8 @@ from service.log.connection import (
 )
 
 IDEMPOTENCY_SECONDS = 24 * 3600
+SENT_AT_ONCE = 2**16  # bytes: many small batches cost less together, large ones only wait for each other
+SENDERS = 4
 DURABLE_SECONDS = 10.0  # between two looks at how the server keeps what it is given
 
 # Remembering the answer and appending the batch are one step, so that a crash leaves both or neither.
@@ -51,6 +60,8 @@ end
 return {'appended', entry, records}
 """
 
+
+_APPEND_SHA = hashlib.sha1(_APPEND.encode(), usedforsecurity=False).hexdigest()  # Redis knows scripts by this
 
 # What is not numbered yet. The entry's own id tells when it came, on the server's clock.
 _BACKLOG = """
@@ -88,6 +99,15 @@ class Backlog:
     lag_seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """A batch that is not sent yet."""
+
+    arguments: tuple[Any, ...]
+    size: int
+    answer: "asyncio.Future[list[Any]]"
+
+
 class Appender:
     """Appends batches; answers only when they are on disk."""
 
@@ -101,7 +121,8 @@ class Appender:
             protocol=2,
             retry=Retry(NoBackoff(), 0),
         )
-        self._append = self._redis.register_script(_APPEND)
+        self._waiting: deque[_Waiting] = deque()
+        self._senders: set[asyncio.Task[None]] = set()
         self._backlog = self._redis.register_script(_BACKLOG)
         self._max_batches, self._max_bytes = max_batches, max_bytes
         self._durable_until = 0.0
@@ -132,10 +153,9 @@ class Appender:
         scope, body = idempotency or ("", "")
         try:
             await self._check_durability()
-            answer = await self._append(
-                keys=[entries_key(log), state_key(log), idempotency_key(log, scope)],
-                args=[log, batch, records, self._max_batches, self._max_bytes, body, IDEMPOTENCY_SECONDS],
-            )
+            keys = entries_key(log), state_key(log), idempotency_key(log, scope)
+            limits = self._max_batches, self._max_bytes
+            answer = await self._answer((*keys, log, batch, records, *limits, body, IDEMPOTENCY_SECONDS), len(batch))
             match answer[0]:
                 case b"lost":
                     raise LogUnavailable("the log of this stream is lost or halted; an operator has to look at it")
@@ -171,6 +191,53 @@ class Appender:
 
     async def close(self) -> None:
         await self._redis.aclose()
+
+    async def _answer(self, arguments: tuple[Any, ...], size: int) -> list[Any]:
+        waiting = _Waiting(arguments, size, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if len(self._senders) < SENDERS:
+            sender = asyncio.create_task(self._send())
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
+        answer: list[Any] = await waiting.answer
+        return answer
+
+    async def _send(self) -> None:
+        """Sends what waits, as much as is worth it in one go, until nothing does."""
+        await asyncio.sleep(0)  # who is about to add something does so first
+        while self._waiting:
+            taken = [self._waiting.popleft()]
+            size = taken[0].size
+            while self._waiting and size + self._waiting[0].size <= SENT_AT_ONCE:
+                taken.append(self._waiting.popleft())
+                size += taken[-1].size
+            for each, answer in zip(taken, await self._answers(taken), strict=True):
+                if each.answer.done():  # nobody waits any more
+                    continue
+                if isinstance(answer, Exception):
+                    each.answer.set_exception(answer)
+                else:
+                    each.answer.set_result(answer)
+
+    async def _answers(self, batches: "list[_Waiting]") -> list[Any]:
+        """What the script says to each batch, or the error."""
+        try:
+            answers = await self._evaluate(batches)
+            unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+            if unknown:  # a server that was restarted has forgotten it, and has done nothing for these
+                await self._redis.script_load(_APPEND)
+                for index, answer in zip(unknown, await self._evaluate([batches[i] for i in unknown]), strict=True):
+                    answers[index] = answer
+        except Exception as error:  # noqa: BLE001 - whoever waits must be told
+            return [error] * len(batches)
+        return answers
+
+    async def _evaluate(self, batches: "list[_Waiting]") -> list[Any]:
+        pipe = self._redis.pipeline(transaction=False)
+        for each in batches:
+            pipe.execute_command("EVALSHA", _APPEND_SHA, 3, *each.arguments)
+        answers: list[Any] = await pipe.execute(raise_on_error=False)
+        return answers
 
     async def _check_durability(self) -> None:
         """That an answered write is on disk. Asked again now and then: an operator can change it while it runs.
