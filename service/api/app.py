@@ -68,6 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
     problems.install(app)
     for part in (records, releases, keys, streams, publications, events, health, metrics):  # tried in this order
         app.include_router(part.router)
+    app.add_middleware(records.Shortcut, handlers=app.exception_handlers)
     app.add_middleware(ConfigurationLimit)
     app.add_middleware(metrics.Timing)
     if settings.metrics_port is not None:

@@ -233,6 +233,12 @@ class Appender:
         return answers
 
     async def _evaluate(self, batches: "list[_Waiting]") -> list[Any]:
+        if len(batches) == 1:
+            try:
+                answer: Any = await self._redis.execute_command("EVALSHA", _APPEND_SHA, 3, *batches[0].arguments)
+            except NoScriptError as unknown:
+                answer = unknown
+            return [answer]
         pipe = self._redis.pipeline(transaction=False)
         for each in batches:
             pipe.execute_command("EVALSHA", _APPEND_SHA, 3, *each.arguments)

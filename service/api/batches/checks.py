@@ -85,9 +85,12 @@ def from_numbers(numbers: dict[str, NDArray[Any]], schema: dict[str, Any], flaws
         reasons += _wrong_rows(x, schema["features"], flaws)
     if "y" in numbers:
         y, most = numbers["y"], classes(schema)
-        single = _single(y)
-        reasons += _wrong_labels(y, single, most, flaws)
-        columns["y"] = single if most is None or reasons else y.astype(np.int32)
+        if most is not None and y.dtype.kind in "iu" and flaws.y is None and len(y) and 0 <= y.min() <= y.max() < most:
+            columns["y"] = y.astype(np.int32, copy=False)  # as usual
+        else:
+            single = _single(y)
+            reasons += _wrong_labels(y, single, most, flaws)
+            columns["y"] = single if most is None or reasons else y.astype(np.int32)
     if reasons:
         raise InvalidRecords(*sorted(reasons, key=lambda reason: reason[0] or 0))
     if not len(next(iter(columns.values()))):
