@@ -17,6 +17,7 @@ from service.logs import place_of
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.mechanisms.scheduled import Model, Scheduled, Step
+from service.privacy.noise import Unaffordable
 from service.store import leases, ledger, publications, releases, streams
 from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
@@ -133,7 +134,7 @@ class Publisher:
                 )
                 fitted = time.perf_counter()
                 publication = self._commit(lease, publication, mechanism, time_due, step)
-            except (OverBudget, Inaccurate) as refusal:
+            except (OverBudget, Inaccurate, Unaffordable) as refusal:
                 self._halt(lease, publication, str(refusal))
                 return
             chain = list(step.chain)
