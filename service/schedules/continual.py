@@ -105,11 +105,12 @@ class Continual:
         return (self._base_pattern(), *(self._improving_updates() if self.shares == "improving" else self._updates()))
 
     def _base_pattern(self) -> Pattern:
-        each = self.rule.base(1) / self.rule.base(0)
-        falls = " of the one before, so that its noise falls" if self.shares == "improving" else ""
+        each = "half" if self.kind is Kind.PURE else "a quarter"
+        if self.shares == "improving":
+            each = f"{self.rule.base(1) / self.rule.base(0)} of the one before, so that its noise falls"
         return Pattern(
             what="base",
-            when=f"at {self.base} records and every doubling, over all records; each doubling costs {each}{falls}",
+            when=f"at {self.base} records and every doubling, over all records; each doubling costs {each}",
             records=self.base,
             share=self.rule.base(0),
             near_origin=True,
@@ -137,7 +138,7 @@ class Continual:
                 what="update since the base",
                 when=(
                     f"the 1st, 2nd, 4th, 8th … of the updates every {self.update_every} records after a base, over all "
-                    f"records since it; together they cost what the bases to come leave: 1 - {self.rule.bases(1)}^k "
+                    f"records since it; together they cost what the bases to come leave: 1 - ({self.rule.bases(1)})^k "
                     f"from {self.base}·2^(k-1) to {self.base}·2^k records, which grows towards the whole budget"
                 ),
                 records=self.update_every,
