@@ -81,15 +81,15 @@ LEARNERS: dict[str, dict[str, Any]] = {
 }
 
 
-def schedules(stream: Stream) -> dict[str, dict[str, Any]]:
-    """All with a release after every b_0 records, but for the doubling ones."""
-    continual = {"kind": "continual", "base": stream.base, "update_every": stream.update}
+def schedules(base: int, update: int) -> dict[str, dict[str, Any]]:
+    """All with a release after every b_0 = `update` records, but for Algorithm 2's."""
+    continual = {"kind": "continual", "base": base, "update_every": update}
     return {
-        "multi_resolution": {"kind": "multi_resolution", "base": stream.base},
+        "multi_resolution": {"kind": "multi_resolution", "base": base},
         **{f"continual, {shares}": {**continual, "shares": shares} for shares in ("paper", "equal", "improving")},
-        "sliding_window": {"kind": "sliding_window", "block": stream.update, "blocks": 7},
-        "each batch by itself": {"kind": "independent_batches", "batch": stream.update},
-        "each batch near the last": {"kind": "independent_batches", "batch": stream.update, "warm_start": True},
+        "sliding_window": {"kind": "sliding_window", "block": update, "blocks": 7},
+        "each batch by itself": {"kind": "independent_batches", "batch": update},
+        "each batch near the last": {"kind": "independent_batches", "batch": update, "warm_start": True},
     }
 
 
@@ -126,9 +126,9 @@ def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: floa
     schema = {"features": stream.x.shape[1], "task": {"kind": "classification", "classes": stream.classes}}
     own = "output_perturbation" if schedule in (WITHOUT_NOISE, PRINTED) else learner
     settings: dict[str, Any] = {"kind": own, "intercept": False, **LEARNERS[own]}
-    if schedule == WITHOUT_NOISE:
-        settings["regularization"] = 1e-4
-    mechanism = schedules(stream)[schedule if own == learner and schedule in schedules(stream) else "continual, equal"]
+    settings["regularization"] = {WITHOUT_NOISE: 1e-4, PRINTED: 0.02}.get(schedule, settings.get("regularization", 0.0))
+    known = schedules(stream.base, stream.update)
+    mechanism = known.get(schedule, known["continual, equal"])
     scheduled = publication(
         schema, {"mechanism": mechanism, "learner": settings, "privacy": {"epsilon": epsilon, "delta": delta}}
     )
@@ -137,8 +137,8 @@ def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: floa
         models = without_noise(scheduled, stream)
     else:
         if schedule == PRINTED:
-            own_fields = vars(scheduled.learner)
-            printed = Printed(**own_fields, base=stream.base, update=stream.update, epsilon=epsilon)
+            fields = vars(scheduled.learner)
+            printed = Printed(**fields, base=stream.base, update=stream.update, epsilon=epsilon)
             scheduled = replace(scheduled, learner=printed)
         models = ((used.start, used.parameters) for used in replay(scheduled, stream.x, stream.y))
     description = scheduled.model_description()
@@ -151,10 +151,9 @@ def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: floa
 
 def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, float, float]]:
     """(schedule, learner, ε, δ) of all lines asked for."""
-    stream_schedules = options.schedules
     for epsilon in options.epsilons:
         for delta in options.deltas:
-            for schedule in stream_schedules:
+            for schedule in options.schedules:
                 for learner in options.learners:
                     if learner != "noisy_gradient_descent" or delta:
                         yield schedule, learner, epsilon, delta
@@ -231,7 +230,7 @@ def plots(found: Curves, folder: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "paper_a"
+    mpl.rcParams |= {"svg.hashsalt": "paper_a", "svg.fonttype": "none"}
     from matplotlib import pyplot as plt
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -264,19 +263,7 @@ def plots(found: Curves, folder: Path) -> None:
 
 def main() -> None:
     """Run what is missing, or show what is there."""
-    names = list(
-        schedules(
-            Stream(
-                x=np.empty((0, 1), np.float32),
-                y=np.empty(0, np.int64),
-                test_x=np.empty((0, 1), np.float32),
-                test_y=np.empty(0, np.int64),
-                base=2,
-                update=1,
-                classes=2,
-            )
-        )
-    )
+    names = list(schedules(2, 1))
     parser = argparse.ArgumentParser(description="Paper A's schedules with every learner.")
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
     parser.add_argument("--schedules", nargs="+", choices=names, default=names)
