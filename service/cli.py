@@ -83,12 +83,16 @@ def worker() -> None:
 
 @app.command()
 def migrate() -> None:
-    """Bring the database's schema up to this version."""
+    """Bring the database's schema up to this version, and grant the service's role what it needs."""
+    from service.store.migrate import RoleMissing
     from service.store.migrate import migrate as bring_up
 
     settings = _settings(database=True)
-    with _database_errors():
-        bring_up(str(settings.database_url))
+    try:
+        with _database_errors():
+            bring_up(settings.migration_url or str(settings.database_url), service=settings.database_url)
+    except RoleMissing as missing:
+        _fail(str(missing))
 
 
 ledger_commands = typer.Typer(no_args_is_help=True, help="Check the ledger.")
@@ -104,22 +108,26 @@ def verify_ledger(
 
     from service.embedded import EmbeddedError, embedded_database
     from service.store.database import Database, DatabaseUnavailable
-    from service.store.verify import verify
+    from service.store.segment_files import SegmentFiles
+    from service.store.verify import verify, verify_segments
 
     settings = _settings()
     try:
         with ExitStack() as stack:
             url = settings.database_url or stack.enter_context(embedded_database(data_dir))
+            # As everywhere: the setting, or the folder that `up` uses.
+            segments = settings.segment_store if "segment_store" in settings.model_fields_set else data_dir / "segments"
             database = Database(url)
             with database.transaction() as connection:
                 report = verify(connection)
+            findings = [*report.findings, *verify_segments(database, SegmentFiles(segments))]
             database.close()
     except (EmbeddedError, DatabaseUnavailable) as error:
         _fail(str(error))
-    for finding in report.findings:
+    for finding in findings:
         print(finding)
-    print(f"{report.charges} charges on {report.streams} streams: {len(report.findings)} findings")
-    raise typer.Exit(1 if report.findings else 0)
+    print(f"{report.charges} charges on {report.streams} streams: {len(findings)} findings")
+    raise typer.Exit(1 if findings else 0)
 
 
 @app.command()

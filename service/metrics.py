@@ -16,6 +16,7 @@ from prometheus_client import (
     PROCESS_COLLECTOR,
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -63,6 +64,12 @@ PUBLISH = Histogram(
 FAILURES = Counter(
     "perennial_publish_failures", "Fits that failed unexpectedly and are tried again", ["publication"], registry=WORKER
 )
+VIOLATIONS = Gauge(
+    "perennial_invariant_violations",
+    "How often something is not as it must always be; anything but 0 needs a person",
+    ["invariant"],
+    registry=WORKER,
+)
 
 
 class State(Collector):
@@ -91,6 +98,10 @@ class State(Collector):
         halted = [([each.name], each.halted) for each in streams]
         yield _gauge(
             "perennial_stream_halted", "1: nothing more is numbered, an operator must look", ["stream"], halted
+        )
+        distrusted = [([each.name], each.distrusted) for each in streams]
+        yield _gauge(
+            "perennial_ledger_distrusted", "1: the ledger does not verify, nothing is published", ["stream"], distrusted
         )
         for name, what in (
             ("budget", "What all publications together may cost any one record, for ever"),

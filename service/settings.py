@@ -23,6 +23,10 @@ class Settings(BaseSettings):
     database_url: str | None = Field(
         None, description="PostgreSQL 15+ that holds the record; `up` starts its own if unset"
     )
+    migration_url: str | None = Field(
+        None,
+        description="The same database as the role that owns it, for `migrate` alone; unset: as the service's role",
+    )
     admin_key: SecretStr | None = Field(None, description="The first admin key; `up` makes one if unset")
     segment_store: Path = Field(Path("perennial-data/segments"), description="Folder of the numbered records")
     host: str = Field("127.0.0.1", description="Address the API listens on")

@@ -147,7 +147,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @dataclass(frozen=True)
 class World:
-    """A fresh database, a log and a folder for segments; nothing runs yet."""
+    """A fresh database, a log and a folder for segments; nothing runs yet.
+
+    Its `database_url` is that of the service's role, `migration_url` that of the tables' owner.
+    """
 
     settings: Settings
 
@@ -157,13 +160,17 @@ def make_world(servers: Servers, folder: Path, **more: Any) -> World:
     url = make_url(servers.database_url)
     with psycopg.connect(url.set(drivername="postgresql").render_as_string(False), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-    database_url = url.set(database=name).render_as_string(False)
-    migrate(database_url)
+    owner, service = (
+        make_url(each).set(database=name).render_as_string(False)
+        for each in (servers.database_url, servers.service_url)
+    )
+    migrate(owner, service=service)
     return World(
         Settings(
             _env_file=None,
             redis_url=servers.redis_url,
-            database_url=database_url,
+            database_url=service,
+            migration_url=owner,
             segment_store=folder / "segments",
             admin_key=ADMIN_KEY,
             **more,

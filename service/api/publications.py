@@ -12,8 +12,8 @@ from service.api.services import Admin, Reader, Shared, publication_or_404, stre
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
 from service.mechanisms.scheduled import Scheduled
-from service.privacy import account
-from service.store import ledger, publications, streams
+from service.privacy.account import Loss
+from service.store import publications, spending, streams
 
 router = APIRouter(prefix="/v1", tags=["publications"])
 
@@ -124,6 +124,7 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
         found = publication_or_404(connection, admin, publication)
         streams.lock(connection, found.stream_id)  # no fit is published between the decision and its record
         publications.end(connection, found.id, state="stopped")
+        spending.settle(connection, found.stream_id)
         return _info(publications.get(connection, found.id))
 
     return await shared.run(stop)
@@ -144,35 +145,36 @@ def _refuse(path: str, reason: str) -> NoReturn:
 
 def _check_budget(connection: Connection, stream: streams.Stream, request: PublicationRequest, start: int) -> None:
     """That every record it may read, now or ever, can hold its cap beside all that is reserved already."""
-    asked = account.Loss.of(request.privacy.epsilon, request.privacy.delta)
-    budget = account.Loss.of(stream.epsilon, stream.delta)
-    ranges = account.add_up(ledger.accounts(connection, stream.id))
-    read = [each for each in ranges if each.end is None or each.end > start]
-    over = [each for each in read if not (each.reserved + asked).within(budget)]
-    if over:
-        record = max(over, key=lambda each: (each.reserved.epsilon, each.reserved.delta))
-        spent, reserved = record.spent.shown(), record.reserved.shown()
-        left = record.reserved.left_of(budget).shown_down()
+    asked = Loss.of(request.privacy.epsilon, request.privacy.delta)
+    budget = Loss.of(stream.epsilon, stream.delta)
+    worst = spending.refused(connection, stream, publications.of_stream(connection, stream.id), asked, start)
+    if worst is not None:
+        reserved = worst.reserved.shown()
         raise Problem(
             "budget-exceeded",
-            f"On record {max(record.start, start)}, epsilon {reserved['epsilon']} and delta {reserved['delta']} are "
+            f"On record {worst.start}, epsilon {reserved['epsilon']} and delta {reserved['delta']} are "
             f"reserved of {float(stream.epsilon)} and {float(stream.delta)}; this asks for "
             f"{float(request.privacy.epsilon)} and {float(request.privacy.delta)}. "
             "Ask for at most what is left, stop a publication, or start later.",
-            record=max(record.start, start),
+            record=worst.start,
             budget=budget.shown(),
-            spent=spent,
+            spent=worst.spent.shown(),
             reserved=reserved,
             asked=asked.shown(),
-            left=left,
+            left=worst.reserved.left_of(budget).shown_down(),
         )
 
 
 def _info(publication: publications.Publication) -> PublicationInfo:
+    state, reason = publication.state, publication.reason
+    if state == "running" and publication.distrusted is not None:
+        state, reason = "halted", f"the ledger of its stream does not verify: {publication.distrusted}"
     return PublicationInfo(
         **publication.configuration,
+        state=state,
+        reason=reason,
         **{
             name: getattr(publication, name)
-            for name in ("id", "name", "stream", "start", "plan", "state", "reason", "latest", "created_at")
+            for name in ("id", "name", "stream", "start", "plan", "latest", "created_at")
         },
     )

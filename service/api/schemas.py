@@ -2,7 +2,7 @@
 
 import re
 from datetime import datetime
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import orjson
 from fastapi import Query, Response
@@ -54,12 +54,51 @@ class LedgerRange(BaseModel):
     declassified: bool
 
 
+class Tighter(Loss):
+    """The least (ε, δ) that can be shown for any record from what is reserved; told, never used to admit.
+
+    At the δ of `reserved`, the least of three bounds (`how`): the sum of ε; `zcdp`, what the sum of ρ implies, a pure ε
+    counted as ε²/2; `pure_plus_gaussian`, the pure ε plus what the Gaussian ρ alone imply. The sums are there too.
+    """
+
+    how: Literal["sum", "zcdp", "pure_plus_gaussian"]
+    pure: float = Field(description="Σ ε of pure publications")
+    zcdp: float = Field(description="Σ ρ of all")
+    gaussian: float = Field(description="Σ ρ of Gaussian publications")
+
+
+class WorstRecord(Loss):
+    """The record that a publication has charged most. Gaussian: `rho` is what it charged, ε what that implies."""
+
+    record: int | None
+    rho: float | None
+
+
+class LedgerPublication(BaseModel):
+    """What one publication reserves on each record from `start` on, why that suffices for ever, and how far it is.
+
+    Once it has ended, `reserved` is what it keeps on the worst record.
+    """
+
+    name: str
+    running: bool
+    start: int
+    reserved: Loss
+    lifetime: dict[str, Any] | None = Field(
+        description="The record (counted from `start`) that all its fits for ever charge most, and how that adds up"
+    )
+    spent: WorstRecord
+
+
 class Ledger(BaseModel):
-    """`spent` and `reserved` are the worst record's; the ranges cover [0, records)."""
+    """`spent` and `reserved` are the worst record's; the ranges cover [0, records), or the part that was asked for."""
 
     budget: Loss
     reserved: Loss
     spent: Loss
+    tighter: Tighter
+    publications: list[LedgerPublication]
+    exact: bool = Field(description="False: a range tells the most that any of its records has spent")
     ranges: list[LedgerRange]
 
 

@@ -1,5 +1,9 @@
 """`/v1/streams`: what is collected, under which budget, and what of it is spent."""
 
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from itertools import groupby
+from operator import itemgetter
 from secrets import token_hex
 from typing import Annotated, Any, Literal
 
@@ -8,14 +12,17 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from service.api.problems import documented
-from service.api.schemas import Before, Charge, Items, Ledger, LedgerRange, Loss, Name, Timestamp
+from service.api.schemas import Before, Charge, Items, Ledger, Name, Timestamp, as_json
+from service.api.schemas import Loss as ShownLoss
 from service.api.services import Admin, Reader, Shared, no_stream, stream_or_404, visible
 from service.mechanisms.configuration import Privacy, StreamSchema, Task
-from service.privacy import account
-from service.store import ledger, publications, streams
+from service.privacy.loss import Kind, round_up
+from service.store import ledger, publications, spending, streams
 from service.store.keys import Key
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"])
+
+Edge = Annotated[int | None, Query(ge=0, lt=2**62, description="Only of records from `start` on, before `end`")]
 
 
 class StreamRequest(StreamSchema):
@@ -32,11 +39,12 @@ class StreamInfo(StreamSchema):
     task: Task
     records: int = Field(description="How many are numbered so far")
     retention: str
-    budget: Loss
-    reserved: Loss = Field(description="The worst record's, over what runs and what has run")
-    spent: Loss = Field(description="The worst record's")
+    budget: ShownLoss
+    reserved: ShownLoss = Field(description="The worst record's, over what runs and what has run")
+    spent: ShownLoss = Field(description="The worst record's")
     publications: list[str]
     halted: str | None = Field(description="Why nothing more is numbered; null: all is well")
+    distrusted: str | None = Field(description="What of its ledger does not verify, so that nothing is published")
     created_at: Timestamp
 
 
@@ -99,24 +107,34 @@ async def get_stream(stream: str, key: Reader, shared: Shared) -> StreamInfo:
     return await shared.run(look)
 
 
-@router.get("/{stream}/ledger", responses=documented("not-found"))
-async def get_ledger(stream: str, key: Reader, shared: Shared) -> Ledger:
-    """What every record has spent, and what is reserved on the worst one."""
+@router.get("/{stream}/ledger", response_model=Ledger, responses=documented("invalid-request", "not-found"))
+async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = None, end: Edge = None) -> Response:
+    """What every record has spent, what is reserved on the worst one, and how that adds up.
 
-    def look(connection: Connection) -> Ledger:
+    The ranges cover [0, records), or the part of it from `start` to `end`. A stream can have more of them than anybody
+    reads: then neighbours are told as one range with the most that any of its records has spent, and `exact` is false.
+    Ask for a part of it to be told exactly. `spent` is the worst record's, exactly, in any case.
+    """
+
+    def look(connection: Connection) -> Response:
         found = stream_or_404(connection, key, stream)
-        ranges = account.add_up(ledger.accounts(connection, found.id))
-        numbered = [
-            LedgerRange(
-                start=each.start,
-                end=found.records if each.end is None else min(each.end, found.records),
-                **each.spent.shown(),
-                declassified=False,
-            )
-            for each in ranges
-            if each.start < found.records
-        ]
-        return Ledger(ranges=_merged(numbered), **_totals(found, ranges))
+        of_it = publications.of_stream(connection, found.id)
+        worst = spending.worst(connection, found.id, of_it)
+        low, high = min(start or 0, found.records), found.records if end is None else min(end, found.records)
+        exact = spending.exact(connection, found.id, low, high) if low < high else []
+        told = exact if exact is not None else spending.outlined(connection, found.id, low, high)
+        tighter = spending.tighter(of_it, worst.reserved)
+        return as_json(
+            {
+                **_totals(found, worst),
+                "tighter": tighter.loss.shown()
+                | {"how": tighter.how}
+                | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
+                "publications": [_share(each) for each in of_it],
+                "exact": exact is not None,
+                "ranges": list(_merged(told)),
+            }
+        )
 
     return await shared.run(look)
 
@@ -140,34 +158,57 @@ async def list_charges(
 
 
 def _info(connection: Connection, stream: streams.Stream) -> StreamInfo:
-    ranges = account.add_up(ledger.accounts(connection, stream.id))
+    of_it = publications.of_stream(connection, stream.id)
     return StreamInfo(
         **stream.schema,
         id=stream.id,
         name=stream.name,
         records=stream.records,
         retention=stream.retention,
-        publications=[each.name for each in publications.of_stream(connection, stream.id)],
+        publications=[each.name for each in of_it],
         halted=stream.halted,
+        distrusted=stream.distrusted,
         created_at=stream.created_at,
-        **_totals(stream, ranges),
+        **_totals(stream, spending.worst(connection, stream.id, of_it)),
     )
 
 
-def _totals(stream: streams.Stream, ranges: list[account.Range]) -> dict[str, Any]:
+def _totals(stream: streams.Stream, worst: spending.Worst) -> dict[str, Any]:
     return {
         "budget": {"epsilon": float(stream.epsilon), "delta": float(stream.delta)},
-        "reserved": account.worst(each.reserved for each in ranges).shown(),
-        "spent": account.worst(each.spent for each in ranges).shown(),
+        "reserved": worst.reserved.shown(),
+        "spent": worst.spent.shown(),
     }
 
 
-def _merged(ranges: list[LedgerRange]) -> list[LedgerRange]:
+def _share(publication: publications.Publication) -> dict[str, Any]:
+    """How one publication explains itself."""
+    account = spending.account_of(publication)
+    amount = Fraction(publication.worst_amount)
+    pure = publication.kind == Kind.PURE
+    return {
+        "name": publication.name,
+        "running": account.running,
+        "start": publication.start,
+        "reserved": (account.cap if account.running else account.kept(amount)).shown(),
+        "lifetime": publication.plan.get("lifetime"),
+        "spent": {
+            "record": publication.worst_record,
+            "rho": None if pure else round_up(amount),
+            **account.loss(amount).shown(),
+        },
+    }
+
+
+def _merged(ranges: Iterable[spending.Stretch]) -> Iterator[dict[str, Any]]:
     """Neighbours that spent the same are one range, whatever is reserved on them."""
-    merged: list[LedgerRange] = []
-    for each in ranges:
-        if merged and (merged[-1].epsilon, merged[-1].delta) == (each.epsilon, each.delta):
-            merged[-1].end = each.end
-        else:
-            merged.append(each)
-    return merged
+    shown = ((start, end, tuple(loss.shown().values())) for start, end, loss in ranges)
+    for (epsilon, delta), alike in groupby(shown, key=itemgetter(2)):
+        first, *others = alike
+        yield {
+            "start": first[0],
+            "end": others[-1][1] if others else first[1],
+            "epsilon": epsilon,
+            "delta": delta,
+            "declassified": False,
+        }

@@ -21,6 +21,8 @@ from service.embedded.waiting import StopRequest, wait_for
 PORT = 5432
 """Part of the socket's name; no port is opened. Clients are told it: PGPORT in the environment would mislead them."""
 ROLE = DATABASE = "perennial"
+SERVICE = "perennial_service"
+"""As which the API and workers connect. It owns nothing: migrations, by ROLE, grant it what it needs."""
 SUPERUSER = "postgres"
 INITDB_SECONDS = 120.0
 PROBE_SECONDS = 20.0
@@ -56,6 +58,10 @@ class Postgres:
     @property
     def url(self) -> str:
         return database_url(self._sockets)
+
+    @property
+    def service_url(self) -> str:
+        return database_url(self._sockets, SERVICE)
 
     def start(self, stop: StopRequest) -> None:
         """Create the data folder if need be, then start the server; `ready` tells when it serves."""
@@ -125,8 +131,8 @@ class Postgres:
             stop_together([child])
 
 
-def database_url(sockets: Path) -> str:
-    return f"postgresql+psycopg://{ROLE}@/{DATABASE}?host={quote(str(sockets), safe='')}&port={PORT}"
+def database_url(sockets: Path, role: str = ROLE) -> str:
+    return f"postgresql+psycopg://{role}@/{DATABASE}?host={quote(str(sockets), safe='')}&port={PORT}"
 
 
 def answers(sockets: Path) -> bool:
@@ -144,19 +150,21 @@ def _connect(sockets: Path) -> psycopg.Connection[TupleRow]:
 
 
 def provision(sockets: Path) -> None:
-    """Create the role and its database unless they are there.
+    """Create the roles and their database unless they are there.
 
-    The role is no superuser, as with any hosted PostgreSQL. Errors in its statements go to the client alone: their
+    No role is a superuser, as with any hosted PostgreSQL. Errors in their statements go to the client alone: their
     texts may quote values, and no log may.
     """
     with _connect(sockets) as connection:
-        role, database = sql.Identifier(ROLE), sql.Identifier(DATABASE)
-        if connection.execute("select from pg_roles where rolname = %s", [ROLE]).rowcount == 0:
-            with connection.transaction():
-                connection.execute(sql.SQL("create role {} login createdb").format(role))
-                connection.execute(sql.SQL("alter role {} set log_min_messages = fatal").format(role))
+        for name, rights in ((ROLE, "login createdb"), (SERVICE, "login")):
+            if connection.execute("select from pg_roles where rolname = %s", [name]).rowcount == 0:
+                role = sql.Identifier(name)
+                with connection.transaction():
+                    connection.execute(sql.SQL("create role {} " + rights).format(role))
+                    connection.execute(sql.SQL("alter role {} set log_min_messages = fatal").format(role))
         if connection.execute("select from pg_database where datname = %s", [DATABASE]).rowcount == 0:
-            connection.execute(sql.SQL("create database {} owner {}").format(database, role))
+            names = sql.Identifier(DATABASE), sql.Identifier(ROLE)
+            connection.execute(sql.SQL("create database {} owner {}").format(*names))
 
 
 def possible_identities() -> tuple[Identity, ...]:

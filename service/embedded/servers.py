@@ -20,8 +20,11 @@ READY_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Servers:
+    """`database_url` is the owner's, `service_url` that of the role by which the API and workers connect."""
+
     redis_url: str
     database_url: str
+    service_url: str
     valkey: Child
     postgres: Child
 
@@ -37,7 +40,7 @@ def embedded_servers(data_dir: str | os.PathLike[str]) -> Iterator[Servers]:
             postgres.start(stop)
             await_ready(valkey.child, valkey.ready, stop)
             await_ready(postgres.child, postgres.ready, stop)
-            yield Servers(valkey.url, postgres.url, valkey.child, postgres.child)
+            yield Servers(valkey.url, postgres.url, postgres.service_url, valkey.child, postgres.child)
         finally:
             stop_together([valkey.child, postgres.child])
 

@@ -127,7 +127,7 @@ class _Service:
     def run(
         self, redis_url: str | None, database_url: str | None, admin_key: str | None, segment_store: str | None
     ) -> int:
-        redis_url, database_url = self._start_servers(redis_url, database_url)
+        redis_url, database_url, migration_url = self._start_servers(redis_url, database_url)
         key_file = None
         if admin_key is None:
             admin_key, key_file = ensure_admin_key(self._directory)
@@ -141,7 +141,7 @@ class _Service:
             "PERENNIAL_WORKER_METRICS": str(self._directory.sockets / "worker.sock"),
             "PERENNIAL_SEGMENT_STORE": segment_store or str(self._directory.subfolder("segments")),
         }
-        self._migrate(environment)
+        self._migrate(environment | ({"PERENNIAL_MIGRATION_URL": migration_url} if migration_url else {}))
         self._parts = [self._part("api", environment), self._part("worker", environment)]
         for part in self._parts:
             part.start()
@@ -159,7 +159,8 @@ class _Service:
         stop_together(self._parts)
         stop_together(self._servers)
 
-    def _start_servers(self, redis_url: str | None, database_url: str | None) -> tuple[str, str]:
+    def _start_servers(self, redis_url: str | None, database_url: str | None) -> tuple[str, str, str | None]:
+        """The URLs of the log and of the record, and the one for migrations if the record is served here."""
         valkey = Valkey(self._directory) if redis_url is None else None
         postgres = Postgres(self._directory) if database_url is None else None
         if valkey is not None:
@@ -173,10 +174,10 @@ class _Service:
             redis_url = valkey.url
         if postgres is not None:
             await_ready(postgres.child, postgres.ready, self._stop)
-            database_url = postgres.url
+            database_url = postgres.service_url
         if redis_url is None or database_url is None:
             raise AssertionError("each URL is given or comes from its own server")
-        return redis_url, database_url
+        return redis_url, database_url, None if postgres is None else postgres.url
 
     def _part(self, name: str, environment: Mapping[str, str]) -> Child:
         program = Program(

@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
+from typing import Literal
 
-from service.privacy.loss import Kind, round_up, zcdp_epsilon
-from service.privacy.profile import Profile
+from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,13 @@ class Loss:
     def within(self, budget: "Loss") -> bool:
         return self.epsilon <= budget.epsilon and self.delta <= budget.delta
 
+    def covers(self, other: "Loss") -> bool:
+        return other.within(self)
+
+    def at_least(self, other: "Loss") -> "Loss":
+        """The larger ε and the larger δ."""
+        return Loss(epsilon=max(self.epsilon, other.epsilon), delta=max(self.delta, other.delta))
+
     def left_of(self, budget: "Loss") -> "Loss":
         return Loss(
             epsilon=max(Fraction(0), budget.epsilon - self.epsilon), delta=max(Fraction(0), budget.delta - self.delta)
@@ -55,13 +65,13 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """One publication's: its cap (ε, δ) on every record from `start` on, and what each record was charged so far."""
+    """One publication's: its cap (ε, δ) on every record from `start` on, and the currency in which it charges."""
 
+    id: int
     kind: Kind
     cap: Loss
     start: int
     running: bool
-    spent: Profile
 
     def loss(self, amount: Fraction) -> Loss:
         """What charges of this amount, in the publication's currency, mean as (ε, δ); never more than the cap."""
@@ -69,28 +79,18 @@ class Account:
             return Loss()
         if self.kind is Kind.PURE:
             return Loss(epsilon=amount)
-        epsilon = Fraction(_zcdp_epsilon(round_up(amount), float(self.cap.delta)))
+        epsilon = Fraction(_zcdp_epsilon(round_up(amount), round_down(self.cap.delta)))
         return Loss(epsilon=min(epsilon, self.cap.epsilon), delta=self.cap.delta)
 
-    def spent_steps(self) -> Iterator[tuple[int, Loss]]:
-        """(record, loss from there on)."""
-        for start, _end, amount in self.spent.ranges():
-            yield start, self.loss(amount)
-
-    def reserved_steps(self) -> Iterator[tuple[int, Loss]]:
-        """(record, loss from there on): the cap while it runs.
+    def kept(self, amount: Fraction) -> Loss:
+        """What stays reserved, once it has ended, on a record that was charged this amount.
 
         Stopping gives back what is unspent: in pure ε everywhere; under zCDP only on records that were never charged,
         because what a record has spent so far, chosen to be looked at now, is no (ε, δ) guarantee (mechanisms.md 0.3).
         """
-        if self.running:
-            yield 0, Loss()
-            yield self.start, self.cap
-        elif self.kind is Kind.PURE:
-            yield from self.spent_steps()
-        else:
-            for start, _end, amount in self.spent.ranges():
-                yield start, self.cap if amount else Loss()
+        if self.kind is Kind.PURE:
+            return self.loss(amount)
+        return self.cap if amount else Loss()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,38 +103,129 @@ class Range:
     reserved: Loss
 
 
-def add_up(accounts: Iterable[Account]) -> list[Range]:
-    """Spent and reserved on every record, as neighbouring ranges that cover [0, ∞)."""
-    changes: dict[int, tuple[Loss, Loss]] = {0: (Loss(), Loss())}
-    for account in accounts:
-        for index, steps in enumerate((account.spent_steps(), account.reserved_steps())):
-            before = Loss()
-            for record, loss in steps:
-                change = [Loss(), Loss()]
-                change[index] = loss - before
-                spent, reserved = changes.get(record, (Loss(), Loss()))
-                changes[record] = (spent + change[0], reserved + change[1])
-                before = loss
-    ranges: list[Range] = []
-    spent = reserved = Loss()
-    for record in sorted(changes):
-        spent, reserved = spent + changes[record][0], reserved + changes[record][1]
-        if ranges and (ranges[-1].spent, ranges[-1].reserved) == (spent, reserved):
-            continue
-        if ranges and ranges[-1].start < record:
-            ranges[-1] = Range(**vars(ranges[-1]) | {"end": record})
-        ranges.append(Range(start=record, end=None, spent=spent, reserved=reserved))
-    return ranges
+def add_up(accounts: Iterable[Account], changes: Iterable[tuple[int, int, Fraction]]) -> Iterator[Range]:
+    """Spent and reserved on every record, as neighbouring ranges that cover [0, ∞). Holds none but the one at hand.
+
+    changes: (record, account, by how much more the account has charged the records from this one on), in the order of
+    records, each record and account once.
+    """
+    known = {account.id: account for account in accounts}
+    charged = dict.fromkeys(known, Fraction(0))
+    openings = sorted((account.start, account.id, None) for account in known.values() if account.running)
+    start, spent, reserved = 0, Loss(), Loss()
+    told: Iterable[tuple[int, int, Fraction | None]] = merge(openings, changes, key=itemgetter(0))
+    for record, here in groupby(told, key=itemgetter(0)):
+        before = (spent, reserved)
+        for _, identity, change in here:
+            account = known[identity]
+            if change is None:
+                reserved += account.cap
+                continue
+            old = charged[identity]
+            new = charged[identity] = old + change
+            spent += account.loss(new) - account.loss(old)
+            if not account.running:
+                reserved += account.kept(new) - account.kept(old)
+        if (spent, reserved) != before:
+            if record > start:
+                yield Range(start=start, end=record, spent=before[0], reserved=before[1])
+            start = record
+    yield Range(start=start, end=None, spent=spent, reserved=reserved)
+
+
+def outline(pieces: Iterable[tuple[int, int, Loss]], grain: int) -> list[tuple[int, int, Loss]]:
+    """The pointwise maximum of pieces (start, end, loss) widened to multiples of `grain`: of ε, and of δ, by ranges."""
+    wide = [(start // grain * grain, -(-end // grain) * grain, loss) for start, end, loss in pieces]
+    edges = sorted({edge for start, end, _ in wide for edge in (start, end)})
+    place = {edge: index for index, edge in enumerate(edges)}
+    highest = [Loss()] * len(edges)
+    for start, end, loss in wide:
+        for index in range(place[start], place[end]):
+            highest[index] = highest[index].at_least(loss)
+    found: list[tuple[int, int, Loss]] = []
+    for start, end, loss in zip(edges, edges[1:], highest, strict=False):
+        if found and found[-1][1:] == (start, loss):
+            found[-1] = (found[-1][0], end, loss)
+        elif loss != Loss():
+            found.append((start, end, loss))
+    return found
+
+
+def worst_from(ranges: Iterable[Range]) -> list[tuple[int, Loss]]:
+    """The largest reserved ε and the largest δ of any record from each one on, a falling staircase.
+
+    Returns (first record, loss). ranges: in order, covering [0, ∞).
+    """
+    stairs: list[tuple[int, Loss]] = []  # as far as seen
+    for each in ranges:
+        raised: list[tuple[int, Loss]] = []
+        while stairs and not stairs[-1][1].covers(each.reserved):
+            begins, before = stairs.pop()
+            raised.append((begins, before.at_least(each.reserved)))
+        for begins, loss in (*reversed(raised), (each.start, each.reserved)):
+            if not stairs or stairs[-1][1] != loss:
+                stairs.append((begins, loss))
+    return stairs
 
 
 def worst(losses: Iterable[Loss]) -> Loss:
     """The largest ε and the largest δ, which is at least what any one record has."""
-    epsilon = delta = Fraction(0)
+    most = Loss()
     for loss in losses:
-        epsilon, delta = max(epsilon, loss.epsilon), max(delta, loss.delta)
-    return Loss(epsilon=epsilon, delta=delta)
+        most = most.at_least(loss)
+    return most
 
 
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """What a publication may cost any record: its guarantee's kind, the capacity of its filter, what is still to count.
+
+    capacity: the ε (pure) or ρ it can never pass on any record. pure: of a pure one that has ended, the most it has
+    charged any record, else the capacity; 0 for a Gaussian one.
+    """
+
+    kind: Kind
+    capacity: Fraction
+    pure: Fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tighter:
+    """An (ε, δ) that holds for every record over all publications, and the three sums it comes from."""
+
+    loss: Loss
+    how: Literal["sum", "zcdp", "pure_plus_gaussian"]
+    pure: Fraction
+    zcdp: Fraction
+    gaussian: Fraction
+
+
+def tighter(holdings: Iterable[Holding], basic: Loss) -> Tighter:
+    """The least ε that can be shown at the δ of basic composition; for reading, admission adds (Σε, Σδ).
+
+    With E the sum of the pure ε, G that of the Gaussian ρ and P = G + Σε²/2 (a pure ε is ρ = ε²/2), each counted as
+    what is reserved, never as what is spent so far: the least of Σε, ε(P, δ) and E + ε(G, δ) (mechanisms.md 0.3). The
+    last holds because the pure part of the loss is at most E on every path. Each sum is over all publications, which is
+    at least that of any one record.
+    """
+    pure = zcdp = gaussian = Fraction(0)
+    for each in holdings:
+        if each.kind is Kind.PURE:
+            pure += each.pure
+            zcdp += each.capacity**2 / 2
+        else:
+            gaussian += each.capacity
+    zcdp += gaussian
+    found: list[tuple[Fraction, Literal["sum", "zcdp", "pure_plus_gaussian"]]] = [(basic.epsilon, "sum")]
+    if gaussian and basic.delta:
+        delta = round_down(basic.delta)
+        found.append((Fraction(_zcdp_epsilon(round_up(zcdp), delta)), "zcdp"))
+        found.append((pure + Fraction(_zcdp_epsilon(round_up(gaussian), delta)), "pure_plus_gaussian"))
+    epsilon, how = min(found, key=itemgetter(0))
+    return Tighter(loss=Loss(epsilon=epsilon, delta=basic.delta), how=how, pure=pure, zcdp=zcdp, gaussian=gaussian)
+
+
+@lru_cache(maxsize=4096)
 def _shown(value: Fraction, *, up: bool) -> float:
     """A budget of 0.1 is the decimal 0.1, not the double next to it; so it must also be read as 0.1."""
     nearest = float(value)

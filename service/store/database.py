@@ -71,6 +71,14 @@ class Database:
         self.engine.dispose()
 
 
+@contextmanager
+def pipelined(connection: Connection) -> Iterator[None]:
+    """What is written inside is sent without waiting for answers, which come together at the end: nothing is read."""
+    session: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+    with session.pipeline():
+        yield
+
+
 def notify(connection: Connection, channel: str, payload: str = "") -> None:
     """Told to every listener when, and only if, the transaction commits."""
     connection.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": channel, "payload": payload})

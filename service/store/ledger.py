@@ -1,30 +1,29 @@
-"""What every record has spent: an append-only list of charges per stream, chained by hashes, and what is reserved.
+"""The ledger: an append-only list of charges per stream, chained by hashes. What they add up to is in `spending`.
 
-Amounts are added exactly (`fractions.Fraction`): a charge is a binary double, a budget a decimal. Rounding happens only
-where a sum is shown, and then up.
+Where the chain ends is kept on the stream's row too, so that one that was cut is found out at the next charge.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 import rfc8785
-from sqlalchemy import Connection, Row, Select, and_, delete, func, insert, select
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true
 
-from service.privacy.account import Account, Loss
 from service.privacy.loss import Kind
-from service.privacy.profile import Profile
-from service.store import tables
-from service.store.publications import Publication, of_stream
-from service.store.tables import publications, spent
+from service.store import spending, streams, tables
+from service.store.database import pipelined
+from service.store.publications import Publication
+from service.store.spending import Counted
+from service.store.streams import Stream
+from service.store.tables import publications
 
 
-class OverBudget(Exception):
-    """A charge would pass the cap of its publication. Nothing may be published."""
+class LedgerBroken(Exception):
+    """What the ledger of a stream says is not what was written there. Nothing may be published on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,35 +36,56 @@ class NewCharge:
     amount: float
 
 
-def accounts(connection: Connection, stream: int) -> list[Account]:
-    """The accounts of every publication the stream ever had."""
-    amounts: dict[int, list[tuple[int, int, Fraction]]] = {}
-    for row in connection.execute(
-        select(spent)
-        .join(publications, publications.c.id == spent.c.publication_id)
-        .where(publications.c.stream_id == stream)
-        .order_by(spent.c.start)
-    ):
-        amounts.setdefault(row.publication_id, []).append((row.start, row.stop, Fraction(row.amount)))
-    return [_account(each, amounts.get(each.id, [])) for each in of_stream(connection, stream)]
+def _shown() -> Select[Any]:
+    return select(tables.charges, publications.c.name.label("publication")).join(
+        publications, publications.c.id == tables.charges.c.publication_id
+    )
 
 
-def append(connection: Connection, publication: Publication, capacity: Fraction, new: Sequence[NewCharge]) -> list[int]:
-    """Charges the fits of one step and returns the charges' ids. The stream must be locked by the caller.
+# The newest charge of a stream, all null if there is none, and the time by the only clock that all workers share.
+_newest = (
+    _shown()
+    .where(tables.charges.c.stream_id == bindparam("stream"))
+    .order_by(tables.charges.c.id.desc())
+    .limit(1)
+    .subquery()
+)
+_clock = select(func.clock_timestamp().label("moment")).subquery()
+_LAST = select(_newest, _clock.c.moment).select_from(_clock.outerjoin(_newest, true()))
+_INSERT = insert(tables.charges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charged:
+    """The new charges as they are served, when they were made, and what that changes on the publication's row."""
+
+    charges: list[dict[str, Any]]
+    at: datetime
+    counted: Counted
+
+
+def append(
+    connection: Connection, stream: Stream, publication: Publication, most: Fraction, new: Sequence[NewCharge]
+) -> Charged:
+    """Charges the fits of one step.
+
+    The caller holds the stream's lock, under which `stream` was read; `most` is what the publication may charge any
+    record in all.
 
     Raises:
-        OverBudget: a record would pay more than `capacity` in all; nothing is charged.
+        LedgerBroken: the chain does not end as it did after the last charge; nothing is charged.
+        OverBudget: a record would pay more than `most` in all; nothing is charged.
     """
-    _charge_ranges(connection, publication.id, capacity, new)
-    last = connection.execute(
-        select(tables.charges.c.id, tables.charges.c.hash)
-        .where(tables.charges.c.stream_id == publication.stream_id)
-        .order_by(tables.charges.c.id.desc())
-        .limit(1)
-    ).one_or_none()
-    identity, previous = (last.id, last.hash) if last else (0, None)
-    moment = now(connection)
+    last = connection.execute(_LAST, {"stream": stream.id}).one()
+    if last.id is not None and last.hash != digest(_served(last)):
+        raise LedgerBroken(f"charge {last.id}: its hash is not that of its content")
+    if (last.id or 0, last.hash) != (stream.charges, stream.head):
+        raise LedgerBroken(f"its newest charge is not number {stream.charges}, as it was left")
+    ranges = [(each.start, each.stop, Fraction(each.amount)) for each in new]
+    counted = spending.count(connection, stream, publication, most, ranges)
+    moment = last.moment
     pure = publication.kind == Kind.PURE
+    identity, previous = stream.charges, stream.head
     rows: list[dict[str, Any]] = []
     for charge in new:
         identity += 1
@@ -83,20 +103,25 @@ def append(connection: Connection, publication: Publication, capacity: Fraction,
         }
         previous = row["hash"] = digest(row)
         rows.append(row)
-    connection.execute(
-        insert(tables.charges),
-        [
-            {name: value for name, value in row.items() if name not in ("publication", "end")}
-            | {
-                "stream_id": publication.stream_id,
-                "publication_id": publication.id,
-                "stop": row["end"],
-                "charged_at": moment,
-            }
-            for row in rows
-        ],
-    )
-    return [row["id"] for row in rows]
+    stored = [
+        {name: value for name, value in row.items() if name not in ("publication", "end")}
+        | {"stream_id": stream.id, "publication_id": publication.id, "stop": row["end"], "charged_at": moment}
+        for row in rows
+    ]
+    with pipelined(connection):
+        connection.execute(_INSERT, stored)
+        for statement, changed in counted.writes:
+            connection.execute(statement, changed)
+        streams.move(connection, stream.id, charges=identity, head=previous, grain=counted.grain)
+    return Charged(charges=rows, at=moment, counted=counted)
+
+
+def walk(connection: Connection, stream: int) -> Iterator[dict[str, Any]]:
+    """Every charge of a stream as it is served and hashed, oldest first; however many, they take no memory."""
+    query = _shown().where(tables.charges.c.stream_id == stream).order_by(tables.charges.c.id)
+    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
+        for row in rows:
+            yield _served(row)
 
 
 def page(connection: Connection, stream: int, *, limit: int, before: int | None) -> list[dict[str, Any]]:
@@ -135,58 +160,5 @@ def digest(charge: dict[str, Any]) -> str:
     return hashlib.sha256(rfc8785.dumps({name: value for name, value in charge.items() if name != "hash"})).hexdigest()
 
 
-def _shown() -> Select[Any]:
-    return select(tables.charges, publications.c.name.label("publication")).join(
-        publications, publications.c.id == tables.charges.c.publication_id
-    )
-
-
-def now(connection: Connection) -> datetime:
-    """By PostgreSQL's clock, the only one that all workers share."""
-    moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
-    return moment
-
-
 def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _charge_ranges(connection: Connection, publication: int, capacity: Fraction, new: Sequence[NewCharge]) -> None:
-    """Adds the charges to the ranges they touch, and leaves the others alone: the cost is that of what changes."""
-    start, stop = min(each.start for each in new), max(each.stop for each in new)
-    # Neighbours are read too, so that equal ones become one range again.
-    touched = and_(spent.c.publication_id == publication, spent.c.start <= stop, spent.c.stop >= start)
-    profile = Profile.of(
-        (row.start, row.stop, Fraction(row.amount)) for row in connection.execute(select(spent).where(touched))
-    )
-    for charge in new:
-        profile = profile.add(charge.start, charge.stop, Fraction(charge.amount))
-    if profile.maximum() > capacity:
-        raise OverBudget("a record would be charged more than the cap of this publication")
-    connection.execute(delete(spent).where(touched))
-    connection.execute(
-        insert(spent),
-        [
-            {"publication_id": publication, "start": low, "stop": high, "amount": _decimal(amount)}
-            for low, high, amount in profile.ranges()
-            if amount
-        ],
-    )
-
-
-def _decimal(amount: Fraction) -> Decimal:
-    """Exact, because sums of binary doubles have a power of two below the line: n/2^k = n·5^k/10^k."""
-    power = amount.denominator.bit_length() - 1
-    if amount.denominator != 1 << power:
-        raise ValueError("not a sum of binary doubles")
-    return Decimal((0, tuple(map(int, str(amount.numerator * 5**power))), -power))
-
-
-def _account(publication: Publication, amounts: list[tuple[int, int, Fraction]]) -> Account:
-    return Account(
-        kind=Kind(publication.kind),
-        cap=Loss(epsilon=Fraction(publication.epsilon), delta=Fraction(publication.delta)),
-        start=publication.start,
-        running=publication.state == "running",
-        spent=Profile.of(amounts),
-    )

@@ -1,20 +1,39 @@
 """Brings the database's schema up to date with Alembic. Two that start at once take turns."""
 
 from pathlib import Path
+from typing import Any
 
+import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, MetaData, Table, create_engine, text
+from sqlalchemy.engine import make_url
 
 from service.store.database import driver_url
+from service.store.tables import APPEND_ONLY, metadata
 
 _LOCK = 0x706572656E6E69  # "perenni"
+_VERSION = Table("alembic_version", MetaData())
 
 
-def migrate(url: str, revision: str = "head") -> None:
-    """Runs what migrations are missing, in one transaction."""
+class RoleMissing(Exception):
+    """The service's role is not there, and the role that migrates may not make it."""
+
+
+def migrate(url: str, revision: str = "head", *, service: str | None = None) -> None:
+    """Runs what migrations are missing, and gives the service's role the rights it needs, in one transaction.
+
+    Args:
+        url: as the role that owns the tables.
+        service: as the role by which the API and workers connect; it is made if it is not there. Of what is published
+            and charged it may read and add to, and change nothing. None, or the same role: it owns the tables, and
+            only triggers keep it from that.
+
+    Raises:
+        RoleMissing: it could not be made.
+    """
     engine = create_engine(driver_url(url))
     try:
         with engine.begin() as connection:
@@ -22,8 +41,35 @@ def migrate(url: str, revision: str = "head") -> None:
             config = configuration()
             config.attributes["connection"] = connection
             command.upgrade(config, revision)
+            wanted = make_url(driver_url(service or url))
+            owner = connection.execute(text("SELECT current_user")).scalar_one()
+            if wanted.username not in (None, owner):
+                _grant(connection, str(wanted.username), wanted.password)
     finally:
         engine.dispose()
+
+
+def _grant(connection: Connection, role: str, password: str | None) -> None:
+    """Every right that is not needed is taken away, whoever gave it. Without a password it gets that of our own."""
+    quoted = connection.dialect.identifier_preparer.quote(role)
+    if not connection.execute(text("SELECT FROM pg_roles WHERE rolname = :role"), {"role": role}).rowcount:
+        if not connection.execute(
+            text("SELECT rolcreaterole OR rolsuper FROM pg_roles WHERE rolname = current_user")
+        ).scalar_one():
+            raise RoleMissing(f"there is no role {role}, and this one may not make it: CREATE ROLE {quoted} LOGIN")
+        session: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+        connection.execute(text(f"CREATE ROLE {quoted} LOGIN"))
+        if known := password or session.info.password:
+            # Only its hash goes to the server, whose log may hold statements.
+            scrambled = session.pgconn.encrypt_password(known.encode(), role.encode(), b"scram-sha-256").decode()
+            connection.exec_driver_sql(f"ALTER ROLE {quoted} PASSWORD '{scrambled}'")
+    connection.execute(text(f"GRANT USAGE ON SCHEMA public TO {quoted}"))
+    for table in (*metadata.tables.values(), _VERSION):
+        rights = "SELECT" if table is _VERSION else "SELECT, INSERT"
+        if table not in (*APPEND_ONLY, _VERSION):
+            rights += ", UPDATE, DELETE"
+        connection.execute(text(f"REVOKE ALL ON {table.name} FROM {quoted}"))
+        connection.execute(text(f"GRANT {rights} ON {table.name} TO {quoted}"))
 
 
 def is_current(url: str) -> bool:

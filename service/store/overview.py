@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, func, select
 
-from service.privacy import account
-from service.store import ledger, streams
+from service.store import spending, streams
+from service.store.publications import of_stream as publications_of
 from service.store.tables import publications, releases
 from service.store.tables import streams as streams_table
 
@@ -20,6 +20,7 @@ class StreamState:
     sequence: int
     records: int
     halted: bool
+    distrusted: bool
     budget: dict[str, float]
     reserved: dict[str, float]
     spent: dict[str, float]
@@ -52,6 +53,7 @@ def overview(connection: Connection) -> Overview:
             publications,
             streams_table.c.name.label("stream"),
             streams_table.c.records,
+            streams_table.c.distrusted,
             func.extract("epoch", func.clock_timestamp() - releases.c.published_at).label("age_seconds"),
         )
         .join(streams_table, streams_table.c.id == publications.c.stream_id)
@@ -68,7 +70,7 @@ def overview(connection: Connection) -> Overview:
                 name=row.name,
                 stream=row.stream,
                 running=row.state == "running",
-                halted=row.state == "halted",
+                halted=row.state == "halted" or (row.state == "running" and row.distrusted is not None),
                 overdue_records=max(0, row.records - row.due) if row.state == "running" else 0,
                 versions=row.version,
                 latest=row.latest,
@@ -80,7 +82,7 @@ def overview(connection: Connection) -> Overview:
 
 
 def _stream(connection: Connection, stream: streams.Stream) -> StreamState:
-    ranges = account.add_up(ledger.accounts(connection, stream.id))
+    worst = spending.worst(connection, stream.id, publications_of(connection, stream.id))
     return StreamState(
         name=stream.name,
         log=stream.log,
@@ -89,6 +91,7 @@ def _stream(connection: Connection, stream: streams.Stream) -> StreamState:
         records=stream.records,
         halted=stream.halted is not None,
         budget={"epsilon": float(stream.epsilon), "delta": float(stream.delta)},
-        reserved=account.worst(each.reserved for each in ranges).shown(),
-        spent=account.worst(each.spent for each in ranges).shown(),
+        distrusted=stream.distrusted is not None,
+        reserved=worst.reserved.shown(),
+        spent=worst.spent.shown(),
     )

@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store import leases
@@ -16,7 +16,7 @@ from service.store.tables import publications, streams
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """`position`, `due`, `version`, `latest` and `chain` are told in tables.py."""
+    """`position` and all below it are told in tables.py. `distrusted` is the stream's."""
 
     id: int
     name: str
@@ -35,6 +35,10 @@ class Publication:
     version: int
     latest: int | None
     chain: list[int]
+    digest: str | None
+    worst_record: int | None
+    worst_amount: Decimal
+    distrusted: str | None
     created_at: datetime
 
 
@@ -117,30 +121,39 @@ def due(connection: Connection) -> list[Publication]:
     """Running publications whose next fit has all its records, the longest waiting first."""
     query = (
         _query()
-        .where(publications.c.state == "running", streams.c.records >= publications.c.due, streams.c.halted.is_(None))
+        .where(
+            publications.c.state == "running",
+            streams.c.records >= publications.c.due,
+            streams.c.halted.is_(None),
+            streams.c.distrusted.is_(None),
+        )
         .order_by(streams.c.records - publications.c.due)
     )
     return [_publication(row) for row in connection.execute(query)]
 
 
-def move(
-    connection: Connection,
-    identity: int,
-    *,
-    position: int,
-    due: int,
-    version: int,
-    latest: int | None,
-    chain: list[int],
-) -> None:
-    """The schedule's clock goes on; last step of publishing."""
-    name = connection.execute(
-        update(publications)
-        .where(publications.c.id == identity)
-        .values(position=position, due=due, version=version, latest=latest, chain=chain)
-        .returning(publications.c.name)
-    ).scalar_one()
-    notify(connection, NEW_RELEASE, name)
+_MOVED = (
+    "position",
+    "due",
+    "version",
+    "latest",
+    "chain",
+    "digest",
+    "worst_record",
+    "worst_amount",
+)
+_MOVE = (
+    update(publications)
+    .where(publications.c.id == bindparam("of"))
+    .values({name: bindparam(name) for name in _MOVED})
+    .returning(func.pg_notify(NEW_RELEASE, publications.c.name))
+)
+
+
+def move(connection: Connection, publication: Publication) -> None:
+    """The schedule's clock goes on to what this tells; last step of publishing."""
+    moved = {name: getattr(publication, name) for name in _MOVED}
+    connection.execute(_MOVE, moved | {"of": publication.id})
 
 
 def end(connection: Connection, identity: int, *, state: str, reason: str | None = None) -> None:
@@ -156,7 +169,8 @@ def end(connection: Connection, identity: int, *, state: str, reason: str | None
 
 
 def _query() -> Select[Any]:
-    return select(publications, streams.c.name.label("stream")).join(streams, streams.c.id == publications.c.stream_id)
+    stream = (streams.c.name.label("stream"), streams.c.distrusted)
+    return select(publications, *stream).join(streams, streams.c.id == publications.c.stream_id)
 
 
 def _publication(row: Row[Any]) -> Publication:

@@ -1,16 +1,19 @@
-"""Releases: noisy models, each written once and never changed."""
+"""Releases: noisy models, each written once and never changed; the digests of a publication's releases are a chain."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import numpy as np
+import rfc8785
 from numpy.typing import NDArray
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, and_, func, insert, select
 
 from service.store import ledger
-from service.store.tables import releases
+from service.store.publications import Publication
+from service.store.tables import charges, releases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,47 +40,112 @@ class Release(ReleaseInfo):
     parameters: NDArray[np.float64]
 
 
+@dataclass(frozen=True, kw_only=True)
+class NewRelease:
+    """One version that is to be stored. Ranges and `time` are absolute record numbers."""
+
+    version: int
+    time: int
+    role: str
+    window: tuple[int, int]
+    fit: tuple[int, int]
+    parent: int | None
+    parameters: NDArray[np.float64]
+    model: dict[str, Any]
+    noise: dict[str, Any]
+
+
+_INSERT = insert(releases)
 _INFO = [column for column in releases.c if column is not releases.c.parameters]
+_OF_CHARGE = ("publication_id", "version", "start", "stop", "epsilon", "rho", "hash")
 
 
 def append(
     connection: Connection,
-    *,
-    publication: int,
-    stream: int,
-    version: int,
-    charge: int,
-    time: int,
-    role: str,
-    window: tuple[int, int],
-    fit: tuple[int, int],
-    parent: int | None,
-    parameters: NDArray[np.float64],
-    model: dict[str, Any],
-    noise: dict[str, Any],
+    publication: Publication,
+    new: Sequence[NewRelease],
+    charges: Sequence[dict[str, Any]],
     published_at: datetime,
-) -> None:
-    """(publication, version) is unique: a second writer of the same version fails here, whatever it believed."""
-    connection.execute(
-        insert(releases).values(
-            publication_id=publication,
-            version=version,
-            stream_id=stream,
-            charge=charge,
-            time=time,
-            role=role,
-            window_start=window[0],
-            window_stop=window[1],
-            fit_start=fit[0],
-            fit_stop=fit[1],
-            parent=parent,
-            shape=list(parameters.shape),
-            parameters=parameters.astype("<f8").tobytes(),
-            model=model,
-            noise=noise,
-            published_at=published_at,
+) -> str:
+    """Stores what one step released, each with its charge; returns the digest of the last, with which the next begins.
+
+    (publication, version) is unique: a second writer of the same version fails here, whatever it believed.
+    """
+    rows: list[dict[str, Any]] = []
+    previous = publication.digest
+    for each, charge in zip(new, charges, strict=True):
+        row = {
+            "publication_id": publication.id,
+            "version": each.version,
+            "stream_id": publication.stream_id,
+            "charge": charge["id"],
+            "time": each.time,
+            "role": each.role,
+            "window_start": each.window[0],
+            "window_stop": each.window[1],
+            "fit_start": each.fit[0],
+            "fit_stop": each.fit[1],
+            "parent": each.parent,
+            "shape": list(each.parameters.shape),
+            "parameters": each.parameters.astype("<f8").tobytes(),
+            "model": each.model,
+            "noise": each.noise,
+            "published_at": published_at,
+        }
+        sha256 = hashlib.sha256(row["parameters"]).hexdigest()
+        previous = digest(
+            row,
+            publication=publication.name,
+            charge=charge["hash"],
+            parameters=sha256,
+            previous=previous,
         )
+        rows.append(row | {"digest": previous})
+    connection.execute(_INSERT, rows)
+    assert previous is not None  # noqa: S101 - a step releases something
+    return previous
+
+
+def digest(row: Mapping[str, Any], *, publication: str, charge: str, parameters: str, previous: str | None) -> str:
+    """SHA-256, in hexadecimal, over the RFC 8785 JSON of a whole release and of the digest of the version before.
+
+    row: a row of `releases`. charge: the hash of its charge. parameters: the SHA-256 of their bytes, in hexadecimal.
+    """
+    told = {
+        "publication": publication,
+        "version": row["version"],
+        "charge": charge,
+        "time": row["time"],
+        "role": row["role"],
+        "window": [row["window_start"], row["window_stop"]],
+        "fit": [row["fit_start"], row["fit_stop"]],
+        "parent": row["parent"],
+        "shape": row["shape"],
+        "parameters": parameters,
+        "model": row["model"],
+        "noise": row["noise"],
+        "published_at": ledger.timestamp(row["published_at"]),
+        "previous_digest": previous,
+    }
+    return hashlib.sha256(rfc8785.dumps(told)).hexdigest()
+
+
+def walk(connection: Connection, publication: int) -> Iterator[dict[str, Any]]:
+    """Every release, oldest first, with its charge's columns as `charged_…` and its parameters' SHA-256, `sha256`."""
+    charge = charges.alias()
+    query = (
+        select(
+            *_INFO,
+            func.encode(func.sha256(releases.c.parameters), "hex").label("sha256"),
+            *(charge.c[name].label(f"charged_{name}") for name in _OF_CHARGE),
+        )
+        .join(charge, and_(charge.c.stream_id == releases.c.stream_id, charge.c.id == releases.c.charge))
+        .where(releases.c.publication_id == publication)
+        .order_by(releases.c.version)
     )
+    with connection.execute(query, execution_options={"yield_per": 200}) as rows:
+        for row in rows:
+            yield row._asdict()
 
 
 def find(connection: Connection, publication: int, version: int) -> Release | None:

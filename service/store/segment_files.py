@@ -24,11 +24,16 @@ def unpack(packed: bytes) -> Columns:
     return load(packed)
 
 
+class SegmentDamaged(Exception):
+    """A file does not hold what was written to it. Nothing may be made from it."""
+
+
 class SegmentFiles:
     """A folder with one folder per stream."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._checked: dict[tuple[str, str], tuple[int, ...]] = {}  # as each file was when its hash was last right
 
     def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
         """A new file that is on disk when this returns: its name and its SHA-256."""
@@ -46,13 +51,36 @@ class SegmentFiles:
         _sync(folder)
         return name, hashlib.sha256(packed).digest()
 
-    def read(self, log: str, name: str, start: int, stop: int) -> Columns:
-        """Rows [start, stop) of a file, counted from its own first row."""
+    def read(self, log: str, name: str, sha256: bytes, start: int, stop: int) -> Columns:
+        """Rows [start, stop) of a file, counted from its own first row.
+
+        Raises:
+            FileNotFoundError: it is gone; the sealer may have put another in its place.
+            SegmentDamaged: its SHA-256 is not the one it was written with.
+        """
+        self._check(log, name, sha256)
         with safe_open(self._root / log / name, framework="numpy") as file:
             return {column: file.get_slice(column)[start:stop] for column in file.keys()}  # noqa: SIM118
 
+    def check(self, log: str, name: str, sha256: bytes) -> None:
+        """Reads the whole file, however often it was read before. Raises like `read`."""
+        self._checked.pop((log, name), None)
+        self._check(log, name, sha256)
+
     def delete(self, log: str, name: str) -> None:
+        self._checked.pop((log, name), None)
         (self._root / log / name).unlink(missing_ok=True)
+
+    def _check(self, log: str, name: str, sha256: bytes) -> None:
+        """Once for as long as nobody touched it by its ctime, which whoever writes to a file can't set."""
+        with (self._root / log / name).open("rb") as file:
+            status = os.fstat(file.fileno())
+            state = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+            if self._checked.get((log, name)) == state:
+                return
+            if hashlib.file_digest(file, "sha256").digest() != sha256:
+                raise SegmentDamaged(f"the segment {name} does not hold what was written to it")
+        self._checked[log, name] = state
 
     def sweep(self, log: str, known: set[str]) -> list[str]:
         """Deletes what no row names: files whose commit never came. Only for the holder of the stream's lease."""

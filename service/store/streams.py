@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, func, insert, select, text, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store import leases
@@ -20,7 +20,10 @@ class StreamHalted(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """`records` are numbered so far; `log` names its keys in the log and its folder of segments."""
+    """`records` are numbered so far; `log` names its keys in the log and its folder of segments.
+
+    The rest is told in tables.py.
+    """
 
     id: int
     name: str
@@ -33,6 +36,10 @@ class Stream:
     sealed_entry: str
     sealed_sequence: int
     halted: str | None
+    charges: int
+    head: str | None
+    distrusted: str | None
+    grain: int
     created_at: datetime
 
 
@@ -110,6 +117,33 @@ def halt(connection: Connection, identity: int, reason: str) -> None:
     connection.execute(update(streams).where(streams.c.id == identity).values(halted=reason))
 
 
+_MOVE = (
+    update(streams)
+    .where(streams.c.id == bindparam("of"))
+    .values(charges=bindparam("charges"), head=bindparam("head"), grain=bindparam("grain"))
+)
+
+
+def move(connection: Connection, identity: int, *, charges: int, head: str | None, grain: int) -> None:
+    """Its chain of charges ends there now."""
+    connection.execute(_MOVE, {"of": identity, "charges": charges, "head": head, "grain": grain})
+
+
+def distrust(connection: Connection, stream: Stream, reason: str | None) -> bool:
+    """Publishes nothing more on it, because its ledger does not verify; None: it does (again). Whether that is news.
+
+    Nothing changes if somebody else has said otherwise since the stream was read.
+    """
+    if stream.distrusted == reason:
+        return False
+    changed = connection.execute(
+        update(streams)
+        .where(streams.c.id == stream.id, streams.c.distrusted.is_not_distinct_from(stream.distrusted))
+        .values(distrusted=reason)
+    )
+    return bool(changed.rowcount)
+
+
 def seal(
     connection: Connection, lease: leases.Lease, stream: Stream, segment: Segment, sealed: list[SealedEntry]
 ) -> None:
@@ -168,6 +202,17 @@ def segments_of(connection: Connection, stream: int, start: int, stop: int) -> l
         .order_by(segments.c.start)
     )
     return [Segment(**row._asdict()) for row in connection.execute(query)]
+
+
+def segment_from(connection: Connection, stream: int, record: int) -> Segment | None:
+    """The first segment that begins at a record or later."""
+    row = connection.execute(
+        select(segments.c.start, segments.c.stop, segments.c.file, segments.c.sha256)
+        .where(segments.c.stream_id == stream, segments.c.start >= record)
+        .order_by(segments.c.start)
+        .limit(1)
+    ).one_or_none()
+    return Segment(**row._asdict()) if row else None
 
 
 def segment_files(connection: Connection, stream: int) -> set[str]:

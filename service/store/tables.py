@@ -72,6 +72,11 @@ streams = Table(
     Column("sealed_entry", Text, nullable=False, server_default="0-0"),
     Column("sealed_sequence", BigInteger, nullable=False, server_default="0"),
     Column("halted", Text),  # why nothing more is numbered; null: all is well
+    # The end of its chain of charges: how many there are, and the newest one's hash.
+    Column("charges", BigInteger, nullable=False, server_default="0"),
+    Column("head", Text),
+    Column("distrusted", Text),  # why nothing is published: what of its ledger does not verify; null: all is well
+    Column("grain", BigInteger, nullable=False, server_default="1"),  # edges of its outline are multiples of this
     _now("created_at"),
 )
 
@@ -129,6 +134,10 @@ publications = Table(
     Column("version", Integer, nullable=False, server_default="0"),  # the newest
     Column("latest", Integer),  # the newest with role "model"
     Column("chain", ARRAY(Integer), nullable=False, server_default="{}"),  # versions that later fits may start from
+    Column("digest", Text),  # of the newest version
+    # The record that it has charged most, and how much in all, in its currency.
+    Column("worst_record", BigInteger),
+    Column("worst_amount", Numeric, nullable=False, server_default="0"),
     _now("created_at"),
     CheckConstraint("state IN ('running', 'stopped', 'halted')", name="state"),
 )
@@ -152,6 +161,7 @@ releases = Table(
     Column("parameters", LargeBinary, nullable=False),  # float64, little-endian, row by row
     Column("model", JSON, nullable=False),
     Column("noise", JSON, nullable=False),
+    Column("digest", Text, nullable=False),  # of all the above and of the digest of the version before
     _now("published_at"),
     # No release without its charge.
     ForeignKeyConstraint(["stream_id", "charge"], ["charges.stream_id", "charges.id"]),
@@ -162,7 +172,7 @@ charges = Table(
     metadata,
     Column("stream_id", ForeignKey("streams.id"), primary_key=True),
     Column("id", BigInteger, primary_key=True, autoincrement=False),  # 1, 2, … per stream
-    Column("publication_id", ForeignKey("publications.id"), nullable=False),
+    Column("publication_id", ForeignKey("publications.id"), nullable=False, index=True),
     Column("version", Integer),
     Column("start", BigInteger, nullable=False),
     Column("stop", BigInteger, nullable=False),
@@ -189,6 +199,29 @@ spent = Table(
     CheckConstraint("start < stop", name="range"),
 )
 
+# The most that any one record of a stretch has spent over all publications of the stream, in stretches of which there
+# are at most so many, however long the stream is. Records of none have spent nothing.
+outlines = Table(
+    "outlines",
+    metadata,
+    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+    Column("start", BigInteger, primary_key=True),
+    Column("stop", BigInteger, nullable=False),
+    Column("epsilon", Numeric, nullable=False),
+    Column("delta", Numeric, nullable=False),
+    CheckConstraint("start < stop", name="range"),
+)
+
+# What publications that have ended keep reserved on some record from `start` on, at most: a falling staircase.
+kept = Table(
+    "kept",
+    metadata,
+    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+    Column("start", BigInteger, primary_key=True),
+    Column("epsilon", Numeric, nullable=False),
+    Column("delta", Numeric, nullable=False),
+)
+
 leases = Table(
     "leases",
     metadata,
@@ -197,3 +230,6 @@ leases = Table(
     Column("epoch", BigInteger, nullable=False, server_default="0"),
     Column("expires_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
+
+APPEND_ONLY = (charges, releases)
+"""Rows of these are written once: triggers refuse anybody else's change, and the service's role has no right to any."""

@@ -7,19 +7,20 @@ with what publishing used, with each publication's cap, and with the stream's bu
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import groupby
-from typing import Any
+from itertools import groupby, islice
+from operator import attrgetter
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, func, select, text
 
 from service.privacy import account, claims
 from service.privacy.loss import Kind, capacity
-from service.privacy.profile import Profile
-from service.store import ledger, publications, streams, tables
+from service.store import ledger, publications, releases, spending, streams, tables
+from service.store.database import Database
 from service.store.publications import Publication
+from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.streams import Stream
 
-CHARGES_AT_ONCE = 1000
+_ONE_VIEW = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,42 +33,40 @@ class Report:
 
 
 def verify(connection: Connection, *, isolated: bool = True) -> Report:
-    """Every stream, publication, charge and release; a finding names what does not hold.
+    """Every stream, publication, charge and release; a finding names what does not hold. It takes little memory.
 
     `isolated`: see one moment of the whole ledger, however much is published meanwhile. For that nothing may have
     happened yet in the transaction.
     """
     if isolated:
-        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+        connection.execute(_ONE_VIEW)
     findings: list[str] = []
     known = streams.every(connection)
-    walked = 0
     for stream in known:
-        charges = list(_charges(connection, stream.id))
-        walked += len(charges)
-        found = publications.of_stream(connection, stream.id)
-        findings += _chain(stream, charges)
+        findings += chains(connection, stream)
         findings += _numbering(connection, stream)
         findings += _reserved(connection, stream)
-        by_publication = {each.name: [row for row in charges if row["publication"] == each.name] for each in found}
-        for publication in found:
-            own = by_publication[publication.name]
-            findings += _spent(connection, publication, own)
-            findings += _releases(connection, publication, own)
-    return Report(streams=len(known), charges=walked, findings=findings)
+        for publication in publications.of_stream(connection, stream.id):
+            findings += _spent(connection, publication)
+            findings += _charged(connection, publication)
+    return Report(streams=len(known), charges=sum(each.charges for each in known), findings=findings)
 
 
-def _charges(connection: Connection, stream: int) -> Iterator[dict[str, Any]]:
-    """Newest first."""
-    before = None
-    while page := ledger.page(connection, stream, limit=CHARGES_AT_ONCE, before=before):
-        yield from page
-        before = page[-1]["id"]
+def look(connection: Connection, stream: int, *, most: int = 100) -> tuple[Stream, list[str]]:
+    """One stream and what of its charges and releases does not hold, in a transaction of its own."""
+    connection.execute(_ONE_VIEW)
+    found = streams.get(connection, stream)
+    return found, list(islice(chains(connection, found), most))
 
 
-def _chain(stream: Stream, charges: list[dict[str, Any]]) -> Iterator[str]:
+def chains(connection: Connection, stream: Stream) -> Iterator[str]:
+    """That every charge and every release of a stream is what was written, and none is missing.
+
+    It walks all of them in little memory; `stream` must have been read in the same view of the database.
+    """
     previous = None
-    for number, charge in enumerate(reversed(charges), 1):
+    number = 0
+    for number, charge in enumerate(ledger.walk(connection, stream.id), 1):
         where = f"stream {stream.name}, charge {charge['id']}"
         if charge["id"] != number:
             yield f"{where}: charge {number} is missing before it"
@@ -77,74 +76,149 @@ def _chain(stream: Stream, charges: list[dict[str, Any]]) -> Iterator[str]:
         if charge["previous_hash"] != previous:
             yield f"{where}: its previous_hash is not the hash of the charge before"
         previous = charge["hash"]
+    if (number, previous) != (stream.charges, stream.head):
+        yield f"stream {stream.name}, charge {stream.charges}: it was the newest one, and is missing or another"
+    for publication in publications.of_stream(connection, stream.id):
+        yield from _releases(connection, publication)
+
+
+def _releases(connection: Connection, publication: Publication) -> Iterator[str]:
+    previous = None
+    number = 0
+    for number, row in enumerate(releases.walk(connection, publication.id), 1):
+        where = f"publication {publication.name}, version {row['version']}"
+        if row["version"] != number:
+            yield f"publication {publication.name}, version {number}: it is missing"
+            return
+        if row["digest"] != releases.digest(
+            row,
+            publication=publication.name,
+            charge=row["charged_hash"],
+            parameters=row["sha256"],
+            previous=previous,
+        ):
+            yield f"{where}: its digest is not that of its content"
+        previous = row["digest"]
+    if (number, previous) != (publication.version, publication.digest):
+        where = f"publication {publication.name}, version {publication.version}"
+        yield f"{where}: it was the newest one, and is missing or another"
 
 
 def _numbering(connection: Connection, stream: Stream) -> Iterator[str]:
     """Entries cover [0, records) without a gap or an overlap; so do segments, from the first that is kept."""
     for table, name in ((tables.entries, "entries"), (tables.segments, "segments")):
-        ranges = connection.execute(
-            select(table.c.start, table.c.stop).where(table.c.stream_id == stream.id).order_by(table.c.start)
-        ).all()
-        position = ranges[0].start if ranges and name == "segments" else 0
-        for start, stop in ranges:
-            if start != position:
-                yield f"stream {stream.name}: {name} are not continuous at record {position}"
-            position = stop
-        if position != stream.records and (ranges or name == "entries"):
+        query = select(table.c.start, table.c.stop).where(table.c.stream_id == stream.id).order_by(table.c.start)
+        position = None if name == "segments" else 0
+        with connection.execute(query, execution_options={"yield_per": 1000}) as ranges:
+            for start, stop in ranges:
+                if start != (position if position is not None else start):
+                    yield f"stream {stream.name}: {name} are not continuous at record {position}"
+                position = stop
+        if position not in (None, stream.records):
             yield f"stream {stream.name}: {name} end at record {position}, not at {stream.records}"
 
 
 def _reserved(connection: Connection, stream: Stream) -> Iterator[str]:
+    """What is spent and reserved stays within the budget, and the summaries of both say what they sum up."""
     budget = account.Loss.of(stream.epsilon, stream.delta)
-    for each in account.add_up(ledger.accounts(connection, stream.id)):
+    found = publications.of_stream(connection, stream.id)
+    worst = account.Loss()
+    every = spending.changes(connection, [each.id for each in found])
+    for each in account.add_up([spending.account_of(publication) for publication in found], every):
+        worst = worst.at_least(each.spent)
         if not each.reserved.within(budget):
             yield f"stream {stream.name}, record {each.start}: more is reserved than the stream's budget"
         if not each.spent.within(each.reserved):
             yield f"stream {stream.name}, record {each.start}: more is spent than is reserved"
+    if spending.worst(connection, stream.id, found).spent != worst:
+        yield f"stream {stream.name}: what is told of its worst record is not what that has spent"
+    if spending.kept_stairs(connection, stream.id) != spending.stairs(connection, found):
+        yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"
 
 
-def _spent(connection: Connection, publication: Publication, charges: list[dict[str, Any]]) -> Iterator[str]:
+def _spent(connection: Connection, publication: Publication) -> Iterator[str]:
+    """Adds up a publication's charges anew, from record to record, beside what publishing counted."""
     kind, cap = capacity(publication.epsilon, publication.delta)
     if kind != publication.kind:
         yield f"publication {publication.name}: its kind is not that of its delta"
         return
-    currency = "epsilon" if kind is Kind.PURE else "rho"
-    for charge in charges:
-        if charge[currency] is None or not charge[currency] > 0:
-            yield f"publication {publication.name}, charge {charge['id']}: it is not in the publication's currency"
-            return
-    walked = Profile.of((charge["start"], charge["end"], Fraction(charge[currency])) for charge in charges)
-    kept = Profile.of(
-        (row.start, row.stop, Fraction(row.amount))
-        for row in connection.execute(select(tables.spent).where(tables.spent.c.publication_id == publication.id))
-    )
-    if walked != kept:
+    table = tables.charges
+    currency = table.c.epsilon if kind is Kind.PURE else table.c.rho
+    mine = table.c.publication_id == publication.id
+    wrong = connection.execute(select(func.min(table.c.id)).where(mine, (currency > 0).isnot(True))).scalar_one()
+    if wrong is not None:
+        yield f"publication {publication.name}, charge {wrong}: it is not in the publication's currency"
+        return
+    up = select(table.c.start.label("record"), currency.label("amount")).where(mine)
+    down = select(table.c.stop, -currency).where(mine)
+    both = up.union_all(down).subquery()
+    walked = connection.execute(select(both).order_by(both.c.record), execution_options={"yield_per": 1000})
+    kept = spending.changes(connection, [publication.id])
+    level, highest, differs = Fraction(0), Fraction(0), False
+    with walked:
+        for record, here in groupby(walked, key=attrgetter("record")):
+            change = sum((Fraction(row.amount) for row in here), start=Fraction(0))
+            level += change
+            highest = max(highest, level)
+            if change and not differs:
+                differs = next(kept, None) != (record, publication.id, change)
+    if differs or next(kept, None) is not None:
         yield f"publication {publication.name}: what is kept as spent is not what its charges add up to"
-    if walked.maximum() > cap:
+    if highest != publication.worst_amount:
+        yield f"publication {publication.name}: what is told of its worst record is not what its charges add up to"
+    if highest > cap:
         yield f"publication {publication.name}: its charges pass its cap"
 
 
-def _releases(connection: Connection, publication: Publication, charges: list[dict[str, Any]]) -> Iterator[str]:
-    rows = connection.execute(select(tables.releases).where(tables.releases.c.publication_id == publication.id)).all()
-    released = {row.version: row for row in rows}
-    charged = {version: list(each) for version, each in groupby(charges, key=lambda charge: charge["version"])}
-    for version in sorted(released.keys() - charged.keys()):
-        yield f"publication {publication.name}, version {version}: it was published without a charge"
-    for version in sorted(version for version in charged if version is not None):
-        where = f"publication {publication.name}, version {version}"
-        if version not in released:
-            yield f"{where}: it was charged, but there is no such release"
+def _charged(connection: Connection, publication: Publication) -> Iterator[str]:
+    """Every release has a charge of its own that pays for its noise, and every versioned charge its release."""
+    for row in releases.walk(connection, publication.id):
+        where = f"publication {publication.name}, version {row['version']}"
+        if (row["charged_publication_id"], row["charged_version"]) != (publication.id, row["version"]):
+            yield f"{where}: it was published without a charge"
             continue
-        row, (charge, *more) = released[version], charged[version]
-        if more or charge["id"] != row.charge:
-            yield f"{where}: it has not exactly the charge that it names"
-        if (charge["start"], charge["end"]) != (row.fit_start, row.fit_stop):
+        if (row["charged_start"], row["charged_stop"]) != (row["fit_start"], row["fit_stop"]):
             yield f"{where}: its charge is not on the records it read"
-        kind, paid = (Kind.PURE, charge["epsilon"]) if charge["rho"] is None else (Kind.ZCDP, charge["rho"])
+        pure = row["charged_rho"] is None
+        paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
         try:
-            if claims.cost(kind, row.noise, records=row.fit_stop - row.fit_start) > Fraction(paid):
+            records = row["fit_stop"] - row["fit_start"]
+            if claims.cost(Kind.PURE if pure else Kind.ZCDP, row["noise"], records=records) > paid:
                 yield f"{where}: its noise costs more than its charge"
         except ValueError as problem:
             yield f"{where}: {problem}"
-    if released and max(released) != publication.version:
-        yield f"publication {publication.name}: its newest version is {max(released)}, not {publication.version}"
+    charge, release = tables.charges, tables.releases
+    unreleased = connection.execute(
+        select(charge.c.version)
+        .outerjoin(release, (release.c.stream_id == charge.c.stream_id) & (release.c.charge == charge.c.id))
+        .where(charge.c.publication_id == publication.id, charge.c.version.isnot(None), release.c.charge.is_(None))
+        .order_by(charge.c.id)
+    )
+    for version in unreleased.scalars():
+        yield f"publication {publication.name}, version {version}: it was charged, but there is no such release"
+
+
+def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
+    """That every segment's file is there and holds what was written to it, while segments come, merge and go."""
+    with database.transaction() as connection:
+        known = streams.every(connection)
+    for stream in known:
+        position = 0
+        while True:
+            with database.transaction() as connection:
+                segment = streams.segment_from(connection, stream.id, position)
+            if segment is None:
+                break
+            try:
+                files.check(stream.log, segment.file, segment.sha256)
+                wrong = None
+            except FileNotFoundError:
+                wrong = f"its file {segment.file} is missing"
+            except SegmentDamaged as damaged:
+                wrong = str(damaged)
+            if wrong is not None:
+                with database.transaction() as connection:
+                    if streams.segment_from(connection, stream.id, position) != segment:
+                        continue  # another took its place while we looked
+                yield f"stream {stream.name}, records {segment.start} to {segment.stop}: {wrong}"
+            position = segment.stop

@@ -1,4 +1,4 @@
-"""One worker process: a sealer, some publishers, and what keeps them informed."""
+"""One worker process: a sealer, some publishers, what keeps them informed, and what looks after the ledger."""
 
 import signal
 import sys
@@ -14,6 +14,7 @@ from service.logs import place_of
 from service.settings import Settings
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
+from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
 from service.worker.sealer import Sealer
@@ -33,14 +34,15 @@ def work(settings: Settings, stop: threading.Event) -> None:
     """
     assert settings.database_url is not None  # noqa: S101 - `perennial worker` checked
     assert settings.redis_url is not None  # noqa: S101
-    database = Database(settings.database_url, connections=settings.publishers + 4)
+    database = Database(settings.database_url, connections=settings.publishers + 5)
     reader = Reader(settings.redis_url)
     files = SegmentFiles(settings.segment_store)
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
     bell = Bell(database)
     keeper.start()
-    jobs = [Sealer(database, reader, files, keeper).run, bell.run] + [
-        Publisher(database, files, keeper, bell).run for _ in range(settings.publishers)
+    audit = Audit(database)
+    jobs = [Sealer(database, reader, files, keeper).run, bell.run, audit.run] + [
+        Publisher(database, files, keeper, bell, audit).run for _ in range(settings.publishers)
     ]
     threads = [threading.Thread(target=_until_stopped, args=(job, stop), daemon=True) for job in jobs]
     for thread in threads:

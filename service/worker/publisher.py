@@ -7,6 +7,7 @@ all checked inside, so that of two workers that believe they publish the same mo
 
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -18,14 +19,17 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.mechanisms.scheduled import Model, Scheduled, Step
 from service.privacy.noise import Unaffordable
-from service.store import leases, ledger, publications, releases, streams
-from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable
+from service.store import leases, ledger, publications, releases, spending, streams
+from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable, pipelined
 from service.store.leases import Lease, LeaseLost
-from service.store.ledger import NewCharge, OverBudget
+from service.store.ledger import LedgerBroken, NewCharge
 from service.store.publications import Publication
-from service.store.segment_files import SegmentFiles
+from service.store.releases import NewRelease
+from service.store.segment_files import SegmentDamaged, SegmentFiles
+from service.store.spending import OverBudget
+from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
-from service.worker.records import read_records
+from service.worker.records import SegmentsMissing, read_records
 
 _log = structlog.get_logger(__name__)
 
@@ -69,8 +73,8 @@ class Bell:
 class Publisher:
     """One of a worker's publishing threads."""
 
-    def __init__(self, database: Database, files: SegmentFiles, keeper: LeaseKeeper, bell: Bell) -> None:
-        self._database, self._files, self._keeper, self._bell = database, files, keeper, bell
+    def __init__(self, database: Database, files: SegmentFiles, keeper: LeaseKeeper, bell: Bell, audit: Audit) -> None:
+        self._database, self._files, self._keeper, self._bell, self._audit = database, files, keeper, bell, audit
         self._not_before: dict[int, float] = {}  # publications that failed in a way nobody foresaw
 
     def run(self, stop: threading.Event) -> None:
@@ -95,11 +99,14 @@ class Publisher:
                 if lease is None:
                     continue
                 try:
-                    self._publish_due(lease, publication.id, stop)
+                    self._publish_due(lease, publication.id, publication.stream_id, stop)
                 except LeaseLost:
                     _log.warning("lease_lost", publication=publication.name)
                 except DatabaseUnavailable:
                     raise
+                except (SegmentDamaged, SegmentsMissing) as error:
+                    _log.error("records_unfit", publication=publication.name, reason=str(error))
+                    self._again_later(publication)
                 except Exception as error:  # noqa: BLE001 - one publication's trouble must not stop the others
                     _log.error(
                         "publishing_failed",
@@ -107,12 +114,16 @@ class Publisher:
                         error=type(error).__name__,
                         at=place_of(error),
                     )
-                    metrics.FAILURES.labels(publication.name).inc()
-                    self._not_before[publication.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
+                    self._again_later(publication)
                 return True
         return False
 
-    def _publish_due(self, lease: Lease, identity: int, stop: threading.Event) -> None:
+    def _again_later(self, publication: Publication) -> None:
+        metrics.FAILURES.labels(publication.name).inc()
+        self._not_before[publication.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
+
+    def _publish_due(self, lease: Lease, identity: int, stream_identity: int, stop: threading.Event) -> None:
+        self._audit.look(stream_identity)
         with self._database.transaction() as connection:
             publication = publications.get(connection, identity)
             stream = streams.get(connection, publication.stream_id)
@@ -122,7 +133,12 @@ class Publisher:
             ]
         configuration = PublicationConfiguration.model_validate(publication.configuration)
         mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
-        while not stop.is_set() and publication.state == "running" and publication.due <= stream.records:
+        while (
+            not stop.is_set()
+            and publication.state == "running"
+            and publication.due <= stream.records
+            and stream.distrusted is None
+        ):
             began = time.perf_counter()
             time_due = publication.due - publication.start
             try:
@@ -133,40 +149,48 @@ class Publisher:
                     partial(read_records, self._database, self._files, stream, publication.start),
                 )
                 fitted = time.perf_counter()
-                publication = self._commit(lease, publication, mechanism, time_due, step)
+                committed = self._commit(lease, publication, mechanism, time_due, step)
             except (OverBudget, Inaccurate, Unaffordable) as refusal:
                 self._halt(lease, publication, str(refusal))
                 return
+            except LedgerBroken as broken:
+                self._distrust(publication, str(broken))
+                return
+            if committed is None:
+                return
+            publication, done = committed, time.perf_counter()
             chain = list(step.chain)
-            committed = time.perf_counter()
             metrics.FIT.labels(publication.name).observe(fitted - began)
-            metrics.PUBLISH.labels(publication.name).observe(committed - fitted)
+            metrics.PUBLISH.labels(publication.name).observe(done - fitted)
             _log.info(
                 "released",
                 publication=publication.name,
                 version=publication.version,
                 time=publication.start + time_due,
                 fit_seconds=round(fitted - began, 4),
-                commit_seconds=round(committed - fitted, 4),
+                commit_seconds=round(done - fitted, 4),
             )
             with self._database.transaction() as connection:
                 stream = streams.get(connection, stream.id)
 
     def _commit(
         self, lease: Lease, publication: Publication, mechanism: Scheduled, time_due: int, step: Step
-    ) -> Publication:
-        """Charges and releases what one step made, all of it or nothing."""
+    ) -> Publication | None:
+        """Charges and releases what one step made, all of it or nothing; None: it was stopped meanwhile, so nothing."""
         start = publication.start
         with self._database.transaction() as connection:
             leases.check(connection, lease)
-            streams.lock(connection, publication.stream_id)
+            stream = streams.lock(connection, publication.stream_id)
             current = publications.lock(connection, publication.id)
             if current.state != "running":
-                return current
+                return None
             if (current.position, current.version) != (publication.position, publication.version):
                 raise LeaseLost(lease.resource)
-            charges = ledger.append(
+            if stream.distrusted is not None:
+                raise LedgerBroken(stream.distrusted)
+            charged = ledger.append(
                 connection,
+                stream,
                 current,
                 mechanism.capacity,
                 [
@@ -176,37 +200,47 @@ class Publisher:
                     for each in step.releases
                 ],
             )
-            now = ledger.now(connection)
-            for each, charge in zip(step.releases, charges, strict=True):
-                releases.append(
-                    connection,
-                    publication=current.id,
-                    stream=current.stream_id,
+            model = mechanism.model_description()
+            released = [
+                NewRelease(
                     version=each.version,
-                    charge=charge,
                     time=start + each.time,
                     role=each.role,
                     window=(start + each.window[0], start + each.window[1]),
                     fit=(start + each.fit[0], start + each.fit[1]),
                     parent=each.parent,
                     parameters=each.parameters,
-                    model=mechanism.model_description(),
+                    model=model,
                     noise=each.perturbation.described(),
-                    published_at=now,
                 )
-            publications.move(
-                connection,
-                current.id,
-                position=time_due,
-                due=start + mechanism.next_time(time_due),
-                version=step.releases[-1].version,
-                latest=max((each.version for each in step.releases if each.role == "model"), default=current.latest),
-                chain=[model.version for model in step.chain],
-            )
-            return publications.get(connection, current.id)
+                for each in step.releases
+            ]
+            with pipelined(connection):
+                moved = replace(
+                    current,
+                    position=time_due,
+                    due=start + mechanism.next_time(time_due),
+                    version=step.releases[-1].version,
+                    latest=max(
+                        (each.version for each in step.releases if each.role == "model"), default=current.latest
+                    ),
+                    chain=[model.version for model in step.chain],
+                    digest=releases.append(connection, current, released, charged.charges, charged.at),
+                    worst_record=charged.counted.worst_record,
+                    worst_amount=charged.counted.worst_amount,
+                )
+                publications.move(connection, moved)
+            return moved
 
     def _halt(self, lease: Lease, publication: Publication, reason: str) -> None:
         _log.error("publication_halted", publication=publication.name, reason=reason)
         with self._database.transaction() as connection:
             leases.check(connection, lease)
+            streams.lock(connection, publication.stream_id)
             publications.end(connection, publication.id, state="halted", reason=reason)
+            spending.settle(connection, publication.stream_id)
+
+    def _distrust(self, publication: Publication, reason: str) -> None:
+        _log.error("ledger_distrusted", stream=publication.stream, reason=reason)
+        with self._database.transaction() as connection:
+            streams.distrust(connection, streams.lock(connection, publication.stream_id), reason)

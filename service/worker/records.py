@@ -32,7 +32,7 @@ def read_records(
                 if segment.start > position:
                     break
                 low, high = position - segment.start, min(stop, segment.stop) - segment.start
-                parts.append(files.read(stream.log, segment.file, low, high))
+                parts.append(files.read(stream.log, segment.file, segment.sha256, low, high))
                 position = segment.start + high
         except FileNotFoundError:
             if attempt < 2:  # the sealer put another file in its place while we looked

@@ -155,7 +155,7 @@ class Sealer:
             if run and run[-1].stop - run[0].start > most:
                 return
             if len(run) >= MERGED_AT_ONCE and 2 * alike >= MERGED_AT_ONCE:
-                parts = [self._files.read(log, each.file, 0, each.stop - each.start) for each in run]
+                parts = [self._files.read(log, each.file, each.sha256, 0, each.stop - each.start) for each in run]
                 self._replace(lease, stream, run, _joined(parts))
                 return
 
@@ -207,7 +207,7 @@ class Sealer:
             for _, start, stop in waiting:
                 touched |= {each.start: each for each in streams.segments_of(connection, stream.id, start, stop)}
         for old in touched.values():
-            columns = self._files.read(stream.log, old.file, 0, old.stop - old.start)
+            columns = self._files.read(stream.log, old.file, old.sha256, 0, old.stop - old.start)
             for _, start, stop in waiting:
                 low, high = max(start, old.start) - old.start, min(stop, old.stop) - old.start
                 for column in columns.values():

@@ -29,7 +29,7 @@ def test_children_get_their_settings(start_up, wait_until):
     assert key == (up.data_dir / "admin.key").read_text().strip()
     assert segments == str(up.data_dir / "segments")
     assert redis_url == f"unix://{up.data_dir}/run/valkey.sock"
-    assert database_url.startswith("postgresql+psycopg://perennial@/perennial?host=")
+    assert database_url.startswith("postgresql+psycopg://perennial_service@/perennial?host=")
 
 
 def test_the_admin_key_is_private_and_made_once(start_up, wait_until):

@@ -224,7 +224,11 @@ def a_cap_that_nobody_checks() -> None:
     """Charges are added up, and that is all."""
     from service.store import ledger
 
-    wrap(ledger, "append", lambda true, connection, publication, _capacity, new: true(connection, publication, 9, new))
+    wrap(
+        ledger,
+        "append",
+        lambda true, connection, stream, publication, _most, new: true(connection, stream, publication, 9, new),
+    )
 
 
 @bug(f"{_AUDIT}[every block by itself gaussian noisy_gradient_descent]")

@@ -1,5 +1,6 @@
 """How publications of one stream add up on each record, against adding them up record by record."""
 
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
@@ -8,16 +9,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.privacy.account import Account, Loss, add_up, worst
-from service.privacy.loss import Kind, zcdp_epsilon
+from service.privacy.account import (
+    Account,
+    Holding,
+    Loss,
+    Range,
+    add_up,
+    outline,
+    tighter,
+    worst,
+    worst_from,
+)
+from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon, zcdp_rho
 from service.privacy.profile import Profile
 
 RECORDS = 30
 
 
-def account(*charges: tuple[int, int, float], kind: Kind = Kind.PURE, start: int = 0, running: bool = True) -> Account:
+@dataclass(frozen=True)
+class Charged:
+    account: Account
+    spent: Profile
+
+
+def account(*charges: tuple[int, int, float], kind: Kind = Kind.PURE, start: int = 0, running: bool = True) -> Charged:
     cap = Loss.of(Decimal(1), Decimal("1e-6") if kind is Kind.ZCDP else Decimal(0))
-    return Account(kind=kind, cap=cap, start=start, running=running, spent=Profile.of(charges))
+    return Charged(Account(id=0, kind=kind, cap=cap, start=start, running=running), Profile.of(charges))
+
+
+def added_up(drawn: list[Charged]) -> list[Range]:
+    changes = []
+    for identity, each in enumerate(drawn):
+        before = Fraction(0)
+        for record, _, amount in each.spent.ranges():
+            changes.append((record, identity, amount - before))
+            before = amount
+    accounts = [replace(each.account, id=identity) for identity, each in enumerate(drawn)]
+    return list(add_up(accounts, sorted(changes)))
 
 
 charge = st.tuples(st.integers(0, 20), st.integers(1, 9), st.sampled_from([0.25, 0.125, 0.0625])).map(
@@ -33,8 +61,8 @@ accounts = st.builds(
 
 
 @given(st.lists(accounts, max_size=4))
-def test_ranges_cover_every_record_once_and_add_up_as_record_by_record(drawn: list[Account]):
-    ranges = add_up(drawn)
+def test_ranges_cover_every_record_once_and_add_up_as_record_by_record(drawn: list[Charged]):
+    ranges = added_up(drawn)
     assert ranges[0].start == 0
     assert ranges[-1].end is None
     assert all(before.end == after.start for before, after in pairwise(ranges))
@@ -43,33 +71,33 @@ def test_ranges_cover_every_record_once_and_add_up_as_record_by_record(drawn: li
         spent = reserved = Loss()
         for each in drawn:
             amount = each.spent.at(record)
-            spent += each.loss(amount)
-            if each.running:
-                reserved += each.cap if record >= each.start else Loss()
-            elif each.kind is Kind.PURE:
+            spent += each.account.loss(amount)
+            if each.account.running:
+                reserved += each.account.cap if record >= each.account.start else Loss()
+            elif each.account.kind is Kind.PURE:
                 reserved += Loss(epsilon=amount)
             elif amount:
-                reserved += each.cap
+                reserved += each.account.cap
         assert (found.spent, found.reserved) == (spent, reserved)
 
 
 def test_a_gaussian_amount_means_the_epsilon_of_its_rho_at_its_own_delta():
-    loss = account(kind=Kind.ZCDP).loss(Fraction(1, 1000))
+    loss = account(kind=Kind.ZCDP).account.loss(Fraction(1, 1000))
     assert loss.delta == Fraction(Decimal("1e-6"))
     assert loss.epsilon == Fraction(zcdp_epsilon(0.001, 1e-6))
 
 
 def test_nothing_spent_costs_no_delta():
-    assert account(kind=Kind.ZCDP).loss(Fraction(0)) == Loss()
+    assert account(kind=Kind.ZCDP).account.loss(Fraction(0)) == Loss()
 
 
 def test_stopping_a_gaussian_one_keeps_its_whole_cap_where_it_charged_and_nothing_elsewhere():
-    ranges = add_up([account((2, 4, 0.001), kind=Kind.ZCDP, running=False)])
+    ranges = added_up([account((2, 4, 0.001), kind=Kind.ZCDP, running=False)])
     assert [(each.start, each.reserved.epsilon) for each in ranges] == [(0, 0), (2, 1), (4, 0)]
 
 
 def test_stopping_a_pure_one_keeps_what_it_spent():
-    ranges = add_up([account((2, 4, 0.25), running=False)])
+    ranges = added_up([account((2, 4, 0.25), running=False)])
     assert [(each.start, each.reserved.epsilon) for each in ranges] == [(0, 0), (2, Fraction(1, 4)), (4, 0)]
 
 
@@ -89,3 +117,70 @@ def test_what_is_shown_is_never_below_the_exact_value_and_what_is_left_never_abo
     loss = Loss(epsilon=value)
     assert Fraction(repr(loss.shown()["epsilon"])) >= value
     assert Fraction(repr(loss.shown_down()["epsilon"])) <= value
+
+
+losses = st.builds(
+    lambda epsilon, delta: Loss(epsilon=Fraction(epsilon, 4), delta=Fraction(delta, 8)),
+    st.integers(0, 3),
+    st.integers(0, 2),
+)
+pieces = st.tuples(st.integers(0, 25), st.integers(1, 5), losses).map(
+    lambda drawn: (drawn[0], drawn[0] + drawn[1], drawn[2])
+)
+
+
+@given(st.lists(pieces, max_size=8), st.sampled_from([1, 2, 4]))
+def test_an_outline_tells_of_each_stretch_the_most_of_any_of_its_records(drawn, grain):
+    found = outline(drawn, grain)
+    for record in range(36):
+        cell = range(record // grain * grain, record // grain * grain + grain)
+        over = [loss for start, end, loss in drawn if any(start <= each < end for each in cell)]
+        assert [loss for start, end, loss in found if start <= record < end] == (
+            [worst(over)] if worst(over) != Loss() else []
+        )
+    assert all(before[1] < after[0] or before[2] != after[2] for before, after in pairwise(found))
+    assert all(start % grain == end % grain == 0 for start, end, _ in found)
+
+
+@given(st.lists(accounts, max_size=4))
+def test_the_staircase_is_the_most_of_any_record_from_there_on(drawn: list[Charged]):
+    ranges = added_up(drawn)
+    stairs = worst_from(iter(ranges))
+    assert stairs[0][0] == 0
+    for before, after in pairwise(stairs):
+        assert before[0] < after[0]
+        assert after[1].within(before[1])
+        assert after[1] != before[1]
+    for record in range(RECORDS):
+        (*_, (_, told)) = [each for each in stairs if each[0] <= record]
+        assert told == worst(each.reserved for each in ranges if each.end is None or each.end > record)
+
+
+def test_many_gaussian_publications_cost_less_than_their_sum():
+    """Sixteen of rho each: their sum is 16 rho, whose epsilon is far below sixteen times that of rho."""
+    rho = Fraction(zcdp_rho(1.0, 1e-6))
+    basic = Loss(epsilon=Fraction(16), delta=Fraction(16, 10**6))
+    found = tighter([Holding(kind=Kind.ZCDP, capacity=rho, pure=Fraction(0))] * 16, basic)
+    assert found.how == "zcdp"
+    assert (found.loss.delta, found.zcdp) == (basic.delta, 16 * rho)
+    assert found.loss.epsilon == Fraction(zcdp_epsilon(round_up(16 * rho), round_down(basic.delta)))
+    assert 3 < found.loss.epsilon < 6
+
+
+def test_a_large_pure_one_is_added_and_small_ones_are_converted():
+    """A pure ε is ρ = ε²/2: the better where it is small, the worse where it is large."""
+    rho = Fraction(zcdp_rho(1.0, 1e-6))
+    gaussian = [Holding(kind=Kind.ZCDP, capacity=rho, pure=Fraction(0))] * 2
+    for epsilon, how in ((Fraction(1, 10), "zcdp"), (Fraction(5), "pure_plus_gaussian")):
+        pure = Holding(kind=Kind.PURE, capacity=epsilon, pure=epsilon)
+        basic = Loss(epsilon=2 + epsilon, delta=Fraction(2, 10**6))
+        found = tighter([*gaussian, pure], basic)
+        assert found.how == how
+        assert (found.pure, found.gaussian, found.zcdp) == (epsilon, 2 * rho, 2 * rho + epsilon**2 / 2)
+        assert found.loss.epsilon < basic.epsilon
+
+
+def test_without_a_delta_only_the_sum_holds():
+    pure = [Holding(kind=Kind.PURE, capacity=Fraction(1, 10), pure=Fraction(1, 10))] * 100
+    found = tighter(pure, Loss(epsilon=Fraction(10)))
+    assert (found.how, found.loss) == ("sum", Loss(epsilon=Fraction(10)))

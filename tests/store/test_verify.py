@@ -1,41 +1,36 @@
 """`ledger verify` finds every tampering and names it."""
 
-import threading
+from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
-from sqlalchemy import Connection, delete, update
+from sqlalchemy import Connection, delete, func, insert, select, text, update
 
-from service.store import tables
+from service.settings import Settings
+from service.store import streams, tables
 from service.store.database import Database
-from service.store.verify import verify
-from service.worker.main import work
-from tests.conftest import ADMIN_KEY, Service, make_world, serving
+from service.store.segment_files import SegmentDamaged, SegmentFiles
+from service.store.tables import APPEND_ONLY
+from service.store.verify import verify, verify_segments
+from tests.conftest import make_world
+from tests.store.conftest import publish_some
 
 
 @pytest.fixture(scope="module")
-def published(servers, tmp_path_factory) -> Database:
-    """A ledger with a publication of each learner and kind, and some charges; nothing runs on it any more."""
-    settings = make_world(servers, tmp_path_factory.mktemp("verify")).settings
-    stop = threading.Event()
-    worker = threading.Thread(target=work, args=(settings, stop))
-    worker.start()
-    with serving(settings) as url:
-        service = Service(url, ADMIN_KEY, settings)
-        stream = service.stream(delta=3e-6)
-        window = {"kind": "sliding_window", "block": 2, "blocks": 3}
-        names = [service.publish(stream, window, delta=delta) for delta in (0, 1e-6)]
-        for learner, delta in (("objective_perturbation", 0), ("objective_perturbation", 1e-6)):
-            names.append(service.publish(stream, window, delta=delta, learner={"kind": learner}))
-        names.append(service.publish(stream, window, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
-        service.post(stream, [[1, 0]] * 12, [0, 1] * 6)
-        for name in names:
-            service.released(name, time=12)
-        for client in service.clients.values():
-            client.close()
-    stop.set()
-    worker.join()
-    database = Database(settings.database_url)
+def settings(servers, tmp_path_factory) -> Settings:
+    return make_world(servers, tmp_path_factory.mktemp("verify")).settings
+
+
+@pytest.fixture(scope="module")
+def files(settings: Settings) -> SegmentFiles:
+    return SegmentFiles(settings.segment_store)
+
+
+@pytest.fixture(scope="module")
+def published(settings: Settings) -> Iterator[Database]:
+    """As its tables' owner sees it."""
+    publish_some(settings)
+    database = Database(settings.migration_url)
     yield database
     database.close()
 
@@ -48,6 +43,8 @@ def findings(database: Database, *tamper) -> list[str]:
     found: list[str] = []
 
     def look(connection: Connection) -> None:
+        for table in APPEND_ONLY if tamper else ():  # as whoever owns the tables could
+            connection.execute(text(f"ALTER TABLE {table.name} DISABLE TRIGGER append_only"))
         for statement in tamper:
             assert connection.execute(statement).rowcount
         found.extend(verify(connection, isolated=not tamper).findings)
@@ -62,6 +59,7 @@ def test_an_honest_ledger_has_no_findings(published: Database):
     assert findings(published) == []
 
 
+LAST = select(func.max(tables.releases.c.version)).scalar_subquery()
 CHARGES, RELEASES, SPENT = tables.charges, tables.releases, tables.spent
 
 
@@ -80,10 +78,56 @@ CHARGES, RELEASES, SPENT = tables.charges, tables.releases, tables.spent
         (delete(RELEASES).where(RELEASES.c.version == 2), "version 2: it was charged, but there is no such release"),
         (update(RELEASES).where(RELEASES.c.version == 1).values(fit_start=1), "its charge is not on the records"),
         (update(tables.streams).values(records=13), "end at record 12, not at 13"),
+        (update(tables.kept).values(epsilon=tables.kept.c.epsilon / 2), "what ended publications are said to keep"),
         (update(tables.streams).values(epsilon=Decimal("1.5")), "more is reserved than the stream's budget"),
-        (update(tables.publications).values(version=99), "its newest version is"),
+        (update(RELEASES).where(RELEASES.c.version == 2).values(parameters=b"\0" * 24), "version 2: its digest"),
+        (update(RELEASES).where(RELEASES.c.version == 2).values(noise={"scale": 9, "sensitivity": 1}), "2: its digest"),
+        (update(RELEASES).where(RELEASES.c.version == 2).values(model={}), "version 2: its digest"),
+        (update(RELEASES).where(RELEASES.c.version == 2).values(role="base"), "version 2: its digest"),
+        (update(RELEASES).where(RELEASES.c.version == 2).values(time=RELEASES.c.time + 1), "version 2: its digest"),
+        (update(RELEASES).where(RELEASES.c.version == 2).values(window_stop=99), "version 2: its digest"),
+        (update(RELEASES).where(RELEASES.c.version == 2).values(parent=None), "version 2: its digest"),
+        (update(RELEASES).where(RELEASES.c.version == 2).values(published_at=func.now()), "version 2: its digest"),
+        (delete(RELEASES).where(RELEASES.c.version == LAST), "it was the newest one, and is missing or another"),
+        (update(tables.streams).values(head="0" * 64), "it was the newest one, and is missing or another"),
+        (update(tables.publications).values(worst_amount=0), "what is told of its worst record"),
+        (update(tables.outlines).values(epsilon=tables.outlines.c.epsilon / 2), "what is told of its worst record"),
+        (
+            insert(tables.kept).values(stream_id=1, start=99, epsilon=0, delta=1),
+            "what ended publications are said to keep",
+        ),
+        (update(tables.publications).values(version=99), "version 99: it was the newest one"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_tampering_is_found_and_named(published: Database, tamper, finding):
     assert any(finding in each for each in findings(published, tamper))
+
+
+def test_charges_cut_from_the_end_are_missed(published: Database):
+    """A shorter chain is whole in itself; that it was longer is known elsewhere."""
+    cut = (
+        delete(RELEASES).where(RELEASES.c.charge > 4),
+        delete(CHARGES).where(CHARGES.c.id > 4),
+    )
+    assert any("it was the newest one, and is missing" in each for each in findings(published, *cut))
+
+
+def test_a_segment_that_was_changed_or_is_gone_is_named(published: Database, files: SegmentFiles):
+    with published.transaction() as connection:
+        (stream,) = streams.every(connection)
+        segment = streams.segment_from(connection, stream.id, 0)
+    assert list(verify_segments(published, files)) == []
+    path = files._root / stream.log / segment.file
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    (finding,) = verify_segments(published, files)
+    assert finding.startswith(f"stream {stream.name}, records 0 to {segment.stop}: the segment {segment.file} does not")
+    with pytest.raises(SegmentDamaged):
+        files.read(stream.log, segment.file, segment.sha256, 0, 1)
+    path.write_bytes(content)
+    assert len(files.read(stream.log, segment.file, segment.sha256, 0, 1)["x"]) == 1
+    path.rename(path.with_suffix(".away"))
+    (finding,) = verify_segments(published, files)
+    assert "is missing" in finding
+    path.with_suffix(".away").rename(path)

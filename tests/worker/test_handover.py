@@ -166,9 +166,9 @@ def test_a_bad_file_of_one_stream_does_not_stop_the_sealer(bench: Bench):
 
 
 def test_leases_are_renewed_again_after_the_database_refused_writes(bench: Bench):
-    url = make_url(bench.world.settings.database_url)
+    url = make_url(bench.world.settings.migration_url).set(username="postgres")  # may end others' sessions
     plain = url.set(drivername="postgresql").render_as_string(False)
-    kick = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+    kick = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND usename <> current_user"
     with renewing(bench) as (sealer, keeper):
         sealer.step(wait_milliseconds=10)
         with psycopg.connect(plain, autocommit=True) as connection:

@@ -1,0 +1,209 @@
+"""How publishing and the ledger behave as a stream grows old: time and memory, on simulated records.
+
+    python -m benchmarks.ledger [--charges 100000] [--blocks 10] [--delta 0]
+
+Real PostgreSQL, the worker's own transaction, the API's own answers; only records and fits are left out. Charges up to
+the number asked for are written by the same code, many in one transaction, so that it ends.
+"""
+
+import argparse
+import contextlib
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from sqlalchemy import Connection, func, select, update
+
+from service.embedded import embedded_servers
+from service.learning.learners import OutputPerturbation
+from service.learning.records import Records
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.mechanisms.scheduled import Model, Scheduled
+from service.settings import Settings
+from service.store import leases, publications, streams, tables
+from service.store.database import Database
+from service.store.migrate import migrate
+from service.store.publications import Publication
+from service.store.segment_files import SegmentFiles
+from service.store.verify import look, verify
+from service.worker.audit import Audit
+from service.worker.leases import LeaseKeeper
+from service.worker.publisher import Bell, Publisher
+from tests.conftest import serving
+
+KEY = "k" * 40
+NOTHING = Records(x=np.zeros((0, 20), dtype=np.float32), y=np.zeros(0, dtype=np.int32))
+SCHEMA = {"features": 20, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
+
+
+class Idle(OutputPerturbation):
+    """Fits nothing; what it charges and how noisy it would be is as ever."""
+
+    def release(self, *_: Any) -> np.ndarray:
+        return np.zeros(self.shape)
+
+
+class Simulated:
+    """A publication whose fits are not done: their releases are zeros. The rest is the worker's."""
+
+    def __init__(self, folder: Path, url: str, *, blocks: int, block: int, delta: float, name: str) -> None:
+        self.database = Database(url)
+        privacy = {"epsilon": 1, "delta": delta}
+        mechanism = {"kind": "sliding_window", "block": block, "blocks": blocks}
+        self.configuration = {"mechanism": mechanism, "learner": {"kind": "output_perturbation"}, "privacy": privacy}
+        built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(self.configuration))
+        self.mechanism: Scheduled = replace(built, learner=Idle(**vars(built.learner)))
+        with self.database.transaction() as connection:
+            budget = {"epsilon": Decimal(2), "delta": Decimal("1e-5")}
+            stream = streams.create(connection, name=name, log=name, schema=SCHEMA, retention="keep", **budget)
+            connection.execute(update(tables.streams).where(tables.streams.c.id == stream.id).values(records=2**40))
+            self.publication: Publication = publications.create(
+                connection,
+                name=name,
+                stream=stream.id,
+                start=0,
+                configuration=self.configuration,
+                plan=self.mechanism.plan(),
+                kind=self.mechanism.kind,
+                epsilon=Decimal(1),
+                delta=Decimal(str(delta)),
+                due=self.mechanism.next_time(0),
+            )
+        keeper = LeaseKeeper(self.database, seconds=3600)
+        files = SegmentFiles(folder / "segments")
+        self.publisher = Publisher(self.database, files, keeper, Bell(self.database), Audit(self.database))
+        lease = keeper.take(leases.publication(self.publication.id))
+        assert lease is not None
+        self.lease = lease
+        self.chain: tuple[Model, ...] = ()
+
+    def publish(self, times: int) -> list[float]:
+        """Publishes so often; how many seconds each transaction took."""
+        seconds = []
+        for _ in range(times):
+            due = self.publication.due - self.publication.start
+            step = self.mechanism.step(due, self.chain, self.publication.version + 1, lambda *_: NOTHING)
+            began = time.perf_counter()
+            moved = self.publisher._commit(self.lease, self.publication, self.mechanism, due, step)  # noqa: SLF001
+            seconds.append(time.perf_counter() - began)
+            assert moved is not None
+            self.publication, self.chain = moved, step.chain
+        return seconds
+
+    def grow(self, charges: int) -> None:
+        """Publishes until there are so many charges, hundreds of times in one transaction."""
+        real = Database.transaction
+        while self.publication.version < charges:
+            with real(self.database) as connection:
+
+                @contextlib.contextmanager
+                def same(_: Database, connection: Connection = connection) -> Iterator[Connection]:
+                    yield connection
+
+                Database.transaction = same  # type: ignore[assignment, method-assign]
+                try:
+                    self.publish(500)
+                finally:
+                    Database.transaction = real  # type: ignore[method-assign]
+
+
+def milliseconds(seconds: list[float]) -> str:
+    ordered = sorted(seconds)
+    return (
+        f"median {1e3 * statistics.median(ordered):6.2f} ms, fastest tenth {1e3 * ordered[len(ordered) // 10]:6.2f} ms"
+    )
+
+
+def answers(settings: Settings, stream: str, name: str) -> None:
+    """How long the API takes, over HTTP on loopback."""
+    with serving(settings) as url, httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}) as client:
+        asked: dict[str, Any] = {
+            "name": "another",
+            "stream": stream,
+            "mechanism": {"kind": "sliding_window", "block": 10, "blocks": 3},
+            "learner": {"kind": "output_perturbation"},
+            "privacy": {"epsilon": 1.5, "delta": 0},
+        }
+        calls: dict[str, Callable[[], httpx.Response]] = {
+            "GET ledger": lambda: client.get(f"/v1/streams/{stream}/ledger"),
+            "GET ledger, a part": lambda: client.get(f"/v1/streams/{stream}/ledger?start=1000&end=4000"),
+            "GET charges": lambda: client.get(f"/v1/streams/{stream}/ledger/charges"),
+            "GET stream": lambda: client.get(f"/v1/streams/{stream}"),
+            "GET publication": lambda: client.get(f"/v1/publications/{name}"),
+            "POST publications, refused": lambda: client.post("/v1/publications", json=asked),
+        }
+        for what, call in calls.items():
+            call()
+            seconds = []
+            for _ in range(20):
+                began = time.perf_counter()
+                answer = call()
+                seconds.append(time.perf_counter() - began)
+            print(f"  {what:28} {answer.status_code} {len(answer.content):8,} bytes  {milliseconds(seconds)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--charges", type=int, default=100_000)
+    parser.add_argument("--blocks", type=int, default=10)
+    parser.add_argument("--block", type=int, default=100)
+    parser.add_argument("--delta", type=float, default=0.0)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, embedded_servers(folder) as servers:
+        migrate(servers.database_url, service=servers.service_url)
+        one = Simulated(
+            Path(folder), servers.service_url, blocks=asked.blocks, block=asked.block, delta=asked.delta, name="s"
+        )
+        settings = Settings(
+            _env_file=None, redis_url=servers.redis_url, database_url=servers.service_url, admin_key=KEY
+        )
+        one.grow(100)
+        for charges in (0, asked.charges // 100, asked.charges // 10, asked.charges):
+            began = time.perf_counter()
+            one.grow(charges)
+            grew = time.perf_counter() - began
+            seconds = one.publish(200)
+            with one.database.transaction() as connection:
+                rows = [
+                    connection.execute(select(func.count()).select_from(table)).scalar_one()
+                    for table in (tables.charges, tables.spent, tables.outlines)
+                ]
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(
+                f"{rows[0]:,} charges, {one.publication.position:,} records, {rows[1]:,} exact ranges, {rows[2]:,} "
+                f"stretches; publishing: {milliseconds(seconds)}; at most {memory:.0f} MiB; grew in {grew:.0f} s",
+                flush=True,
+            )
+            with one.database.transaction() as connection:
+                connection.execute(
+                    update(tables.streams)
+                    .where(tables.streams.c.id == one.publication.stream_id)
+                    .values(records=one.publication.due - 1)
+                )
+            answers(settings, "s", "s")
+            with one.database.transaction() as connection:
+                connection.execute(
+                    update(tables.streams).where(tables.streams.c.id == one.publication.stream_id).values(records=2**40)
+                )
+        began = time.perf_counter()
+        with one.database.transaction() as connection:
+            _, findings = look(connection, one.publication.stream_id)
+        print(f"the chains alone, as a worker does: {time.perf_counter() - began:.1f} s, {len(findings)} findings")
+        began = time.perf_counter()
+        with one.database.transaction() as connection:
+            report = verify(connection)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"all of it: {time.perf_counter() - began:.1f} s, at most {memory:.0f} MiB, {report.findings[:3]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Every release has a charge that is its own: of its publication and version, on the records that its fit read."""
+
+from sqlalchemy import Connection, and_, or_, select
+
+from service.store.tables import charges, publications, releases
+
+
+def violations(connection: Connection) -> list[str]:
+    paid = and_(charges.c.stream_id == releases.c.stream_id, charges.c.id == releases.c.charge)
+    query = (
+        select(publications.c.name, releases.c.version)
+        .join(publications, publications.c.id == releases.c.publication_id)
+        .outerjoin(charges, paid)
+        .where(
+            or_(
+                charges.c.publication_id.is_distinct_from(releases.c.publication_id),
+                charges.c.version.is_distinct_from(releases.c.version),
+                charges.c.start.is_distinct_from(releases.c.fit_start),
+                charges.c.stop.is_distinct_from(releases.c.fit_stop),
+            )
+        )
+    )
+    return [f"publication {row.name}, version {row.version}" for row in connection.execute(query)]

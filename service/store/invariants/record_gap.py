@@ -1,0 +1,35 @@
+"""Numbers have no gap and no overlap: those of batches from 0, those of segments from the first kept, to the last."""
+
+from sqlalchemy import Connection, func, or_, select
+
+from service.store.tables import entries, segments, streams
+
+
+def violations(connection: Connection) -> list[str]:
+    found = []
+    for table in (entries, segments):
+        ranges = select(
+            table.c.stream_id,
+            table.c.start,
+            table.c.stop,
+            func.lag(table.c.stop).over(partition_by=table.c.stream_id, order_by=table.c.start).label("before"),
+            func.lead(table.c.start).over(partition_by=table.c.stream_id, order_by=table.c.start).label("after"),
+        ).subquery()
+        last = ranges.c.after.is_(None)
+        wrong = or_(
+            ranges.c.before != ranges.c.start,
+            last & (ranges.c.stop != streams.c.records),
+        )
+        if table is entries:
+            wrong = or_(wrong, ranges.c.before.is_(None) & (ranges.c.start != 0))
+        query = (
+            select(streams.c.name, ranges.c.start)
+            .join(ranges, ranges.c.stream_id == streams.c.id)
+            .where(wrong)
+            .order_by(streams.c.name, ranges.c.start)
+        )
+        found += [f"stream {row.name}, {table.name} at record {row.start}" for row in connection.execute(query)]
+    unnumbered = select(streams.c.name).where(
+        streams.c.records > 0, ~select(entries.c.start).where(entries.c.stream_id == streams.c.id).exists()
+    )
+    return found + [f"stream {name}, entries at record 0" for name in connection.execute(unnumbered).scalars()]

@@ -1,0 +1,79 @@
+"""Looks whether the ledger is still what was written: before a worker first publishes on a stream, and every hour.
+
+What doesn't verify stops its stream: nothing more is published on it, its publications say why, and a metric tells. It
+goes on when a later look finds all well again, as after the right rows were restored. The invariants are cheaper, and
+asked more often.
+"""
+
+import threading
+import time
+
+import structlog
+
+from service import metrics
+from service.store import streams, verify
+from service.store.database import Database, DatabaseUnavailable
+from service.store.invariants import INVARIANTS
+
+_log = structlog.get_logger(__name__)
+
+SECONDS_BETWEEN_AUDITS = 3600.0
+SECONDS_BETWEEN_INVARIANTS = 60.0
+SHARE_OF_TIME = 0.01  # that the invariants may take of a worker's time, however large the ledger is
+
+
+class Audit:
+    """One worker's. Threads may ask at the same time."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._due: dict[int, float] = {}  # by stream: when to look again
+        self._looking: dict[int, threading.Lock] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Until told to stop; what is away is waited for."""
+        invariants_due = 0.0
+        while not stop.is_set():
+            try:
+                with self._database.transaction() as connection:
+                    known = streams.every(connection)
+                for stream in known:
+                    if not stop.is_set():
+                        self.look(stream.id)
+                if time.monotonic() >= invariants_due:
+                    took = self.ask_invariants()
+                    invariants_due = time.monotonic() + max(SECONDS_BETWEEN_INVARIANTS, took / SHARE_OF_TIME)
+            except DatabaseUnavailable as error:
+                _log.warning("part_unavailable", part="audit", reason=str(error))
+            stop.wait(1.0)
+
+    def look(self, stream: int) -> None:
+        """Walks the stream's ledger unless this worker did within the hour; whoever asks meanwhile waits for it."""
+        with self._looking.setdefault(stream, threading.Lock()):
+            if time.monotonic() >= self._due.get(stream, 0.0):
+                self.walk(stream)
+                self._due[stream] = time.monotonic() + SECONDS_BETWEEN_AUDITS
+
+    def walk(self, stream: int) -> None:
+        """Every charge and every release of a stream, in one view of the database; says so where it counts."""
+        began = time.perf_counter()
+        with self._database.transaction() as connection:
+            found, findings = verify.look(connection, stream)
+        for finding in findings:
+            _log.error("ledger_broken", finding=finding)
+        with self._database.transaction() as connection:
+            if streams.distrust(connection, found, findings[0] if findings else None):
+                _log.warning("ledger_distrusted" if findings else "ledger_trusted_again", stream=found.name)
+        seconds = round(time.perf_counter() - began, 3)
+        _log.info("ledger_walked", stream=found.name, seconds=seconds, findings=len(findings))
+
+    def ask_invariants(self) -> float:
+        """Counts what violates each, for the metric; returns how many seconds that took."""
+        began = time.perf_counter()
+        for name, violations in INVARIANTS.items():
+            with self._database.transaction() as connection:
+                found = violations(connection)
+            metrics.VIOLATIONS.labels(name).set(len(found))
+            for each in found[:10]:
+                _log.error("invariant_violated", invariant=name, where=each)
+        return time.perf_counter() - began

@@ -1,0 +1,105 @@
+"""What `GET …/ledger` tells beside the ranges, which tests/guarantees adds up from outside."""
+
+import pytest
+
+from service.store import streams
+from service.store.database import Database
+from tests.api.test_records import refused
+from tests.conftest import Service, ok
+
+WINDOW = {"kind": "sliding_window", "block": 5, "blocks": 2}
+
+
+@pytest.fixture
+def stream(service: Service) -> str:
+    return service.stream(epsilon=3, delta=1e-5)
+
+
+def ledger(service: Service, stream: str, query: str = "") -> dict:
+    return ok(service.client().get(f"/v1/streams/{stream}/ledger{query}"))
+
+
+def test_each_publication_says_what_it_reserved_why_that_suffices_and_how_far_it_is(service: Service, stream):
+    pure = service.publish(stream, WINDOW, epsilon=1)
+    gaussian = service.publish(stream, WINDOW, epsilon=1, delta=1e-6)
+    unused = service.publish(stream, WINDOW, epsilon=0.5)
+    service.post(stream, [[1, 0]] * 30, [0, 1] * 15)
+    for name in (pure, gaussian):
+        service.released(name, time=30)
+    ok(service.client().delete(f"/v1/publications/{unused}"))
+    found = ledger(service, stream)
+    told = {each["name"]: each for each in found["publications"]}
+    charges = ok(service.client().get(f"/v1/streams/{stream}/ledger/charges?limit=1000"))["items"]
+    for name, currency in ((pure, "epsilon"), (gaussian, "rho")):
+        each = told[name]
+        plan = ok(service.client().get(f"/v1/publications/{name}"))["plan"]
+        assert each["lifetime"] == plan["lifetime"]
+        assert each["running"]
+        spent = {
+            record: sum(c[currency] for c in charges if c["publication"] == name and c["start"] <= record < c["end"])
+            for record in range(30)
+        }
+        assert spent[each["spent"]["record"]] == max(spent.values()) == pytest.approx(each["spent"][currency])
+        assert each["spent"]["epsilon"] <= each["reserved"]["epsilon"] == 1
+    assert told[gaussian]["reserved"]["delta"] == told[gaussian]["spent"]["delta"] == 1e-6
+    assert told[pure]["spent"]["rho"] is None
+    assert not told[unused]["running"] or told[unused]["reserved"]["epsilon"] == 0.5
+    assert found["reserved"]["epsilon"] == pytest.approx(
+        2 + (0.5 if told[unused]["running"] else told[unused]["spent"]["epsilon"])
+    )
+
+
+def test_many_gaussian_publications_cost_less_than_their_sum_and_it_is_said_how(service: Service):
+    stream = service.stream(epsilon=10, delta=1e-4)
+    assert ledger(service, stream)["tighter"] == {
+        "epsilon": 0,
+        "delta": 0,
+        "how": "sum",
+        "pure": 0,
+        "zcdp": 0,
+        "gaussian": 0,
+    }
+    for _ in range(8):
+        service.publish(stream, WINDOW, epsilon=1, delta=1e-6)
+    found = ledger(service, stream)
+    assert found["reserved"] == {"epsilon": 8, "delta": 8e-6}
+    assert found["tighter"]["how"] == "zcdp"
+    assert found["tighter"]["delta"] == 8e-6
+    assert 1 < found["tighter"]["epsilon"] < 5
+
+
+def test_a_part_of_the_records_can_be_asked_for(service: Service, stream):
+    name = service.publish(stream, WINDOW)
+    service.post(stream, [[1, 0]] * 30, [0, 1] * 15)
+    service.released(name, time=30)
+    whole = ledger(service, stream)
+    assert whole["exact"]
+    assert (whole["ranges"][0]["start"], whole["ranges"][-1]["end"]) == (0, 30)
+
+    def of(found: dict, record: int) -> float:
+        (here,) = [each["epsilon"] for each in found["ranges"] if each["start"] <= record < each["end"]]
+        return here
+
+    part = ledger(service, stream, "?start=3&end=28")
+    assert (part["ranges"][0]["start"], part["ranges"][-1]["end"]) == (3, 28)
+    assert all(of(part, record) == of(whole, record) for record in range(3, 28))
+    assert part["spent"] == whole["spent"]
+    assert ledger(service, stream, "?start=30")["ranges"] == []
+    assert ledger(service, stream, "?start=20&end=10")["ranges"] == []
+    assert ledger(service, stream, "?end=99")["ranges"] == whole["ranges"]
+    refused(service.client().get(f"/v1/streams/{stream}/ledger?start=-1"), 422, "invalid-request")
+
+
+def test_a_stream_whose_ledger_does_not_verify_says_so_and_so_do_its_publications(service: Service, stream):
+    name = service.publish(stream, WINDOW)
+    database = Database(str(service.settings.database_url))
+    try:
+        for reason in ("charge 7: its hash is not that of its content", None):
+            with database.transaction() as connection:
+                streams.distrust(connection, streams.find(connection, stream), reason)
+            shown = ok(service.client().get(f"/v1/publications/{name}"))
+            assert ok(service.client().get(f"/v1/streams/{stream}"))["distrusted"] == reason
+            assert shown["state"] == ("running" if reason is None else "halted")
+            assert (shown["reason"] or "").endswith(reason or "")
+    finally:
+        database.close()

@@ -1,0 +1,31 @@
+"""A ledger with something in it."""
+
+import threading
+
+from service.settings import Settings
+from service.worker.main import work
+from tests.conftest import ADMIN_KEY, Service, ok, serving
+
+
+def publish_some(settings: Settings) -> None:
+    """A publication of each learner and kind on one stream, and two that have ended; nothing runs on it afterwards."""
+    stop = threading.Event()
+    worker = threading.Thread(target=work, args=(settings, stop))
+    worker.start()
+    with serving(settings) as url:
+        service = Service(url, ADMIN_KEY, settings)
+        stream = service.stream(delta=1e-5)
+        window = {"kind": "sliding_window", "block": 2, "blocks": 3}
+        names = [service.publish(stream, window, delta=delta) for delta in (0, 1e-6, 0, 1e-6)]
+        for learner, delta in (("objective_perturbation", 0), ("objective_perturbation", 1e-6)):
+            names.append(service.publish(stream, window, delta=delta, learner={"kind": learner}))
+        names.append(service.publish(stream, window, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
+        service.post(stream, [[1, 0]] * 12, [0, 1] * 6)
+        for name in names:
+            service.released(name, time=12)
+        for name in names[2:4]:
+            ok(service.client().delete(f"/v1/publications/{name}"))
+        for client in service.clients.values():
+            client.close()
+    stop.set()
+    worker.join()

@@ -1,0 +1,160 @@
+"""A ledger that is not what was written stops its stream, loudly, until it is whole again."""
+# ruff: noqa: F401, F811 - the fixture is another file's
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Connection, delete, func, insert, select, text, update
+
+from service import metrics
+from service.store import streams, tables
+from service.store.database import Database
+from service.store.invariants import INVARIANTS
+from service.worker.audit import Audit
+from tests.worker.test_publishing import Bench, bench
+
+CHARGES, RELEASES = tables.charges, tables.releases
+
+
+@pytest.fixture
+def owner(bench: Bench) -> Iterator[Database]:
+    database = Database(bench.world.settings.migration_url)
+    yield database
+    database.close()
+
+
+@contextmanager
+def tampering(owner: Database) -> Iterator[Connection]:
+    """As whoever owns the tables could."""
+    with owner.transaction() as connection:
+        for table in tables.APPEND_ONLY:
+            connection.execute(text(f"ALTER TABLE {table.name} DISABLE TRIGGER append_only"))
+        yield connection
+        for table in tables.APPEND_ONLY:
+            connection.execute(text(f"ALTER TABLE {table.name} ENABLE ALWAYS TRIGGER append_only"))
+
+
+def halfway(bench: Bench) -> None:
+    """Some releases are out, others are due."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=6))
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=10))
+
+
+def stream(bench: Bench) -> streams.Stream:
+    with bench.database.transaction() as connection:
+        return streams.get(connection, 1)
+
+
+NEWEST = select(func.max(CHARGES.c.id)).scalar_subquery()
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        update(CHARGES).where(CHARGES.c.id == NEWEST).values(epsilon=0.01),
+        update(CHARGES).where(CHARGES.c.id == NEWEST).values(start=CHARGES.c.start + 1),
+        update(tables.streams).values(head="0" * 64),
+        update(tables.streams).values(charges=tables.streams.c.charges - 1),
+    ],
+    ids=["amount", "range", "head", "count"],
+)
+def test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to(bench: Bench, owner, tamper):
+    halfway(bench)
+    before = bench.counts()
+    publisher = bench.publisher()
+    publisher._audit.look(1)  # all was well when the worker started
+    with tampering(owner) as connection:
+        connection.execute(tamper)
+    assert publisher.step(threading.Event())
+    assert bench.counts() == before
+    assert stream(bench).distrusted is not None
+    assert bench.now().state == "running"
+    assert bench.now().distrusted == stream(bench).distrusted
+    assert not publisher.step(threading.Event()), "it is not even tried again"
+
+
+@pytest.mark.parametrize(
+    ("tamper", "where"),
+    [
+        (update(CHARGES).where(CHARGES.c.id == 1).values(epsilon=0.01), "charge 1"),
+        (update(RELEASES).where(RELEASES.c.version == 1).values(parameters=b"\0" * 16), "version 1"),
+        (update(RELEASES).where(RELEASES.c.version == 1).values(role="model"), "version 1"),
+    ],
+    ids=["charge", "weights", "role"],
+)
+def test_a_worker_that_starts_walks_the_whole_ledger_before_it_publishes(bench: Bench, owner, tamper, where):
+    halfway(bench)
+    before = bench.counts()
+    with owner.transaction() as connection:
+        kept = [connection.execute(select(table)).mappings().all() for table in tables.APPEND_ONLY]
+    with tampering(owner) as connection:
+        connection.execute(tamper)
+    bench.publisher().step(threading.Event())
+    assert bench.counts() == before
+    assert where in stream(bench).distrusted
+    with tampering(owner) as connection:  # an operator restores what it was
+        connection.execute(delete(RELEASES))
+        connection.execute(delete(CHARGES))
+        for table, rows in zip(tables.APPEND_ONLY, kept, strict=True):
+            connection.execute(insert(table), [dict(row) for row in rows])
+    Audit(bench.database).walk(1)
+    assert stream(bench).distrusted is None
+    bench.publish_all()
+    assert bench.now().position == 10
+
+
+def test_a_verdict_does_not_undo_one_that_came_meanwhile(bench: Bench):
+    with bench.database.transaction() as connection:
+        read = streams.get(connection, 1)
+        assert streams.distrust(connection, read, "found by another")
+        assert not streams.distrust(connection, read, None)
+        assert not streams.distrust(connection, read, "found too late")
+        assert streams.get(connection, 1).distrusted == "found by another"
+
+
+def violated(bench: Bench) -> dict[str, float]:
+    Audit(bench.database).ask_invariants()
+    return {name: metrics.VIOLATIONS.labels(name)._value.get() for name in INVARIANTS}
+
+
+@pytest.mark.parametrize(
+    ("tamper", "invariant"),
+    [
+        (update(RELEASES).where(RELEASES.c.version == 2).values(charge=1), "published_not_charged"),
+        (update(CHARGES).where(CHARGES.c.id == 2).values(version=9), "published_not_charged"),
+        (delete(RELEASES).where(RELEASES.c.version == 2), "charged_not_released"),
+        (update(tables.spent).values(amount=2), "over_cap"),
+        (update(tables.streams).values(epsilon="0.5"), "over_cap"),
+        (update(CHARGES).where(CHARGES.c.id == 2).values(previous_hash=None), "broken_chain"),
+        (update(tables.streams).values(charges=1), "broken_chain"),
+        (update(tables.streams).values(distrusted="why"), "broken_chain"),
+        (update(tables.entries).values(start=1), "record_gap"),
+        (update(tables.segments).values(stop=9), "record_gap"),
+        (delete(tables.entries), "record_gap"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_invariant_is_seen_to_be_violated(bench: Bench, owner, tamper, invariant):
+    bench.publish_all()
+    assert set(violated(bench).values()) == {0}
+    with tampering(owner) as connection:
+        assert connection.execute(tamper).rowcount
+    assert violated(bench)[invariant] >= 1
+
+
+def test_records_that_are_not_what_was_numbered_are_not_fitted(bench: Bench):
+    with bench.database.transaction() as connection:
+        segment = streams.segment_from(connection, 1, 0)
+    path = bench.world.settings.segment_store / "log" / segment.file
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert bench.publisher().step(threading.Event())
+    assert bench.counts() == (0, 0)
+    path.write_bytes(content)
+    bench.publish_all()
+    assert bench.now().position == 10
