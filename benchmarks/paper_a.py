@@ -234,30 +234,28 @@ def plots(found: Curves, folder: Path) -> None:
     from matplotlib import pyplot as plt
 
     folder.mkdir(parents=True, exist_ok=True)
-    for stream, epsilon, delta in sorted({(key[0], *key[3:]) for key in found if key[1] != WITHOUT_NOISE}):
-        figure, axes = plt.subplots(figsize=(9, 5.5))
-        for key, runs in sorted(found.items()):
-            same = key[0] == stream and (key[3:] == (epsilon, delta) or key[1] == WITHOUT_NOISE)
-            if not same or (key[1] == PRINTED and key[3] != epsilon):
+    colours = {name: f"C{number}" for number, name in enumerate([*schedules(2, 1), PRINTED, WITHOUT_NOISE])}
+    styles = {"noisy_gradient_descent": "-", "output_perturbation": "--", "objective_perturbation": ":", "": "-."}
+    for stream, epsilon, delta in sorted({(key[0], *key[3:]) for key in found if key[2]}):
+        figure, axes = plt.subplots(figsize=(11, 5.5), layout="constrained")
+        for key, runs in sorted(found.items(), key=lambda item: (item[0][2], item[0])):
+            _, schedule, learner, *privacy = key
+            always = schedule == WITHOUT_NOISE or (schedule == PRINTED and privacy[0] == epsilon)
+            if key[0] != stream or not (always or privacy == [epsilon, delta]):
                 continue
             times = sorted({at for each in runs for at, _ in each})
             points = [(time, found_at) for time in times if (found_at := quartiles(runs, time))]
-            label = f"{key[1]} · {key[2]}" if key[2] else key[1]
-            style = "--" if key[1] in (WITHOUT_NOISE, PRINTED) else "-"
-            (line,) = axes.plot([at for at, _ in points], [each[1] for _, each in points], style, label=label, lw=1.2)
-            low, high = ([each[side] for _, each in points] for side in (0, 2))
-            axes.fill_between([at for at, _ in points], low, high, color=line.get_color(), alpha=0.15, lw=0)
-        axes.set(
-            xlabel="records",
-            ylabel="test accuracy of the latest release",
-            title=f"{stream}, ε = {epsilon:g}, δ = {delta:g}",
-        )
+            at, (low, middle, high) = [time for time, _ in points], zip(*(each for _, each in points), strict=True)
+            label = f"{schedule}; {learner}" if learner else schedule
+            axes.plot(at, middle, styles[learner], color=colours[schedule], label=label, lw=1.4)
+            axes.fill_between(at, low, high, color=colours[schedule], alpha=0.15, lw=0)
+        axes.set(xlabel="records", ylabel="test accuracy of the latest release")
+        axes.set_title(f"{stream}, ε = {epsilon:g}, δ = {delta:g}: median and quartiles")
         axes.set_xscale("log", base=2)
-        axes.legend(fontsize=6, loc="lower right")
         axes.grid(alpha=0.3)
-        figure.savefig(
-            folder / f"{stream}-{epsilon:g}-{'pure' if not delta else 'gaussian'}.svg", metadata={"Date": None}
-        )
+        figure.legend(fontsize=8, loc="outside right center")
+        name = f"{stream}-{epsilon:g}-{'gaussian' if delta else 'pure'}.svg"
+        figure.savefig(folder / name, metadata={"Date": None})
         plt.close(figure)
 
 
