@@ -81,15 +81,15 @@ LEARNERS: dict[str, dict[str, Any]] = {
 }
 
 
-def schedules(stream: Stream) -> dict[str, dict[str, Any]]:
-    """All with a release after every b_0 records, but for the doubling ones."""
-    continual = {"kind": "continual", "base": stream.base, "update_every": stream.update}
+def schedules(base: int, update: int) -> dict[str, dict[str, Any]]:
+    """All with a release after every b_0 = `update` records, but for Algorithm 2's."""
+    continual = {"kind": "continual", "base": base, "update_every": update}
     return {
-        "multi_resolution": {"kind": "multi_resolution", "base": stream.base},
+        "multi_resolution": {"kind": "multi_resolution", "base": base},
         **{f"continual, {shares}": {**continual, "shares": shares} for shares in ("paper", "equal", "improving")},
-        "sliding_window": {"kind": "sliding_window", "block": stream.update, "blocks": 7},
-        "each batch by itself": {"kind": "independent_batches", "batch": stream.update},
-        "each batch near the last": {"kind": "independent_batches", "batch": stream.update, "warm_start": True},
+        "sliding_window": {"kind": "sliding_window", "block": update, "blocks": 7},
+        "each batch by itself": {"kind": "independent_batches", "batch": update},
+        "each batch near the last": {"kind": "independent_batches", "batch": update, "warm_start": True},
     }
 
 
@@ -126,9 +126,9 @@ def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: floa
     schema = {"features": stream.x.shape[1], "task": {"kind": "classification", "classes": stream.classes}}
     own = "output_perturbation" if schedule in (WITHOUT_NOISE, PRINTED) else learner
     settings: dict[str, Any] = {"kind": own, "intercept": False, **LEARNERS[own]}
-    if schedule == WITHOUT_NOISE:
-        settings["regularization"] = 1e-4
-    mechanism = schedules(stream)[schedule if own == learner and schedule in schedules(stream) else "continual, equal"]
+    settings["regularization"] = {WITHOUT_NOISE: 1e-4, PRINTED: 0.02}.get(schedule, settings.get("regularization", 0.0))
+    known = schedules(stream.base, stream.update)
+    mechanism = known.get(schedule, known["continual, equal"])
     scheduled = publication(
         schema, {"mechanism": mechanism, "learner": settings, "privacy": {"epsilon": epsilon, "delta": delta}}
     )
@@ -137,8 +137,8 @@ def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: floa
         models = without_noise(scheduled, stream)
     else:
         if schedule == PRINTED:
-            own_fields = vars(scheduled.learner)
-            printed = Printed(**own_fields, base=stream.base, update=stream.update, epsilon=epsilon)
+            fields = vars(scheduled.learner)
+            printed = Printed(**fields, base=stream.base, update=stream.update, epsilon=epsilon)
             scheduled = replace(scheduled, learner=printed)
         models = ((used.start, used.parameters) for used in replay(scheduled, stream.x, stream.y))
     description = scheduled.model_description()
@@ -151,10 +151,9 @@ def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: floa
 
 def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, float, float]]:
     """(schedule, learner, ε, δ) of all lines asked for."""
-    stream_schedules = options.schedules
     for epsilon in options.epsilons:
         for delta in options.deltas:
-            for schedule in stream_schedules:
+            for schedule in options.schedules:
                 for learner in options.learners:
                     if learner != "noisy_gradient_descent" or delta:
                         yield schedule, learner, epsilon, delta
@@ -231,52 +230,38 @@ def plots(found: Curves, folder: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "paper_a"
+    mpl.rcParams |= {"svg.hashsalt": "paper_a", "svg.fonttype": "none"}
     from matplotlib import pyplot as plt
 
     folder.mkdir(parents=True, exist_ok=True)
-    for stream, epsilon, delta in sorted({(key[0], *key[3:]) for key in found if key[1] != WITHOUT_NOISE}):
-        figure, axes = plt.subplots(figsize=(9, 5.5))
-        for key, runs in sorted(found.items()):
-            same = key[0] == stream and (key[3:] == (epsilon, delta) or key[1] == WITHOUT_NOISE)
-            if not same or (key[1] == PRINTED and key[3] != epsilon):
+    colours = {name: f"C{number}" for number, name in enumerate([*schedules(2, 1), PRINTED, WITHOUT_NOISE])}
+    styles = {"noisy_gradient_descent": "-", "output_perturbation": "--", "objective_perturbation": ":", "": "-."}
+    for stream, epsilon, delta in sorted({(key[0], *key[3:]) for key in found if key[2]}):
+        figure, axes = plt.subplots(figsize=(11, 5.5), layout="constrained")
+        for key, runs in sorted(found.items(), key=lambda item: (item[0][2], item[0])):
+            _, schedule, learner, *privacy = key
+            always = schedule == WITHOUT_NOISE or (schedule == PRINTED and privacy[0] == epsilon)
+            if key[0] != stream or not (always or privacy == [epsilon, delta]):
                 continue
             times = sorted({at for each in runs for at, _ in each})
             points = [(time, found_at) for time in times if (found_at := quartiles(runs, time))]
-            label = f"{key[1]} · {key[2]}" if key[2] else key[1]
-            style = "--" if key[1] in (WITHOUT_NOISE, PRINTED) else "-"
-            (line,) = axes.plot([at for at, _ in points], [each[1] for _, each in points], style, label=label, lw=1.2)
-            low, high = ([each[side] for _, each in points] for side in (0, 2))
-            axes.fill_between([at for at, _ in points], low, high, color=line.get_color(), alpha=0.15, lw=0)
-        axes.set(
-            xlabel="records",
-            ylabel="test accuracy of the latest release",
-            title=f"{stream}, ε = {epsilon:g}, δ = {delta:g}",
-        )
+            at, (low, middle, high) = [time for time, _ in points], zip(*(each for _, each in points), strict=True)
+            label = f"{schedule}; {learner}" if learner else schedule
+            axes.plot(at, middle, styles[learner], color=colours[schedule], label=label, lw=1.4)
+            axes.fill_between(at, low, high, color=colours[schedule], alpha=0.15, lw=0)
+        axes.set(xlabel="records", ylabel="test accuracy of the latest release")
+        axes.set_title(f"{stream}, ε = {epsilon:g}, δ = {delta:g}: median and quartiles")
         axes.set_xscale("log", base=2)
-        axes.legend(fontsize=6, loc="lower right")
         axes.grid(alpha=0.3)
-        figure.savefig(
-            folder / f"{stream}-{epsilon:g}-{'pure' if not delta else 'gaussian'}.svg", metadata={"Date": None}
-        )
+        figure.legend(fontsize=8, loc="outside right center")
+        name = f"{stream}-{epsilon:g}-{'gaussian' if delta else 'pure'}.svg"
+        figure.savefig(folder / name, metadata={"Date": None})
         plt.close(figure)
 
 
 def main() -> None:
     """Run what is missing, or show what is there."""
-    names = list(
-        schedules(
-            Stream(
-                x=np.empty((0, 1), np.float32),
-                y=np.empty(0, np.int64),
-                test_x=np.empty((0, 1), np.float32),
-                test_y=np.empty(0, np.int64),
-                base=2,
-                update=1,
-                classes=2,
-            )
-        )
-    )
+    names = list(schedules(2, 1))
     parser = argparse.ArgumentParser(description="Paper A's schedules with every learner.")
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
     parser.add_argument("--schedules", nargs="+", choices=names, default=names)

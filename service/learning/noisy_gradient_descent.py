@@ -128,7 +128,7 @@ class NoisyGradientDescent(Linear):
         )
         error = max(SLACK * clip, 2.0 * UNIT * records * per_record)
         if not error <= clip / 2.0:
-            raise Inaccurate("double precision cannot add up the gradients of so many records: lower the step or steps")
+            raise Inaccurate("double precision cannot add up the gradients of so many records: lower the step")
         sensitivity = MARGIN * 2.0 * (clip + error)
         noise = noises.calibrate(
             kind, sensitivity=sensitivity, charge=round_down(Fraction(charge) / steps), dimension=self.dimension

@@ -29,6 +29,7 @@ from service.mechanisms.configuration import (
 )
 from service.mechanisms.scheduled import Scheduled
 from service.privacy.loss import Kind, capacity
+from service.privacy.noise import Unaffordable
 from service.schedules.continual import Continual
 from service.schedules.independent_batches import IndependentBatches
 from service.schedules.multi_resolution import MultiResolution
@@ -63,7 +64,10 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Schedu
     try:
         scheduled.plan()
     except Inaccurate as problem:
-        raise Refused("learner.regularization", str(problem)) from None
+        setting = "step" if publication.learner.kind == "noisy_gradient_descent" else "regularization"
+        raise Refused(f"learner.{setting}", str(problem)) from None
+    except Unaffordable as problem:
+        raise Refused("privacy.epsilon", str(problem)) from None
     return scheduled
 
 

@@ -60,6 +60,10 @@ _LIMB = 31
 _MAX_LAPLACE_DIMENSION = 2**24  # of the proof of SLACK
 
 
+class Unaffordable(ValueError):
+    """A charge so small that noise for it would need a lattice too coarse for what it is added to. Public."""
+
+
 class Noise(Protocol):
     """Noise that can be added to a vector of a known L2 sensitivity."""
 
@@ -189,8 +193,8 @@ def _moved(sensitivity: float, noise: Noise) -> Fraction:
 def calibrate(kind: Kind, *, sensitivity: float, charge: float, dimension: int) -> SphericalLaplace | Gaussian:
     """Return the least noise whose charge for that sensitivity, rounding included, is at most `charge`.
 
-    sensitivity > 0 (L2, R⊥), charge > 0 (ε for PURE, ρ for ZCDP), both finite. ValueError where the lattice would have
-    to be finer: its steps are 2^-50 of the noise, so Δ must not be as small as 2^-50 of it.
+    sensitivity > 0 (L2, R⊥), charge > 0 (ε for PURE, ρ for ZCDP), both finite. Unaffordable where the lattice would
+    have to be finer: its steps are 2^-50 of the noise, so Δ must not be as small as 2^-50 of it.
 
     The scale is the least double on the finest grid that allows one; the grid is coarser for a scale past the
     next power of two, which the scale may reach by the rounding it has to cover.
@@ -201,7 +205,7 @@ def calibrate(kind: Kind, *, sensitivity: float, charge: float, dimension: int) 
     noise = law(scale=(least := law.least_scale(Fraction(sensitivity), charge)), dimension=dimension)
     while (scale := law.least_scale(_moved(sensitivity, noise), charge)) != noise.scale:
         if scale > 2.0 * least:
-            raise ValueError("the charge is too small: rounding to the lattice would cost more than the records")
+            raise Unaffordable("the charge is too small: rounding to the lattice would cost more than the records")
         noise = law(scale=scale, dimension=dimension)
     return noise
 

@@ -18,6 +18,7 @@ from service.logs import place_of
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.mechanisms.scheduled import Model, Scheduled, Step
+from service.privacy.noise import Unaffordable
 from service.store import leases, ledger, publications, releases, spending, streams
 from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable, pipelined
 from service.store.leases import Lease, LeaseLost
@@ -149,7 +150,7 @@ class Publisher:
                 )
                 fitted = time.perf_counter()
                 committed = self._commit(lease, publication, mechanism, time_due, step)
-            except (OverBudget, Inaccurate) as refusal:
+            except (OverBudget, Inaccurate, Unaffordable) as refusal:
                 self._halt(lease, publication, str(refusal))
                 return
             except LedgerBroken as broken:

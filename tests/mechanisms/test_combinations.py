@@ -91,3 +91,28 @@ def test_every_combination_publishes_for_its_charge_or_says_why_not(mechanism, l
             assert 0 < claims.cost(scheduled.kind, described, records=end - start) <= release.charge
             assert np.isfinite(release.parameters).all()
     assert made >= 3
+
+
+@pytest.mark.parametrize("learner", ["output_perturbation", "objective_perturbation"])
+def test_a_budget_too_small_for_so_many_weights_is_refused(learner):
+    schema = StreamSchema.model_validate({"features": 100_000, "task": {"kind": "classification", "classes": 10}})
+    publication = PublicationConfiguration.model_validate(
+        {"mechanism": MECHANISMS["multi_resolution"], "learner": {"kind": learner}, "privacy": {"epsilon": 1e-9}}
+    )
+    with pytest.raises(Refused, match="too small") as refused:
+        build(schema, publication)
+    assert refused.value.path == "privacy.epsilon"
+
+
+def test_gradients_of_more_records_than_doubles_can_add_up_are_refused():
+    schema = StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": 3}})
+    publication = PublicationConfiguration.model_validate(
+        {
+            "mechanism": {"kind": "multi_resolution", "base": 2**40},
+            "learner": {"kind": "noisy_gradient_descent"},
+            "privacy": {"epsilon": 1, "delta": 1e-6},
+        }
+    )
+    with pytest.raises(Refused, match="add up") as refused:
+        build(schema, publication)
+    assert refused.value.path == "learner.step"
