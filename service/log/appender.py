@@ -235,7 +235,7 @@ class Appender:
     async def _evaluate(self, batches: "list[_Waiting]") -> list[Any]:
         if len(batches) == 1:
             try:
-                answer: Any = await self._redis.execute_command("EVALSHA", _APPEND_SHA, 3, *batches[0].arguments)
+                answer: Any = await self._redis.evalsha(_APPEND_SHA, 3, *batches[0].arguments)
             except NoScriptError as unknown:
                 answer = unknown
             return [answer]

@@ -7,15 +7,18 @@ with probability at most 1e-6. `planted.py` shows that it does pass the promise 
 """
 
 from math import inf, log
+from typing import get_args
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from service.learning.records import Records
+from service.mechanisms import configuration
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.privacy.loss import Kind
+from tests.mechanisms import test_combinations
 
 ALARM = 1e-6
 PILOTS = 300
@@ -26,7 +29,8 @@ ACROSS = np.array([[0.01, 0.9999]], dtype=np.float32), np.array([[0.01, -0.9999]
 MECHANISMS = {
     "continual": {"kind": "continual", "base": 4, "update_every": 2},
     "sliding_window": {"kind": "sliding_window", "block": 2, "blocks": 3},
-    "every block by itself": {"kind": "sliding_window", "block": 2, "blocks": 1},
+    "multi_resolution": {"kind": "multi_resolution", "base": 4},
+    "every block by itself": {"kind": "independent_batches", "batch": 2},
 }
 PRIVACY = {"pure": {"epsilon": 2}, "gaussian": {"epsilon": 12, "delta": 1e-6}}
 LEARNERS = {
@@ -37,12 +41,25 @@ LEARNERS = {
 CASES = {  # the time until which it is watched, and how often it is published from either stream
     ("continual", "gaussian"): (16, 800),
     ("sliding_window", "gaussian"): (16, 800),
+    ("multi_resolution", "gaussian"): (16, 800),
     ("every block by itself", "pure"): (2, 3000),  # several charges of pure ε rarely show all of themselves at once
     ("every block by itself", "gaussian"): (2, 800),
     ("every block by itself", "pure", "objective_perturbation"): (2, 3000),
     ("every block by itself", "gaussian", "objective_perturbation"): (2, 800),
     ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 800),
 }
+
+
+def test_every_mechanism_and_every_learner_is_audited():
+    """And combined with all the others. Whoever adds one joins here and there."""
+
+    def kinds(settings):
+        return {get_args(each.model_fields["kind"].annotation)[0] for each in get_args(get_args(settings)[0])}
+
+    assert {MECHANISMS[case[0]]["kind"] for case in CASES} == kinds(configuration.Mechanism)
+    assert {each["kind"] for each in test_combinations.MECHANISMS.values()} == kinds(configuration.Mechanism)
+    assert {each["kind"] for each in test_combinations.LEARNERS} == kinds(configuration.Learner)
+    assert {(*case, "output_perturbation")[2] for case in CASES} == kinds(configuration.Learner)
 
 
 def published(mechanism, privacy, learner="output_perturbation"):
