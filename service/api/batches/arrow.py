@@ -200,6 +200,8 @@ class _RecordBatch:
             width = column.width or 0
             if length * width > within:
                 raise ValueError("lists are not within the numbers")
+            if width == features and missing is None:  # as usual
+                return _whole_rows(numbers, nulls, 0, length, features)
             starts, right = np.arange(length) * width, np.full(length, width == features)
         return _rows(numbers, nulls, starts, right if missing is None else right & ~missing, features)
 
@@ -226,10 +228,7 @@ class _RecordBatch:
 def _rows(numbers: NDArray[Any], nulls: Mask | None, starts: NDArray[Any], right: Mask, features: int) -> _Part:
     """Rows of so many numbers; zeros where the length is not right."""
     if right.all():
-        first = starts[0] if len(starts) else 0
-        inside = slice(first, first + len(right) * features)
-        shape = (len(right), features)
-        return _Part(numbers[inside].reshape(shape), None, None if nulls is None else nulls[inside].reshape(shape))
+        return _whole_rows(numbers, nulls, starts[0] if len(starts) else 0, len(right), features)
     wrong = np.flatnonzero(~right)
     if len(wrong) > MOST_REASONS:  # no more will be named, and many empty rows must not become as many whole ones
         starts, right = starts[: wrong[MOST_REASONS]], right[: wrong[MOST_REASONS]]
@@ -240,6 +239,12 @@ def _rows(numbers: NDArray[Any], nulls: Mask | None, starts: NDArray[Any], right
         among, nulls = nulls, np.zeros(x.shape, np.bool_)
         nulls[right] = among[picked]
     return _Part(x, ~right, nulls)
+
+
+def _whole_rows(numbers: NDArray[Any], nulls: Mask | None, first: int, count: int, features: int) -> _Part:
+    """Rows that follow each other, copying none."""
+    inside, shape = slice(first, first + count * features), (count, features)
+    return _Part(numbers[inside].reshape(shape), None, None if nulls is None else nulls[inside].reshape(shape))
 
 
 class _Table:
