@@ -61,7 +61,7 @@ def _count(body: bytes, character: str) -> int:
     return int(np.count_nonzero(np.frombuffer(body, np.uint8) == ord(character)))
 
 
-def parsed(body: bytes) -> Any:
+def parsed(body: bytes | memoryview) -> Any:
     """The document, by views of it that must be gone before this thread parses the next one.
 
     The parser is kept for that: it works in ten times the memory of the body, which is dear to ask for every time.

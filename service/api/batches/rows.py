@@ -33,9 +33,10 @@ def read_rows(body: bytes, schema: dict[str, Any]) -> Columns:
 def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | None:
     """As one JSON array of the lines, provided that every line break is between two objects."""
     names = wanted(schema)
-    if not _is_plain(body, arrays="x" in names):
+    array = _as_array(body, arrays="x" in names)
+    if array is None:
         return None
-    rows = parsed(b"[" + body.replace(b"\n", b",") + b"]")
+    rows = parsed(array)
     x, y = [], []
     has_x, has_y, features = "x" in names, "y" in names, schema.get("features")
     for row in rows:
@@ -58,19 +59,24 @@ def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | Non
     return numbers
 
 
-def _is_plain(body: bytes, *, arrays: bool) -> bool:
-    """Whether every line is an object, as far as its ends show, and none has an array more than it should.
+def _as_array(body: bytes, *, arrays: bool) -> memoryview | None:
+    """One JSON array, provided that every line is an object, as far as its ends show, and none has an array too many.
 
     An array nested where a number belongs would not show in the flat buffers.
     """
     characters = np.frombuffer(body, np.uint8)
     breaks = np.flatnonzero(characters == ord("\n"))
     ends, begins = characters[breaks - 1], characters[breaks + 1]
-    return bool(
-        (ends == ord("}")).all()
-        and (begins == ord("{")).all()
-        and np.count_nonzero(characters == ord("[")) == (len(breaks) + 1) * arrays
-    )
+    if (
+        (ends != ord("}")).any()
+        or (begins != ord("{")).any()
+        or np.count_nonzero(characters == ord("[")) != (len(breaks) + 1) * arrays
+    ):
+        return None
+    array = np.empty(len(body) + 2, np.uint8)  # `bytes.replace` takes several times as long as this
+    array[0], array[1:-1], array[-1] = ord("["), characters, ord("]")
+    array[breaks + 1] = ord(",")
+    return array.data
 
 
 def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:
