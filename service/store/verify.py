@@ -6,6 +6,7 @@ with what publishing used, with each publication's cap, and with the stream's bu
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from itertools import groupby, islice
 from operator import attrgetter
@@ -66,7 +67,7 @@ def _read(where: str, found: Iterator[str]) -> Iterator[str]:
     """What can't be read or counted, like NaN or a time without end, is a finding too, and hides no other."""
     try:
         yield from found
-    except (ValueError, ArithmeticError, DataError) as problem:
+    except (LookupError, TypeError, ValueError, ArithmeticError, DataError) as problem:
         yield f"{where}: it holds what was never written there ({type(problem).__name__})"
 
 
@@ -153,6 +154,9 @@ def _spent(connection: Connection, publication: Publication) -> Iterator[str]:
     if kind != publication.kind:
         yield f"publication {publication.name}: its kind is not that of its delta"
         return
+    asked = publication.configuration["privacy"]
+    if (Decimal(str(asked["epsilon"])), Decimal(str(asked["delta"]))) != (publication.epsilon, publication.delta):
+        yield f"publication {publication.name}: its configuration is of another guarantee than is reserved for it"
     table = tables.charges
     currency = table.c.epsilon if kind is Kind.PURE else table.c.rho
     mine = table.c.publication_id == publication.id

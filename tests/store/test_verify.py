@@ -66,7 +66,7 @@ LEAST = (
     .limit(1)
     .scalar_subquery()
 )
-CHARGES, RELEASES, SPENT = tables.charges, tables.releases, tables.spent
+CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables.spent, tables.publications
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,9 @@ CHARGES, RELEASES, SPENT = tables.charges, tables.releases, tables.spent
             update(tables.outlines).where(tables.outlines.c.start == LEAST).values(epsilon=0),
             "its records have spent at most",
         ),
+        (update(PUBLICATIONS).values(configuration=text("""'{"privacy": {"epsilon": 5, "delta": 0}}'""")), "guarantee"),
+        (update(PUBLICATIONS).values(configuration={}), "what was never written there"),
+        (update(PUBLICATIONS).values(epsilon=Decimal("1.01")), "another guarantee than is reserved for it"),
         (update(tables.streams).values(grain=0), "what was never written there"),
         (delete(tables.segments), "segments end at record 0, not at 12"),
         (update(CHARGES).where(CHARGES.c.id == 3).values(epsilon=float("nan"), delta=0, rho=None), "3: its hash"),
