@@ -31,9 +31,11 @@ def cost(kind: Kind, noise: Mapping[str, Any], *, records: int) -> Fraction:
     noise: as a release states it, see `Perturbation.described`. ValueError if it states nothing that has such a cost.
     """
     try:
-        return _cost(kind, noise, records)
+        return _cost(kind, noise, _count({"records": records}, "records"))
     except (KeyError, TypeError, AttributeError) as problem:
         raise ValueError(f"the noise lacks something, or something is of another type: {problem}") from None
+    except OverflowError:
+        raise ValueError("the noise costs more than any charge") from None
 
 
 def curvature(*, rank: int, steepness: float, records: int, regularization: float) -> float:
@@ -59,17 +61,17 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
         case "weights":
             return _charge(kind, noise)
         case "gradient_sums":
-            return int(noise["steps"]) * _charge(kind, noise)
+            return _count(noise, "steps") * _charge(kind, noise)
         case "objective":
             curved = noise["curvature"]
             parts = (
                 _charge(Kind.PURE, noise),
                 Fraction(
                     curvature(
-                        rank=curved["rank"],
-                        steepness=curved["steepness"],
+                        rank=_count(curved, "rank"),
+                        steepness=_positive(curved, "steepness"),
                         records=records,
-                        regularization=noise["regularization"],
+                        regularization=_positive(noise, "regularization"),
                     )
                 ),
                 _charge(Kind.PURE, noise["output"]),
@@ -80,9 +82,25 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
 
 
 def _charge(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
-    scale, dimension, sensitivity = noise["scale"], noise["dimension"], noise["sensitivity"]
+    scale, dimension = _positive(noise, "scale"), _count(noise, "dimension")
+    sensitivity = _positive(noise, "sensitivity")
     if noise["distribution"] == SphericalLaplace.distribution:
         return total(kind, Fraction(SphericalLaplace(scale=scale, dimension=dimension).charge(sensitivity)))
     if noise["distribution"] == Gaussian.distribution and kind is Kind.ZCDP:
         return Fraction(Gaussian(scale=scale, dimension=dimension).charge(sensitivity))
     raise ValueError(f"noise of distribution {noise['distribution']} has no cost in this currency")
+
+
+def _positive(told: Mapping[str, Any], name: str) -> float:
+    """Return a positive finite number: with any other the formulas could be made to say anything, also nothing."""
+    value = told[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"the noise needs a positive finite {name}")
+    return value
+
+
+def _count(told: Mapping[str, Any], name: str) -> int:
+    value = told[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"the noise needs a whole number of {name}, at least 1")
+    return value

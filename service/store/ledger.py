@@ -77,7 +77,7 @@ def append(
         OverBudget: a record would pay more than `most` in all; nothing is charged.
     """
     last = connection.execute(_LAST, {"stream": stream.id}).one()
-    if last.id is not None and last.hash != digest(_served(last)):
+    if last.id is not None and not intact(_served(last)):
         raise LedgerBroken(f"charge {last.id}: its hash is not that of its content")
     if (last.id or 0, last.hash) != (stream.charges, stream.head):
         raise LedgerBroken(f"its newest charge is not number {stream.charges}, as it was left")
@@ -158,6 +158,14 @@ def _served(row: Row[Any]) -> dict[str, Any]:
 def digest(charge: dict[str, Any]) -> str:
     """SHA-256 over the RFC 8785 JSON of a charge without its `hash`, in hexadecimal."""
     return hashlib.sha256(rfc8785.dumps({name: value for name, value in charge.items() if name != "hash"})).hexdigest()
+
+
+def intact(charge: dict[str, Any]) -> bool:
+    """Whether it is what its hash says. What has no RFC 8785 JSON, like NaN, was never written by `append`."""
+    try:
+        return bool(charge["hash"] == digest(charge))
+    except ValueError:
+        return False
 
 
 def timestamp(moment: datetime) -> str:

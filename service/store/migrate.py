@@ -16,6 +16,7 @@ from service.store.tables import APPEND_ONLY, metadata
 
 _LOCK = 0x706572656E6E69  # "perenni"
 _VERSION = Table("alembic_version", MetaData())
+_OWNED = text("SELECT FROM pg_tables WHERE schemaname = current_schema() AND tablename = :name AND tableowner = :role")
 
 
 class RoleMissing(Exception):
@@ -65,10 +66,13 @@ def _grant(connection: Connection, role: str, password: str | None) -> None:
             connection.exec_driver_sql(f"ALTER ROLE {quoted} PASSWORD '{scrambled}'")
     connection.execute(text(f"GRANT USAGE ON SCHEMA public TO {quoted}"))
     for table in (*metadata.tables.values(), _VERSION):
+        if connection.execute(_OWNED, {"name": table.name, "role": role}).rowcount:
+            # From before the two were told apart; whoever owns a table can give itself any right back.
+            connection.execute(text(f"ALTER TABLE {table.name} OWNER TO CURRENT_USER"))
         rights = "SELECT" if table is _VERSION else "SELECT, INSERT"
         if table not in (*APPEND_ONLY, _VERSION):
             rights += ", UPDATE, DELETE"
-        connection.execute(text(f"REVOKE ALL ON {table.name} FROM {quoted}"))
+        connection.execute(text(f"REVOKE ALL ON {table.name} FROM PUBLIC, {quoted}"))
         connection.execute(text(f"GRANT {rights} ON {table.name} TO {quoted}"))
 
 

@@ -130,6 +130,15 @@ def digest(row: Mapping[str, Any], *, publication: str, charge: str, parameters:
     return hashlib.sha256(rfc8785.dumps(told)).hexdigest()
 
 
+def intact(row: Mapping[str, Any], *, publication: str, previous: str | None) -> bool:
+    """Whether it is what its digest says; a row as `walk` tells it. What has no RFC 8785 JSON was never published."""
+    told = {"publication": publication, "charge": row["charged_hash"], "parameters": row["sha256"]}
+    try:
+        return bool(row["digest"] == digest(row, **told, previous=previous))
+    except ValueError:
+        return False
+
+
 def walk(connection: Connection, publication: int) -> Iterator[dict[str, Any]]:
     """Every release, oldest first, with its charge's columns as `charged_…` and its parameters' SHA-256, `sha256`."""
     charge = charges.alias()

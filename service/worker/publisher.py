@@ -133,6 +133,11 @@ class Publisher:
             ]
         configuration = PublicationConfiguration.model_validate(publication.configuration)
         mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
+        asked = (mechanism.kind, configuration.privacy.epsilon, configuration.privacy.delta)
+        if asked != (publication.kind, publication.epsilon, publication.delta):
+            # Its noise and its charges follow from the one, what other publications may still have from the other.
+            self._halt(lease, publication, "its configuration is of another guarantee than was reserved for it")
+            return
         while (
             not stop.is_set()
             and publication.state == "running"

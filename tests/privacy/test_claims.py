@@ -48,11 +48,25 @@ def test_the_cost_is_the_formulas(kind, noise, cost):
         (Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums"}),
         (Kind.PURE, {name: TILT[name] for name in TILT if name != "curvature"}),
         (Kind.PURE, {}),
+        *((Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": steps}) for steps in (0, -3, 0.5, "0", True)),
+        *((Kind.PURE, LAPLACE | {"sensitivity": value}) for value in (0, -2.0, "0", float("nan"), float("inf"))),
+        *((Kind.PURE, LAPLACE | {"scale": value}) for value in (-4.0, "9", float("nan"), float("inf"))),
+        *((Kind.PURE, LAPLACE | {"dimension": value}) for value in (0, -1, 0.5, 10**400)),
+        *((Kind.PURE, TILT | {"curvature": {"rank": rank, "steepness": 3.0}}) for rank in (0, -1, 0.5)),
+        *((Kind.PURE, TILT | {"curvature": {"rank": 2, "steepness": value}}) for value in (0, -3.0, -200.0)),
+        *((Kind.PURE, TILT | {"regularization": value}) for value in (0, -1.0, float("inf"), 5e-324)),
+        (Kind.ZCDP, GAUSSIAN | {"sensitivity": 1e300, "scale": 1e-150}),
     ],
 )
 def test_what_has_no_such_cost_is_no_claim(kind, noise):
     with pytest.raises(ValueError, match=r"."):
         claims.cost(kind, noise, records=100)
+
+
+@pytest.mark.parametrize("records", [0, -1])
+def test_a_fit_of_no_records_is_no_claim(records):
+    with pytest.raises(ValueError, match="records"):
+        claims.cost(Kind.PURE, TILT, records=records)
 
 
 def test_fewer_records_bend_an_objective_more():

@@ -5,6 +5,7 @@ import pytest
 from psycopg import sql
 from sqlalchemy import make_url
 
+from service.store.migrate import migrate
 from service.store.tables import APPEND_ONLY, metadata
 from tests.conftest import World
 
@@ -47,6 +48,24 @@ def test_it_owns_nothing_and_has_what_it_needs_of_every_other_table(world: World
             assert not connection.execute("SELECT has_table_privilege(%s, 'TRUNCATE')", [name]).fetchone()[0]
         query = "SELECT count(*) FROM pg_class WHERE relowner = (SELECT oid FROM pg_roles WHERE rolname = current_user)"
         assert connection.execute(query).fetchone() == (0,)
+
+
+def test_a_role_that_owned_the_tables_does_not_once_another_migrates(world: World):
+    url = make_url(world.settings.migration_url)
+    with connect(world.settings.migration_url) as connection:
+        connection.execute("GRANT UPDATE ON charges TO PUBLIC")
+        connection.execute("GRANT UPDATE (version) ON charges TO PUBLIC")
+    migrate(url.set(username="postgres").render_as_string(False), service=world.settings.migration_url)
+    statements = "ALTER TABLE {} DISABLE TRIGGER ALL", *CHANGES
+    with connect(world.settings.migration_url) as connection:
+        for table in TABLES:
+            connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table)))
+            connection.execute(
+                sql.SQL("GRANT ALL ON {} TO CURRENT_USER").format(sql.Identifier(table))
+            )  # only a warning
+            for statement in statements:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(sql.SQL(statement).format(sql.Identifier(table)))
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -32,8 +32,9 @@ def connection(world: World) -> Iterator[Connection]:
 
 def make(connection: Connection, name: str, *, delta: str = "0", start: int = 0) -> publications.Publication:
     with_delta = {"epsilon": Decimal("0.5"), "delta": Decimal(delta), "kind": "zcdp" if delta != "0" else "pure"}
+    configuration = {"privacy": {"epsilon": 0.5, "delta": float(delta)}}
     return publications.create(
-        connection, name=name, stream=1, start=start, configuration={}, plan={}, due=1, **with_delta
+        connection, name=name, stream=1, start=start, configuration=configuration, plan={}, due=1, **with_delta
     )
 
 

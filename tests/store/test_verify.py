@@ -60,7 +60,13 @@ def test_an_honest_ledger_has_no_findings(published: Database):
 
 
 LAST = select(func.max(tables.releases.c.version)).scalar_subquery()
-CHARGES, RELEASES, SPENT = tables.charges, tables.releases, tables.spent
+LEAST = (
+    select(tables.outlines.c.start)
+    .order_by(tables.outlines.c.epsilon, tables.outlines.c.delta, tables.outlines.c.start)
+    .limit(1)
+    .scalar_subquery()
+)
+CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables.spent, tables.publications
 
 
 @pytest.mark.parametrize(
@@ -91,7 +97,25 @@ CHARGES, RELEASES, SPENT = tables.charges, tables.releases, tables.spent
         (delete(RELEASES).where(RELEASES.c.version == LAST), "it was the newest one, and is missing or another"),
         (update(tables.streams).values(head="0" * 64), "it was the newest one, and is missing or another"),
         (update(tables.publications).values(worst_amount=0), "what is told of its worst record"),
-        (update(tables.outlines).values(epsilon=tables.outlines.c.epsilon / 2), "what is told of its worst record"),
+        (update(tables.outlines).values(epsilon=tables.outlines.c.epsilon / 2), "its records have spent at most"),
+        (
+            update(tables.outlines).where(tables.outlines.c.start == LEAST).values(epsilon=0),
+            "its records have spent at most",
+        ),
+        (update(PUBLICATIONS).values(configuration=text("""'{"privacy": {"epsilon": 5, "delta": 0}}'""")), "guarantee"),
+        (update(PUBLICATIONS).values(configuration={}), "what was never written there"),
+        (update(PUBLICATIONS).values(epsilon=Decimal("1.01")), "another guarantee than is reserved for it"),
+        (update(tables.streams).values(grain=0), "what was never written there"),
+        (delete(tables.segments), "segments end at record 0, not at 12"),
+        (update(CHARGES).where(CHARGES.c.id == 3).values(epsilon=float("nan"), delta=0, rho=None), "3: its hash"),
+        (update(CHARGES).where(CHARGES.c.id == 3).values(epsilon=float("inf"), delta=0, rho=None), "3: its hash"),
+        (update(CHARGES).where(CHARGES.c.id == 3).values(stop=2**60), "charge 3: its hash"),
+        (update(CHARGES).where(CHARGES.c.id == 3).values(charged_at=text("'infinity'")), "was never written there"),
+        (update(SPENT).values(amount=Decimal("NaN")), "what was never written there"),
+        (
+            update(RELEASES).where(RELEASES.c.version == 2).values(noise=text("""'{"scale": 1e999}'""")),
+            "version 2: its digest",
+        ),
         (
             insert(tables.kept).values(stream_id=1, start=99, epsilon=0, delta=1),
             "what ended publications are said to keep",

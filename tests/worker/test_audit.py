@@ -58,10 +58,11 @@ NEWEST = select(func.max(CHARGES.c.id)).scalar_subquery()
     [
         update(CHARGES).where(CHARGES.c.id == NEWEST).values(epsilon=0.01),
         update(CHARGES).where(CHARGES.c.id == NEWEST).values(start=CHARGES.c.start + 1),
+        update(CHARGES).where(CHARGES.c.id == NEWEST).values(epsilon=float("nan")),
         update(tables.streams).values(head="0" * 64),
         update(tables.streams).values(charges=tables.streams.c.charges - 1),
     ],
-    ids=["amount", "range", "head", "count"],
+    ids=["amount", "range", "no number", "head", "count"],
 )
 def test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to(bench: Bench, owner, tamper):
     halfway(bench)
@@ -84,8 +85,10 @@ def test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to(bench: Bench, 
         (update(CHARGES).where(CHARGES.c.id == 1).values(epsilon=0.01), "charge 1"),
         (update(RELEASES).where(RELEASES.c.version == 1).values(parameters=b"\0" * 16), "version 1"),
         (update(RELEASES).where(RELEASES.c.version == 1).values(role="model"), "version 1"),
+        (update(CHARGES).where(CHARGES.c.id == 1).values(epsilon=float("nan")), "charge 1"),
+        (update(CHARGES).where(CHARGES.c.id == 1).values(charged_at=text("'infinity'")), "stream s"),
     ],
-    ids=["charge", "weights", "role"],
+    ids=["charge", "weights", "role", "no number", "no time"],
 )
 def test_a_worker_that_starts_walks_the_whole_ledger_before_it_publishes(bench: Bench, owner, tamper, where):
     halfway(bench)
@@ -136,6 +139,8 @@ def violated(bench: Bench) -> dict[str, float]:
         (update(tables.entries).values(start=1), "record_gap"),
         (update(tables.segments).values(stop=9), "record_gap"),
         (delete(tables.entries), "record_gap"),
+        (update(tables.segments).values(start=1), "record_gap"),
+        (delete(tables.segments), "record_gap"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -168,6 +168,19 @@ def test_what_would_pass_the_cap_halts_the_publication_and_is_not_published(benc
     assert "cap" in found.reason
 
 
+@pytest.mark.parametrize(
+    "privacy", [{"epsilon": 2, "delta": 0}, {"epsilon": 1, "delta": 1e-6}], ids=["more", "another currency"]
+)
+def test_what_was_not_reserved_is_not_published(bench: Bench, privacy):
+    """Noise and charges follow from the configuration, what others may have from the row beside it."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.publications).values(configuration=CONFIGURATION | {"privacy": privacy}))
+    assert bench.publisher().step(threading.Event())
+    found = bench.now()
+    assert (found.state, bench.counts()) == ("halted", (0, 0))
+    assert "reserved" in found.reason
+
+
 def test_a_stopped_publication_commits_nothing_that_was_under_way(bench: Bench, monkeypatch):
     real = Publisher._commit
 

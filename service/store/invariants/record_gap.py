@@ -1,6 +1,6 @@
 """Numbers have no gap and no overlap: those of batches from 0, those of segments from the first kept, to the last."""
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, func, or_, select, true
 
 from service.store.tables import entries, segments, streams
 
@@ -20,8 +20,9 @@ def violations(connection: Connection) -> list[str]:
             ranges.c.before != ranges.c.start,
             last & (ranges.c.stop != streams.c.records),
         )
-        if table is entries:
-            wrong = or_(wrong, ranges.c.before.is_(None) & (ranges.c.start != 0))
+        # Of a stream that keeps what is needed alone, the first segments may be gone.
+        whole = true() if table is entries else streams.c.retention != "needed"
+        wrong = or_(wrong, whole & ranges.c.before.is_(None) & (ranges.c.start != 0))
         query = (
             select(streams.c.name, ranges.c.start)
             .join(ranges, ranges.c.stream_id == streams.c.id)
@@ -29,7 +30,8 @@ def violations(connection: Connection) -> list[str]:
             .order_by(streams.c.name, ranges.c.start)
         )
         found += [f"stream {row.name}, {table.name} at record {row.start}" for row in connection.execute(query)]
-    unnumbered = select(streams.c.name).where(
-        streams.c.records > 0, ~select(entries.c.start).where(entries.c.stream_id == streams.c.id).exists()
-    )
-    return found + [f"stream {name}, entries at record 0" for name in connection.execute(unnumbered).scalars()]
+        none = select(streams.c.name).where(
+            whole, streams.c.records > 0, ~select(table.c.start).where(table.c.stream_id == streams.c.id).exists()
+        )
+        found += [f"stream {name}, {table.name} at record 0" for name in connection.execute(none).scalars()]
+    return found
