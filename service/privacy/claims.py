@@ -32,7 +32,7 @@ def cost(kind: Kind, noise: Mapping[str, Any], *, records: int) -> Fraction:
     """
     try:
         return _cost(kind, noise, records)
-    except (KeyError, TypeError, AttributeError) as problem:
+    except (KeyError, TypeError, AttributeError, OverflowError) as problem:
         raise ValueError(f"the noise lacks something, or something is of another type: {problem}") from None
 
 
@@ -59,17 +59,18 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
         case "weights":
             return _charge(kind, noise)
         case "gradient_sums":
-            return int(noise["steps"]) * _charge(kind, noise)
+            steps: int = math.ceil(_positive(noise, "steps"))
+            return steps * _charge(kind, noise)
         case "objective":
             curved = noise["curvature"]
             parts = (
                 _charge(Kind.PURE, noise),
                 Fraction(
                     curvature(
-                        rank=curved["rank"],
-                        steepness=curved["steepness"],
+                        rank=_positive(curved, "rank"),
+                        steepness=_positive(curved, "steepness"),
                         records=records,
-                        regularization=noise["regularization"],
+                        regularization=_positive(noise, "regularization"),
                     )
                 ),
                 _charge(Kind.PURE, noise["output"]),
@@ -80,9 +81,16 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
 
 
 def _charge(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
-    scale, dimension, sensitivity = noise["scale"], noise["dimension"], noise["sensitivity"]
+    scale, dimension, sensitivity = noise["scale"], noise["dimension"], _positive(noise, "sensitivity")
     if noise["distribution"] == SphericalLaplace.distribution:
         return total(kind, Fraction(SphericalLaplace(scale=scale, dimension=dimension).charge(sensitivity)))
     if noise["distribution"] == Gaussian.distribution and kind is Kind.ZCDP:
         return Fraction(Gaussian(scale=scale, dimension=dimension).charge(sensitivity))
     raise ValueError(f"noise of distribution {noise['distribution']} has no cost in this currency")
+
+
+def _positive(noise: Mapping[str, Any], name: str) -> Any:
+    """Return a number without which, or below 0, a release would seem to cost less than anything does."""
+    if not noise[name] > 0:
+        raise ValueError(f"{name} is not positive")
+    return noise[name]

@@ -48,6 +48,15 @@ def test_the_cost_is_the_formulas(kind, noise, cost):
         (Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums"}),
         (Kind.PURE, {name: TILT[name] for name in TILT if name != "curvature"}),
         (Kind.PURE, {}),
+        (Kind.ZCDP, GAUSSIAN | {"sensitivity": -2.0}),
+        (Kind.ZCDP, GAUSSIAN | {"sensitivity": float("inf")}),
+        (Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": 0}),
+        (Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": -1}),
+        (Kind.PURE, TILT | {"regularization": 0.0}),
+        (Kind.PURE, TILT | {"regularization": -0.5}),
+        (Kind.PURE, TILT | {"curvature": {"rank": 0, "steepness": 3.0}}),
+        (Kind.PURE, TILT | {"curvature": {"rank": 2, "steepness": -3.0}}),
+        (Kind.PURE, TILT | {"output": LAPLACE | {"sensitivity": -2.0}}),
     ],
 )
 def test_what_has_no_such_cost_is_no_claim(kind, noise):
