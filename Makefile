@@ -23,8 +23,9 @@ up: venv
 demo: venv
 	$(BIN)/python -m demo
 
+# Each of the two processes has servers of its own; tests of one file stay together.
 test: venv check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # What needs no server: format, lint, types, and who may import whom.
 check: venv

@@ -239,7 +239,7 @@ class Appender:
             except NoScriptError as unknown:
                 answer = unknown
             return [answer]
-        pipe = self._redis.pipeline(transaction=False)
+        pipe: Any = self._redis.pipeline(transaction=False)
         for each in batches:
             pipe.execute_command("EVALSHA", _APPEND_SHA, 3, *each.arguments)
         answers: list[Any] = await pipe.execute(raise_on_error=False)

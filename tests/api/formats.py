@@ -41,19 +41,15 @@ class Arrow:
             whole = all(value is None or isinstance(value, int) for value in y)
             kind = self.y_type or ("int64" if whole else "float64")
             fields["y"] = getattr(nanoarrow, kind)()
-        out = io.BytesIO()
-        schema = nanoarrow.struct(fields)
-        with StreamWriter.from_writable(out) as writer:
-            for part in np.array_split(np.arange(records), self.batches):
-                children = []
-                if x is not None:
-                    children.append(self._lists_of([x[row] for row in part], fields["x"]))
-                if y is not None:
-                    children.append(_numbers([y[row] for row in part], kind))
-                writer.write_array(
-                    nanoarrow.c_array_from_buffers(schema, len(part), [None], null_count=0, children=children)
-                )
-        return out.getvalue()
+        batches = []
+        for part in np.array_split(np.arange(records), self.batches):
+            children = []
+            if x is not None:
+                children.append(self._lists_of([x[row] for row in part], fields["x"]))
+            if y is not None:
+                children.append(_numbers([y[row] for row in part], kind))
+            batches.append((len(part), children))
+        return as_stream(fields, *batches)
 
     def _lists_of(self, rows: list, kind: Any) -> Any:
         full = [[0.0] * self.width if row is None and self.lists == "fixed" else row or [] for row in rows]
@@ -65,6 +61,15 @@ class Arrow:
         return nanoarrow.c_array_from_buffers(
             kind, len(rows), buffers, null_count=sum(row is None for row in rows), children=[items]
         )
+
+
+def as_stream(fields: dict[str, Any], *batches: tuple[int, list[Any]]) -> bytes:
+    """A stream of record batches: how many records, and the columns."""
+    out, schema = io.BytesIO(), nanoarrow.struct(fields)
+    with StreamWriter.from_writable(out) as writer:
+        for records, columns in batches:
+            writer.write_array(nanoarrow.c_array_from_buffers(schema, records, [None], null_count=0, children=columns))
+    return out.getvalue()
 
 
 def _numbers(values: list, kind: str) -> Any:

@@ -8,14 +8,15 @@ import time
 import tracemalloc
 import zlib
 
+import nanoarrow
 import numpy as np
 import pytest
 from starlette.requests import Request
 
-from service.api.batches import READERS, InvalidRecords
+from service.api.batches import READERS, InvalidRecords, arrow
 from service.api.bodies import read_body, zstd
 from service.api.problems import Problem
-from tests.api.formats import ARROW, NDJSON, WRITERS, Arrow, as_json
+from tests.api.formats import ARROW, NDJSON, WRITERS, Arrow, as_json, as_stream
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, unique
 
@@ -157,24 +158,81 @@ class TestArrow:
         packed = base64.b85decode(COMPRESSED)
         assert "uncompressed" in self.reason(zlib.decompress(packed), {"features": 2, "task": {"kind": "unlabelled"}})
 
-    def test_no_damage_does_more_than_be_refused(self):
-        whole = Arrow("list", batches=3)([[1, 2], [3, None], [5, 6], [7, 8]], [0, 1, 1, 0])
+    @pytest.mark.parametrize("lists", ["fixed", "list", "large"])
+    def test_no_damage_does_more_than_be_refused(self, lists):
+        whole = Arrow(lists, batches=3)([[1, 2], [3, None], [5, 6], [7, 8]], [0, 1, 1, 0])
         random = np.random.default_rng(1)
         for _ in range(3000):
             body = bytearray(whole)
             for _ in range(random.integers(1, 4)):
                 body[random.integers(len(body))] = random.choice([0, 1, 2, 4, 127, 128, 255, random.integers(256)])
-            try:
-                columns = READERS[ARROW](bytes(body[: random.integers(len(body) // 2, len(body) + 1)]), TWO)
-            except InvalidRecords:
-                continue
-            assert columns["x"].shape == (len(columns["y"]), 2)
+            self.read_or_refused(bytes(body[: random.integers(len(body) // 2, len(body) + 1)]))
+
+    @pytest.mark.parametrize("lists", ["fixed", "list", "large"])
+    @pytest.mark.parametrize("size", [4, 8])
+    def test_no_length_or_position_is_trusted(self, lists, size):
+        whole = Arrow(lists, batches=1)([[1, 2], [3, 4], [5, 6]], [0, 1, 1])
+        largest = 2 ** (8 * size - 1)
+        for position in range(0, len(whole), size):
+            for number in (-largest, -8, -1, 0, 1, 3, 7, 8, 1000, largest // 16, largest - 8, largest - 1):
+                changed = number.to_bytes(size, "little", signed=True)
+                self.read_or_refused(whole[:position] + changed + whole[position + size :])
+
+    def read_or_refused(self, body: bytes) -> None:
+        try:
+            columns = READERS[ARROW](body, TWO)
+        except InvalidRecords:
+            return
+        assert columns["x"].shape == (len(columns["y"]), 2)
+        assert np.isfinite(columns["x"]).all()
+        assert np.isin(columns["y"], [0, 1]).all()
+
+    def test_lists_need_not_begin_at_the_first_number(self):
+        kind = nanoarrow.list_(nanoarrow.float32())
+        numbers = nanoarrow.c_array(np.arange(8, dtype=np.float32))
+        x = nanoarrow.c_array_from_buffers(kind, 2, [None, np.array([3, 5, 7], np.int32)], children=[numbers])
+        body = as_stream({"x": kind}, (2, [x]))
+        assert np.array_equal(READERS[ARROW](body, UNLABELLED)["x"], [[3, 4], [5, 6]])
+
+    def test_a_damaged_schema_is_refused(self):
+        damaged = zlib.decompress(base64.b85decode(DAMAGED))  # it ends a process in which nanoarrow 0.9.0 reads it
+        assert self.reason(damaged) == "the body is not an Arrow IPC stream"
+
+    def test_long_columns_of_nothing_are_refused(self):
+        kind = nanoarrow.fixed_size_list(nanoarrow.float32(), 0)
+        x = nanoarrow.c_array_from_buffers(kind, 2**40, [None], children=[nanoarrow.c_array([], nanoarrow.float32())])
+        assert '"x" must be' in self.reason(as_stream({"x": kind}, (2**40, [x])), UNLABELLED)
+        many = 200_000
+        with pytest.raises(InvalidRecords) as refusal:
+            READERS[ARROW](Arrow("list")([[]] * many, None), UNLABELLED | {"features": many})
+        assert [row for row, _ in refusal.value.reasons] == list(range(100))
+
+    def test_big_endian_numbers_and_dictionaries_are_refused(self):
+        body = Arrow("fixed", batches=1)([[1, 2]], [0])
+        schema = arrow._root(body[8:]).table(2)
+        assert "little-endian" in self.reason(with_member(body, schema, 0, like=1))
+        x, y = schema.tables(1, 2)
+        assert READERS[ARROW](with_member(body, y, 6, like=0), TWO)["y"] == [0]  # its metadata, which nobody reads
+        assert '"y" must be' in self.reason(with_member(body, y, 4, like=0))
+        for table in (x, x.tables(5, 1)[0]):
+            assert '"x" must be' in self.reason(with_member(body, table, 4, like=0))
 
     def test_the_numbers_outlive_the_body(self):
         x = np.random.default_rng(2).normal(size=(300, 2)).astype(np.float32)
         read = [READERS[ARROW](Arrow("fixed", "float32", batches=9)(x.tolist(), [0] * 300), TWO) for _ in range(20)]
         junk = [bytes([255]) * 2400 for _ in range(2000)]
         assert all(np.array_equal(each["x"], x) for each in read), len(junk)
+
+
+def with_member(body: bytes, table: arrow._Table, member: int, *, like: int) -> bytes:
+    """The same stream, but a table of its schema has one more member, which is where another one is."""
+    length = int.from_bytes(body[4:8], "little")
+    members = bytearray(body[8 + table._members :][: table._size].ljust(6 + 2 * member, b"\0"))
+    members[4 + 2 * member : 6 + 2 * member] = members[4 + 2 * like : 6 + 2 * like]
+    members[:2] = len(members).to_bytes(2, "little")
+    metadata = bytearray(body[8 : 8 + length] + members.ljust(24, b"\0"))
+    metadata[table._position : table._position + 4] = (table._position - length).to_bytes(4, "little", signed=True)
+    return body[:4] + len(metadata).to_bytes(4, "little") + metadata + body[8 + length :]
 
 
 def test_arrow_is_read_at_three_times_the_rate_of_json_or_more():
@@ -280,4 +338,10 @@ COMPRESSED = (
     "c-oCoF%H5o47{|VtxyCRDpU!C7#O<o68^x#z`(}9UsyWw0d}6iGk5?J6AD+?DiJJLvd>QJJ4Xp2gfjq-)`oD%FhIeKW-"
     "M#4Dj2Os9xL8B%gUF`XVG1)cqCWB(~Nl{8YSxtxv+ZGG^vl~p}0G2_mKHa<~v4!lHp1$wb!B2jh(O}wZgT)#~kL=vVG5nzNA<5hl"
     "v_RFIPP-hW~9E<;f2(aQ`A}#vRs|)oas?*75@er>B|p?`-i6(9Iu-"
+)
+
+# A schema whose list of numbers says that it is of another kind of type than it is.
+DAMAGED = (
+    "c-s5_|Ns9F3=9k$3=p6O<g+j^GOz&Ic0jfWkmdnm76t@h0%9GgSQ}7{1dwKAg7B+=d<PI8iYtM59!v~qkO@>DBa}V{wS$ov!oLILGePAtOHy+"
+    "|_I&}0fz(%k#aS5GfRF{~DghwL!N3U=6<`p7vU$Kf5DUZysbPS!xPTa>7vfW(k^ez702Q|?l>"
 )

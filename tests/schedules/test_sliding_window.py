@@ -232,8 +232,8 @@ def test_a_warm_up_is_paid_by_the_records_of_the_first_window(blocks, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", Kind)
-def test_the_warm_up_and_the_papers_constants_of_every_window_up_to_260(kind):
-    for blocks in range(1, 261):
+def test_the_warm_up_and_the_papers_constants_of_windows_up_to_260(kind):
+    for blocks in (*range(1, 66), *range(70, 261, 9), 127, 191, 255):
         for schedule in (warming(blocks, kind=kind), paper(blocks, kind)):
             assert worst(schedule).maximum() == schedule.lifetime().share <= 1
 

@@ -1,29 +1,72 @@
 """Arrow IPC streams: `x` a list of d numbers (of fixed size or not), `y` a number; any number of record batches.
 
-What nanoarrow would expand or reserve beyond the body (compressed buffers, messages longer than what came) is refused
-before it sees it. Its views of children do not keep the memory they show: the arrays are held here until every number
-is copied.
+They are read here, not by a library, for two reasons. Record batches become views of the body that copy nothing. And
+every length and position in them comes from a stranger: here each is checked before it is used, where some damaged
+schemas make nanoarrow 0.9 end the process. What would expand, or reserve more than came (compressed buffers, long
+columns of nothing), is refused.
+
+The format: https://arrow.apache.org/docs/format/Columnar.html, with `Message.fbs` and `Schema.fbs` there, whose members
+are counted from 0; FlatBuffers: https://flatbuffers.dev/internals/.
 """
 
 import struct
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-import nanoarrow
 import numpy as np
-from nanoarrow.c_schema import c_schema_view
-from nanoarrow.ipc import InputStream
 from numpy.typing import NDArray
 
-from service.api.batches.checks import EMPTY, Flaws, InvalidRecords, Mask, from_numbers, listed, of_texts, wanted
+from service.api.batches.checks import (
+    EMPTY,
+    MOST_REASONS,
+    Flaws,
+    InvalidRecords,
+    Mask,
+    from_numbers,
+    listed,
+    of_texts,
+    wanted,
+)
 from service.store.segment_files import Columns
 
-_INTEGERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
-_NUMBERS = _INTEGERS | {"half_float", "float", "double"}
-_LISTS = {"fixed_size_list", "list", "large_list"}
 _SCHEMA, _RECORD_BATCH = 1, 3  # kinds of messages
+_INT, _FLOAT, _LIST, _FIXED_SIZE_LIST, _LARGE_LIST = 2, 3, 12, 16, 21  # kinds of types
+_DICTIONARY = 4  # the member of a column that only points into one
+_BYTE, _FLOATS = np.dtype("u1"), [np.dtype(f"<f{size}") for size in (2, 4, 8)]
+_OFFSETS: dict[int, np.dtype[Any]] = {_LIST: np.dtype("<i4"), _LARGE_LIST: np.dtype("<i8")}
+
+LONGEST_KEPT = 2**12  # bytes of a schema; longer ones, with metadata for others, are read every time
 
 _NOT_ARROW = "the body is not an Arrow IPC stream"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """How record batches hold a column."""
+
+    name: str
+    numbers: np.dtype[Any]
+    offsets: np.dtype[Any] | None = None  # of lists of any length
+    width: int | None = None  # of lists of fixed length
+
+    @property
+    def arrays(self) -> int:
+        """How many it consists of: itself, and the numbers in its lists."""
+        return 1 if self.offsets is None and self.width is None else 2
+
+    @property
+    def buffers(self) -> int:
+        return 2 * self.arrays - (self.width is not None)
+
+
+class _Part(NamedTuple):
+    """A column, and what is amiss in it; None: nothing."""
+
+    numbers: NDArray[Any]  # records, or records × features
+    wrong: Mask | None  # rows of another length
+    nulls: Mask | None  # in the shape of `numbers`
 
 
 def read_arrow(body: bytes, schema: dict[str, Any]) -> Columns:
@@ -32,71 +75,26 @@ def read_arrow(body: bytes, schema: dict[str, Any]) -> Columns:
     if of_texts(schema):
         raise InvalidRecords((None, "texts are read from JSON and NDJSON only"))
     try:
-        _check_messages(body)
-        with InputStream.from_readable(body) as source, nanoarrow.c_array_stream(source) as stream:
-            types = stream.get_schema()
-            order = _order(types, names)
-            arrays = list(stream)
-        views = [array.view() for array in arrays]
-        if not any(view.length for view in views):
-            raise InvalidRecords((None, EMPTY))
-        numbers: dict[str, NDArray[Any]] = {}
-        flaws: dict[str, Mask | None] = {}
-        if "x" in names:
-            kind = types.child(order["x"])
-            parts = [_rows(view.child(order["x"]), kind, schema["features"]) for view in views]
-            numbers["x"] = np.concatenate([x for x, _, _ in parts])
-            flaws["rows"] = _together([(len(x), rows) for x, rows, _ in parts])
-            flaws["x"] = _together([(x.shape, nulls) for x, _, nulls in parts])
-        if "y" in names:
-            columns = [view.child(order["y"]) for view in views]
-            numbers["y"] = np.concatenate([_values(column) for column in columns])
-            flaws["y"] = _together([(column.length, _nulls(column)) for column in columns])
-        del views, arrays
-    except (RuntimeError, struct.error, ValueError, IndexError, OverflowError):
+        batches = list(_record_batches(body, tuple(names), schema.get("features", 0)))
+    except (struct.error, ValueError):
         raise InvalidRecords((None, _NOT_ARROW)) from None
-    return from_numbers(numbers, schema, Flaws(**flaws))
+    if not any(len(part.numbers) for batch in batches for part in batch.values()):
+        raise InvalidRecords((None, EMPTY))
+    columns = {name: _joined([batch[name] for batch in batches]) for name in names}
+    flaws = {name: column.nulls for name, column in columns.items()}
+    if "x" in columns:
+        flaws["rows"] = columns["x"].wrong
+    return from_numbers({name: column.numbers for name, column in columns.items()}, schema, Flaws(**flaws))
 
 
-def _order(schema: Any, names: list[str]) -> dict[str, int]:
-    """Where each column stands."""
-    children = [schema.child(index) for index in range(schema.n_children)]
-    if sorted(child.name for child in children) != names:
-        raise InvalidRecords((None, f"the columns must be {listed(names)} and nothing else"))
-    for child in children:
-        view = c_schema_view(child)
-        if child.name == "x" and (
-            view.storage_type not in _LISTS or c_schema_view(child.child(0)).storage_type not in _NUMBERS
-        ):
-            raise InvalidRecords((None, '"x" must be a column of type fixed_size_list or list of numbers'))
-        if child.name == "y" and (view.storage_type not in _NUMBERS or child.dictionary is not None):
-            raise InvalidRecords((None, '"y" must be a column of integers or floats'))
-    return {child.name: index for index, child in enumerate(children)}
-
-
-def _rows(view: Any, kind: Any, features: int) -> tuple[NDArray[Any], Mask | None, Mask | None]:
-    """A column of lists as (numbers, which rows have not the right length, which numbers are null); None: no mask."""
-    values, missing, nulls = _values(view.child(0)), _nulls(view), _nulls(view.child(0))
-    if view.storage_type == "fixed_size_list":
-        fixed = c_schema_view(kind).fixed_size
-        good = np.full(view.length, fixed == features) if missing is None else ~missing & (fixed == features)
-        starts = np.arange(view.length) * fixed
-    else:
-        offsets = np.asarray(view.buffer(1))[: view.length + 1]
-        good = np.diff(offsets) == features if missing is None else ~missing & (np.diff(offsets) == features)
-        starts = offsets[:-1]
-    if good.all():
-        first = starts[0] if len(starts) else 0
-        inside = slice(first, first + view.length * features)
-        shape = (len(good), features)
-        return values[inside].reshape(shape), None, None if nulls is None else nulls[inside].reshape(shape)
-    picked = starts[good, np.newaxis] + np.arange(features)
-    x = np.zeros((len(good), features), values.dtype)
-    x[good] = values[picked]
-    if nulls is not None:
-        among, nulls = nulls, np.zeros(x.shape, np.bool_)
-        nulls[good] = among[picked]
-    return x, ~good, nulls
+def _joined(parts: Sequence[_Part]) -> _Part:
+    if len(parts) == 1:
+        return parts[0]
+    return _Part(
+        np.concatenate([part.numbers for part in parts]),
+        _together([(len(part.numbers), part.wrong) for part in parts]),
+        _together([(part.numbers.shape, part.nulls) for part in parts]),
+    )
 
 
 def _together(masks: Sequence[tuple[Any, Mask | None]]) -> Mask | None:
@@ -106,54 +104,207 @@ def _together(masks: Sequence[tuple[Any, Mask | None]]) -> Mask | None:
     return np.concatenate([np.zeros(shape, np.bool_) if mask is None else mask for shape, mask in masks])
 
 
-def _values(view: Any) -> NDArray[Any]:
-    values: NDArray[Any] = np.asarray(view.buffer(1))[: view.length]
-    if len(values) != view.length:
-        raise ValueError("the buffer is too short")
-    return values
-
-
-def _nulls(view: Any) -> Mask | None:
-    bits = np.asarray(view.buffer(0))
-    if not len(bits):
-        return None
-    return ~np.unpackbits(bits.view(np.uint8), count=view.length, bitorder="little").view(np.bool_)
-
-
-def _check_messages(body: bytes) -> None:
-    """One schema, then record batches; each within the body, none with compressed buffers."""
-    position, expected = 0, _SCHEMA
+def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Iterator[dict[str, _Part]]:
+    """One schema, then record batches, each within the body."""
+    layout: tuple[_Column, ...] = ()
+    position = 0
     while position < len(body):
         marker, length = struct.unpack_from("<Ii", body, position)
         if marker != 0xFFFFFFFF or length < 0:
             raise ValueError("not a message")
-        position += 8
-        if length == 0:  # the end of the stream
+        if length == 0 and layout:  # the end of the stream
             return
-        metadata = body[position : position + length]
-        message = _i32(metadata, 0)
-        kind, body_length = _member(metadata, message, 1), _member(metadata, message, 3)
-        header = _member(metadata, message, 2)
-        if kind is None or header is None or metadata[kind] != expected:
-            raise ValueError("not the message that is due")
-        expected = _RECORD_BATCH
-        if metadata[kind] == _RECORD_BATCH and _member(metadata, header + _i32(metadata, header), 3) is not None:
+        start = position + 8 + length  # of the message's buffers
+        metadata = body[position + 8 : start]
+        message = _root(metadata)
+        position = start + message.number(3, "Q")
+        if position > len(body) or message.number(1, "B") != (_RECORD_BATCH if layout else _SCHEMA):
+            raise ValueError("not the message that is due, or not all of it")
+        if layout:
+            batch = _RecordBatch(message.table(2), memoryview(body)[start:position], layout)
+            yield {column.name: batch.next(column, features) for column in layout}
+        else:
+            layout = (_layout if length <= LONGEST_KEPT else _layout.__wrapped__)(metadata, names)
+    if not layout:
+        raise ValueError("no schema came")
+
+
+@lru_cache(maxsize=256)  # a client always sends the same one
+def _layout(metadata: bytes, names: tuple[str, ...]) -> tuple[_Column, ...]:
+    """The columns that a schema's message says there are, in their order."""
+    schema = _root(metadata).table(2)
+    columns = {field.text(0): field for field in schema.tables(1, len(names))}
+    if sorted(columns) != list(names):
+        raise InvalidRecords((None, f"the columns must be {listed(names)} and nothing else"))
+    if schema.number(0, "h"):
+        raise InvalidRecords((None, "send the Arrow stream in little-endian byte order"))
+    return tuple(_rows_of_numbers(field) if name == "x" else _number(field) for name, field in columns.items())
+
+
+def _rows_of_numbers(field: "_Table") -> _Column:
+    kind, items = field.number(2, "B"), field.tables(5, 1)
+    lists = kind in {*_OFFSETS, _FIXED_SIZE_LIST} and not field.has(_DICTIONARY)
+    numbers = _type(items[0]) if items and lists else None
+    width = field.table(3).number(0, "i") if kind == _FIXED_SIZE_LIST else None
+    if numbers is None or (width is not None and width <= 0):
+        raise InvalidRecords((None, '"x" must be a column of type fixed_size_list or list of numbers'))
+    return _Column("x", numbers, _OFFSETS.get(kind), width)
+
+
+def _number(field: "_Table") -> _Column:
+    numbers = _type(field)
+    if numbers is None:
+        raise InvalidRecords((None, '"y" must be a column of integers or floats'))
+    return _Column("y", numbers)
+
+
+def _type(field: "_Table") -> np.dtype[Any] | None:
+    """Of its numbers, if it has any and has them in place."""
+    kind = field.number(2, "B")
+    if kind not in {_INT, _FLOAT} or field.has(_DICTIONARY):
+        return None
+    parameter = field.table(3).number(0, "i" if kind == _INT else "h")
+    if kind == _FLOAT:
+        return _FLOATS[parameter] if 0 <= parameter < len(_FLOATS) else None
+    sign = "i" if field.table(3).number(1, "B") else "u"
+    return np.dtype(f"<{sign}{parameter // 8}") if parameter in {8, 16, 32, 64} else None
+
+
+class _RecordBatch:
+    """Reads a record batch's columns one after the other."""
+
+    def __init__(self, table: "_Table", body: memoryview, layout: Sequence[_Column]) -> None:
+        if table.has(3):
             raise InvalidRecords(
                 (None, "send the Arrow stream with uncompressed buffers; use Content-Encoding instead")
             )
-        position += length + (0 if body_length is None else struct.unpack_from("<Q", metadata, body_length)[0])
-        if position > len(body):
-            raise ValueError("the message is longer than what came")
+        self._body, self._length = body, table.number(0, "q")
+        self._arrays = table.pairs(1, sum(column.arrays for column in layout))
+        self._buffers = table.pairs(2, sum(column.buffers for column in layout))
+
+    def next(self, column: _Column, features: int) -> _Part:
+        """The next column, of so many numbers a row if it has lists."""
+        length, missing = self._next_nulls()
+        if length != self._length:
+            raise ValueError("a column is not as long as the record batch")
+        if column.offsets is None and column.width is None:
+            return _Part(self._next_buffer(column.numbers, length), None, missing)
+        ends = self._next_buffer(column.offsets, length + 1 if length else 0) if column.offsets else None
+        within, nulls = self._next_nulls()
+        numbers = self._next_buffer(column.numbers, within)
+        if ends is not None and length:
+            if ends[0] < 0 or ends[-1] > within or (ends[1:] < ends[:-1]).any():
+                raise ValueError("lists are not within the numbers")
+            starts, right = ends[:-1], np.diff(ends) == features
+        else:
+            width = column.width or 0
+            if length * width > within:
+                raise ValueError("lists are not within the numbers")
+            if width == features and missing is None:  # as usual
+                return _whole_rows(numbers, nulls, 0, length, features)
+            starts, right = np.arange(length) * width, np.full(length, width == features)
+        return _rows(numbers, nulls, starts, right if missing is None else right & ~missing, features)
+
+    def _next_nulls(self) -> tuple[int, Mask | None]:
+        """How long the next array is, and which of it are null."""
+        length, _ = next(self._arrays)
+        if length < 0:
+            raise ValueError("an array cannot be shorter than empty")
+        bits = self._next_buffer(_BYTE, (length + 7) // 8, missing=True)
+        if length and not len(bits):
+            return length, None
+        return length, ~np.unpackbits(bits, count=length, bitorder="little").view(np.bool_)
+
+    def _next_buffer(self, kind: np.dtype[Any], count: int, *, missing: bool = False) -> NDArray[Any]:
+        """A view of the next buffer's first numbers; of none if it may be missing, and is."""
+        offset, size = next(self._buffers)
+        if missing and not size:
+            count = 0
+        if not 0 <= offset <= offset + size <= len(self._body) or not 0 <= count * kind.itemsize <= size:
+            raise ValueError("a buffer is too short, or not within the body")
+        return np.frombuffer(self._body, kind, count, offset)
 
 
-def _member(data: bytes, table: int, number: int) -> int | None:
-    """Where a table of FlatBuffers has its member of that number, if it has it."""
-    members = table - _i32(data, table)
-    if 6 + 2 * number > struct.unpack_from("<H", data, members)[0]:
-        return None
-    offset = struct.unpack_from("<H", data, members + 4 + 2 * number)[0]
-    return table + offset if offset else None
+def _rows(numbers: NDArray[Any], nulls: Mask | None, starts: NDArray[Any], right: Mask, features: int) -> _Part:
+    """Rows of so many numbers; zeros where the length is not right."""
+    if right.all():
+        return _whole_rows(numbers, nulls, starts[0] if len(starts) else 0, len(right), features)
+    wrong = np.flatnonzero(~right)
+    if len(wrong) > MOST_REASONS:  # no more will be named, and many empty rows must not become as many whole ones
+        starts, right = starts[: wrong[MOST_REASONS]], right[: wrong[MOST_REASONS]]
+    picked = starts[right, np.newaxis] + np.arange(features)
+    x = np.zeros((len(right), features), numbers.dtype)
+    x[right] = numbers[picked]
+    if nulls is not None:
+        among, nulls = nulls, np.zeros(x.shape, np.bool_)
+        nulls[right] = among[picked]
+    return _Part(x, ~right, nulls)
 
 
-def _i32(data: bytes, position: int) -> int:
-    return int(struct.unpack_from("<i", data, position)[0])
+def _whole_rows(numbers: NDArray[Any], nulls: Mask | None, first: int, count: int, features: int) -> _Part:
+    """Rows that follow each other, copying none."""
+    inside, shape = slice(first, first + count * features), (count, features)
+    return _Part(numbers[inside].reshape(shape), None, None if nulls is None else nulls[inside].reshape(shape))
+
+
+class _Table:
+    """A table of FlatBuffers, whose members are found by number. What points out of the data raises struct.error."""
+
+    def __init__(self, data: bytes, position: int) -> None:
+        self._data, self._position = data, position
+        self._members = position - _read("i", data, position)
+        self._size = _read("H", data, self._members)
+
+    def has(self, member: int) -> bool:
+        return self._where(member) is not None
+
+    def number(self, member: int, kind: str) -> int:
+        """Of a kind that `struct` knows; absent ones are 0."""
+        where = self._where(member)
+        return 0 if where is None else _read(kind, self._data, where)
+
+    def table(self, member: int) -> "_Table":
+        return _Table(self._data, self._target(member))
+
+    def tables(self, member: int, count: int) -> list["_Table"]:
+        """A vector of them; none if they are not so many."""
+        if not self.has(member):
+            return []
+        vector = self._target(member)
+        if _read("I", self._data, vector) != count:
+            return []
+        offsets = struct.unpack_from(f"<{count}I", self._data, vector + 4)
+        return [_Table(self._data, vector + 4 * index + offset) for index, offset in enumerate(offsets, start=1)]
+
+    def pairs(self, member: int, count: int) -> Iterator[tuple[int, int]]:
+        """A vector of structs of two 64-bit numbers, which must be so many."""
+        vector = self._target(member)
+        if _read("I", self._data, vector) != count:
+            raise ValueError("a record batch of another schema")
+        numbers = iter(struct.unpack_from(f"<{2 * count}q", self._data, vector + 4))
+        return zip(numbers, numbers, strict=True)
+
+    def text(self, member: int) -> str:
+        where = self._target(member)
+        return self._data[where + 4 : where + 4 + _read("I", self._data, where)].decode()
+
+    def _where(self, member: int) -> int | None:
+        if 6 + 2 * member > self._size:
+            return None
+        offset = _read("H", self._data, self._members + 4 + 2 * member)
+        return self._position + offset if offset else None
+
+    def _target(self, member: int) -> int:
+        where = self._where(member)
+        if where is None:
+            raise ValueError("something is missing")
+        return where + _read("I", self._data, where)
+
+
+def _root(data: bytes) -> _Table:
+    return _Table(data, _read("I", data, 0))
+
+
+def _read(kind: str, data: bytes, position: int) -> int:
+    number: int = struct.unpack_from(f"<{kind}", data, position)[0]
+    return number
