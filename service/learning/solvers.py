@@ -75,6 +75,7 @@ _ROUGH_ROWS = 512
 _WORTH_IT = 4.0  # times smaller that a gradient must get by a step that costs no product
 _REMEMBERED = 10  # steps
 _MANY_PRODUCTS = 3  # that a preconditioner may need before another one is made
+_MOST_PRODUCTS = 250  # of one step; a preconditioner that needs them all is worse than none
 _MOST_DESCENT_STEPS = 1e7  # a proof that a fit ends is worth nothing if it ends after years
 
 
@@ -402,6 +403,14 @@ class _Preconditioner:
         gram[np.diag_indices(SAMPLE)] += np.float32(self._alpha)
         self._inverse = np.linalg.inv(gram)
 
+    def after(self, problem: _Problem, products: int) -> _Preconditioner:
+        """Return the one to use after a step that took so many products: another where this one is poor, or none."""
+        if products == _MOST_PRODUCTS:
+            self._inverse = None
+        elif products > _MANY_PRODUCTS and self._inverse is not None:
+            return _Preconditioner(problem)
+        return self
+
     def __call__(self, residual: Floats) -> Floats:
         if self._inverse is None:
             return residual
@@ -465,8 +474,7 @@ def _newton(problem: _Problem, promise: Accuracy) -> Floats | None:
             target, roughly = min(0.1, (size / first) ** 0.75) * size, at.roughly
             if target < _NEARLY * enough:
                 target, roughly = enough, False
-            if products > _MANY_PRODUCTS:
-                inverse = _Preconditioner(problem)
+            inverse = inverse.after(problem, products)
             direction, products = _conjugate_gradients(problem, inverse, at.gradient, target)
         found = _line_search(problem, at, direction, roughly=roughly)
         if memory is not None:
@@ -503,7 +511,7 @@ def _conjugate_gradients(
     residual = -gradient
     direction = inverse(residual)
     square = float(np.vdot(residual, direction))
-    for products in range(1, 251):  # noqa: B007
+    for products in range(1, _MOST_PRODUCTS + 1):  # noqa: B007
         curved = problem.curve(direction)
         curvature = float(np.vdot(direction, curved))
         if not curvature > 0.0:

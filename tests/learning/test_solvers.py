@@ -215,3 +215,37 @@ def test_the_minimiser_lies_in_the_ball():
 def test_more_records_than_slots_are_refused():
     with pytest.raises(ValueError, match="more records than slots"):
         solved(**problem(slots=119))
+
+
+def test_a_preconditioner_that_misleads_is_dropped(monkeypatch):
+    """Of the 256 records in it few may be curved, and in other classes: then it is worse than none."""
+    products = 0
+    curve = solvers._Problem.curve
+
+    def counted(problem, direction):
+        nonlocal products
+        products += 1
+        return curve(problem, direction)
+
+    def misled(inverse, residual):
+        spread = np.geomspace(1.0, 1e9, residual.size).reshape(residual.shape)
+        return residual if inverse._inverse is None else residual * spread
+
+    monkeypatch.setattr(solvers._Problem, "curve", counted)
+    monkeypatch.setattr(solvers._Preconditioner, "__call__", misled)
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((1100, 300))
+    rows /= 1.001 * np.linalg.norm(rows, axis=1, keepdims=True)
+    solvers.exact(
+        LOSSES["softmax"],
+        x=Prepared.as_they_are(rows),
+        y=rng.integers(0, 3, 1100),
+        records=1100,
+        regularization=1e-3,
+        center=(center := np.zeros((3, 300))),
+        norm_bound=1.0,
+        promise=solvers.accuracy(
+            LOSSES["softmax"], norm_bound=1.0, regularization=1e-3, shape=center.shape, records=1100, center_norm=0.0
+        ),
+    )
+    assert products < 2 * solvers._MOST_PRODUCTS
