@@ -107,6 +107,8 @@ class Prepared:
     def scores(self, weights: NDArray[np.float64]) -> NDArray[np.floating]:
         """Return rows · weightsᵀ, (m, k) for weights (k, D), in the precision of x."""
         features = self.x.shape[1]
+        if not weights.any():  # as most fits start
+            return np.zeros((len(self), len(weights)), dtype=self.x.dtype)
         rounded = weights.astype(self.x.dtype, copy=False)
         direct = np.ascontiguousarray(rounded[:, :features])
         scores = np.empty((len(weights), len(self)), dtype=self.x.dtype)

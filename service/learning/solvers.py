@@ -471,7 +471,7 @@ def _newton(problem: _Problem, promise: Accuracy) -> Floats | None:
         if memory is not None:
             direction, roughly = memory.direction(at.gradient, inverse), at.roughly and size > _NEARLY * enough
         else:
-            target, roughly = min(0.1, (size / first) ** 0.75) * size, at.roughly
+            target, roughly = min(0.1, size / first) * size, at.roughly
             if target < _NEARLY * enough:
                 target, roughly = enough, False
             inverse = inverse.after(problem, products)
