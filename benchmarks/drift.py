@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.replay import Features, Labels, Used, hits, load, publication, replay
 from service.learning.learners import OutputPerturbation
 from service.learning.records import Records
-from service.mechanisms.scheduled import Scheduled
+from service.mechanisms.scheduled import LinearMechanism
 
 BLOCKS = 7
 PRIVACY = {"epsilon": 1, "delta": 1e-6}
@@ -70,7 +70,7 @@ def lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     }
 
 
-def window_without_noise(scheduled: Scheduled, block: int, x: Features, y: Labels) -> Iterator[Used]:
+def window_without_noise(scheduled: LinearMechanism, block: int, x: Features, y: Labels) -> Iterator[Used]:
     """The last BLOCKS blocks, fitted anew after every block, not private."""
     learner = scheduled.learner
     assert isinstance(learner, OutputPerturbation)
@@ -96,7 +96,7 @@ def compare(name: str, runs: int) -> None:
     def accuracy(
         mechanism: dict[str, Any],
         learner: dict[str, Any],
-        models: Callable[[Scheduled], Iterator[Used]],
+        models: Callable[[LinearMechanism], Iterator[Used]],
         repeat: int,
     ) -> float:
         """The best of all regularizations; noisy gradient descent's default is the only one of it."""

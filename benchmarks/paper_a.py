@@ -23,7 +23,7 @@ from benchmarks.replay import Features, Labels, load, publication, replay
 from service.learning import feature_maps
 from service.learning.learners import OutputPerturbation, Perturbation
 from service.learning.records import Records
-from service.mechanisms.scheduled import Scheduled, predict
+from service.mechanisms.scheduled import LinearMechanism, predict
 
 WHERE = "benchmarks/README.md says how to make it"
 DELTA = 1e-6
@@ -109,7 +109,7 @@ class Printed(OutputPerturbation):
         return self.fit(records, n, center) + np.random.default_rng().laplace(0, scale, self.shape)
 
 
-def without_noise(scheduled: Scheduled, stream: Stream) -> Iterator[tuple[int, NDArray[np.float64]]]:
+def without_noise(scheduled: LinearMechanism, stream: Stream) -> Iterator[tuple[int, NDArray[np.float64]]]:
     """All records so far, at every half doubling."""
     learner = scheduled.learner
     assert isinstance(learner, OutputPerturbation)

@@ -30,6 +30,7 @@ MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keep
 MAX_BLOCKS = 4096
 MAX_COUNT = 2**40
 MAX_DIMENSION = 2**24
+LARGEST_TOEPLITZ_DECAY = 0.99
 MAX_MAPPED = 2**16  # numbers that a feature map of a size of its own choice may make of a record
 
 
@@ -316,9 +317,50 @@ class IndependentBatchesMechanism(_Shape):
     warm_start: Annotated[bool, Field(strict=True)] = False
 
 
+class OnlineLeaderMechanism(_Shape):
+    """A step along each batch's gradients and a model after every batch, with the noise of running sums (paper B).
+
+    It takes the learner noisy_gradient_descent: its loss, intercept, origin, regularization and momentum.
+    """
+
+    kind: Literal["online_leader"]
+    batch: Count
+    noise: Literal["blt", "toeplitz", "tree", "window_tree"] = "blt"
+    decay: Annotated[
+        float | None,
+        Field(strict=True, allow_inf_nan=False, ge=0.01, le=1.0, description="blt, toeplitz: γ; default 0.97"),
+    ] = None
+    window: Annotated[Count | None, Field(description="window_tree: W, in batches")] = None
+    expiry: Annotated[Literal["never"], _only("never", planned=("block", "leaf"))] = "never"
+    learning_rate: Annotated[_Positive | None, Field(description="η, on the mean gradient")] = None
+    clip: Annotated[_Positive | None, Field(description="norm to which a record's gradient is clipped")] = None
+    averaging: Annotated[bool, Field(strict=True)] = True
+    constraint: Annotated[Literal["ball"], _only("ball", planned=("simplex", "l1_ball", "box"))] = "ball"
+    radius: Annotated[_Positive | None, Field(description="of the ball around the origin")] = None
+    step: Annotated[Literal["projection"], _only("projection", planned=("conditional_gradient",))] = "projection"
+
+    @model_validator(mode="after")
+    def _settings_of_the_noise(self) -> Self:
+        if self.decay is not None and self.noise not in ("blt", "toeplitz"):
+            raise PydanticCustomError("other_noise", "decay is a setting of noise blt and toeplitz")
+        if self.noise == "toeplitz" and (self.decay or 0.0) > LARGEST_TOEPLITZ_DECAY:
+            raise PydanticCustomError(
+                "decay",
+                "toeplitz remembers ln(100)/(1 - decay) models, so decay is at most {most} there: use noise blt",
+                {"most": LARGEST_TOEPLITZ_DECAY},
+            )
+        if (self.window is None) != (self.noise != "window_tree"):
+            raise PydanticCustomError("window", "noise window_tree needs a window, and no other noise has one")
+        return self
+
+
 Mechanism = Annotated[
     Annotated[
-        MultiResolutionMechanism | ContinualMechanism | SlidingWindowMechanism | IndependentBatchesMechanism,
+        MultiResolutionMechanism
+        | ContinualMechanism
+        | SlidingWindowMechanism
+        | IndependentBatchesMechanism
+        | OnlineLeaderMechanism,
         Field(discriminator="kind"),
     ],
     _available(
@@ -326,11 +368,11 @@ Mechanism = Annotated[
         "continual",
         "sliding_window",
         "independent_batches",
+        "online_leader",
         planned=(
             "window_statistics",
             "scheduled_black_box",
             "improving_black_box",
-            "online_leader",
             "linear_queries",
             "active_learning",
             "lifelong",

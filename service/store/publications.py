@@ -5,13 +5,13 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store import leases
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify
 from service.store.keys import NameTaken
-from service.store.tables import publications, streams
+from service.store.tables import parts, publications, streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,7 @@ class Publication:
     version: int
     latest: int | None
     chain: list[int]
+    parts: list[int]
     digest: str | None
     worst_record: int | None
     worst_amount: Decimal
@@ -138,6 +139,7 @@ _MOVED = (
     "version",
     "latest",
     "chain",
+    "parts",
     "digest",
     "worst_record",
     "worst_amount",
@@ -157,11 +159,12 @@ def move(connection: Connection, publication: Publication) -> None:
 
 
 def end(connection: Connection, identity: int, *, state: str, reason: str | None = None) -> None:
-    """`stopped` or `halted`: it publishes nothing more."""
+    """`stopped` or `halted`: it publishes nothing more, and what it remembers is deleted."""
+    connection.execute(delete(parts).where(parts.c.publication_id == identity))
     name = connection.execute(
         update(publications)
         .where(publications.c.id == identity, publications.c.state == "running")
-        .values(state=state, reason=reason)
+        .values(state=state, reason=reason, parts=[])
         .returning(publications.c.name)
     ).scalar_one_or_none()
     if name is not None:

@@ -134,6 +134,7 @@ publications = Table(
     Column("version", Integer, nullable=False, server_default="0"),  # the newest
     Column("latest", Integer),  # the newest with role "model"
     Column("chain", ARRAY(Integer), nullable=False, server_default="{}"),  # versions that later fits may start from
+    Column("parts", ARRAY(BigInteger), nullable=False, server_default="{}"),  # what it remembers, by number, in order
     Column("digest", Text),  # of the newest version
     # The record that it has charged most, and how much in all, in its currency.
     Column("worst_record", BigInteger),
@@ -165,6 +166,16 @@ releases = Table(
     _now("published_at"),
     # No release without its charge.
     ForeignKeyConstraint(["stream_id", "charge"], ["charges.stream_id", "charges.id"]),
+)
+
+# What a publication's next step needs and no call reads: see parts.py. Numbers are never used again.
+parts = Table(
+    "parts",
+    metadata,
+    Column("publication_id", ForeignKey("publications.id"), primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("shape", ARRAY(Integer), nullable=False),
+    Column("content", LargeBinary, nullable=False),  # float64, little-endian, row by row
 )
 
 charges = Table(

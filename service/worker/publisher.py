@@ -17,9 +17,10 @@ from service.learning.solvers import Inaccurate
 from service.logs import place_of
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import Model, Scheduled, Step
+from service.mechanisms.online_leader import Forgotten
+from service.mechanisms.scheduled import Kept, LinearMechanism, Model, Part, Step
 from service.privacy.noise import Unaffordable
-from service.store import leases, ledger, publications, releases, spending, streams
+from service.store import leases, ledger, parts, publications, releases, spending, streams
 from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable, pipelined
 from service.store.leases import Lease, LeaseLost
 from service.store.ledger import LedgerBroken, NewCharge
@@ -127,10 +128,6 @@ class Publisher:
         with self._database.transaction() as connection:
             publication = publications.get(connection, identity)
             stream = streams.get(connection, publication.stream_id)
-            chain = [
-                Model(version=version, parameters=releases.parameters(connection, identity, version))
-                for version in publication.chain
-            ]
         configuration = PublicationConfiguration.model_validate(publication.configuration)
         mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
         asked = (mechanism.kind, configuration.privacy.epsilon, configuration.privacy.delta)
@@ -138,6 +135,7 @@ class Publisher:
             # Its noise and its charges follow from the one, what other publications may still have from the other.
             self._halt(lease, publication, "its configuration is of another guarantee than was reserved for it")
             return
+        chain = self._memory(publication)
         while (
             not stop.is_set()
             and publication.state == "running"
@@ -155,7 +153,7 @@ class Publisher:
                 )
                 fitted = time.perf_counter()
                 committed = self._commit(lease, publication, mechanism, time_due, step)
-            except (OverBudget, Inaccurate, Unaffordable) as refusal:
+            except (OverBudget, Inaccurate, Unaffordable, Forgotten) as refusal:
                 self._halt(lease, publication, str(refusal))
                 return
             except LedgerBroken as broken:
@@ -178,8 +176,21 @@ class Publisher:
             with self._database.transaction() as connection:
                 stream = streams.get(connection, stream.id)
 
+    def _memory(self, publication: Publication) -> list[Kept]:
+        """What its next step starts from: released models, or what it remembers."""
+        with self._database.transaction() as connection:
+            models = [
+                Model(version=version, parameters=releases.parameters(connection, publication.id, version))
+                for version in publication.chain
+            ]
+            remembered = [
+                Part(number=number, values=values)
+                for number, values in parts.load(connection, publication.id, publication.parts)
+            ]
+        return [*models, *remembered]
+
     def _commit(
-        self, lease: Lease, publication: Publication, mechanism: Scheduled, time_due: int, step: Step
+        self, lease: Lease, publication: Publication, mechanism: LinearMechanism, time_due: int, step: Step
     ) -> Publication | None:
         """Charges and releases what one step made, all of it or nothing; None: it was stopped meanwhile, so nothing."""
         start = publication.start
@@ -229,7 +240,12 @@ class Publisher:
                     latest=max(
                         (each.version for each in step.releases if each.role == "model"), default=current.latest
                     ),
-                    chain=[model.version for model in step.chain],
+                    chain=[each.version for each in step.chain if isinstance(each, Model)],
+                    parts=parts.keep(
+                        connection,
+                        current,
+                        [(each.number, each.values) for each in step.chain if isinstance(each, Part)],
+                    ),
                     digest=releases.append(connection, current, released, charged.charges, charged.at),
                     worst_record=charged.counted.worst_record,
                     worst_amount=charged.counted.worst_amount,

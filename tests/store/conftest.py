@@ -8,7 +8,7 @@ from tests.conftest import ADMIN_KEY, Service, ok, serving
 
 
 def publish_some(settings: Settings) -> None:
-    """A publication of each learner and kind on one stream, and two that have ended; nothing runs on it afterwards."""
+    """A publication of each learner and kind on one stream, and three that have ended; nothing runs on it any more."""
     stop = threading.Event()
     worker = threading.Thread(target=work, args=(settings, stop))
     worker.start()
@@ -20,10 +20,12 @@ def publish_some(settings: Settings) -> None:
         for learner, delta in (("objective_perturbation", 0), ("objective_perturbation", 1e-6)):
             names.append(service.publish(stream, window, delta=delta, learner={"kind": learner}))
         names.append(service.publish(stream, window, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
+        online = {"kind": "online_leader", "batch": 4}
+        names.append(service.publish(stream, online, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
         service.post(stream, [[1, 0]] * 12, [0, 1] * 6)
         for name in names:
             service.released(name, time=12)
-        for name in names[2:4]:
+        for name in (*names[2:4], names[-1]):
             ok(service.client().delete(f"/v1/publications/{name}"))
         for client in service.clients.values():
             client.close()

@@ -1,0 +1,157 @@
+"""One step along each batch's gradients, with the noise of running sums: DP-FTRL (Kairouz et al. 2021).
+
+Statement. Private: the records, each of which is in one batch. Neighbours: R⊥. At step t, for the n public slots of
+batch t and the iterate w_t, a function of what was released before,
+    v_t = Σ_i clip_C(∇loss(w_t; z_i)),
+of which an estimate ĝ_t is released (`privacy.correlated`); one record moves its batch's v_t by at most Δ = 2C + 2E
+(`noisy_gradient_descent`: clipping, and rounding errors E on a public ball that holds w_t), whatever came before, and
+‖v_t‖ ≤ nC + Δ. So a run costs a record what `correlated` charges for Δ, once, however many releases follow. All else
+looks at no record again: w_(t+1) and the released model are functions of ĝ_0 … ĝ_t and public numbers.
+
+    u_(t+1) = m·u_t + (1 - m)·(ĝ_t/n + α(w_t - c)),   w_(t+1) = Π(w_t - η·u_(t+1)),
+    released: a_(t+1) = a_t + k_t·(w_(t+1) - a_t),   k_t = 4/(t + 5),
+
+Π the projection onto a ball around the origin c. The average forgets what the first, worst iterates did; without
+`averaging` w itself is released. Where η is not given it is such that the noise of one step has a spread of FIRST in a
+score, and at most where momentum stays stable on the worst records.
+
+A record is charged with its batch's step, for all steps to come (mechanisms.md 6).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from service.learning.learners import Linear, Perturbation
+from service.learning.noisy_gradient_descent import clipped_at, clipped_sum, steadiest, steepness
+from service.learning.solvers import MARGIN, norm, summed
+from service.privacy import correlated
+from service.privacy.correlated import Correlated
+
+if TYPE_CHECKING:
+    from service.learning.losses import Floats
+    from service.learning.records import Records
+    from service.privacy.correlated import Factor, Runs
+    from service.privacy.loss import Kind
+    from service.privacy.noise import Gaussian, SphericalLaplace
+
+FIRST = 0.4
+FORGETS = 4.0
+FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
+State = tuple["Floats", ...]
+"""w, u and a, then what `correlated` remembers; each float64 of the model's shape, and as secret as the records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InRunningSums(Perturbation):
+    """`noise` is drawn at every step, and what it adds is taken back by later ones as `factor` says."""
+
+    noise: Gaussian | SphericalLaplace
+    factor: Factor
+    largest: float
+    """a public bound on the norm of what it is added to"""
+    added_to: str = "running_sums"
+
+    @property
+    def correlated(self) -> Correlated:
+        return Correlated(factor=self.factor, noise=self.noise, largest=self.largest)
+
+    def charge(self) -> float:
+        """Return what it costs each record of the batch, now and ever after, rounded up."""
+        return self.correlated.charge(self.sensitivity)
+
+    def described(self) -> dict[str, Any]:
+        """Return it as JSON, with all it takes to recompute the charge."""
+        return {**super().described(), "factor": self.factor.described(), "largest": self.largest}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineGradient(Linear):
+    """See the module docstring. What is None is chosen by its rule."""
+
+    kind: ClassVar[str] = "noisy_gradient_descent"
+    same_everywhere: ClassVar[bool] = True
+    runs: Runs
+    clip: float | None = None
+    learning_rate: float | None = None
+    momentum: float = 0.9
+    averaging: bool = True
+    radius: float | None = None
+
+    def describe(self, origin: Floats) -> dict[str, Any]:  # noqa: ARG002
+        """Return what a step does."""
+        return {
+            "clip": self.longest,
+            "momentum": self.momentum,
+            "averaging": self.averaging,
+            "radius": self.ball,
+            "strong_convexity": self.regularization,
+            "sensitivity": "2·clip + rounding, of the sum of gradients of the one batch that a record is in",
+        }
+
+    @property
+    def longest(self) -> float:
+        """C"""
+        return self.clip or clipped_at(self)
+
+    @property
+    def ball(self) -> float:
+        """The radius of the ball around the origin."""
+        return self.radius or FARTHEST / self.norm_bound
+
+    def perturbation(
+        self, kind: Kind, charge: float, records: int, center: Floats | None = None, step: int = 0
+    ) -> InRunningSums:
+        """Return how step number `step`, over n = `records` slots, spends at most `charge`; center: the origin.
+
+        A function of public quantities only. May raise Inaccurate.
+        """
+        farthest = self.ball + (0.0 if center is None else norm(center))
+        sensitivity = clipped_sum(self, clip=self.longest, records=records, weights=farthest)
+        largest = MARGIN * records * self.longest + sensitivity
+        factor, _ = self.runs.at(step)
+        found = correlated.calibrate(
+            kind, factor=factor, sensitivity=sensitivity, largest=largest, charge=charge, dimension=self.dimension
+        )
+        return InRunningSums(noise=found.noise, sensitivity=sensitivity, factor=factor, largest=largest)
+
+    def rate(self, perturbation: InRunningSums, records: int) -> float:
+        """Return η, on the mean gradient."""
+        spread = perturbation.noise.expected_norm() / math.sqrt(self.dimension) * self.norm_bound / records
+        return self.learning_rate or min(steadiest(self, self.momentum), FIRST / spread)
+
+    def remembers(self, step: int) -> int:
+        """Return of how many arrays the state is before that step, which needs it whole; 0: it is `start`'s."""
+        factor, place = self.runs.at(step)
+        return 3 + factor.remembers(place) if step else 0
+
+    def start(self, origin: Floats) -> State:
+        """Return the state before the first step."""
+        if origin.shape != self.shape:
+            raise ValueError("the origin has another shape than the model")
+        return origin, np.zeros(self.shape), origin
+
+    def advance(
+        self, state: State, records: Records, n: int, origin: Floats, perturbation: InRunningSums, step: int
+    ) -> State:
+        """Return the state after step number `step`; its third member may be released for the records' charge.
+
+        records: those present among the n slots of this batch. State and release are kept together or lost together.
+        """
+        weights, velocity, average, *memory = state
+        rows, y = self.prepared(records)
+        if len(y) > n:
+            raise ValueError("more records than slots")
+        _, total = summed(self.loss, rows, y, weights, steepest=steepness(rows, self.longest))
+        _, place = self.runs.at(step)
+        estimate, remembered = perturbation.correlated.release(total, tuple(memory), place)
+        gradient = estimate / n + self.regularization * (weights - origin)
+        velocity = self.momentum * velocity + (1.0 - self.momentum) * gradient
+        offset = weights - self.rate(perturbation, n) * velocity - origin
+        weights = origin + offset * (self.ball / max(norm(offset), self.ball))
+        average = average + FORGETS / (step + 1.0 + FORGETS) * (weights - average) if self.averaging else weights
+        return weights, velocity, average, *remembered
