@@ -109,13 +109,13 @@ class NoisyGradientDescent(Linear):
         if kind is not Kind.ZCDP:
             raise ValueError("noisy gradient descent has no pure guarantee")
         clip = self.longest
-        fastest = steadiest(self, self.momentum)
+        fastest = self._fastest()
         ways = records * math.sqrt(2.0 * charge) / (2.0 * clip * self.norm_bound)  # η·T for noise of 1 in a score
-        steps = self.steps or min(MOST, max(FEWEST, math.ceil(FIRST * self._unit() * ways / fastest)))
+        steps = self.steps or min(MOST, max(FEWEST, math.ceil(FIRST * logit(self) * ways / fastest)))
         remaining = 1.0 - self.momentum ** np.arange(steps, 0, -1.0)
         noisiest = 1.5 * 2.0 * clip * math.sqrt(steps / (2.0 * charge))  # with the largest error that is accepted
         center_norm = 0.0 if center is None else norm(center)
-        wanted = self._unit() * (FIRST if center_norm == 0.0 else NEAR)
+        wanted = logit(self) * (FIRST if center_norm == 0.0 else NEAR)
         spread = float(np.linalg.norm(remaining)) / math.sqrt(steps)
         step = self.step or min(fastest, wanted * ways / (steps * spread))
         drift = step * clip * float(remaining.sum())
@@ -146,9 +146,10 @@ class NoisyGradientDescent(Linear):
             weights = center + offset * (perturbation.radius / max(norm(offset), perturbation.radius))
         return weights
 
-    def _unit(self) -> float:
-        """Return what counts as a logit: 1, and for a regression an eighth of the labels' bound."""
-        return 1.0 if self.classes else self.loss.lipschitz(1.0, 1, 0.0) / 8.0
+    def _fastest(self) -> float:
+        """Return the largest step size: half of where the heavy ball stays stable whatever the records."""
+        smoothness = self.loss.smoothness(self.norm_bound) + self.regularization
+        return (1.0 + self.momentum) / ((1.0 - self.momentum) * smoothness)
 
 
 def clipped_at(linear: Linear) -> float:
@@ -156,10 +157,9 @@ def clipped_at(linear: Linear) -> float:
     return linear.loss.lipschitz(linear.norm_bound, linear.shape[0], 0.0) / 4.0
 
 
-def steadiest(linear: Linear, momentum: float) -> float:
-    """Return the largest step size that needs no look at records: half of where the heavy ball stays stable on any."""
-    smoothness = linear.loss.smoothness(linear.norm_bound) + linear.regularization
-    return (1.0 + momentum) / ((1.0 - momentum) * smoothness)
+def logit(linear: Linear) -> float:
+    """Return what counts as a logit in a score: 1, and for a regression an eighth of the labels' bound."""
+    return 1.0 if linear.classes else linear.loss.lipschitz(1.0, 1, 0.0) / 8.0
 
 
 def steepness(rows: Prepared, clip: float) -> Floats:

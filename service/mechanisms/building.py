@@ -153,7 +153,7 @@ def _learner(linear: Linear, settings: LearnerSettings, kind: Kind) -> Learner:
         clip=settings.clip,
         steps=settings.steps,
         step=settings.step,
-        momentum=settings.momentum,
+        momentum=0.9 if settings.momentum is None else settings.momentum,
     )
 
 
@@ -169,7 +169,7 @@ def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LearnerS
         runs=_runs(mechanism),
         clip=mechanism.clip,
         learning_rate=mechanism.learning_rate,
-        momentum=settings.momentum,
+        momentum=settings.momentum or 0.0,
         averaging=mechanism.averaging,
         radius=mechanism.radius,
     )

@@ -447,7 +447,10 @@ class NoisyGradientDescentLearner(LinearLearner):
         _Positive | None,
         Field(description="norm to which a record's gradient is clipped; default a quarter of the steepest at zero"),
     ] = None
-    momentum: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.0, le=0.99)] = 0.9
+    momentum: Annotated[
+        float | None,
+        Field(strict=True, allow_inf_nan=False, ge=0.0, le=0.99, description="default 0.9; with online_leader 0"),
+    ] = None
 
 
 Learner = Annotated[

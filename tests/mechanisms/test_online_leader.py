@@ -234,10 +234,13 @@ def test_the_plan_tells_the_noise_of_every_run(noise):
     }
 
 
-def test_noise_decides_how_large_steps_are_and_stability_how_large_at_most():
+def test_noise_decides_how_large_steps_are_and_clipping_how_large_at_most():
     rates = [publication(privacy={"epsilon": e, "delta": 1e-6}).plan()["fits"][0]["learning_rate"] for e in (0.1, 0.2)]
     assert rates[1] / rates[0] == pytest.approx(2, rel=0.05)
-    assert publication(privacy={"epsilon": 500, "delta": 1e-6}).plan()["fits"][0]["learning_rate"] == pytest.approx(38)
+    fit = publication().plan()["fits"][0]
+    assert fit["learning_rate"] * fit["noise"]["scale"] / BATCH == pytest.approx(0.5)
+    most = publication(privacy={"epsilon": 500, "delta": 1e-6}, clip=0.3).plan()["fits"][0]["learning_rate"]
+    assert most == pytest.approx(24 / 0.3)
     assert publication(learning_rate=0.5).plan()["fits"][0]["learning_rate"] == 0.5
 
 
