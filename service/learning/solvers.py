@@ -52,13 +52,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from service.learning.records import Prepared
 from service.privacy.sensitivity import regularized_minimizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats, Loss
-    from service.learning.records import Prepared
 
 
 SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a public fraction of it
@@ -69,11 +69,11 @@ UNIT = 2.0**-53
 MARGIN = 1.0 + 2.0**-20  # covers the rounding of norms
 _TOO_STEEP = 2.0**300  # of a loss that is steeper the farther out: nothing computed from it may overflow
 _NEWTON_STEPS = 1000
-_NEARLY = 30.0
+_NEARLY = 8.0  # times as long as needed: about what single precision can tell from nothing
 _PROBES = 16
 _ROUGH_ROWS = 512
-_WORTH_IT = 4.0  # times smaller that a gradient must get by a step that costs no product
 _REMEMBERED = 10  # steps
+_WORTH_IT = 10.0  # times smaller that the gradient must get by so many steps, to go on without second derivatives
 _MANY_PRODUCTS = 3  # that a preconditioner may need before another one is made
 _MOST_PRODUCTS = 250  # of one step; a preconditioner that needs them all is worse than none
 _MOST_DESCENT_STEPS = 1e7  # a proof that a fit ends is worth nothing if it ends after years
@@ -315,11 +315,13 @@ def summed(
     steepest: (m,), positive, the norm to which each record's derivative in its scores is clipped; None: not at all.
     """
     chunk, dtype = (_ROUGH_ROWS, np.float32) if roughly else (ROWS, np.float64)
-    total = np.zeros(weights.shape)
-    correction = np.zeros(weights.shape)
+    room = x.room(chunk, dtype)
+    total, correction = np.zeros(weights.shape), np.zeros(weights.shape)
+    added, virtual = np.empty(weights.shape), np.empty(weights.shape)
+    weights = weights.astype(dtype, copy=False)
     values = []
     for start in range(0, len(y), chunk):
-        rows, labels = x[start : start + chunk].astype(dtype), y[start : start + chunk]
+        rows, labels = x[start : start + chunk].astype(dtype, room), y[start : start + chunk]
         value, slopes, curved = loss.derivatives(rows.scores(weights), labels)
         if curvature is not None:
             curvature[start : start + chunk] = curved
@@ -328,10 +330,16 @@ def summed(
             slopes = slopes * (limit / np.maximum(limit, MARGIN * np.linalg.norm(slopes, axis=1, keepdims=True)))
         values.append(value)
         part = rows.gathered(slopes)
-        added = total + part  # two-sum: `correction` gathers what the additions lose
-        virtual = added - total
-        correction += (total - (added - virtual)) + (part - virtual)
-        total = added
+        if roughly:
+            total += part
+            continue
+        np.add(total, part, out=added)  # two-sum: `correction` gathers what the additions lose
+        np.subtract(added, total, out=virtual)
+        part -= virtual
+        total -= np.subtract(added, virtual, out=virtual)
+        correction += total
+        correction += part
+        total, added = added, total
     return math.fsum(values), total + correction
 
 
@@ -398,10 +406,10 @@ class _Preconditioner:
         probes = np.eye(curvature.shape[1], dtype=np.float32)[:_PROBES]
         mean = sum((problem.loss.curve(curvature, probe[None]) @ probe for probe in probes), start=np.zeros(SAMPLE))
         weight = np.maximum(0.0, mean) / len(probes) * (len(problem.y) / (SAMPLE * problem.records))
-        self._x = (problem.rough[sample].rows() * np.sqrt(weight)[:, None]).astype(np.float32)
-        gram = self._x @ self._x.T
+        x = (problem.rough[sample].rows() * np.sqrt(weight)[:, None]).astype(np.float32)
+        gram = x @ x.T
         gram[np.diag_indices(SAMPLE)] += np.float32(self._alpha)
-        self._inverse = np.linalg.inv(gram)
+        self._rows, self._inverse = Prepared.as_they_are(x), np.linalg.inv(gram)
 
     def after(self, problem: _Problem, products: int) -> _Preconditioner:
         """Return the one to use after a step that took so many products: another where this one is poor, or none."""
@@ -414,8 +422,8 @@ class _Preconditioner:
     def __call__(self, residual: Floats) -> Floats:
         if self._inverse is None:
             return residual
-        rough = residual.astype(np.float32)
-        return (residual - ((rough @ self._x.T) @ self._inverse) @ self._x) / self._alpha
+        known = self._rows.gathered(self._inverse @ self._rows.scores(residual))
+        return (residual - known) / self._alpha
 
 
 @dataclass(frozen=True, eq=False)
@@ -460,31 +468,36 @@ def _newton(problem: _Problem, promise: Accuracy) -> Floats | None:
     at = _Point.of(problem, problem.center.copy(), roughly=True)
     inverse, products = _Preconditioner(problem), 0
     memory: _Memory | None = _Memory()
-    first, enough = norm(at.gradient), 0.4 * promise.tolerance
+    sizes, enough = [norm(at.gradient)], 0.4 * promise.tolerance
     for _ in range(_NEWTON_STEPS):
-        if at.roughly and norm(at.gradient) <= enough:
+        size = sizes[-1]
+        if at.roughly and size <= enough:
             at = _Point.of(problem, at.weights, roughly=False)
-        if not at.roughly and problem.certified(at.weights, at.gradient, promise):
-            return at.weights
-        size = norm(at.gradient)
-        first = max(first, size)
+            size = sizes[-1] = norm(at.gradient)
+        if not at.roughly:
+            if problem.certified(at.weights, at.gradient, promise):
+                return at.weights
+            memory = None  # what it knows, it knows roughly; now every look at the gradient is dear
         if memory is not None:
-            direction, roughly = memory.direction(at.gradient, inverse), at.roughly and size > _NEARLY * enough
+            direction = memory.direction(at.gradient, inverse)
+            expected = size * min(1.0, size / sizes[-2]) if len(sizes) > 1 else size
+            roughly = at.roughly and expected > enough and size > _NEARLY * enough
         else:
-            target, roughly = min(0.1, size / first) * size, at.roughly
+            target, roughly = min(0.1, size / max(sizes)) * size, at.roughly
             if target < _NEARLY * enough:
                 target, roughly = enough, False
             inverse = inverse.after(problem, products)
             direction, products = _conjugate_gradients(problem, inverse, at.gradient, target)
         found = _line_search(problem, at, direction, roughly=roughly)
         if memory is not None:
-            if found is None or norm(found.gradient) * _WORTH_IT > size:
+            if found is None or len(sizes) > _REMEMBERED and norm(found.gradient) * _WORTH_IT > sizes[-_REMEMBERED]:
                 memory = None
             else:
                 memory.add(at, found)
         elif found is None and not at.roughly:
             return None
         at = found or _Point.of(problem, at.weights, roughly=False)  # single precision sees no progress any more
+        sizes.append(norm(at.gradient))
     return None
 
 
