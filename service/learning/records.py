@@ -94,7 +94,7 @@ class Prepared:
         return None if self.x.dtype == dtype else np.empty((min(rows, len(self)), self.x.shape[1]), dtype)
 
     def astype(self, dtype: type[np.floating], room: NDArray[np.floating] | None = None) -> Prepared:
-        """Return the same rows, to be multiplied with in that precision; in `room` if given, until that is used again."""
+        """Return the same rows, to be multiplied with in that precision; in `room` if given, until it is used again."""
         if room is None:
             x = self.x.astype(dtype, copy=False)
         else:

@@ -240,13 +240,14 @@ class Appender:
         return answers
 
     async def _evaluate(self, batches: "list[_Waiting]") -> list[Any]:
+        redis: Any = self._redis
         if len(batches) == 1:
             try:
-                answer: Any = await self._redis.execute_command("EVALSHA", _APPEND_SHA, 3, *batches[0].arguments)
+                answer = await redis.execute_command("EVALSHA", _APPEND_SHA, 3, *batches[0].arguments)
             except NoScriptError as unknown:
                 answer = unknown
             return [answer]
-        pipe: Any = self._redis.pipeline(transaction=False)
+        pipe = redis.pipeline(transaction=False)
         for each in batches:
             pipe.execute_command("EVALSHA", _APPEND_SHA, 3, *each.arguments)
         answers: list[Any] = await pipe.execute(raise_on_error=False)
