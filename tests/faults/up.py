@@ -21,6 +21,7 @@ class Up:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.output = folder.with_name(f"{folder.name}.log")
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -34,7 +35,8 @@ class Up:
         command = [sys.executable, "-m", "service", "up", "--data-dir", str(self.folder), "--port", str(self.port)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
         environment |= {f"PERENNIAL_{name.upper()}": value for name, value in settings.items()}
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=output)
 
     def stop(self) -> None:
         """As Ctrl-C does."""
