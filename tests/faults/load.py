@@ -62,14 +62,11 @@ class Producer(threading.Thread):
         assert not self.wrong, self.wrong
 
     def run(self) -> None:
-        first = 0
+        batch = Batch(self._number, 0, 1)
         with self._client() as client:
-            while not self._over.is_set():
-                batch = Batch(self._number, first, first + self._choose.randint(1, 5))
+            while not self._over.is_set() or (self._repeats and self.unanswered):
                 if self._post(client, batch) or not self._repeats:
-                    first = batch.stop
-                time.sleep(PAUSE_SECONDS)
-            while self._repeats and self.unanswered and not self._post(client, batch):
+                    batch = Batch(self._number, batch.stop, batch.stop + self._choose.randint(1, 5))
                 time.sleep(PAUSE_SECONDS)
 
     def _post(self, client: httpx.Client, batch: Batch) -> bool:
