@@ -43,13 +43,20 @@ class Producer(threading.Thread):
     """
 
     def __init__(
-        self, client: Callable[[], httpx.Client], stream: str, number: int, *, repeats: bool = True, seed: int = 0
+        self,
+        client: Callable[[], httpx.Client],
+        stream: str,
+        number: int,
+        *,
+        repeats: bool = True,
+        seed: str = "",
+        pause: float = PAUSE_SECONDS,
     ) -> None:
         super().__init__(name=f"producer {number}", daemon=True)
         self.stream = stream
         self.accepted: dict[str, Batch] = {}  # by entry
         self.unanswered: set[Batch] = set()
-        self._client, self._number, self._repeats = client, number, repeats
+        self._client, self._number, self._repeats, self._pause = client, number, repeats, pause
         self._choose = random.Random(f"{seed} {number}")
         self._over = threading.Event()
         self.wrong: list[str] = []
@@ -67,7 +74,7 @@ class Producer(threading.Thread):
             while not self._over.is_set() or (self._repeats and self.unanswered):
                 if self._post(client, batch) or not self._repeats:
                     batch = Batch(self._number, batch.stop, batch.stop + self._choose.randint(1, 5))
-                time.sleep(PAUSE_SECONDS)
+                time.sleep(self._pause)
 
     def _post(self, client: httpx.Client, batch: Batch) -> bool:
         """Whether it was accepted."""

@@ -32,14 +32,14 @@ class Scene:
         self.database = Database(world.settings.database_url)
         self.api = Api(world.settings)
         asked = {
-            "windows": {"kind": "sliding_window", "block": 2, "blocks": 2},
+            "windows": {"kind": "sliding_window", "block": 10, "blocks": 2},
             "batches": {"kind": "independent_batches"},
         }
-        asked["batches"]["batch"] = 3
+        asked["batches"]["batch"] = 20
         self.publications = {f"{kind}-of-{of}": publication(of, asked[kind]) for of in STREAMS for kind in asked}
         with self.api.client() as client:
             set_up(client, STREAMS, self.publications)
-        self.producers = [Producer(self.api.client, of, number) for number, of in enumerate(STREAMS)]
+        self.producers = [Producer(self.api.client, of, number, pause=0.05) for number, of in enumerate(STREAMS)]
         self.watcher = Watcher(self.api.client, list(self.publications))
 
     def versions(self) -> dict[str, int]:

@@ -28,7 +28,7 @@ class Up:
 
     def start(self, **settings: str) -> None:
         self.begin(**settings)
-        wait_until(self.ready, seconds=30)
+        self.await_ready()
 
     def begin(self, **settings: str) -> None:
         """Starts it and does not wait."""
@@ -48,6 +48,15 @@ class Up:
             return urllib.request.urlopen(f"{self.url}/readyz", timeout=1).status == 200
         except OSError:
             return False
+
+    def await_ready(self) -> None:
+        """Whatever just died; it may not give up by itself."""
+
+        def ready() -> bool:
+            assert self.process.poll() is None, self.output.read_text()[-3000:]
+            return self.ready()
+
+        wait_until(ready, seconds=60)
 
     def descendants(self) -> set[int]:
         """Every process under the supervisor."""
