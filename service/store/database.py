@@ -18,7 +18,7 @@ KEYS_CHANGED = "perennial_keys"
 
 
 # A process that hangs in the middle of a transaction must not hold its locks for ever.
-_LIMITS = "-c idle_in_transaction_session_timeout=10s -c lock_timeout=15s"
+_LIMITS = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=15s"
 
 
 class DatabaseUnavailable(Exception):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Text, cast, func, insert, literal, select, update
 
 from service.store.tables import leases
 
@@ -30,6 +30,11 @@ def stream(identity: int) -> str:
 
 def publication(identity: int) -> str:
     return f"publication:{identity}"
+
+
+def publication_of(identity: ColumnElement[int]) -> ColumnElement[str]:
+    """The same of a column, in a query."""
+    return literal("publication:").concat(cast(identity, Text))
 
 
 def create(connection: Connection, resource: str) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from service.store import leases
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify
 from service.store.keys import NameTaken
+from service.store.tables import leases as leased
 from service.store.tables import publications, streams
 
 
@@ -118,16 +119,20 @@ def page(connection: Connection, *, limit: int, before: int | None, only: frozen
 
 
 def due(connection: Connection) -> list[Publication]:
-    """Running publications whose next fit has all its records, the longest waiting first."""
+    """Running publications whose next fit has all its records, first the one that nobody worked on for longest.
+
+    A lease that is given back ends at that moment; one that is held ends in the future.
+    """
     query = (
         _query()
+        .join(leased, leased.c.resource == leases.publication_of(publications.c.id))
         .where(
             publications.c.state == "running",
             streams.c.records >= publications.c.due,
             streams.c.halted.is_(None),
             streams.c.distrusted.is_(None),
         )
-        .order_by(streams.c.records - publications.c.due)
+        .order_by(leased.c.expires_at)
     )
     return [_publication(row) for row in connection.execute(query)]
 

@@ -34,6 +34,7 @@ from service.worker.records import SegmentsMissing, read_records
 _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
+TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
 LOOK_ANYWAY_SECONDS = 1.0  # a notification can be lost while the database is away
 
 
@@ -89,7 +90,7 @@ class Publisher:
                 stop.wait(0.5)
 
     def step(self, stop: threading.Event) -> bool:
-        """Publishes all that is due of the first due publication that nobody works on; whether there was one."""
+        """Publishes what is due of the first due publication that nobody works on; whether there was one."""
         with self._database.transaction() as connection:
             waiting = publications.due(connection)
         for publication in waiting:
@@ -138,6 +139,7 @@ class Publisher:
             # Its noise and its charges follow from the one, what other publications may still have from the other.
             self._halt(lease, publication, "its configuration is of another guarantee than was reserved for it")
             return
+        turn_ends = time.monotonic() + TURN_SECONDS
         while (
             not stop.is_set()
             and publication.state == "running"
@@ -175,6 +177,8 @@ class Publisher:
                 fit_seconds=round(fitted - began, 4),
                 commit_seconds=round(done - fitted, 4),
             )
+            if time.monotonic() > turn_ends:
+                return
             with self._database.transaction() as connection:
                 stream = streams.get(connection, stream.id)
 
