@@ -32,7 +32,11 @@ def log(scope: Scope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> No
     made = next((value.decode() for name, value in headers if name == b"location"), None)
     target = {name: _safe(value) for name, value in scope["path_params"].items()}
     told = {each.alias for each in route.dependant.query_params}
-    asked = {name: _safe(value) for name, value in parse_qsl(scope["query_string"].decode("ascii")) if name in told}
+    asked = {
+        name: value if value.isdecimal() and len(value) < 20 else "…"
+        for name, value in parse_qsl(scope["query_string"].decode("ascii", "replace"))
+        if name in told
+    }
     _log.info(
         "admin_action",
         key=scope["perennial.audit"],
