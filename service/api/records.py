@@ -22,6 +22,7 @@ from service.api.services import (
     INGESTER,
     Admin,
     Ingester,
+    KeyFirst,
     Services,
     Shared,
     no_stream,
@@ -34,7 +35,7 @@ from service.log import BacklogFull, IdempotencyConflict
 from service.store import streams
 from service.store.segment_files import pack
 
-router = APIRouter(prefix="/v1/streams/{stream}", tags=["records"])
+router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
 
 _RECORDS = re.compile(r"/v1/streams/([^/]+)/records\Z")
 PARSE_INLINE_BYTES = 2**20  # below this a thread costs more than it spares others: parsing holds the interpreter
@@ -60,7 +61,7 @@ class Shortcut:
         try:
             response = await post_records(request)
         except Exception as error:
-            handler = next((self._handlers[kind] for kind in type(error).__mro__[:-2] if kind in self._handlers), None)
+            handler = next((self._handlers[kind] for kind in type(error).__mro__[:-3] if kind in self._handlers), None)
             if handler is None:
                 raise
             response = handler(request, error)
