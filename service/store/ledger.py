@@ -3,18 +3,16 @@
 Where the chain ends is kept on the stream's row too, so that one that was cut is found out at the next charge.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
-import rfc8785
 from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true
 
 from service.privacy.loss import Kind
-from service.store import spending, streams, tables
+from service.store import digests, spending, streams, tables
 from service.store.database import pipelined
 from service.store.publications import Publication
 from service.store.spending import Counted
@@ -98,7 +96,7 @@ def append(
             "epsilon": charge.amount if pure else None,
             "delta": 0.0 if pure else None,
             "rho": None if pure else charge.amount,
-            "charged_at": timestamp(moment),
+            "charged_at": digests.timestamp(moment),
             "previous_hash": previous,
         }
         previous = row["hash"] = digest(row)
@@ -149,7 +147,7 @@ def _served(row: Row[Any]) -> dict[str, Any]:
         "epsilon": row.epsilon,
         "delta": row.delta,
         "rho": row.rho,
-        "charged_at": timestamp(row.charged_at),
+        "charged_at": digests.timestamp(row.charged_at),
         "hash": row.hash,
         "previous_hash": row.previous_hash,
     }
@@ -157,7 +155,7 @@ def _served(row: Row[Any]) -> dict[str, Any]:
 
 def digest(charge: dict[str, Any]) -> str:
     """SHA-256 over the RFC 8785 JSON of a charge without its `hash`, in hexadecimal."""
-    return hashlib.sha256(rfc8785.dumps({name: value for name, value in charge.items() if name != "hash"})).hexdigest()
+    return digests.of({name: value for name, value in charge.items() if name != "hash"})
 
 
 def intact(charge: dict[str, Any]) -> bool:
@@ -166,7 +164,3 @@ def intact(charge: dict[str, Any]) -> bool:
         return bool(charge["hash"] == digest(charge))
     except ValueError:
         return False
-
-
-def timestamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

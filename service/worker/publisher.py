@@ -139,6 +139,9 @@ class Publisher:
             # Its noise and its charges follow from the one, what other publications may still have from the other.
             self._halt(lease, publication, "its configuration is of another guarantee than was reserved for it")
             return
+        if publications.promised(publication) != publication.promise:
+            self._distrust(publication, f"publication {publication.name}: it is not what was promised")
+            return
         turn_ends = time.monotonic() + TURN_SECONDS
         while (
             not stop.is_set()
@@ -197,6 +200,8 @@ class Publisher:
                 raise LeaseLost(lease.resource)
             if stream.distrusted is not None:
                 raise LedgerBroken(stream.distrusted)
+            if not publications.as_left(current):
+                raise LedgerBroken(f"publication {current.name}: it is not as it was left")
             charged = ledger.append(
                 connection,
                 stream,
@@ -238,8 +243,7 @@ class Publisher:
                     worst_record=charged.counted.worst_record,
                     worst_amount=charged.counted.worst_amount,
                 )
-                publications.move(connection, moved)
-            return moved
+                return publications.move(connection, moved)
 
     def _halt(self, lease: Lease, publication: Publication, reason: str) -> None:
         _log.error("publication_halted", publication=publication.name, reason=reason)
