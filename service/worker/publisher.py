@@ -191,9 +191,7 @@ class Publisher:
         """Charges and releases what one step made, all of it or nothing; None: it was stopped meanwhile, so nothing."""
         start = publication.start
         with self._database.transaction() as connection:
-            leases.check(connection, lease)
-            stream = streams.lock(connection, publication.stream_id)
-            current = publications.lock(connection, publication.id)
+            current, stream = publications.hold(connection, publication.id, lease)
             if current.state != "running":
                 return None
             if (current.position, current.version) != (publication.position, publication.version):
@@ -202,7 +200,7 @@ class Publisher:
                 raise LedgerBroken(stream.distrusted)
             if not publications.as_left(current):
                 raise LedgerBroken(f"publication {current.name}: it is not as it was left")
-            charged = ledger.append(
+            charged = ledger.charge(
                 connection,
                 stream,
                 current,
@@ -230,6 +228,7 @@ class Publisher:
                 for each in step.releases
             ]
             with pipelined(connection):
+                ledger.append(connection, charged)
                 moved = replace(
                     current,
                     position=time_due,

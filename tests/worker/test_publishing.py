@@ -80,7 +80,7 @@ def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
             log="log",
             schema=SCHEMA,
             retention=getattr(request, "param", "keep"),
-            epsilon=Decimal(1),
+            epsilon=Decimal(2),
             delta=Decimal(0),
         )
         columns = {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None], "y": np.arange(10, dtype=np.int32) % 2}
