@@ -4,13 +4,12 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0004"
-down_revision = "0002"
+down_revision = "0003"
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("publications", sa.Column("parts", sa.ARRAY(sa.BigInteger()), server_default="{}", nullable=False))
     op.create_table(
         "parts",
         sa.Column("publication_id", sa.BigInteger(), nullable=False),
@@ -24,4 +23,3 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("parts")
-    op.drop_column("publications", "parts")

@@ -30,7 +30,7 @@ import numpy as np
 
 from service.learning.learners import Linear, Perturbation
 from service.learning.noisy_gradient_descent import clipped_at, clipped_sum, logit, steepness
-from service.learning.solvers import MARGIN, norm, summed
+from service.learning.objective import MARGIN, norm, summed
 from service.privacy import correlated
 from service.privacy.correlated import Correlated
 
@@ -45,7 +45,10 @@ FIRST = 0.5
 LONGEST = 24.0
 FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
 State = tuple["Floats", ...]
-"""w, u and a, then what `correlated` remembers; each float64 of the model's shape, and as secret as the records."""
+"""What `correlated` remembers, then w, u and a; each float64 of the model's shape, and as secret as the records.
+
+New arrays follow those that are kept from the state before: by their age they are in order.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +145,11 @@ class OnlineGradient(Linear):
     def advance(
         self, state: State, records: Records, n: int, origin: Floats, perturbation: InRunningSums, step: int
     ) -> State:
-        """Return the state after step number `step`; its third member may be released for the records' charge.
+        """Return the state after step number `step`; its last member may be released for the records' charge.
 
         records: those present among the n slots of this batch. State and release are kept together or lost together.
         """
-        weights, velocity, average, *memory = state
+        *memory, weights, velocity, average = state
         rows, y = self.prepared(records)
         if len(y) > n:
             raise ValueError("more records than slots")
@@ -158,4 +161,4 @@ class OnlineGradient(Linear):
         offset = weights - self.rate(perturbation, n) * velocity - origin
         weights = origin + offset * (self.ball / max(norm(offset), self.ball))
         average = average + 4.0 / (step + 5.0) * (weights - average) if self.averaging else weights
-        return weights, velocity, average, *remembered
+        return *remembered, weights, velocity, average

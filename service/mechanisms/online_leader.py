@@ -68,7 +68,7 @@ class OnlineLeader(LinearMechanism):
             window=(0, time),
             fit=(fit.start, fit.end),
             parent=next_version - 1 if number else None,
-            parameters=state[2],
+            parameters=state[-1],
             perturbation=perturbation,
             charge=charge,
         )

@@ -51,7 +51,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """A piece of what a mechanism has to remember, written once: its number, and values as secret as the records."""
+    """A piece of what a mechanism has to remember, written once: values as secret as the records, numbered by age."""
 
     number: int
     values: Floats

@@ -88,7 +88,10 @@ class Column(NamedTuple):
 
 
 class Factor(Hashable, Protocol):
-    """C, for one run of steps 0, 1, …; public. What is remembered are vectors, none before and after the run."""
+    """C, for one run of steps 0, 1, …; public. What is remembered are vectors, those that are kept before the new ones.
+
+    There are none before the run and after it.
+    """
 
     @property
     def steps(self) -> int | None:
@@ -147,10 +150,10 @@ class Toeplitz:
         return min(step, self.bands - 1)
 
     def carried(self, memory: Memory, step: int) -> Floats | float:  # noqa: ARG002
-        return sum((c * noise for c, noise in zip(self.coefficients[1:], memory, strict=False)), start=0.0)
+        return sum((c * noise for c, noise in zip(self.coefficients[1:], reversed(memory), strict=False)), start=0.0)
 
     def remember(self, memory: Memory, noise: Floats, step: int, limit: float) -> Memory:  # noqa: ARG002
-        return (np.clip(noise, -limit, limit), *memory)[: self.bands - 1]
+        return (*memory, np.clip(noise, -limit, limit))[-(self.bands - 1) :] if self.bands > 1 else ()
 
     def described(self) -> dict[str, Any]:
         return {"kind": self.kind, "bands": self.bands, "decay": self.decay}

@@ -35,6 +35,7 @@ from service.worker.records import SegmentsMissing, read_records
 _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
+TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
 LOOK_ANYWAY_SECONDS = 1.0  # a notification can be lost while the database is away
 
 
@@ -90,7 +91,7 @@ class Publisher:
                 stop.wait(0.5)
 
     def step(self, stop: threading.Event) -> bool:
-        """Publishes all that is due of the first due publication that nobody works on; whether there was one."""
+        """Publishes what is due of the first due publication that nobody works on; whether there was one."""
         with self._database.transaction() as connection:
             waiting = publications.due(connection)
         for publication in waiting:
@@ -128,6 +129,10 @@ class Publisher:
         with self._database.transaction() as connection:
             publication = publications.get(connection, identity)
             stream = streams.get(connection, publication.stream_id)
+            chain: list[Kept] = [
+                Model(version=version, parameters=releases.parameters(connection, identity, version))
+                for version in publication.chain
+            ] or [Part(number=number, values=values) for number, values in parts.load(connection, identity)]
         configuration = PublicationConfiguration.model_validate(publication.configuration)
         mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
         asked = (mechanism.kind, configuration.privacy.epsilon, configuration.privacy.delta)
@@ -135,7 +140,10 @@ class Publisher:
             # Its noise and its charges follow from the one, what other publications may still have from the other.
             self._halt(lease, publication, "its configuration is of another guarantee than was reserved for it")
             return
-        chain = self._memory(publication)
+        if publications.promised(publication) != publication.promise:
+            self._distrust(publication, f"publication {publication.name}: it is not what was promised")
+            return
+        turn_ends = time.monotonic() + TURN_SECONDS
         while (
             not stop.is_set()
             and publication.state == "running"
@@ -173,21 +181,10 @@ class Publisher:
                 fit_seconds=round(fitted - began, 4),
                 commit_seconds=round(done - fitted, 4),
             )
+            if time.monotonic() > turn_ends:
+                return
             with self._database.transaction() as connection:
                 stream = streams.get(connection, stream.id)
-
-    def _memory(self, publication: Publication) -> list[Kept]:
-        """What its next step starts from: released models, or what it remembers."""
-        with self._database.transaction() as connection:
-            models = [
-                Model(version=version, parameters=releases.parameters(connection, publication.id, version))
-                for version in publication.chain
-            ]
-            remembered = [
-                Part(number=number, values=values)
-                for number, values in parts.load(connection, publication.id, publication.parts)
-            ]
-        return [*models, *remembered]
 
     def _commit(
         self, lease: Lease, publication: Publication, mechanism: LinearMechanism, time_due: int, step: Step
@@ -195,16 +192,16 @@ class Publisher:
         """Charges and releases what one step made, all of it or nothing; None: it was stopped meanwhile, so nothing."""
         start = publication.start
         with self._database.transaction() as connection:
-            leases.check(connection, lease)
-            stream = streams.lock(connection, publication.stream_id)
-            current = publications.lock(connection, publication.id)
+            current, stream = publications.hold(connection, publication.id, lease)
             if current.state != "running":
                 return None
             if (current.position, current.version) != (publication.position, publication.version):
                 raise LeaseLost(lease.resource)
             if stream.distrusted is not None:
                 raise LedgerBroken(stream.distrusted)
-            charged = ledger.append(
+            if not publications.as_left(current):
+                raise LedgerBroken(f"publication {current.name}: it is not as it was left")
+            charged = ledger.charge(
                 connection,
                 stream,
                 current,
@@ -231,7 +228,11 @@ class Publisher:
                 )
                 for each in step.releases
             ]
+            parts.keep(
+                connection, current.id, {each.number: each.values for each in step.chain if isinstance(each, Part)}
+            )
             with pipelined(connection):
+                ledger.append(connection, charged)
                 moved = replace(
                     current,
                     position=time_due,
@@ -241,17 +242,11 @@ class Publisher:
                         (each.version for each in step.releases if each.role == "model"), default=current.latest
                     ),
                     chain=[each.version for each in step.chain if isinstance(each, Model)],
-                    parts=parts.keep(
-                        connection,
-                        current,
-                        [(each.number, each.values) for each in step.chain if isinstance(each, Part)],
-                    ),
                     digest=releases.append(connection, current, released, charged.charges, charged.at),
                     worst_record=charged.counted.worst_record,
                     worst_amount=charged.counted.worst_amount,
                 )
-                publications.move(connection, moved)
-            return moved
+                return publications.move(connection, moved)
 
     def _halt(self, lease: Lease, publication: Publication, reason: str) -> None:
         _log.error("publication_halted", publication=publication.name, reason=reason)
