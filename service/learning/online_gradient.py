@@ -9,13 +9,18 @@ of which an estimate ĝ_t is released (`privacy.correlated`); one record moves i
 looks at no record again: w_(t+1) and the released model are functions of ĝ_0 … ĝ_t and public numbers.
 
     u_(t+1) = m·u_t + (1 - m)·(ĝ_t/n + α(w_t - c)),   w_(t+1) = Π(w_t - η·u_(t+1)),
+or with a `strong_convexity` μ, following the leader of all losses so far and (μ/2)·‖w - c‖² for each record,
+    u_(t+1) = u_t + ĝ_t,                               w_(t+1) = Π(c - u_(t+1)/(μ(t + 1)n)),
     released: a_(t+1) = a_t + k_t·(w_(t+1) - a_t),   k_t = 4/(t + 5),
 
 Π the projection onto a ball around the origin c. The average forgets what the first, worst iterates did; without
-`averaging` w itself is released. Where η is not given it is such that the noise of one step has a spread of FIRST in a
-score, in units of a logit, but so that no step moves a score by more than LONGEST. Without clipping, which bounds what
-overshooting can do, that would be far from stable; with it, and the average, smaller steps and momentum learnt more
-slowly and came no nearer on MNIST, elec2 and noaa_weather.
+`averaging` w itself is released. Following the leader is paper B's WDP-COCOP, whose equation 10 lacks the 1/t; only the
+losses' gradients enter the sums, those of the regulariser are public (mechanisms.md 2).
+
+Where η is not given it is such that the noise of one step has a spread of FIRST in a score, in units of a logit, but so
+that no step moves a score by more than LONGEST. Without clipping, which bounds what overshooting can do, that would be
+far from stable; with it, and the average, smaller steps and momentum learnt more slowly and came no nearer on MNIST,
+elec2 and noaa_weather.
 
 A record is charged with its batch's step, for all steps to come (mechanisms.md 6).
 """
@@ -84,6 +89,7 @@ class OnlineGradient(Linear):
     clip: float | None = None
     learning_rate: float | None = None
     momentum: float = 0.0
+    strong_convexity: float | None = None
     averaging: bool = True
     radius: float | None = None
 
@@ -94,7 +100,7 @@ class OnlineGradient(Linear):
             "momentum": self.momentum,
             "averaging": self.averaging,
             "radius": self.ball,
-            "strong_convexity": self.regularization,
+            "strong_convexity": self.strong_convexity or self.regularization,
             "sensitivity": "2·clip + rounding, of the sum of gradients of the one batch that a record is in",
         }
 
@@ -156,9 +162,13 @@ class OnlineGradient(Linear):
         _, total = summed(self.loss, rows, y, weights, steepest=steepness(rows, self.longest))
         _, place = self.runs.at(step)
         estimate, remembered = perturbation.correlated.release(total, tuple(memory), place)
-        gradient = estimate / n + self.regularization * (weights - origin)
-        velocity = self.momentum * velocity + (1.0 - self.momentum) * gradient
-        offset = weights - self.rate(perturbation, n) * velocity - origin
+        if self.strong_convexity is not None:
+            velocity = velocity + estimate
+            offset = -velocity / (self.strong_convexity * (step + 1) * n)
+        else:
+            gradient = estimate / n + self.regularization * (weights - origin)
+            velocity = self.momentum * velocity + (1.0 - self.momentum) * gradient
+            offset = weights - self.rate(perturbation, n) * velocity - origin
         weights = origin + offset * (self.ball / max(norm(offset), self.ball))
         average = average + 4.0 / (step + 5.0) * (weights - average) if self.averaging else weights
         return *remembered, weights, velocity, average

@@ -164,11 +164,16 @@ def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LearnerS
         if getattr(settings, name) is not None:
             told = f"set mechanism.{instead}" if instead else "there is one for every batch"
             raise Refused(f"learner.{name}", f"online_leader says how its steps are taken: {told}")
+    if mechanism.strong_convexity is not None:
+        for name in ("momentum", "regularization"):
+            if getattr(settings, name):
+                raise Refused(f"learner.{name}", "the leader is followed without: only strong_convexity pulls")
     return OnlineGradient(
         **vars(linear),
         runs=_runs(mechanism),
         clip=mechanism.clip,
         learning_rate=mechanism.learning_rate,
+        strong_convexity=mechanism.strong_convexity,
         momentum=settings.momentum or 0.0,
         averaging=mechanism.averaging,
         radius=mechanism.radius,

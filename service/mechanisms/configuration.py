@@ -333,6 +333,9 @@ class OnlineLeaderMechanism(_Shape):
     window: Annotated[Count | None, Field(description="window_tree: W, in batches")] = None
     expiry: Annotated[Literal["never"], _only("never", planned=("block", "leaf"))] = "never"
     learning_rate: Annotated[_Positive | None, Field(description="η, on the mean gradient")] = None
+    strong_convexity: Annotated[
+        _Positive | None, Field(description="μ: follow the leader instead of taking steps of a learning rate")
+    ] = None
     clip: Annotated[_Positive | None, Field(description="norm to which a record's gradient is clipped")] = None
     averaging: Annotated[bool, Field(strict=True)] = True
     constraint: Annotated[Literal["ball"], _only("ball", planned=("simplex", "l1_ball", "box"))] = "ball"
@@ -340,7 +343,7 @@ class OnlineLeaderMechanism(_Shape):
     step: Annotated[Literal["projection"], _only("projection", planned=("conditional_gradient",))] = "projection"
 
     @model_validator(mode="after")
-    def _settings_of_the_noise(self) -> Self:
+    def _settings_fit(self) -> Self:
         if self.decay is not None and self.noise not in ("blt", "toeplitz"):
             raise PydanticCustomError("other_noise", "decay is a setting of noise blt and toeplitz")
         if self.noise == "toeplitz" and (self.decay or 0.0) > LARGEST_TOEPLITZ_DECAY:
@@ -349,6 +352,8 @@ class OnlineLeaderMechanism(_Shape):
                 "toeplitz remembers ln(100)/(1 - decay) models, so decay is at most {most} there: use noise blt",
                 {"most": LARGEST_TOEPLITZ_DECAY},
             )
+        if self.learning_rate is not None and self.strong_convexity is not None:
+            raise PydanticCustomError("rate", "learning_rate is for steps, strong_convexity for following the leader")
         if (self.window is None) != (self.noise != "window_tree"):
             raise PydanticCustomError("window", "noise window_tree needs a window, and no other noise has one")
         return self

@@ -81,7 +81,7 @@ class OnlineLeader(LinearMechanism):
         """Return a step of each kind of run as JSON."""
         (pattern,) = self.schedule.patterns()
         charge = self._charge(pattern.share)
-        told = []
+        told, steps = [], self.learner.strong_convexity is None
         for step in self.learner.runs.samples():
             perturbation = self.learner.perturbation(self.kind, charge, pattern.records, self.origin, step)
             noise = noise_told(perturbation)
@@ -93,7 +93,7 @@ class OnlineLeader(LinearMechanism):
                     "records": pattern.records,
                     "share": str(pattern.share),
                     "charge": charge,
-                    "learning_rate": self.learner.rate(perturbation, pattern.records),
+                    "learning_rate": self.learner.rate(perturbation, pattern.records) if steps else None,
                     "sensitivity": noise.pop("sensitivity"),
                     "noise": noise,
                 }

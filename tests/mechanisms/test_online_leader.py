@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 from service.learning.records import Records
 from service.mechanisms.building import build
@@ -102,6 +102,35 @@ def test_released_models_are_averages_of_projected_steps_along_noisy_sums(monkey
         average = average + 4 / (t + 5) * (w - average)
         np.testing.assert_allclose(release.parameters, average, rtol=0, atol=1e-5)  # norms are inflated by 2^-20
     assert reached > 0.5, "the ball was never reached"
+
+
+def test_the_leader_is_the_minimiser_of_all_gradients_so_far(monkeypatch):
+    """Found by SciPy for the sum of what was linearised and of (μ/2)·‖w - c‖² per record, within the ball."""
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    x, y = data()
+    rows = x * np.minimum(1, 1 / np.linalg.norm(x.astype(float), axis=1, keepdims=True))
+    origin, mu = np.full((3, FEATURES), 0.1), 0.2
+    settings = {"strong_convexity": mu, "clip": 10.0, "radius": 0.4, "averaging": False}
+    released, _ = run(publication(learner={"origin": origin.tolist()}, **settings), 6, reader())
+    w, total, reached = origin, np.zeros_like(origin), 0.0
+    for t, release in enumerate(released):
+        batch = slice(t * BATCH, (t + 1) * BATCH)
+        total = total + (special.softmax(rows[batch] @ w.T, axis=1) - np.eye(3)[y[batch]]).T @ rows[batch]
+        n = (t + 1) * BATCH
+
+        def objective(flat, total=total, n=n):
+            away = flat - origin.ravel()
+            return (total.ravel() @ flat + mu * n / 2 * away @ away) / n, total.ravel() / n + mu * away
+
+        within = {"type": "ineq", "fun": lambda flat: 0.16 - ((flat - origin.ravel()) ** 2).sum()}
+        options = {"ftol": 1e-14, "maxiter": 500}
+        found = optimize.minimize(
+            objective, origin.ravel(), jac=True, method="SLSQP", constraints=[within], options=options
+        )
+        w = release.parameters
+        reached = max(reached, float(np.linalg.norm(w - origin)))
+        np.testing.assert_allclose(w.ravel(), found.x, rtol=0, atol=1e-4)
+    assert reached == pytest.approx(0.4)
 
 
 def test_a_record_is_read_with_its_batch_only_and_charged_everything_once(noise):
@@ -251,11 +280,13 @@ def test_noise_decides_how_large_steps_are_and_clipping_how_large_at_most():
         ("learner.steps", {"steps": 3}),
         ("learner.step", {"step": 0.1}),
         ("learner.clip", {"clip": 0.1}),
+        ("learner.momentum", {"momentum": 0.5}),
+        ("learner.regularization", {"regularization": 0.5}),
     ],
 )
 def test_what_the_mechanism_says_the_learner_does_not(path, learner):
     with pytest.raises(Refused) as refused:
-        publication(learner=learner)
+        publication(learner=learner, strong_convexity=0.1)
     assert refused.value.path == path
 
 
@@ -270,6 +301,7 @@ def test_what_the_mechanism_says_the_learner_does_not(path, learner):
         {"constraint": "simplex"},
         {"step": "conditional_gradient"},
         {"decay": 1.1},
+        {"learning_rate": 1.0, "strong_convexity": 1.0},
     ],
 )
 def test_settings_of_another_noise_and_of_another_version_are_refused(settings):
