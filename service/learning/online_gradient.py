@@ -4,7 +4,7 @@ Statement. Private: the records, each of which is in one batch. Neighbours: R⊥
 batch t and the iterate w_t, a function of what was released before,
     v_t = Σ_i clip_C(∇loss(w_t; z_i)),
 of which an estimate ĝ_t is released (`privacy.correlated`); one record moves its batch's v_t by at most Δ = 2C + 2E
-(`noisy_gradient_descent`: clipping, and rounding errors E on a public ball that holds w_t), whatever came before, and
+(`noisy_gradient_descent`: clipping, and rounding errors E on a public set that holds w_t), whatever came before, and
 ‖v_t‖ ≤ nC + Δ. So a run costs a record what `correlated` charges for Δ, once, however many releases follow. All else
 looks at no record again: w_(t+1) and the released model are functions of ĝ_0 … ĝ_t and public numbers.
 
@@ -13,9 +13,9 @@ or with a `strong_convexity` μ, following the leader of all losses so far and (
     u_(t+1) = u_t + ĝ_t,                               w_(t+1) = Π(c - u_(t+1)/(μ(t + 1)n)),
     released: a_(t+1) = a_t + k_t·(w_(t+1) - a_t),   k_t = 4/(t + 5),
 
-Π the projection onto a ball around the origin c. The average forgets what the first, worst iterates did; without
-`averaging` w itself is released. Following the leader is paper B's WDP-COCOP, whose equation 10 lacks the 1/t; only the
-losses' gradients enter the sums, those of the regulariser are public (mechanisms.md 2).
+Π the projection onto a convex set that holds the origin c (`constraint_sets`). The average forgets what the first,
+worst iterates did; without `averaging` w itself is released. Following the leader is paper B's WDP-COCOP, whose equation
+10 lacks the 1/t; only the losses' gradients enter the sums, those of the regulariser are public (mechanisms.md 2).
 
 Where η is not given it is such that the noise of one step has a spread of FIRST in a score, in units of a logit, but so
 that no step moves a score by more than LONGEST. Without clipping, which bounds what overshooting can do, that would be
@@ -35,11 +35,12 @@ import numpy as np
 
 from service.learning.learners import Linear, Perturbation
 from service.learning.noisy_gradient_descent import clipped_at, clipped_sum, logit, steepness
-from service.learning.objective import MARGIN, norm, summed
+from service.learning.objective import MARGIN, summed
 from service.privacy import correlated
 from service.privacy.correlated import Correlated
 
 if TYPE_CHECKING:
+    from service.learning.constraint_sets import ConstraintSet
     from service.learning.losses import Floats
     from service.learning.records import Records
     from service.privacy.correlated import Factor, Runs
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 FIRST = 0.5
 LONGEST = 24.0
-FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
 State = tuple["Floats", ...]
 """What `correlated` remembers, then w, u and a; each float64 of the model's shape, and as secret as the records.
 
@@ -91,7 +91,7 @@ class OnlineGradient(Linear):
     momentum: float = 0.0
     strong_convexity: float | None = None
     averaging: bool = True
-    radius: float | None = None
+    constraint: ConstraintSet
 
     def describe(self, origin: Floats) -> dict[str, Any]:  # noqa: ARG002
         """Return what a step does."""
@@ -99,7 +99,7 @@ class OnlineGradient(Linear):
             "clip": self.longest,
             "momentum": self.momentum,
             "averaging": self.averaging,
-            "radius": self.ball,
+            "constraint": {"kind": self.constraint.name, "radius": self.constraint.radius},
             "strong_convexity": self.strong_convexity or self.regularization,
             "sensitivity": "2·clip + rounding, of the sum of gradients of the one batch that a record is in",
         }
@@ -109,11 +109,6 @@ class OnlineGradient(Linear):
         """C"""
         return self.clip or clipped_at(self)
 
-    @property
-    def ball(self) -> float:
-        """The radius of the ball around the origin."""
-        return self.radius or FARTHEST / self.norm_bound
-
     def perturbation(
         self, kind: Kind, charge: float, records: int, center: Floats | None = None, step: int = 0
     ) -> InRunningSums:
@@ -121,7 +116,7 @@ class OnlineGradient(Linear):
 
         A function of public quantities only. May raise Inaccurate.
         """
-        farthest = self.ball + (0.0 if center is None else norm(center))
+        farthest = self.constraint.farthest(np.zeros(self.shape) if center is None else center)
         sensitivity = clipped_sum(self, clip=self.longest, records=records, weights=farthest)
         largest = MARGIN * records * self.longest + sensitivity
         factor, _ = self.runs.at(step)
@@ -164,11 +159,11 @@ class OnlineGradient(Linear):
         estimate, remembered = perturbation.correlated.release(total, tuple(memory), place)
         if self.strong_convexity is not None:
             velocity = velocity + estimate
-            offset = -velocity / (self.strong_convexity * (step + 1) * n)
+            weights = origin - velocity / (self.strong_convexity * (step + 1) * n)
         else:
             gradient = estimate / n + self.regularization * (weights - origin)
             velocity = self.momentum * velocity + (1.0 - self.momentum) * gradient
-            offset = weights - self.rate(perturbation, n) * velocity - origin
-        weights = origin + offset * (self.ball / max(norm(offset), self.ball))
+            weights = weights - self.rate(perturbation, n) * velocity
+        weights = self.constraint.project(weights, origin)
         average = average + 4.0 / (step + 5.0) * (weights - average) if self.averaging else weights
         return *remembered, weights, velocity, average

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.learning.constraint_sets import ConstraintSet
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.learners import Linear, OutputPerturbation
 from service.learning.losses import LOSSES, HuberHinge, Squared
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from service.privacy.correlated import Runs
     from service.schedules.schedule import Schedule
 
+FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
 DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
 
 
@@ -62,6 +64,12 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Linear
         else _learner(linear, publication.learner, kind)
     )
     origin = _origin(publication.learner, learner.shape)
+    if isinstance(learner, OnlineGradient) and not learner.constraint.holds(origin, origin):
+        raise Refused(
+            "learner.origin",
+            f"the first iterate is the origin, so it has to lie in the simplex: all of {origin.size} weights at "
+            f"{learner.constraint.radius / origin.size:.6g} do",
+        )
     if cap == 0:
         raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
     schedule = _schedule(publication.mechanism, kind)
@@ -176,7 +184,7 @@ def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LearnerS
         strong_convexity=mechanism.strong_convexity,
         momentum=settings.momentum or 0.0,
         averaging=mechanism.averaging,
-        radius=mechanism.radius,
+        constraint=ConstraintSet(name=mechanism.constraint, radius=mechanism.radius or FARTHEST / linear.norm_bound),
     )
 
 

@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from service.learning import feature_maps
+from service.learning.constraint_sets import Name as ConstraintName
 from service.learning.feature_maps import FeatureMap
 
 MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keeps
@@ -338,8 +339,8 @@ class OnlineLeaderMechanism(_Shape):
     ] = None
     clip: Annotated[_Positive | None, Field(description="norm to which a record's gradient is clipped")] = None
     averaging: Annotated[bool, Field(strict=True)] = True
-    constraint: Annotated[Literal["ball"], _only("ball", planned=("simplex", "l1_ball", "box"))] = "ball"
-    radius: Annotated[_Positive | None, Field(description="of the ball around the origin")] = None
+    constraint: ConstraintName = "ball"
+    radius: Annotated[_Positive | None, Field(description="of the set that iterates are kept in")] = None
     step: Annotated[Literal["projection"], _only("projection", planned=("conditional_gradient",))] = "projection"
 
     @model_validator(mode="after")
@@ -354,6 +355,8 @@ class OnlineLeaderMechanism(_Shape):
             )
         if self.learning_rate is not None and self.strong_convexity is not None:
             raise PydanticCustomError("rate", "learning_rate is for steps, strong_convexity for following the leader")
+        if self.constraint != "ball" and self.radius is None:
+            raise PydanticCustomError("radius", "constraint {name} needs a radius", {"name": self.constraint})
         if (self.window is None) != (self.noise != "window_tree"):
             raise PydanticCustomError("window", "noise window_tree needs a window, and no other noise has one")
         return self

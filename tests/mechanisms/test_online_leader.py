@@ -290,6 +290,21 @@ def test_what_the_mechanism_says_the_learner_does_not(path, learner):
     assert refused.value.path == path
 
 
+@pytest.mark.parametrize("constraint", ["l1_ball", "box", "simplex"])
+def test_iterates_stay_in_their_set(constraint):
+    origin = np.full((3, FEATURES), 1 / (3 * FEATURES))
+    settings = {"constraint": constraint, "radius": 1.0, "averaging": False, "learning_rate": 50.0}
+    released, _ = run(publication(learner={"origin": origin.tolist()}, **settings), 6, reader())
+    for release in released:
+        w, away = release.parameters, np.abs(release.parameters - origin)
+        sizes = {"l1_ball": away.sum(), "box": away.max(), "simplex": w.sum()}
+        assert sizes[constraint] == pytest.approx(1.0)
+        assert constraint != "simplex" or w.min() >= 0
+    with pytest.raises(Refused, match="has to lie in the simplex") as refused:
+        publication(**(settings | {"constraint": "simplex"}))
+    assert refused.value.path == "learner.origin"
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -299,6 +314,7 @@ def test_what_the_mechanism_says_the_learner_does_not(path, learner):
         {"window": 3},
         {"expiry": "leaf"},
         {"constraint": "simplex"},
+        {"constraint": "cone", "radius": 1.0},
         {"step": "conditional_gradient"},
         {"decay": 1.1},
         {"learning_rate": 1.0, "strong_convexity": 1.0},
