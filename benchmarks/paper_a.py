@@ -142,7 +142,8 @@ def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: floa
             fields = vars(scheduled.learner)
             printed = Printed(**fields, base=stream.base, update=stream.update, epsilon=epsilon)
             scheduled = replace(scheduled, learner=printed)
-        models = ((used.start, used.parameters) for used in replay(scheduled, stream.x, stream.y))
+        seen = replay(scheduled, stream.x, stream.y)
+        models = ((used.start, used.parameters) for used in seen if used.start % stream.update == 0)
     description = scheduled.model_description()
     found = []
     for time, parameters in models:

@@ -10,12 +10,14 @@ looks at no record again: w_(t+1) and the released model are functions of ĝ_0 �
 
     u_(t+1) = m·u_t + (1 - m)·(ĝ_t/n + α(w_t - c)),   w_(t+1) = Π(w_t - η·u_(t+1)),
 or with a `strong_convexity` μ, following the leader of all losses so far and (μ/2)·‖w - c‖² for each record,
-    u_(t+1) = u_t + ĝ_t,                               w_(t+1) = Π(c - u_(t+1)/(μ(t + 1)n)),
+    u_(t+1) = u_t + ĝ_t/n,                             w_(t+1) = Π(c - u_(t+1)/(μ(t + 1))),
     released: a_(t+1) = a_t + k_t·(w_(t+1) - a_t),   k_t = 4/(t + 5),
 
 Π the projection onto a convex set that holds the origin c (`constraint_sets`). The average forgets what the first,
-worst iterates did; without `averaging` w itself is released. Following the leader is paper B's WDP-COCOP, whose equation
-10 lacks the 1/t; only the losses' gradients enter the sums, those of the regulariser are public (mechanisms.md 2).
+worst iterates did; without `averaging` w itself is released. Following the leader is paper B's WDP-COCOP, whose
+equation 10 lacks the 1/t; only the losses' gradients enter the sums, those of the regulariser are public (mechanisms.md
+2). With `conditional_gradient` w goes towards the leader instead of to it, and nothing is projected: WDP-COCOL, see
+`conditional_gradient`.
 
 Where η is not given it is such that the noise of one step has a spread of FIRST in a score, in units of a logit, but so
 that no step moves a score by more than LONGEST. Without clipping, which bounds what overshooting can do, that would be
@@ -33,6 +35,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from service.learning.conditional_gradient import Pursuit
 from service.learning.learners import Linear, Perturbation
 from service.learning.noisy_gradient_descent import clipped_at, clipped_sum, logit, steepness
 from service.learning.objective import MARGIN, summed
@@ -50,10 +53,9 @@ if TYPE_CHECKING:
 FIRST = 0.5
 LONGEST = 24.0
 State = tuple["Floats", ...]
-"""What `correlated` remembers, then w, u and a; each float64 of the model's shape, and as secret as the records.
+"""What `correlated` remembers, then how far w can be from its leader, (1,), w, u and a; float64, of the model's shape.
 
-New arrays follow those that are kept from the state before: by their age they are in order.
-"""
+They are as secret as the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,7 @@ class OnlineGradient(Linear):
     strong_convexity: float | None = None
     averaging: bool = True
     constraint: ConstraintSet
+    projected: bool = True
 
     def describe(self, origin: Floats) -> dict[str, Any]:  # noqa: ARG002
         """Return what a step does."""
@@ -99,6 +102,7 @@ class OnlineGradient(Linear):
             "clip": self.longest,
             "momentum": self.momentum,
             "averaging": self.averaging,
+            "step": "projection" if self.projected else "conditional_gradient",
             "constraint": {"kind": self.constraint.name, "radius": self.constraint.radius},
             "strong_convexity": self.strong_convexity or self.regularization,
             "sensitivity": "2·clip + rounding, of the sum of gradients of the one batch that a record is in",
@@ -135,13 +139,13 @@ class OnlineGradient(Linear):
     def remembers(self, step: int) -> int:
         """Return of how many arrays the state is before that step, which needs it whole; 0: it is `start`'s."""
         factor, place = self.runs.at(step)
-        return 3 + factor.remembers(place) if step else 0
+        return 4 + factor.remembers(place) if step else 0
 
     def start(self, origin: Floats) -> State:
         """Return the state before the first step."""
         if origin.shape != self.shape:
             raise ValueError("the origin has another shape than the model")
-        return origin, np.zeros(self.shape), origin
+        return np.zeros(1), origin, np.zeros(self.shape), origin
 
     def advance(
         self, state: State, records: Records, n: int, origin: Floats, perturbation: InRunningSums, step: int
@@ -150,20 +154,24 @@ class OnlineGradient(Linear):
 
         records: those present among the n slots of this batch. State and release are kept together or lost together.
         """
-        *memory, weights, velocity, average = state
+        *memory, apart, weights, velocity, average = state
         rows, y = self.prepared(records)
         if len(y) > n:
             raise ValueError("more records than slots")
         _, total = summed(self.loss, rows, y, weights, steepest=steepness(rows, self.longest))
         _, place = self.runs.at(step)
         estimate, remembered = perturbation.correlated.release(total, tuple(memory), place)
-        if self.strong_convexity is not None:
-            velocity = velocity + estimate
-            weights = origin - velocity / (self.strong_convexity * (step + 1) * n)
-        else:
-            gradient = estimate / n + self.regularization * (weights - origin)
+        mean = estimate / n
+        if self.strong_convexity is None:
+            gradient = mean + self.regularization * (weights - origin)
             velocity = self.momentum * velocity + (1.0 - self.momentum) * gradient
-            weights = weights - self.rate(perturbation, n) * velocity
-        weights = self.constraint.project(weights, origin)
+            weights = self.constraint.project(weights - self.rate(perturbation, n) * velocity, origin)
+        elif self.projected:
+            velocity = velocity + mean
+            weights = self.constraint.project(origin - velocity / (self.strong_convexity * (step + 1)), origin)
+        else:
+            pursuit = Pursuit(constraint=self.constraint, origin=origin, convexity=self.strong_convexity)
+            weights, apart = pursuit.step(weights, apart, velocity, mean, step)
+            velocity = velocity + mean
         average = average + 4.0 / (step + 5.0) * (weights - average) if self.averaging else weights
-        return *remembered, weights, velocity, average
+        return *remembered, apart, weights, velocity, average

@@ -185,6 +185,7 @@ def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LearnerS
         momentum=settings.momentum or 0.0,
         averaging=mechanism.averaging,
         constraint=ConstraintSet(name=mechanism.constraint, radius=mechanism.radius or FARTHEST / linear.norm_bound),
+        projected=mechanism.step == "projection",
     )
 
 

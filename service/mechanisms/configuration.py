@@ -341,7 +341,7 @@ class OnlineLeaderMechanism(_Shape):
     averaging: Annotated[bool, Field(strict=True)] = True
     constraint: ConstraintName = "ball"
     radius: Annotated[_Positive | None, Field(description="of the set that iterates are kept in")] = None
-    step: Annotated[Literal["projection"], _only("projection", planned=("conditional_gradient",))] = "projection"
+    step: Literal["projection", "conditional_gradient"] = "projection"
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:
@@ -355,6 +355,12 @@ class OnlineLeaderMechanism(_Shape):
             )
         if self.learning_rate is not None and self.strong_convexity is not None:
             raise PydanticCustomError("rate", "learning_rate is for steps, strong_convexity for following the leader")
+        if self.step == "conditional_gradient" and (self.strong_convexity is None or self.constraint == "ball"):
+            raise PydanticCustomError(
+                "step",
+                "conditional_gradient follows the leader in a set with corners: it needs strong_convexity, "
+                "and a constraint other than ball",
+            )
         if self.constraint != "ball" and self.radius is None:
             raise PydanticCustomError("radius", "constraint {name} needs a radius", {"name": self.constraint})
         if (self.window is None) != (self.noise != "window_tree"):

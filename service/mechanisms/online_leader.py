@@ -19,7 +19,6 @@ L + μD (mechanisms.md 2). Nothing expires: the guarantee is for a record's life
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from service.mechanisms.scheduled import Kept, LinearMechanism, Part, Release, Step, noise_told
@@ -27,7 +26,7 @@ from service.mechanisms.scheduled import Kept, LinearMechanism, Part, Release, S
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from service.learning.online_gradient import OnlineGradient
+    from service.learning.online_gradient import OnlineGradient, State
     from service.learning.records import Records
 
 
@@ -59,8 +58,6 @@ class OnlineLeader(LinearMechanism):
             perturbation,
             number,
         )
-        known = {id(part.values): part.number for part in parts}
-        fresh = count(max(known.values(), default=0) + 1)
         release = Release(
             version=next_version,
             role=fit.role,
@@ -72,10 +69,7 @@ class OnlineLeader(LinearMechanism):
             perturbation=perturbation,
             charge=charge,
         )
-        kept = tuple(
-            Part(number=known[id(values)] if id(values) in known else next(fresh), values=values) for values in state
-        )
-        return Step(releases=(release,), chain=kept)
+        return Step(releases=(release,), chain=_numbered(state, parts))
 
     def _fits(self) -> list[dict[str, Any]]:
         """Return a step of each kind of run as JSON."""
@@ -99,3 +93,16 @@ class OnlineLeader(LinearMechanism):
                 }
             )
         return told
+
+
+def _numbered(state: State, parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return the state in parts of rising numbers; an array that was a part keeps its number where that fits."""
+    known = {id(part.values): part.number for part in parts}
+    number, newest = 0, max(known.values(), default=0)
+    found: list[Part] = []
+    for values in state:
+        number, before = known.get(id(values), 0), number
+        if number <= before:
+            number = newest = newest + 1
+        found.append(Part(number=number, values=values))
+    return tuple(found)
