@@ -298,13 +298,13 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
         StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(bench.now().configuration)
     )
     chain, expected = (), []
-    for time in range(1, 11):
+    for time in range(1, 6):
         step = mechanism.step(time, chain, time, partial(read_records, bench.database, bench.files, bench.stream(), 0))
         chain = step.chain
         expected.append(step.releases[0].parameters)
 
     crashes = 0
-    while (before := bench.now()).position < 10:
+    while (before := bench.now()).position < 5:
         for module, name, calls, after in (
             (publications, "move", 1, before.position % 2 == 0),  # the step is lost
             (parts, "keep", 2, False),  # one step is committed, the next one is lost
@@ -316,13 +316,13 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
                 except Crash:
                     crashes += 1
             assert bench.now().position in (before.position, before.position + calls - 1)
-    assert crashes >= 10 + 9
+    assert crashes >= 5 + 5
     with bench.database.transaction() as connection:
-        found = [releases.parameters(connection, bench.identity, version) for version in range(1, 11)]
+        found = [releases.parameters(connection, bench.identity, version) for version in range(1, 6)]
         kept = connection.execute(select(tables.parts.c.number)).scalars().all()
     assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
     assert sorted(kept) == [part.number for part in chain]
-    assert bench.counts() == (10, 10)
+    assert bench.counts() == (5, 5)
 
 
 def crash_at(patched: pytest.MonkeyPatch, module: Any, name: str, *, calls: int = 1, after: bool = False) -> None:
