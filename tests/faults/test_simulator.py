@@ -65,9 +65,7 @@ BUDGET = Loss.of(Decimal("2.5"), Decimal("1e-5"))
 
 APPENDING = [("Appender._evaluate: log", "before"), ("Appender._evaluate: log", "after")]
 WORKING = [
-    ("SegmentFiles.write: sync", "before"),
     ("SegmentFiles.write: sync", "after"),
-    ("Sealer._seal: commit", "before"),
     ("Sealer._seal: commit", "after"),
     ("Reader.trim: log", "after"),
     ("Sealer._replace: commit", "after"),
@@ -75,13 +73,13 @@ WORKING = [
     ("Publisher._publish_due: fit", "after"),
     ("Publisher._commit: commit", "before"),
     ("Publisher._commit: commit", "after"),
-    ("LeaseKeeper.give_back: commit", "after"),
 ]
 
 
 def accidents(moments: list[tuple[str, str]]) -> st.SearchStrategy[tuple[str, tuple[str, str]] | None]:
-    """What happens when one of the moments comes first."""
-    return st.none() | st.tuples(st.sampled_from(["crash", "overtaken"]), st.sampled_from(moments))
+    """What happens when one of the moments comes first; often it doesn't come."""
+    happen = [(what, moment) for moment in moments for what in ("crash", "overtaken")]
+    return st.sampled_from([*[None] * 3, *happen])
 
 
 class Crash(BaseException):
