@@ -19,11 +19,10 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-import uvicorn
 from sqlalchemy.engine import make_url
 
 from service.api.app import create_app
-from service.api.server import Server
+from service.api.server import Server, configuration
 from service.embedded import Servers, embedded_servers
 from service.settings import Settings
 from service.store.migrate import migrate
@@ -223,8 +222,7 @@ class serving:  # noqa: N801
     def __init__(self, settings: Settings) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.app = create_app(settings)
-        config = uvicorn.Config(self.app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
-        self._server = Server(config)
+        self._server = Server(configuration(self.app, settings))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
 
     def __enter__(self) -> str:

@@ -14,13 +14,13 @@ from sqlalchemy import Connection
 from service.api.problems import documented
 from service.api.schemas import Before, Charge, Items, Ledger, Name, Timestamp, as_json
 from service.api.schemas import Loss as ShownLoss
-from service.api.services import Admin, Reader, Shared, no_stream, stream_or_404, visible
+from service.api.services import Admin, KeyFirst, Reader, Shared, no_stream, stream_or_404, visible
 from service.mechanisms.configuration import Privacy, StreamSchema, Task
 from service.privacy.loss import Kind, round_up
 from service.store import ledger, publications, spending, streams
 from service.store.keys import Key
 
-router = APIRouter(prefix="/v1/streams", tags=["streams"])
+router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 
 Edge = Annotated[int | None, Query(ge=0, lt=2**62, description="Only of records from `start` on, before `end`")]
 
