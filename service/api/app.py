@@ -25,6 +25,7 @@ from service.store.database import Database
 _log = structlog.get_logger(__name__)
 
 MOST_CONFIGURATION_BYTES = 2**20
+SECONDS_TO_ANSWER = 20.0  # of the database, to anything that a request asks it
 
 _DESCRIPTION = """Continually published private models of a stream, with a ledger of what every record has spent.
 
@@ -42,7 +43,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         assert settings.database_url is not None  # noqa: S101 - `perennial api` checked
         assert settings.redis_url is not None  # noqa: S101
-        database = Database(settings.database_url, connections=20)
+        database = Database(settings.database_url, connections=20, seconds=SECONDS_TO_ANSWER)
         appender = Appender(
             settings.redis_url, max_batches=settings.max_backlog_batches, max_bytes=settings.max_backlog_bytes
         )
