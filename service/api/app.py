@@ -143,9 +143,10 @@ class Outermost:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                headers = [*message.get("headers", ()), (b"x-request-id", request.encode()), *self._HEADERS]
+                headers = [*message.get("headers", ())]
                 if not any(name.lower() == b"cache-control" for name, _ in headers):
                     headers.append((b"cache-control", b"private, no-cache"))
+                headers += ((b"x-request-id", request.encode()), *self._HEADERS)
                 message["headers"] = headers
                 if "perennial.audit" in scope:
                     audit.log(scope, message["status"], headers)
