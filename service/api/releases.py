@@ -17,7 +17,7 @@ from service.api.schemas import Items, Release, ReleaseInfo, as_json
 from service.api.services import KeyFirst, Reader, Services, Shared, publication_or_404
 from service.learning import feature_maps
 from service.mechanisms.scheduled import predict
-from service.store import ledger, publications, releases
+from service.store import digests, publications, releases
 from service.store.keys import Key
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
@@ -241,7 +241,7 @@ def shown(publication: str, release: releases.ReleaseInfo) -> dict[str, Any]:
         "model": release.model,
         "noise": release.noise,
         "charge": release.charge,
-        "published_at": ledger.timestamp(release.published_at),
+        "published_at": digests.timestamp(release.published_at),
     }
 
 

@@ -8,7 +8,7 @@ import orjson
 from fastapi import Query, Response
 from pydantic import BaseModel, Field, PlainSerializer, StringConstraints
 
-from service.store.ledger import timestamp
+from service.store.digests import timestamp
 
 _NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
 Name = Annotated[str, StringConstraints(pattern=_NAME)]

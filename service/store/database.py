@@ -1,6 +1,7 @@
 """Connections, transactions and notifications."""
 
 import json
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -10,7 +11,7 @@ import psycopg
 from psycopg.abc import RV, PQGen
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 
 NEW_RECORDS = "perennial_records"  # payload: name of the stream
 NEW_RELEASE = "perennial_release"  # payload: name of the publication
@@ -68,12 +69,12 @@ class Database:
             pool_size=connections,
             max_overflow=0,
             pool_timeout=5,
-            pool_pre_ping=True,
             connect_args=CONNECTING | {"application_name": "perennial", "options": _LIMITS},
             json_serializer=_dump,
             hide_parameters=True,  # no error may quote what somebody sent
         )
         event.listen(self.engine, "do_connect", lambda _dialect, _record, _arguments, named: self._connect(**named))
+        event.listen(self.engine, "checkout", _still_open)
 
     def _connect(self, **named: Any) -> _Session:
         session = _Session.connect(**named)
@@ -109,6 +110,14 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _still_open(connection: psycopg.Connection[Any], *_: Any) -> None:
+    """That its server has not ended it. Asking would cost each transaction a round trip; an end comes unasked."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if poll.poll(0):
+        raise DisconnectionError
 
 
 @contextmanager

@@ -3,19 +3,16 @@
 Where the chain ends is kept on the stream's row too, so that one that was cut is found out at the next charge.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
-import rfc8785
 from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true
 
 from service.privacy.loss import Kind
-from service.store import spending, streams, tables
-from service.store.database import pipelined
+from service.store import digests, spending, streams, tables
 from service.store.publications import Publication
 from service.store.spending import Counted
 from service.store.streams import Stream
@@ -57,17 +54,19 @@ _INSERT = insert(tables.charges)
 
 @dataclass(frozen=True, kw_only=True)
 class Charged:
-    """The new charges as they are served, when they were made, and what that changes on the publication's row."""
+    """The new charges as they are served, when they were made, and what that changes elsewhere."""
 
+    stream: Stream
+    publication: Publication
     charges: list[dict[str, Any]]
     at: datetime
     counted: Counted
 
 
-def append(
+def charge(
     connection: Connection, stream: Stream, publication: Publication, most: Fraction, new: Sequence[NewCharge]
 ) -> Charged:
-    """Charges the fits of one step.
+    """Makes the charges for the fits of one step, for `append` to write.
 
     The caller holds the stream's lock, under which `stream` was read; `most` is what the publication may charge any
     record in all.
@@ -83,7 +82,6 @@ def append(
         raise LedgerBroken(f"its newest charge is not number {stream.charges}, as it was left")
     ranges = [(each.start, each.stop, Fraction(each.amount)) for each in new]
     counted = spending.count(connection, stream, publication, most, ranges)
-    moment = last.moment
     pure = publication.kind == Kind.PURE
     identity, previous = stream.charges, stream.head
     rows: list[dict[str, Any]] = []
@@ -98,22 +96,26 @@ def append(
             "epsilon": charge.amount if pure else None,
             "delta": 0.0 if pure else None,
             "rho": None if pure else charge.amount,
-            "charged_at": timestamp(moment),
+            "charged_at": digests.timestamp(last.moment),
             "previous_hash": previous,
         }
         previous = row["hash"] = digest(row)
         rows.append(row)
+    return Charged(stream=stream, publication=publication, charges=rows, at=last.moment, counted=counted)
+
+
+def append(connection: Connection, charged: Charged) -> None:
+    """Writes charges down, in the transaction that made them; nothing is read."""
+    of = {"stream_id": charged.stream.id, "publication_id": charged.publication.id, "charged_at": charged.at}
     stored = [
-        {name: value for name, value in row.items() if name not in ("publication", "end")}
-        | {"stream_id": stream.id, "publication_id": publication.id, "stop": row["end"], "charged_at": moment}
-        for row in rows
+        {name: value for name, value in row.items() if name not in ("publication", "end")} | of | {"stop": row["end"]}
+        for row in charged.charges
     ]
-    with pipelined(connection):
-        connection.execute(_INSERT, stored)
-        for statement, changed in counted.writes:
-            connection.execute(statement, changed)
-        streams.move(connection, stream.id, charges=identity, head=previous, grain=counted.grain)
-    return Charged(charges=rows, at=moment, counted=counted)
+    connection.execute(_INSERT, stored)
+    for statement, changed in charged.counted.writes:
+        connection.execute(statement, changed)
+    newest = charged.charges[-1]
+    streams.move(connection, charged.stream.id, charges=newest["id"], head=newest["hash"], grain=charged.counted.grain)
 
 
 def walk(connection: Connection, stream: int) -> Iterator[dict[str, Any]]:
@@ -149,7 +151,7 @@ def _served(row: Row[Any]) -> dict[str, Any]:
         "epsilon": row.epsilon,
         "delta": row.delta,
         "rho": row.rho,
-        "charged_at": timestamp(row.charged_at),
+        "charged_at": digests.timestamp(row.charged_at),
         "hash": row.hash,
         "previous_hash": row.previous_hash,
     }
@@ -157,7 +159,7 @@ def _served(row: Row[Any]) -> dict[str, Any]:
 
 def digest(charge: dict[str, Any]) -> str:
     """SHA-256 over the RFC 8785 JSON of a charge without its `hash`, in hexadecimal."""
-    return hashlib.sha256(rfc8785.dumps({name: value for name, value in charge.items() if name != "hash"})).hexdigest()
+    return digests.of({name: value for name, value in charge.items() if name != "hash"})
 
 
 def intact(charge: dict[str, Any]) -> bool:
@@ -166,7 +168,3 @@ def intact(charge: dict[str, Any]) -> bool:
         return bool(charge["hash"] == digest(charge))
     except ValueError:
         return False
-
-
-def timestamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,23 +1,26 @@
 """Publications: what is asked for, how far it is published, and which of them can go on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
-from service.store import leases
+from service.store import digests, leases
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify
 from service.store.keys import NameTaken
+from service.store.leases import Lease, LeaseLost
+from service.store.streams import Stream
 from service.store.tables import leases as leased
 from service.store.tables import publications, streams
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """`position` and all below it are told in tables.py. `distrusted` is the stream's."""
+    """`position` and all below it are told in tables.py. `stream_promise` and `distrusted` are the stream's."""
 
     id: int
     name: str
@@ -36,9 +39,12 @@ class Publication:
     version: int
     latest: int | None
     chain: list[int]
-    digest: str | None
+    promise: str
+    digest: str
+    seal: str
     worst_record: int | None
     worst_amount: Decimal
+    stream_promise: str
     distrusted: str | None
     created_at: datetime
 
@@ -70,6 +76,9 @@ def create(
                 epsilon=epsilon,
                 delta=delta,
                 due=due,
+                promise="",
+                digest="",
+                seal="",
             )
             .returning(publications.c.id)
         ).scalar_one()
@@ -77,7 +86,46 @@ def create(
         raise NameTaken(name) from error
     leases.create(connection, leases.publication(identity))
     notify(connection, NEW_PUBLICATION, name)
+    stored = get(connection, identity)  # what is promised is what anybody will read
+    promise = promised(stored)
+    made = replace(stored, promise=promise, digest=promise)
+    connection.execute(
+        update(publications)
+        .where(publications.c.id == identity)
+        .values(promise=promise, digest=promise, seal=sealed(made))
+    )
     return get(connection, identity)
+
+
+def promised(publication: Publication) -> str:
+    """The digest of what never changes of a publication, and of what its stream promises."""
+    told = {
+        "id": publication.id,
+        "name": publication.name,
+        "stream_promise": publication.stream_promise,
+        "start": publication.start,
+        "configuration": publication.configuration,
+        "plan": publication.plan,
+        "kind": publication.kind,
+        "epsilon": str(Fraction(publication.epsilon)),
+        "delta": str(Fraction(publication.delta)),
+        "created_at": digests.timestamp(publication.created_at),
+    }
+    return digests.of(told)
+
+
+def sealed(publication: Publication) -> str:
+    """The digest of all that does change of a publication, as it is left; whoever looks next can tell if it was."""
+    told = {name: getattr(publication, name) for name in (*_MOVED, "promise", "state", "reason")}
+    return digests.of(told | {"worst_amount": str(Fraction(publication.worst_amount))})
+
+
+def as_left(publication: Publication) -> bool:
+    """Whether what changes of a publication is as it was left. What has no JSON, like NaN, was never left there."""
+    try:
+        return publication.seal == sealed(publication)
+    except (ValueError, OverflowError):
+        return False
 
 
 def get(connection: Connection, identity: int) -> Publication:
@@ -87,6 +135,24 @@ def get(connection: Connection, identity: int) -> Publication:
 def lock(connection: Connection, identity: int) -> Publication:
     return _publication(
         connection.execute(_query().where(publications.c.id == identity).with_for_update(of=publications)).one()
+    )
+
+
+def hold(connection: Connection, identity: int, lease: Lease) -> tuple[Publication, Stream]:
+    """What a step is published for, and on; both and the lease stay as they are until the transaction ends.
+
+    They are locked in one go, in the order in which everybody else locks them.
+
+    Raises:
+        LeaseLost: it ran out or is another's.
+    """
+    row = connection.execute(_HOLD, {"publication": identity, "resource": lease.resource, "epoch": lease.epoch}).first()
+    if row is None:
+        raise LeaseLost(lease.resource)
+    mine = len(_NAMES)
+    return (
+        Publication(**dict(zip(_NAMES, row[:mine], strict=True))),
+        Stream(**dict(zip(streams.c.keys(), row[mine:], strict=True))),
     )
 
 
@@ -150,32 +216,42 @@ _MOVED = (
 _MOVE = (
     update(publications)
     .where(publications.c.id == bindparam("of"))
-    .values({name: bindparam(name) for name in _MOVED})
+    .values({name: bindparam(name) for name in (*_MOVED, "seal")})
     .returning(func.pg_notify(NEW_RELEASE, publications.c.name))
 )
 
 
-def move(connection: Connection, publication: Publication) -> None:
-    """The schedule's clock goes on to what this tells; last step of publishing."""
-    moved = {name: getattr(publication, name) for name in _MOVED}
-    connection.execute(_MOVE, moved | {"of": publication.id})
+def move(connection: Connection, publication: Publication) -> Publication:
+    """The schedule's clock goes on to what this tells; last step of publishing. Returns it as it is left."""
+    moved = replace(publication, seal=sealed(publication))
+    connection.execute(_MOVE, {name: getattr(moved, name) for name in (*_MOVED, "seal")} | {"of": publication.id})
+    return moved
 
 
 def end(connection: Connection, identity: int, *, state: str, reason: str | None = None) -> None:
-    """`stopped` or `halted`: it publishes nothing more."""
-    name = connection.execute(
-        update(publications)
-        .where(publications.c.id == identity, publications.c.state == "running")
-        .values(state=state, reason=reason)
-        .returning(publications.c.name)
-    ).scalar_one_or_none()
-    if name is not None:
-        notify(connection, NEW_RELEASE, name)
+    """`stopped` or `halted`: it publishes nothing more. What is not as it was left does not become so by this."""
+    found = lock(connection, identity)
+    if found.state != "running":
+        return
+    seal = sealed(replace(found, state=state, reason=reason)) if as_left(found) else found.seal
+    connection.execute(
+        update(publications).where(publications.c.id == identity).values(state=state, reason=reason, seal=seal)
+    )
+    notify(connection, NEW_RELEASE, found.name)
 
 
 def _query() -> Select[Any]:
-    stream = (streams.c.name.label("stream"), streams.c.distrusted)
+    stream = (streams.c.name.label("stream"), streams.c.promise.label("stream_promise"), streams.c.distrusted)
     return select(publications, *stream).join(streams, streams.c.id == publications.c.stream_id)
+
+
+_NAMES = _query().selected_columns.keys()
+_HOLD = (
+    select(*_query().selected_columns, streams)
+    .select_from(leased.join(streams, true()).join(publications, publications.c.stream_id == streams.c.id))
+    .where(publications.c.id == bindparam("publication"), *leases.is_held(bindparam("resource"), bindparam("epoch")))
+    .with_for_update()
+)
 
 
 def _publication(row: Row[Any]) -> Publication:

@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-import rfc8785
 from numpy.typing import NDArray
 from sqlalchemy import Connection, and_, func, insert, select
 
-from service.store import ledger
+from service.store import digests, ledger
 from service.store.publications import Publication
 from service.store.tables import charges, releases
 
@@ -102,12 +101,11 @@ def append(
         )
         rows.append(row | {"digest": previous})
     connection.execute(_INSERT, rows)
-    assert previous is not None  # noqa: S101 - a step releases something
     return previous
 
 
-def digest(row: Mapping[str, Any], *, publication: str, charge: str, parameters: str, previous: str | None) -> str:
-    """SHA-256, in hexadecimal, over the RFC 8785 JSON of a whole release and of the digest of the version before.
+def digest(row: Mapping[str, Any], *, publication: str, charge: str, parameters: str, previous: str) -> str:
+    """Of a whole release and of the digest of the version before; of the first one, of its publication's promise.
 
     row: a row of `releases`. charge: the hash of its charge. parameters: the SHA-256 of their bytes, in hexadecimal.
     """
@@ -124,13 +122,13 @@ def digest(row: Mapping[str, Any], *, publication: str, charge: str, parameters:
         "parameters": parameters,
         "model": row["model"],
         "noise": row["noise"],
-        "published_at": ledger.timestamp(row["published_at"]),
+        "published_at": digests.timestamp(row["published_at"]),
         "previous_digest": previous,
     }
-    return hashlib.sha256(rfc8785.dumps(told)).hexdigest()
+    return digests.of(told)
 
 
-def intact(row: Mapping[str, Any], *, publication: str, previous: str | None) -> bool:
+def intact(row: Mapping[str, Any], *, publication: str, previous: str) -> bool:
     """Whether it is what its digest says; a row as `walk` tells it. What has no RFC 8785 JSON was never published."""
     told = {"publication": publication, "charge": row["charged_hash"], "parameters": row["sha256"]}
     try:

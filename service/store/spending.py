@@ -355,6 +355,13 @@ def _reserved_from(
     return sums
 
 
+def grain_to(record: int, grain: int) -> int:
+    """The grain of an outline that ends at a record: at least so much, doubled until there are few enough stretches."""
+    while record > grain * MOST_RANGES:
+        grain *= 2
+    return grain
+
+
 _OUTLINE = select(outlines.c.start, outlines.c.stop, outlines.c.epsilon, outlines.c.delta).where(
     outlines.c.stream_id == bindparam("stream"),
     outlines.c.start <= bindparam("high", type_=BigInteger),
@@ -366,9 +373,7 @@ def _draw(
     connection: Connection, stream: Stream, now: Sequence[Stretch], start: int, stop: int
 ) -> tuple[int, list[tuple[Delete | Insert, list[dict[str, Any]]]]]:
     """Raises the stream's outline to what records of [start, stop) have spent now: its grain, and what to write."""
-    grain = stream.grain
-    while stop > grain * MOST_RANGES:
-        grain *= 2
+    grain = grain_to(stop, stream.grain)
     low, high = start // grain * grain, -(-stop // grain) * grain
     if grain != stream.grain:  # all of it is drawn anew, coarser
         low, high = 0, max(high, stream.records)

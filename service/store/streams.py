@@ -1,17 +1,21 @@
 """Streams, and how far each one is numbered."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
-from service.store import leases
+from service.store import digests, leases
 from service.store.database import NEW_RECORDS, notify
 from service.store.keys import NameTaken
 from service.store.tables import entries, erasures, segments, streams
+
+MODULUS = 2**256  # of the sum of segments' digests
 
 
 class StreamHalted(Exception):
@@ -40,6 +44,8 @@ class Stream:
     head: str | None
     distrusted: str | None
     grain: int
+    promise: str
+    segments_sum: Decimal
     created_at: datetime
 
 
@@ -76,13 +82,37 @@ def create(
     try:
         row = connection.execute(
             insert(streams)
-            .values(name=name, log=log, schema=schema, retention=retention, epsilon=epsilon, delta=delta)
+            .values(
+                name=name,
+                log=log,
+                schema=schema,
+                retention=retention,
+                epsilon=epsilon,
+                delta=delta,
+                promise="",
+            )
             .returning(streams)
         ).one()
     except IntegrityError as error:
         raise NameTaken(name) from error
     leases.create(connection, leases.stream(row.id))
-    return _stream(row)
+    promise = promised(_stream(row))  # of what was stored, as anybody will read it
+    connection.execute(update(streams).where(streams.c.id == row.id).values(promise=promise))
+    return get(connection, row.id)
+
+
+def promised(stream: Stream) -> str:
+    """The digest of what never changes of a stream: its name, schema, retention and budget."""
+    told = {
+        "name": stream.name,
+        "log": stream.log,
+        "schema": stream.schema,
+        "retention": stream.retention,
+        "epsilon": str(Fraction(stream.epsilon)),
+        "delta": str(Fraction(stream.delta)),
+        "created_at": digests.timestamp(stream.created_at),
+    }
+    return digests.of(told)
 
 
 def find(connection: Connection, name: str) -> Stream | None:
@@ -163,11 +193,16 @@ def seal(
             streams.c.sealed_sequence == sealed[0].sequence - 1,
             streams.c.halted.is_(None),
         )
-        .values(records=segment.stop, sealed_entry=last.entry, sealed_sequence=last.sequence)
+        .values(
+            records=segment.stop,
+            sealed_entry=last.entry,
+            sealed_sequence=last.sequence,
+            segments_sum=_added(segment_digest(stream.log, segment)),
+        )
     ).rowcount
     if not moved:
         raise StreamHalted(stream.name)
-    connection.execute(insert(segments).values(stream_id=stream.id, **vars(segment)))
+    _store(connection, stream, segment)
     connection.execute(
         insert(entries),
         [{"stream_id": stream.id, "entry": each.entry, "start": each.start, "stop": each.stop} for each in sealed],
@@ -232,15 +267,34 @@ def newest_segments(connection: Connection, stream: int, limit: int) -> list[Seg
 
 
 def replace_segments(
-    connection: Connection, lease: leases.Lease, stream: int, old: list[Segment], new: Segment | None
+    connection: Connection, lease: leases.Lease, stream: Stream, old: list[Segment], new: Sequence[Segment]
 ) -> None:
-    """Puts one segment in the place of neighbours it was made from; None: they are dropped."""
+    """Puts segments in the place of those they were made from; none: those are dropped."""
     leases.check(connection, lease)
     connection.execute(
-        segments.delete().where(segments.c.stream_id == stream, segments.c.start.in_([each.start for each in old]))
+        segments.delete().where(segments.c.stream_id == stream.id, segments.c.start.in_([each.start for each in old]))
     )
-    if new is not None:
-        connection.execute(insert(segments).values(stream_id=stream, **vars(new)))
+    for each in new:
+        _store(connection, stream, each)
+    gone = [MODULUS - int(segment_digest(stream.log, each), 16) for each in old]
+    come = [int(segment_digest(stream.log, each), 16) for each in new]
+    change = f"{sum(gone + come) % MODULUS:x}"
+    connection.execute(update(streams).where(streams.c.id == stream.id).values(segments_sum=_added(change)))
+
+
+def segment_digest(log: str, segment: Segment) -> str:
+    """Of one segment. All of a stream's add up, modulo 2^256, to what its row says: none was put in another's place."""
+    told = vars(segment) | {"log": log, "sha256": segment.sha256.hex()}
+    return digests.of(told)
+
+
+def _store(connection: Connection, stream: Stream, segment: Segment) -> None:
+    digest = segment_digest(stream.log, segment)
+    connection.execute(insert(segments).values(stream_id=stream.id, digest=digest, **vars(segment)))
+
+
+def _added(digest: str) -> ColumnElement[Decimal]:
+    return func.mod(streams.c.segments_sum + Decimal(int(digest, 16)), Decimal(MODULUS))
 
 
 def kept_from(connection: Connection, stream: int) -> int:

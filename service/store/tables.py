@@ -77,6 +77,8 @@ streams = Table(
     Column("head", Text),
     Column("distrusted", Text),  # why nothing is published: what of its ledger does not verify; null: all is well
     Column("grain", BigInteger, nullable=False, server_default="1"),  # edges of its outline are multiples of this
+    Column("promise", Text, nullable=False),  # the digest of what never changes of a stream
+    Column("segments_sum", Numeric, nullable=False, server_default="0"),  # of its segments' digests, modulo 2^256
     _now("created_at"),
 )
 
@@ -98,6 +100,7 @@ segments = Table(
     Column("stop", BigInteger, nullable=False),
     Column("file", Text, nullable=False),
     Column("sha256", LargeBinary, nullable=False),
+    Column("digest", Text, nullable=False),  # of all the above
     CheckConstraint("start < stop", name="range"),
 )
 
@@ -134,7 +137,9 @@ publications = Table(
     Column("version", Integer, nullable=False, server_default="0"),  # the newest
     Column("latest", Integer),  # the newest with role "model"
     Column("chain", ARRAY(Integer), nullable=False, server_default="{}"),  # versions that later fits may start from
-    Column("digest", Text),  # of the newest version
+    Column("promise", Text, nullable=False),  # the digest of what never changes of a publication, and of its stream
+    Column("digest", Text, nullable=False),  # of the newest version; before the first, the promise
+    Column("seal", Text, nullable=False),  # the digest of what does change, as it was left
     # The record that it has charged most, and how much in all, in its currency.
     Column("worst_record", BigInteger),
     Column("worst_amount", Numeric, nullable=False, server_default="0"),
@@ -161,7 +166,8 @@ releases = Table(
     Column("parameters", LargeBinary, nullable=False),  # float64, little-endian, row by row
     Column("model", JSON, nullable=False),
     Column("noise", JSON, nullable=False),
-    Column("digest", Text, nullable=False),  # of all the above and of the digest of the version before
+    # Of all the above and of the digest of the version before; of the first one, of the publication's promise.
+    Column("digest", Text, nullable=False),
     _now("published_at"),
     # No release without its charge.
     ForeignKeyConstraint(["stream_id", "charge"], ["charges.stream_id", "charges.id"]),

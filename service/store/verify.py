@@ -1,15 +1,17 @@
 """Walks the whole ledger and recomputes every hash and bound, from the charges alone.
 
 It believes nothing that was computed before: what a record has spent is added up anew from the charges and compared
-with what publishing used, with each publication's cap, and with the stream's budget.
+with what publishing used, with each publication's cap, and with the stream's budget. What streams and publications
+promise, what they were left as, releases and segments are compared with their digests.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import groupby, islice
 from operator import attrgetter
+from typing import Any
 
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DataError
@@ -42,25 +44,48 @@ def verify(connection: Connection, *, isolated: bool = True) -> Report:
     """
     if isolated:
         connection.execute(_ONE_VIEW)
-    findings: list[str] = []
-    known = streams.every(connection)
-    for stream in known:
-        where = f"stream {stream.name}"
-        findings += _read(where, chains(connection, stream))
-        findings += _numbering(connection, stream)
-        findings += _read(where, _reserved(connection, stream))
-        for publication in publications.of_stream(connection, stream.id):
-            where = f"publication {publication.name}"
-            findings += _read(where, _spent(connection, publication))
-            findings += _read(where, _charged(connection, publication))
+    try:
+        known = streams.every(connection)
+    except DataError:
+        return Report(streams=0, charges=0, findings=["the table streams holds what was never written there"])
+    findings = [
+        finding
+        for stream in known
+        for finding in (
+            *_of_stream(connection, stream),
+            *_read(f"stream {stream.name}", _numbering(connection, stream)),
+        )
+    ]
     return Report(streams=len(known), charges=sum(each.charges for each in known), findings=findings)
 
 
 def look(connection: Connection, stream: int, *, most: int = 100) -> tuple[Stream, list[str]]:
-    """One stream and what of its charges and releases does not hold, in a transaction of its own."""
+    """One stream and what of it does not hold, in a transaction of its own; its batches' numbers aside.
+
+    Those are as many as batches were ever sent, and an invariant asks for them.
+    """
     connection.execute(_ONE_VIEW)
     found = streams.get(connection, stream)
-    return found, list(islice(_read(f"stream {found.name}", chains(connection, found)), most))
+    return found, list(islice(_of_stream(connection, found), most))
+
+
+def _of_stream(connection: Connection, stream: Stream) -> Iterator[str]:
+    """All that does not hold of one stream; `stream` must have been read in the same view of the database."""
+    where = f"stream {stream.name}"
+    yield from _read(where, _charges(connection, stream))
+    yield from _read(where, _promised_by_stream(stream))
+    yield from _read(where, _segments(connection, stream))
+    yield from _read(where, _reserved(connection, stream))
+    yield from _read(where, _publications(connection, stream))
+
+
+def _publications(connection: Connection, stream: Stream) -> Iterator[str]:
+    for publication in publications.of_stream(connection, stream.id):
+        where = f"publication {publication.name}"
+        yield from _read(where, _promised(publication))
+        yield from _read(where, _releases(connection, publication))
+        yield from _read(where, _spent(connection, publication))
+        yield from _read(where, _released(connection, publication))
 
 
 def _read(where: str, found: Iterator[str]) -> Iterator[str]:
@@ -71,11 +96,8 @@ def _read(where: str, found: Iterator[str]) -> Iterator[str]:
         yield f"{where}: it holds what was never written there ({type(problem).__name__})"
 
 
-def chains(connection: Connection, stream: Stream) -> Iterator[str]:
-    """That every charge and every release of a stream is what was written, and none is missing.
-
-    It walks all of them in little memory; `stream` must have been read in the same view of the database.
-    """
+def _charges(connection: Connection, stream: Stream) -> Iterator[str]:
+    """That every charge of a stream is what was written, and none is missing. It walks all of them in little memory."""
     previous = None
     number = 0
     for number, charge in enumerate(ledger.walk(connection, stream.id), 1):
@@ -90,13 +112,34 @@ def chains(connection: Connection, stream: Stream) -> Iterator[str]:
         previous = charge["hash"]
     if (number, previous) != (stream.charges, stream.head):
         yield f"stream {stream.name}, charge {stream.charges}: it was the newest one, and is missing or another"
-    for publication in publications.of_stream(connection, stream.id):
-        yield from _releases(connection, publication)
+    elsewhere = (
+        select(tables.publications.c.name)
+        .join(tables.charges, tables.charges.c.publication_id == tables.publications.c.id)
+        .where(tables.charges.c.stream_id == stream.id, tables.publications.c.stream_id != stream.id)
+        .distinct()
+    )
+    for name in connection.execute(elsewhere).scalars():
+        yield f"publication {name}: it is charged on stream {stream.name}, which is not its own"
+
+
+def _promised_by_stream(stream: Stream) -> Iterator[str]:
+    if streams.promised(stream) != stream.promise:
+        yield f"stream {stream.name}: what it promises, its budget or its schema, is not what its digest is of"
+
+
+def _promised(publication: Publication) -> Iterator[str]:
+    """That a publication promises what it did when it was made, and is as it was left."""
+    where = f"publication {publication.name}"
+    if publications.promised(publication) != publication.promise:
+        yield f"{where}: what it promises, its settings or its stream's, is not what its digest is of"
+    if not publications.as_left(publication):
+        yield f"{where}: it is not as it was left"
 
 
 def _releases(connection: Connection, publication: Publication) -> Iterator[str]:
-    previous = None
-    number = 0
+    """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
+    previous = publication.promise
+    number, latest = 0, None
     for number, row in enumerate(releases.walk(connection, publication.id), 1):
         where = f"publication {publication.name}, version {row['version']}"
         if row["version"] != number:
@@ -105,23 +148,62 @@ def _releases(connection: Connection, publication: Publication) -> Iterator[str]
         if not releases.intact(row, publication=publication.name, previous=previous):
             yield f"{where}: its digest is not that of its content"
         previous = row["digest"]
-    if (number, previous) != (publication.version, publication.digest):
+        latest = row["version"] if row["role"] == "model" else latest
+        yield from _read(where, _paid(where, publication, row))
+    told = publication.version, publication.digest, publication.latest
+    if (number, previous, latest) != told:
         where = f"publication {publication.name}, version {publication.version}"
         yield f"{where}: it was the newest one, and is missing or another"
+
+
+def _paid(where: str, publication: Publication, row: Mapping[str, Any]) -> Iterator[str]:
+    """That a release's charge is its own, on the records it read, and pays for its noise."""
+    if (row["charged_publication_id"], row["charged_version"]) != (publication.id, row["version"]):
+        yield f"{where}: it was published without a charge"
+        return
+    if (row["charged_start"], row["charged_stop"]) != (row["fit_start"], row["fit_stop"]):
+        yield f"{where}: its charge is not on the records it read"
+    pure = row["charged_rho"] is None
+    paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
+    try:
+        records = row["fit_stop"] - row["fit_start"]
+        if claims.cost(Kind.PURE if pure else Kind.ZCDP, row["noise"], records=records) > paid:
+            yield f"{where}: its noise costs more than its charge"
+    except ValueError as problem:
+        yield f"{where}: {problem}"
 
 
 def _numbering(connection: Connection, stream: Stream) -> Iterator[str]:
     """Entries cover [0, records) without a gap or an overlap; so do segments, those that were dropped aside."""
     for table, name in ((tables.entries, "entries"), (tables.segments, "segments")):
-        query = select(table.c.start, table.c.stop).where(table.c.stream_id == stream.id).order_by(table.c.start)
+        named = table.c.entry if table is tables.entries else table.c.file
+        query = select(table.c.start, table.c.stop, named).where(table.c.stream_id == stream.id).order_by(table.c.start)
         position = None if name == "segments" and stream.retention == "needed" else 0
+        last = None
         with connection.execute(query, execution_options={"yield_per": 1000}) as ranges:
-            for start, stop in ranges:
+            for start, stop, last in ranges:  # noqa: B007 - the last one is looked at below
                 if start != (position if position is not None else start):
                     yield f"stream {stream.name}: {name} are not continuous at record {position}"
                 position = stop
         if position not in (None, stream.records):
             yield f"stream {stream.name}: {name} end at record {position}, not at {stream.records}"
+        if table is tables.entries and last not in (None, stream.sealed_entry):
+            yield f"stream {stream.name}: its log is said to be numbered to another batch than {last}"
+
+
+def _segments(connection: Connection, stream: Stream) -> Iterator[str]:
+    """Each segment's row is what was written, and together they are those that were sealed, merged and dropped."""
+    total = 0
+    table = tables.segments
+    query = select(table).where(table.c.stream_id == stream.id).order_by(table.c.start)
+    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
+        for row in rows:
+            segment = streams.Segment(start=row.start, stop=row.stop, file=row.file, sha256=row.sha256)
+            if row.digest != streams.segment_digest(stream.log, segment):
+                yield f"stream {stream.name}, records {row.start} to {row.stop}: their segment is not what was sealed"
+            total += int(row.digest, 16)
+    if total % streams.MODULUS != stream.segments_sum:
+        yield f"stream {stream.name}: its segments are not those that were sealed; one is missing or another"
 
 
 def _reserved(connection: Connection, stream: Stream) -> Iterator[str]:
@@ -130,19 +212,22 @@ def _reserved(connection: Connection, stream: Stream) -> Iterator[str]:
     found = publications.of_stream(connection, stream.id)
     every = spending.changes(connection, [each.id for each in found])
     drawn: list[spending.Stretch] = []
+    grain = 1
     room = 4 * spending.MOST_RANGES
     for each in account.add_up([spending.account_of(publication) for publication in found], every):
-        if each.end is not None:
+        if each.end is not None and each.spent != account.Loss():
             drawn.append((each.start, each.end, each.spent))
+            grain = spending.grain_to(each.end, grain)
         if len(drawn) > room:
-            drawn = account.outline(drawn, stream.grain)
+            drawn = account.outline(drawn, grain)
             room = max(room, 2 * len(drawn))
         if not each.reserved.within(budget):
             yield f"stream {stream.name}, record {each.start}: more is reserved than the stream's budget"
         if not each.spent.within(each.reserved):
             yield f"stream {stream.name}, record {each.start}: more is spent than is reserved"
     told = spending.outlined(connection, stream.id, 0, 2**62)
-    if [each for each in told if each[2] != account.Loss()] != account.outline(drawn, stream.grain):
+    drawn = account.outline(drawn, grain)
+    if grain != stream.grain or [each for each in told if each[2] != account.Loss()] != drawn:
         yield f"stream {stream.name}: what is told that its records have spent at most is not what they have"
     if spending.kept_stairs(connection, stream.id) != spending.stairs(connection, found):
         yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"
@@ -185,23 +270,8 @@ def _spent(connection: Connection, publication: Publication) -> Iterator[str]:
         yield f"publication {publication.name}: its charges pass its cap"
 
 
-def _charged(connection: Connection, publication: Publication) -> Iterator[str]:
-    """Every release has a charge of its own that pays for its noise, and every versioned charge its release."""
-    for row in releases.walk(connection, publication.id):
-        where = f"publication {publication.name}, version {row['version']}"
-        if (row["charged_publication_id"], row["charged_version"]) != (publication.id, row["version"]):
-            yield f"{where}: it was published without a charge"
-            continue
-        if (row["charged_start"], row["charged_stop"]) != (row["fit_start"], row["fit_stop"]):
-            yield f"{where}: its charge is not on the records it read"
-        pure = row["charged_rho"] is None
-        paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
-        try:
-            records = row["fit_stop"] - row["fit_start"]
-            if claims.cost(Kind.PURE if pure else Kind.ZCDP, row["noise"], records=records) > paid:
-                yield f"{where}: its noise costs more than its charge"
-        except ValueError as problem:
-            yield f"{where}: {problem}"
+def _released(connection: Connection, publication: Publication) -> Iterator[str]:
+    """Every charge with a version has its release."""
     charge, release = tables.charges, tables.releases
     unreleased = connection.execute(
         select(charge.c.version)

@@ -2,7 +2,7 @@
 
 What doesn't verify stops its stream: nothing more is published on it, its publications say why, and a metric tells. It
 goes on when a later look finds all well again, as after the right rows were restored. The invariants are cheaper, and
-asked more often.
+asked more often. One that can't be asked counts as violated, and ends no other.
 """
 
 import threading
@@ -11,6 +11,7 @@ import time
 import structlog
 
 from service import metrics
+from service.logs import place_of
 from service.store import streams, verify
 from service.store.database import Database, DatabaseUnavailable
 from service.store.invariants import INVARIANTS
@@ -55,7 +56,7 @@ class Audit:
                 self._due[stream] = time.monotonic() + SECONDS_BETWEEN_AUDITS
 
     def walk(self, stream: int) -> None:
-        """Every charge and every release of a stream, in one view of the database; says so where it counts."""
+        """What `ledger verify` looks at of one stream, batches aside; says what it found where it counts."""
         began = time.perf_counter()
         with self._database.transaction() as connection:
             found, findings = verify.look(connection, stream)
@@ -71,8 +72,13 @@ class Audit:
         """Counts what violates each, for the metric; returns how many seconds that took."""
         began = time.perf_counter()
         for name, violations in INVARIANTS.items():
-            with self._database.transaction() as connection:
-                found = violations(connection)
+            try:
+                with self._database.transaction() as connection:
+                    found = violations(connection)
+            except DatabaseUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a changed row makes of it
+                found = [f"it can't be asked ({type(error).__name__}, at {place_of(error)})"]
             metrics.VIOLATIONS.labels(name).set(len(found))
             for each in found[:10]:
                 _log.error("invariant_violated", invariant=name, where=each)

@@ -139,6 +139,9 @@ class Publisher:
             # Its noise and its charges follow from the one, what other publications may still have from the other.
             self._halt(lease, publication, "its configuration is of another guarantee than was reserved for it")
             return
+        if publications.promised(publication) != publication.promise:
+            self._distrust(publication, f"publication {publication.name}: it is not what was promised")
+            return
         turn_ends = time.monotonic() + TURN_SECONDS
         while (
             not stop.is_set()
@@ -188,16 +191,16 @@ class Publisher:
         """Charges and releases what one step made, all of it or nothing; None: it was stopped meanwhile, so nothing."""
         start = publication.start
         with self._database.transaction() as connection:
-            leases.check(connection, lease)
-            stream = streams.lock(connection, publication.stream_id)
-            current = publications.lock(connection, publication.id)
+            current, stream = publications.hold(connection, publication.id, lease)
             if current.state != "running":
                 return None
             if (current.position, current.version) != (publication.position, publication.version):
                 raise LeaseLost(lease.resource)
             if stream.distrusted is not None:
                 raise LedgerBroken(stream.distrusted)
-            charged = ledger.append(
+            if not publications.as_left(current):
+                raise LedgerBroken(f"publication {current.name}: it is not as it was left")
+            charged = ledger.charge(
                 connection,
                 stream,
                 current,
@@ -225,6 +228,7 @@ class Publisher:
                 for each in step.releases
             ]
             with pipelined(connection):
+                ledger.append(connection, charged)
                 moved = replace(
                     current,
                     position=time_due,
@@ -238,8 +242,7 @@ class Publisher:
                     worst_record=charged.counted.worst_record,
                     worst_amount=charged.counted.worst_amount,
                 )
-                publications.move(connection, moved)
-            return moved
+                return publications.move(connection, moved)
 
     def _halt(self, lease: Lease, publication: Publication, reason: str) -> None:
         _log.error("publication_halted", publication=publication.name, reason=reason)

@@ -165,7 +165,7 @@ class Sealer:
         file, sha256 = self._files.write(stream.log, start, stop, columns)
         with self._database.transaction() as connection:
             new = Segment(start=start, stop=stop, file=file, sha256=sha256)
-            streams.replace_segments(connection, lease, stream.id, old, new)
+            streams.replace_segments(connection, lease, stream, old, [new])
         for each in old:
             self._files.delete(stream.log, each.file)
 
@@ -189,7 +189,7 @@ class Sealer:
             )
             gone = [each for each in streams.segments_of(connection, stream.id, 0, floor) if each.stop <= floor]
             if gone:
-                streams.replace_segments(connection, lease, stream.id, gone, None)
+                streams.replace_segments(connection, lease, stream, gone, [])
         for each in gone:
             self._files.delete(stream.log, each.file)
         if gone:

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 
@@ -159,28 +159,36 @@ def due(database: Database) -> list[str]:
         return [publication.name for publication in publications.due(connection)]
 
 
-def numbered(database: Database, files: SegmentFiles, name: str) -> dict[str, Batch]:
-    """What is numbered, batch by batch in the order of the numbers, by entry; they cover all numbers, each once."""
+def numbered(database: Database, files: SegmentFiles, name: str) -> dict[str, Batch | None]:
+    """What is numbered, batch by batch in the order of the numbers, by entry; they cover all numbers, each once.
+
+    None where nothing of a batch is left to tell which it was, because all of it was erased.
+    """
     with database.transaction() as connection:
         stream = streams.find(connection, name)
         assert stream is not None
-        ranges = [
-            tuple(row)
-            for row in connection.exec_driver_sql(
-                "SELECT entry, start, stop FROM entries WHERE stream_id = %s ORDER BY start", (stream.id,)
-            )
-        ]
-    if not ranges:
-        return {}
-    x = read_records(database, files, stream, 0, 0, stream.records).x
-    found, position = {}, 0
+        ranges = connection.exec_driver_sql(
+            "SELECT entry, start, stop FROM entries WHERE stream_id = %s ORDER BY start", (stream.id,)
+        ).all()
+        kept = streams.kept_from(connection, stream.id)
+        left = set(range(kept, stream.records))
+        for start, stop in streams.erased(connection, stream.id, kept, stream.records):
+            left -= set(range(start, stop))
+    x = read_records(database, files, stream, 0, kept, stream.records).x.astype(int).tolist() if left else []
+    assert len(x) == len(left)
+    told = dict(zip(sorted(left), x, strict=True))
+    found: dict[str, Batch | None] = {}
+    position = 0
     for entry, start, stop in ranges:
         assert start == position
-        producer, first = map(int, x[start])
-        batch = Batch(producer, first, first + stop - start)
-        assert x[start:stop].tolist() == [[producer, number] for number in range(first, batch.stop)]
-        found[entry], position = batch, stop
-    assert position == stream.records == len(x)
+        batches = {
+            Batch(told[at][0], told[at][1] - (at - start), told[at][1] + stop - at)
+            for at in range(start, stop)
+            if at in told
+        }
+        assert len(batches) <= 1
+        found[entry], position = next(iter(batches), None), stop
+    assert position == stream.records
     return found
 
 
@@ -193,13 +201,15 @@ def check(database: Database, files: SegmentFiles, producers: list[Producer]) ->
         mine = [producer for producer in producers if producer.stream == name]
         found = numbered(database, files, name)
         assert list(found) == sorted(found, key=_place)
-        assert not [batch for batch, times in Counter(found.values()).items() if times > 1]
         accepted = {entry: batch for producer in mine for entry, batch in producer.accepted.items()}
-        assert {entry: found.get(entry) for entry in accepted} == accepted
+        assert set(accepted) <= set(found)
+        found = {entry: batch or accepted.get(entry) for entry, batch in found.items()}
+        assert {entry: found[entry] for entry in accepted} == accepted
+        assert not [batch for batch, times in Counter(found.values()).items() if times > 1]
         others = {batch for entry, batch in found.items() if entry not in accepted}
         assert others <= {batch for producer in mine for batch in producer.unanswered}
         for producer in mine:
-            order = [batch.first for batch in found.values() if batch.producer == producer._number]
+            order = [batch.first for batch in found.values() if batch and batch.producer == producer._number]
             assert order == sorted(order)
     check_ledger(database, files)
 
@@ -214,12 +224,12 @@ def check_ledger(database: Database, files: SegmentFiles) -> None:
         assert {name: found for name, ask in INVARIANTS.items() if (found := ask(connection))} == {}
 
 
-def set_up(client: httpx.Client, names: list[str], asked_for: dict[str, dict]) -> None:
+def set_up(client: httpx.Client, names: list[str], asked_for: dict[str, dict], **more: Any) -> None:
     """Makes streams for producers, and publications by their names."""
     task = {"kind": "classification", "classes": 2}
     for name in names:
-        budget = {"epsilon": 100, "delta": 1e-4}
-        ok(client.post("/v1/streams", json={"name": name, "features": 2, "task": task, "budget": budget}), 201)
+        asked = {"name": name, "features": 2, "task": task, "budget": {"epsilon": 100, "delta": 1e-4}}
+        ok(client.post("/v1/streams", json=asked | more), 201)
     for name, asked in asked_for.items():
         ok(client.post("/v1/publications", json=asked | {"name": name}), 201)
 

@@ -64,7 +64,7 @@ def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up, round_, ki
     for thread in (*producers, watcher):
         thread.start()
     killed = _kill(up, choose, kills)
-    up.await_ready()
+    up.await_ready(again=True)
     for producer in producers:
         producer.finish()
     with up.client() as client:
@@ -104,8 +104,9 @@ def _kill(up: Up, choose: random.Random, kills: int) -> Counter[str]:
     since_start: Counter[str] = Counter()
     while done.total() < kills:
         if choose.random() < 0.4:
-            up.await_ready()
+            up.await_ready(again=True)
         time.sleep(choose.uniform(0.0, 0.8))
+        up.go_on()
         victim = choose.choice([*PARTS, "supervisor"])
         # The API and the worker end themselves when they are starting as PostgreSQL goes.
         if victim == "supervisor" or since_start[victim] + since_start["postgres"] >= DEATHS_OF_ONE_PART:

@@ -94,9 +94,7 @@ def test_of_a_killed_worker_the_other_takes_over_within_ten_seconds(scene):
     "at",
     [
         pytest.param(("Publisher._commit: commit", "before"), id="in the middle of publishing"),
-        pytest.param(("Publisher._publish_due: fit", "after"), id="with a model in hand"),
         pytest.param(("Sealer._seal: commit", "before"), id="in the middle of numbering"),
-        pytest.param(("SegmentFiles.write: sync", "after"), id="with a segment in hand"),
     ],
 )
 def test_of_a_worker_that_hangs_the_other_takes_over_and_it_can_commit_nothing_when_it_wakes(scene, at):

@@ -35,7 +35,7 @@ class Up:
         command = [sys.executable, "-m", "service", "up", "--data-dir", str(self.folder), "--port", str(self.port)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
         environment |= {f"PERENNIAL_{name.upper()}": value for name, value in settings.items()}
-        with self.output.open("ab") as output:
+        with self.output.open("wb") as output:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=output)
 
     def stop(self) -> None:
@@ -49,14 +49,22 @@ class Up:
         except OSError:
             return False
 
-    def await_ready(self) -> None:
-        """Whatever just died; it may not give up by itself."""
+    def await_ready(self, *, again: bool = False) -> None:
+        """Whatever just died; it may not give up by itself. `again`: as whoever runs it for good would start it."""
 
         def ready() -> bool:
+            if again:
+                self.go_on()
             assert self.process.poll() is None, self.output.read_text()[-3000:]
             return self.ready()
 
         wait_until(ready, seconds=60)
+
+    def go_on(self) -> None:
+        """Starts it again if it ended before it was ready, which it does when a server dies under it just then."""
+        if self.process.poll() is not None:
+            assert "Perennial is ready" not in (told := self.output.read_text()), told[-3000:]
+            self.begin()
 
     def descendants(self) -> set[int]:
         """Every process under the supervisor."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import Connection, delete, func, insert, select, text, update
+from sqlalchemy import Connection, delete, func, select, text, update
+from sqlalchemy.exc import IntegrityError
 
 from service import metrics
 from service.store import streams, tables
@@ -87,24 +88,28 @@ def test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to(bench: Bench, 
         (update(RELEASES).where(RELEASES.c.version == 1).values(role="model"), "version 1"),
         (update(CHARGES).where(CHARGES.c.id == 1).values(epsilon=float("nan")), "charge 1"),
         (update(CHARGES).where(CHARGES.c.id == 1).values(charged_at=text("'infinity'")), "stream s"),
+        (update(tables.segments).values(sha256=b"0" * 32), "records 0 to 10"),
+        (update(tables.publications).values(plan={"another": 1}), "publication p"),
+        (update(tables.spent).values(amount=0.25), "stream s"),
+        (update(tables.streams).values(epsilon=3), "stream s"),
     ],
-    ids=["charge", "weights", "role", "no number", "no time"],
+    ids=["charge", "weights", "role", "no number", "no time", "segment", "promise", "sum", "budget"],
 )
 def test_a_worker_that_starts_walks_the_whole_ledger_before_it_publishes(bench: Bench, owner, tamper, where):
     halfway(bench)
     before = bench.counts()
     with owner.transaction() as connection:
-        kept = [connection.execute(select(table)).mappings().all() for table in tables.APPEND_ONLY]
+        kept = connection.execute(select(tamper.table)).mappings().all()
     with tampering(owner) as connection:
         connection.execute(tamper)
     bench.publisher().step(threading.Event())
     assert bench.counts() == before
     assert where in stream(bench).distrusted
     with tampering(owner) as connection:  # an operator restores what it was
-        connection.execute(delete(RELEASES))
-        connection.execute(delete(CHARGES))
-        for table, rows in zip(tables.APPEND_ONLY, kept, strict=True):
-            connection.execute(insert(table), [dict(row) for row in rows])
+        for row in kept:
+            mine = [column == row[column.name] for column in tamper.table.primary_key]
+            back = {name: value for name, value in row.items() if name not in ("id", "distrusted")}
+            connection.execute(update(tamper.table).where(*mine).values(back))
     Audit(bench.database).walk(1)
     assert stream(bench).distrusted is None
     bench.publish_all()
@@ -150,6 +155,36 @@ def test_each_invariant_is_seen_to_be_violated(bench: Bench, owner, tamper, inva
     with tampering(owner) as connection:
         assert connection.execute(tamper).rowcount
     assert violated(bench)[invariant] >= 1
+
+
+def test_an_invariant_that_can_not_be_asked_is_violated_and_ends_no_other(bench: Bench, owner):
+    bench.publish_all()
+    with tampering(owner) as connection:
+        connection.execute(update(tables.publications).values(epsilon="NaN"))
+        connection.execute(delete(tables.segments))
+    found = violated(bench)
+    assert (found["over_cap"], found["record_gap"], found["charged_not_released"]) == (1, 1, 0)
+
+
+def test_a_publication_that_is_not_as_it_was_left_is_not_added_to(bench: Bench, owner):
+    """Its clock set back would make it fit and release the same records again."""
+    halfway(bench)
+    before = bench.counts()
+    publisher = bench.publisher()
+    publisher._audit.look(1)
+    with tampering(owner) as connection:
+        connection.execute(text("ALTER TABLE publications DISABLE TRIGGER sealed"))
+        connection.execute(update(tables.publications).values(position=0, due=2, chain=[]))
+        connection.execute(text("ALTER TABLE publications ENABLE TRIGGER sealed"))
+    assert publisher.step(threading.Event())
+    assert bench.counts() == before
+    assert "not as it was left" in stream(bench).distrusted
+
+
+def test_who_does_not_seal_a_publication_can_not_change_it(bench: Bench):
+    """Code from before there were seals can't, for one."""
+    with pytest.raises(IntegrityError, match="only with its seal"), bench.database.transaction() as connection:
+        connection.execute(update(tables.publications).values(due=2))
 
 
 def test_records_that_are_not_what_was_numbered_are_not_fitted(bench: Bench):

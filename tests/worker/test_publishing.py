@@ -16,6 +16,7 @@ from service.mechanisms.configuration import PublicationConfiguration, StreamSch
 from service.store import leases, ledger, publications, releases, spending, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
+from service.worker import publisher as publisher_module
 from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
@@ -67,13 +68,20 @@ class Bench:
 
 
 @pytest.fixture
-def bench(world: World) -> Iterator[Bench]:
+def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Of a stream with the retention that an indirect parameter says, by default `keep`."""
     database = Database(world.settings.database_url)
     files = SegmentFiles(world.settings.segment_store)
     mechanism = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(CONFIGURATION))
     with database.transaction() as connection:
         stream = streams.create(
-            connection, name="s", log="log", schema=SCHEMA, retention="keep", epsilon=Decimal(1), delta=Decimal(0)
+            connection,
+            name="s",
+            log="log",
+            schema=SCHEMA,
+            retention=getattr(request, "param", "keep"),
+            epsilon=Decimal(2),
+            delta=Decimal(0),
         )
         columns = {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None], "y": np.arange(10, dtype=np.int32) % 2}
         file, sha256 = files.write("log", 0, 10, columns)
@@ -82,6 +90,7 @@ def bench(world: World) -> Iterator[Bench]:
         streams.seal(
             connection, lease, stream, segment, [streams.SealedEntry(entry="1-1", sequence=1, start=0, stop=10)]
         )
+        leases.release(connection, lease)
         publication = publications.create(
             connection,
             name="p",
@@ -154,8 +163,24 @@ def test_of_two_that_fitted_the_same_step_only_the_holder_of_the_lease_commits(b
     assert found.position == 10
 
 
+def test_publications_take_turns(bench: Bench, monkeypatch):
+    """However much is due of one: where records come fast, something always is."""
+    monkeypatch.setattr(publisher_module, "TURN_SECONDS", 0)
+    first = bench.now()
+    with bench.database.transaction() as connection:
+        asked = {name: getattr(first, name) for name in ("configuration", "plan", "kind", "epsilon", "delta", "due")}
+        second = publications.create(connection, name="q", stream=first.stream_id, start=0, **asked)
+    publisher, positions = bench.publisher(), []
+    for _ in range(4):
+        publisher.step(threading.Event())
+        with bench.database.transaction() as connection:
+            positions.append([publications.get(connection, each.id).position for each in (first, second)])
+    assert positions == [[6, 0], [6, 6], [8, 6], [8, 8]]
+
+
 def test_what_would_pass_the_cap_halts_the_publication_and_is_not_published(bench: Bench):
     publisher = bench.publisher()
+    publisher._audit.look(1)
     stop = threading.Event()
     with bench.database.transaction() as connection:
         # As if records had been charged by something that went wrong: the ledger is what counts.
@@ -195,9 +220,10 @@ def test_a_stopped_publication_commits_nothing_that_was_under_way(bench: Bench, 
 
 
 def test_missing_records_are_never_made_up_for(bench: Bench):
+    publisher = bench.publisher()
+    publisher._audit.look(1)
     with bench.database.transaction() as connection:
         connection.execute(update(tables.segments).values(stop=9))
-    publisher = bench.publisher()
     while publisher.step(threading.Event()):
         pass
     assert (bench.now().state, bench.now().position) == ("running", 8), "it goes on when the records are back"
@@ -205,11 +231,11 @@ def test_missing_records_are_never_made_up_for(bench: Bench):
         assert all(each.fit[1] <= 9 for each in releases.page(connection, bench.identity, limit=100, before=None))
 
 
+@pytest.mark.parametrize("bench", ["needed"], indirect=True)
 def test_needed_records_are_kept_and_only_those(bench: Bench):
     """With retention `needed` a segment goes when no running publication can read it again."""
     settings = bench.world.settings
     with bench.database.transaction() as connection:
-        connection.execute(update(tables.streams).values(retention="needed"))
         (whole,) = streams.segments_of(connection, 1, 0, 10)
         leases.create(connection, "test")
         lease = leases.take(connection, "test", owner="test", seconds=60)
@@ -218,9 +244,7 @@ def test_needed_records_are_kept_and_only_those(bench: Bench):
             columns = bench.files.read("log", whole.file, whole.sha256, start, start + 2)
             file, sha256 = bench.files.write("log", start, start + 2, columns)
             parts.append(streams.Segment(start=start, stop=start + 2, file=file, sha256=sha256))
-        streams.replace_segments(connection, lease, 1, [whole], parts[0])
-        for part in parts[1:]:
-            connection.execute(tables.segments.insert().values(stream_id=1, **vars(part)))
+        streams.replace_segments(connection, lease, streams.get(connection, 1), [whole], parts)
     bench.publish_all()
 
     def drop() -> int:
