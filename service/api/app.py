@@ -54,7 +54,9 @@ def create_app(settings: Settings) -> FastAPI:
             notifier=Notifier(database, keys_changed=lambda: services.look_at_keys_again()),  # noqa: PLW0108 - not made yet
         )
         if settings.admin_key is not None:
-            await services.run(stored_keys.admit_environment_key, settings.admin_key.get_secret_value())
+            secret = settings.admin_key.get_secret_value()
+            if await services.run(stored_keys.admit_environment_key, secret):
+                _log.info("admin_key_admitted", setting="PERENNIAL_ADMIN_KEY")
         app.state.services = services
         services.notifier.start()
         try:
