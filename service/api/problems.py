@@ -36,6 +36,7 @@ _PROBLEMS = {
     "method-not-allowed": (405, "This method is not for this address"),
     "not-acceptable": (406, "None of the accepted formats is served here"),
     "last-admin-key": (409, "The last admin key can't be revoked"),
+    "not-halted": (409, "There is nothing to resume"),
     "name-taken": (409, "The name was used before"),
     "budget-exceeded": (409, "The stream's budget can't hold this"),
     "idempotency-conflict": (422, "The Idempotency-Key came with another body before"),
