@@ -45,8 +45,9 @@ def compare(repeats: int) -> None:
         sys.exit("this comparison needs scikit-learn, which the project itself does not: pip install scikit-learn")
     from service.learning.learners import OutputPerturbation
     from service.learning.losses import LOSSES
+    from service.learning.objective import evaluate
     from service.learning.records import Prepared, Records, prepare
-    from service.learning.solvers import accuracy, evaluate
+    from service.learning.solvers import accuracy
 
     warnings.simplefilter("ignore")  # that lbfgs cannot improve any more
     x, y = digits()

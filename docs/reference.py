@@ -53,7 +53,7 @@ SCOPES = {
     "POST /v1/publications/{publication}/predict": "read",
 }
 _PARTS = ("keys", "streams", "records", "publications", "releases", "health")
-_EVERYWHERE = {"401", "403", "503"}
+_EVERYWHERE = {"401", "403", "429", "503"}
 
 _API = """# HTTP interface
 
@@ -61,7 +61,8 @@ Written by `make docs` from the OpenAPI document, which a running service shows 
 
 Every call but those for the service's health needs a key: `Authorization: Bearer KEY`, with the scope named below or
 `admin`. A key that is limited to some streams gets 404 for all others. Errors are `application/problem+json`;
-[problems.md](problems.md) has every type. Besides those listed, a call that needs a key may answer 401, 403 and 503.
+[problems.md](problems.md) has every type. Besides those listed, a call that needs a key may answer 401, 403, 429 (too
+often) and 503. HEAD is answered wherever GET is. Every answer has an `X-Request-ID`, which log lines about it name.
 Lists are newest first; ask for the next page with `before`.
 """
 
@@ -187,7 +188,8 @@ def _operation(name: str, operation: dict[str, Any]) -> str:
     lines += [
         f"- {status}: {answer['description']}."
         for status, answer in sorted(operation["responses"].items())
-        if "application/problem+json" in answer.get("content", {}) and not (secured and status in _EVERYWHERE)
+        if "application/problem+json" in answer.get("content", {})
+        and not (secured and status in _EVERYWHERE and "; or: " not in answer["description"])
     ]
     return text + "\n" + "\n".join(lines) + "\n"
 

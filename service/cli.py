@@ -1,6 +1,7 @@
 """`perennial`: the commands."""
 
 import json
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ def up(
     """Run everything on this machine, in the foreground: Valkey, PostgreSQL, API and worker."""
     from service import embedded
 
+    _leave_no_crash_dumps()
     settings = _settings()
     raise typer.Exit(
         embedded.up(
@@ -65,6 +67,7 @@ def api() -> None:
     from service import logs
     from service.api.server import serve
 
+    _leave_no_crash_dumps()
     settings = _settings(servers=True, database=True)
     logs.configure(settings.log_level)
     raise typer.Exit(serve(settings))
@@ -76,6 +79,7 @@ def worker() -> None:
     from service import logs
     from service.worker.main import run
 
+    _leave_no_crash_dumps()
     settings = _settings(servers=True, database=True)
     logs.configure(settings.log_level)
     raise typer.Exit(run(settings))
@@ -160,6 +164,16 @@ def plan(
     if isinstance(budget, dict) and budget.get("delta", 0) == 0 and configuration.privacy.delta > 0:
         _fail("privacy.delta: the stream's budget has delta 0, so only publications with delta 0 fit")
     print(json.dumps(planned, indent=2))
+
+
+def _leave_no_crash_dumps() -> None:
+    """The memory of a process that crashes, or of one that it starts, holds records: it goes to no file, and no pipe.
+
+    Linux takes a limit of one byte, other than of none, for the wish that programs that collect them get none either.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    least = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+    resource.setrlimit(resource.RLIMIT_CORE, (least, least))
 
 
 def _settings(*, servers: bool = False, database: bool = False) -> Settings:

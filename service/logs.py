@@ -2,8 +2,14 @@
 
 import logging
 import sys
+from collections.abc import MutableMapping
+from contextvars import ContextVar
+from typing import Any
 
 import structlog
+
+request: ContextVar[str | None] = ContextVar("request", default=None)
+"""The id of the request that is being answered."""
 
 
 def configure(level: str) -> None:
@@ -11,7 +17,7 @@ def configure(level: str) -> None:
     threshold = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
+            _with_request,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),
@@ -20,10 +26,17 @@ def configure(level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # anybody can make it warn, as often as they like
     # Libraries speak only when something is wrong, and then only by message: a traceback can quote a statement.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine())
     logging.basicConfig(level=max(threshold, logging.WARNING), handlers=[handler])
+
+
+def _with_request(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    if (known := request.get()) is not None:
+        line["request"] = known
+    return line
 
 
 class _OneLine(logging.Formatter):
@@ -33,10 +46,9 @@ class _OneLine(logging.Formatter):
         error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else None
         place = place_of(record.exc_info[1]) if record.exc_info and record.exc_info[1] else None
         message = "unexpected error" if error else record.getMessage()
-        line = structlog.processors.JSONRenderer()(
-            None, "", {"event": message, "logger": record.name, "error": error, "at": place, "level": record.levelname}
-        )
-        return str(line)
+        line: dict[str, Any] = {"event": message, "logger": record.name, "error": error, "at": place}
+        line["level"] = record.levelname
+        return str(structlog.processors.JSONRenderer()(None, "", _with_request(None, "", line)))
 
 
 def place_of(error: BaseException) -> str:

@@ -47,6 +47,12 @@ HTTP = Histogram(
     registry=API,
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
+LET_GO = Counter(
+    "perennial_http_connections_let_go",
+    "Connections that the API closed: slow to send, slow to read, malformed, large head, full",
+    ["reason"],
+    registry=API,
+)
 FIT = Histogram(
     "perennial_fit_duration_seconds",
     "Time to fit all that is due at once and draw its noise",

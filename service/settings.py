@@ -47,5 +47,13 @@ class Settings(BaseSettings):
     max_backlog_bytes: int = Field(256 * 2**20, gt=0, description="Most bytes of a stream not yet numbered; then 429")
     max_backlog_batches: int = Field(100_000, gt=0, description="Most batches of a stream not yet numbered; then 429")
 
+    max_connections: int = Field(4096, gt=0, description="Most connections to the API at the same time; then 503")
+    max_key_requests: float = Field(
+        5000, gt=0, description="Most requests a second with one key, as each API counts them; then 429"
+    )
+    max_unknown_keys: float = Field(
+        20, gt=0, description="Most requests a second from one address with keys that are not known; then 429"
+    )
+
     lease_seconds: float = Field(5.0, gt=0.5, description="How long a dead worker's streams and publications wait")
     publishers: int = Field(2, gt=0, le=64, description="Fits that one worker runs at the same time")

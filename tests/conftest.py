@@ -19,11 +19,10 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-import uvicorn
 from sqlalchemy.engine import make_url
 
 from service.api.app import create_app
-from service.api.server import Server
+from service.api.server import Server, configuration
 from service.embedded import Servers, embedded_servers
 from service.settings import Settings
 from service.store.migrate import migrate
@@ -37,6 +36,8 @@ _numbers = itertools.count(1)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--planted", action="store_true", help="plant bugs, and see that each is caught by its test")
     parser.addoption("--plant", help="run with this bug of tests/guarantees/planted.py")
+    parser.addoption("--kills", type=int, default=12, help="how many kill -9s tests/faults/test_kill.py does")
+    parser.addoption("--seed", help="repeat the random choices of tests/faults; the summary tells a run's seed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,6 +49,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if ("planted" in item.keywords) == config.getoption("--planted")]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What tests of faults did, with the seed by which they would do it again."""
+    for report in (each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)):
+        for name, told in report.user_properties:
+            if name == "faults" and report.when == "call":
+                terminalreporter.write_line(told)
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> str:
+    """Of all random choices of a test of faults; told when it fails."""
+    chosen = request.config.getoption("--seed") or str(secrets.randbelow(2**32))
+    print(f"--seed {chosen}")
+    return chosen
 
 
 def unique(kind: str) -> str:
@@ -204,8 +221,7 @@ class serving:  # noqa: N801
     def __init__(self, settings: Settings) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.app = create_app(settings)
-        config = uvicorn.Config(self.app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
-        self._server = Server(config)
+        self._server = Server(configuration(self.app, settings))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
 
     def __enter__(self) -> str:

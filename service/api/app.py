@@ -1,21 +1,28 @@
 """The HTTP service, put together."""
 
 import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from importlib.metadata import version
+from secrets import token_hex
 from typing import Any
 
+import structlog
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import events, health, keys, metrics, problems, publications, records, releases, streams
+from service import logs
+from service.api import audit, events, health, keys, metrics, problems, publications, records, releases, streams
 from service.api.notifier import Notifier
+from service.api.problems import Problem
 from service.api.services import Services
 from service.log import Appender
 from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
+
+_log = structlog.get_logger(__name__)
 
 MOST_CONFIGURATION_BYTES = 2**20
 
@@ -43,7 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
             settings=settings,
             database=database,
             appender=appender,
-            notifier=Notifier(database, keys_changed=lambda: services.keys.clear()),  # noqa: PLW0108 - not made yet
+            notifier=Notifier(database, keys_changed=lambda: services.look_at_keys_again()),  # noqa: PLW0108 - not made yet
         )
         if settings.admin_key is not None:
             await services.run(stored_keys.admit_environment_key, settings.admin_key.get_secret_value())
@@ -64,6 +71,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # their pages load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # to an address made from what the request says is our name
     )
     problems.install(app)
     for part in (records, releases, keys, streams, publications, events, health, metrics):  # tried in this order
@@ -73,16 +81,13 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(metrics.Timing)
     if settings.metrics_port is not None:
         app.add_middleware(metrics.OwnPort, port=settings.metrics_port)
-    app.add_middleware(SecurityHeaders)
+    app.add_middleware(Outermost)
     _complete_openapi(app)
     return app
 
 
 class ConfigurationLimit:
-    """A body is read before the key is looked at, so it must be small: whoever asks, at most what configuration needs.
-
-    Routes that take records check the key first and then have a limit of their own (bodies.py).
-    """
+    """Configuration is small. Routes that take records have a limit of their own (bodies.py)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -104,8 +109,13 @@ class ConfigurationLimit:
         await self._app(scope, limited, send)
 
 
-class SecurityHeaders:
-    """Answers are data for programs: nothing may run them, frame them, or keep them where others look."""
+class Outermost:
+    """What holds for every request and every answer.
+
+    Each request has an id, which every line of the log about it names. HEAD is GET without the body, which the server
+    leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look. What
+    an administrator does, or tries, is logged. What nobody foresaw is logged without its text, and answered.
+    """
 
     _HEADERS = (
         (b"x-content-type-options", b"nosniff"),
@@ -115,17 +125,41 @@ class SecurityHeaders:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._numbers = itertools.count(1)
+        self._process = token_hex(4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET", "perennial.head": True}
+        request = f"{self._process}-{next(self._numbers)}"
+        logs.request.set(request)
+        started = False
+
+        async def complete(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
-                headers = list(message.get("headers", ()))
+                started = True
+                headers = [*message.get("headers", ()), (b"x-request-id", request.encode()), *self._HEADERS]
                 if not any(name.lower() == b"cache-control" for name, _ in headers):
                     headers.append((b"cache-control", b"private, no-cache"))
-                message["headers"] = [*headers, *self._HEADERS]
+                message["headers"] = headers
+                if "perennial.audit" in scope:
+                    audit.log(scope, message["status"], headers)
             await send(message)
 
-        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
+        try:
+            await self._app(scope, receive, complete)
+        except Exception as error:
+            _log.error("unexpected_error", error=type(error).__name__, at=logs.place_of(error))
+            if started:
+                raise
+            problem = Problem(
+                "internal-error", f"It was logged as request {request}; nothing about it is repeated here."
+            )
+            await problem.response()(scope, receive, complete)
 
 
 def _complete_openapi(app: FastAPI) -> None:

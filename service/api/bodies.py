@@ -41,10 +41,9 @@ def require_json(request: Request) -> None:
 
 async def read_body(request: Request, limit: int) -> bytes:
     """The whole body, unpacked, or a refusal as soon as it is too long: a bomb never becomes more than the limit."""
-    too_large = Problem("too-large", f"A request body holds at most {limit} bytes, unpacked too; send smaller batches.")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
-        raise too_large
+        raise _too_large(limit)
     decompressor = _decompressor(request)
     pieces, packed, size = [], 0, 0
     async for received in request.stream():
@@ -52,7 +51,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         piece = received if decompressor is None else _unpack(decompressor, received, limit - size)
         size += len(piece)
         if max(size, packed) > limit:
-            raise too_large
+            raise _too_large(limit)
         pieces.append(piece)
     if decompressor is not None and not decompressor.eof:
         raise _not_packed()
@@ -80,6 +79,10 @@ def _unpack(decompressor: _Decompressor, piece: bytes, room: int) -> bytes:
     if decompressor.unused_data:  # a second packed stream could hide any number of further ones
         raise _not_packed()
     return unpacked
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem("too-large", f"A request body holds at most {limit} bytes, unpacked too; send smaller batches.")
 
 
 def _not_packed() -> Problem:

@@ -4,18 +4,18 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
 from sqlalchemy import Connection
 
-from service.api.problems import documented
+from service.api.problems import Problem, documented
 from service.api.releases import shown
-from service.api.services import Credentials, Reader, Services, Shared, publication_or_404
+from service.api.services import Credentials, KeyFirst, Reader, Services, Shared, publication_or_404
 from service.store import releases
 from service.store.database import DatabaseUnavailable
 
-router = APIRouter(prefix="/v1/publications/{publication}", tags=["releases"])
+router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
 
 SECONDS_OF_SILENCE = 15.0  # then a comment says that the connection lives; proxies close what says nothing
 RELEASES_AT_ONCE = 100
@@ -31,10 +31,11 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 @router.get(
     "/events",
     response_class=StreamingResponse,  # FastAPI's own would call a generator after the answer has begun: no 404
-    responses=_EVENTS | documented("invalid-request", "not-found"),
+    responses=_EVENTS | documented("invalid-request", "not-found", "stopping"),
 )
 async def follow(
     publication: str,
+    request: Request,
     key: Reader,
     credentials: Credentials,
     shared: Shared,
@@ -44,10 +45,15 @@ async def follow(
 ) -> EventSourceResponse:
     """New models as they are published: the latest first, or with Last-Event-ID everything since. It has no end."""
     found = await shared.run(publication_or_404, key, publication)
+    if shared.stopping.is_set():
+        raise Problem("stopping", "Ask again, whoever answers then.", headers={"Retry-After": "1"})
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    if "perennial.head" in request.scope:  # the answer has no end, so its beginning is all there can be
+        return EventSourceResponse(iter(()), headers=headers)
     after = (found.latest or 1) - 1 if last_event_id is None else last_event_id
     return EventSourceResponse(
         _events(shared, credentials.credentials if credentials else "", publication, found.id, after),
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        headers=headers,
     )
 
 

@@ -7,10 +7,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.problems import Problem, documented
 from service.api.schemas import Before, Items, Name, Timestamp
-from service.api.services import Admin, Shared
+from service.api.services import Admin, KeyFirst, Shared
 from service.store import keys
 
-router = APIRouter(prefix="/v1/keys", tags=["keys"])
+router = APIRouter(route_class=KeyFirst, prefix="/v1/keys", tags=["keys"])
 
 
 class KeyRequest(BaseModel):
@@ -39,12 +39,14 @@ class NewKey(KeyInfo):
 @router.post(
     "", status_code=201, responses=documented("invalid-request", "name-taken", "too-large", "unsupported-media-type")
 )
-async def make_key(request: KeyRequest, admin: Admin, shared: Shared) -> NewKey:
+async def make_key(request: KeyRequest, admin: Admin, shared: Shared, response: Response) -> NewKey:
     """Makes a key and shows it this once."""
     _unlimited(admin)
     key, secret = await shared.run(
         keys.make, name=request.name, scopes=sorted(set(request.scopes)), streams=request.streams
     )
+    response.headers["Location"] = f"/v1/keys/{key.id}"
+    response.headers["Cache-Control"] = "no-store"
     return NewKey(**_info(key).model_dump(), key=secret)
 
 
@@ -70,7 +72,7 @@ async def revoke_key(key: int, admin: Admin, shared: Shared) -> Response:
         raise Problem("last-admin-key", "Make another admin key first; without one nobody could make keys.") from None
     if not known:
         raise Problem("not-found", "There is no key with this id; GET /v1/keys lists them.")
-    shared.keys.clear()
+    shared.look_at_keys_again()
     return Response(status_code=204)
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 
 from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import metrics
@@ -21,6 +22,7 @@ SECONDS_BETWEEN_LOOKS = 1.0  # nobody needs a key for this, so it must not be a 
 
 @router.get(
     "/metrics",
+    response_class=PlainTextResponse,
     responses={
         200: {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
     },

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from service.log import LogUnavailable
 from service.store.database import DatabaseUnavailable
@@ -30,11 +31,13 @@ class ProblemDetails(BaseModel):
 
 # By the last part of their type: status and title.
 _PROBLEMS = {
+    "malformed-request": (400, "This is not HTTP"),
     "unauthenticated": (401, "No valid key"),
     "forbidden": (403, "The key may not do this"),
     "not-found": (404, "There is no such thing, or this key may not see it"),
     "method-not-allowed": (405, "This method is not for this address"),
     "not-acceptable": (406, "None of the accepted formats is served here"),
+    "request-timed-out": (408, "The request did not arrive in time"),
     "last-admin-key": (409, "The last admin key can't be revoked"),
     "not-halted": (409, "There is nothing to resume"),
     "name-taken": (409, "The name was used before"),
@@ -46,9 +49,12 @@ _PROBLEMS = {
     "invalid-request": (422, "The request is not valid"),
     "invalid-records": (422, "The batch was refused whole"),
     "backlog-full": (429, "Too much waits to be numbered"),
+    "too-many-requests": (429, "Too many requests in too short a time"),
+    "head-too-large": (431, "The request's head is too large"),
     "internal-error": (500, "Something went wrong here"),
     "log-unavailable": (503, "The log is away"),
     "database-unavailable": (503, "The database is away"),
+    "too-many-connections": (503, "Too many connections are open"),
     "stopping": (503, "This server is stopping"),
 }
 
@@ -92,7 +98,7 @@ def unread_coding(*read: str) -> Problem:
 def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """The answers of a route for OpenAPI."""
     answers: dict[int | str, dict[str, Any]] = {}
-    for slug in ("unauthenticated", "forbidden", "database-unavailable", *slugs):
+    for slug in ("unauthenticated", "forbidden", "too-many-requests", "database-unavailable", *slugs):
         status, title = _PROBLEMS[slug]
         known = answers.get(status, {}).get("description")
         answers[status] = {
@@ -151,9 +157,9 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
     def database_unavailable(_: Request, __: DatabaseUnavailable) -> Response:
         return Problem("database-unavailable", "Try again later.", headers={"Retry-After": "1"}).response()
 
-    @app.exception_handler(Exception)
-    def unexpected(_: Request, __: Exception) -> Response:
-        return Problem("internal-error", "It was logged; nothing about it is repeated here.").response()
+    @app.exception_handler(ClientDisconnect)
+    def gone(_: Request, __: ClientDisconnect) -> Response:
+        return Problem("malformed-request", "It ended before all of it was here.").response()  # nobody reads this
 
 
 def _field(place: tuple[int | str, ...]) -> str:
@@ -169,9 +175,10 @@ def _reason(error: dict[str, Any]) -> str:
 
 
 def _methods(app: FastAPI, path: str) -> list[str]:
-    return sorted(
+    found = {
         method.upper()
         for template, operations in app.openapi()["paths"].items()
         if re.fullmatch(re.sub(r"\{[^}]+\}", "[^/]+", template), path)
         for method in operations
-    )
+    }
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))

@@ -8,14 +8,14 @@ from sqlalchemy import Connection
 
 from service.api.problems import Problem, documented
 from service.api.schemas import Before, Items, Name, Timestamp
-from service.api.services import Admin, Reader, Shared, publication_or_404, stream_or_404
+from service.api.services import Admin, KeyFirst, Reader, Shared, publication_or_404, stream_or_404
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
 from service.mechanisms.scheduled import Scheduled
 from service.privacy.account import Loss
 from service.store import publications, spending, streams
 
-router = APIRouter(prefix="/v1", tags=["publications"])
+router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
 
 
 class PlanRequest(PublicationConfiguration):

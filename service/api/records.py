@@ -22,6 +22,7 @@ from service.api.services import (
     INGESTER,
     Admin,
     Ingester,
+    KeyFirst,
     Services,
     Shared,
     no_stream,
@@ -34,7 +35,7 @@ from service.log import BacklogFull, IdempotencyConflict
 from service.store import streams
 from service.store.segment_files import pack
 
-router = APIRouter(prefix="/v1/streams/{stream}", tags=["records"])
+router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
 
 _RECORDS = re.compile(r"/v1/streams/([^/]+)/records\Z")
 PARSE_INLINE_BYTES = 2**20  # below this a thread costs more than it spares others: parsing holds the interpreter
@@ -60,7 +61,7 @@ class Shortcut:
         try:
             response = await post_records(request)
         except Exception as error:
-            handler = next((self._handlers[kind] for kind in type(error).__mro__[:-2] if kind in self._handlers), None)
+            handler = next((self._handlers[kind] for kind in type(error).__mro__[:-3] if kind in self._handlers), None)
             if handler is None:
                 raise
             response = handler(request, error)
@@ -143,7 +144,7 @@ async def post_records(request: Request) -> Response:
         raise unread_format(*batches.READERS)
     feature_map = feature_maps.of_stream(found.schema)
     scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
-    async with _only_one(shared, f"{found.log}:{scope}" if scope else None):
+    async with _only_one(shared, f"{found.log}:{scope}") if scope else contextlib.nullcontext():
         body = await read_body(request, shared.settings.max_body_bytes)
         try:
             if len(body) <= PARSE_INLINE_BYTES and not feature_map.reads_text:
@@ -246,14 +247,11 @@ def _idempotency_key(request: Request) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def _only_one(shared: Services, request: str | None) -> AsyncIterator[None]:
+async def _only_one(shared: Services, request: str) -> AsyncIterator[None]:
     """Refuses a second request with the same Idempotency-Key while the first one runs in this process.
 
     It only spares work: what keeps a batch from being stored twice is the log's own step, whichever process asks it.
     """
-    if request is None:
-        yield
-        return
     if request in shared.running:
         raise Problem("idempotency-running", "Wait for the first request's answer, or repeat it later.")
     shared.running.add(request)

@@ -14,13 +14,13 @@ from service.api.bodies import read_body, refusal, require_json
 from service.api.problems import Problem, documented
 from service.api.representations import JSON, SAFETENSORS, Representation, choose
 from service.api.schemas import Items, Release, ReleaseInfo, as_json
-from service.api.services import Reader, Services, Shared, publication_or_404
+from service.api.services import KeyFirst, Reader, Services, Shared, publication_or_404
 from service.learning import feature_maps
 from service.mechanisms.scheduled import predict
 from service.store import digests, publications, releases
 from service.store.keys import Key
 
-router = APIRouter(prefix="/v1/publications/{publication}", tags=["releases"])
+router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
 
 MOST_WAIT_SECONDS = 60
 Version = Annotated[int, Path(ge=1, lt=2**31)]

@@ -1,19 +1,20 @@
 """What the routes share: the parts of one running API, and who is asking."""
 
 import asyncio
-import hashlib
 import math
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi.security.base import SecurityBase
 from sqlalchemy import Connection
 
+from service.api.allowance import Allowance
 from service.api.notifier import Notifier
 from service.api.problems import Problem
 from service.api.schemas import is_name
@@ -27,6 +28,8 @@ from service.store.streams import Stream
 
 KEY_CACHE_SECONDS = 2.0  # a revocation is notified at once; this is for the case that the notification is lost
 MOST_CACHED = 10_000
+SECONDS_OF_REQUESTS = 2.0  # that a key may ask at once
+SECONDS_OF_UNKNOWN_KEYS = 10.0
 
 T = TypeVar("T")
 
@@ -70,6 +73,10 @@ class Services:
     looked: tuple[float, bytes] = (-math.inf, b"")  # when metrics were gathered, and what was found
     running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
 
+    def __post_init__(self) -> None:
+        self.requests = Allowance(self.settings.max_key_requests, seconds=SECONDS_OF_REQUESTS)
+        self.unknown_keys = Allowance(self.settings.max_unknown_keys, seconds=SECONDS_OF_UNKNOWN_KEYS)
+
     async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Calls `function(connection, …)` in a transaction of its own, off the event loop."""
 
@@ -87,18 +94,33 @@ class Services:
             task.add_done_callback(lambda done: (self.asked.pop(question), done.cancelled() or done.exception()))
         return cast("T", await asyncio.shield(task))
 
-    async def key(self, secret: str) -> Key | None:
-        digest = hashlib.sha256(secret.encode()).digest()
+    async def key(self, secret: str, asker: str | None = None) -> Key | None:
+        """The key with this secret, if it is valid. It is found by its hash: no secret is compared with another.
+
+        Args:
+            secret: what somebody sent.
+            asker: who has so many guesses a second; each asks the database. A key that was valid when it was last
+                looked at is none. None: who was let in before.
+        """
+        digest = keys.digest(secret)
         cached = self.keys.get(digest)
         if cached is not None and cached[1] > time.monotonic():
             return cached[0]
-        key = await self.run(keys.find, secret)
+        if cached is None and asker is not None and (early := self.unknown_keys.early(asker)):
+            raise too_many("This address sends too many keys that are not known.", early)
+        key = await self.run_once(("key", digest), keys.find, secret)
         self.keys.pop(digest, None)
-        if key is not None:
+        if key is None:
+            self.unknown_keys.count(asker)
+        else:
             if len(self.keys) >= MOST_CACHED:
                 self.keys.clear()
             self.keys[digest] = (key, time.monotonic() + KEY_CACHE_SECONDS)
         return key
+
+    def look_at_keys_again(self) -> None:
+        """Some key was made or revoked."""
+        self.keys = {digest: (key, 0.0) for digest, (key, _) in self.keys.items()}
 
     async def schema(self, name: str) -> Stream | None:
         """A stream as far as it never changes: name, log, schema."""
@@ -136,17 +158,53 @@ class May(SecurityBase):
         self._needed = needed
 
     async def __call__(self, request: Request) -> Key:
+        key: Key = request.scope.get("perennial.key") or await self._identified(request)
+        if not {self._needed, "admin"} & key.scopes:
+            raise Problem("forbidden", f"This needs a key with the scope `{self._needed}`.")
+        return key
+
+    async def _identified(self, request: Request) -> Key:
         shared, credentials = await services(request), await _bearer(request)
-        key = await shared.key(credentials.credentials) if credentials else None
+        asker = request.client.host if request.client else ""
+        key = await shared.key(credentials.credentials, asker) if credentials else None
         if key is None:
             raise Problem(
                 "unauthenticated",
                 "Send `Authorization: Bearer KEY` with a key that is known and not revoked.",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        if not {self._needed, "admin"} & key.scopes:
-            raise Problem("forbidden", f"This needs a key with the scope `{self._needed}`.")
+        if early := shared.requests.early(key.id):
+            raise too_many("This key asks too often.", early)
+        shared.requests.count(key.id)
+        request.scope["perennial.key"] = key
+        if self._needed == "admin":
+            request.scope["perennial.audit"] = key.id
         return key
+
+
+def too_many(what: str, early: float) -> Problem:
+    """Of requests, by somebody who asked so many seconds too early."""
+    return Problem(
+        "too-many-requests",
+        f"{what} Nothing was done; wait as long as Retry-After says.",
+        headers={"Retry-After": str(math.ceil(early))},
+    )
+
+
+class KeyFirst(APIRoute):
+    """Looks at the key before anything of the body is read, which the framework would read first."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+        may = next((each.call for each in self.dependant.dependencies if isinstance(each.call, May)), None)
+        if may is None:
+            return answer
+
+        async def answer_whom_it_may(request: Request) -> Response:
+            await may(request)
+            return await answer(request)
+
+        return answer_whom_it_may
 
 
 INGESTER = May("ingest")

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from service.api.problems import Problem, documented
 from service.api.schemas import Before, Charge, Items, Ledger, Name, Range, Timestamp, as_json, is_entry
 from service.api.schemas import Loss as ShownLoss
-from service.api.services import Admin, Reader, Shared, no_stream, stream_or_404, visible
+from service.api.services import Admin, KeyFirst, Reader, Shared, no_stream, stream_or_404, visible
 from service.log import Position
 from service.mechanisms.building import needs
 from service.mechanisms.configuration import Privacy, StreamSchema, Task
@@ -24,7 +24,7 @@ from service.store.keys import Key
 
 MOST_RANGES = 512
 
-router = APIRouter(prefix="/v1/streams", tags=["streams"])
+router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 
 Edge = Annotated[int | None, Query(ge=0, lt=2**62, description="Only of records from `start` on, before `end`")]
 

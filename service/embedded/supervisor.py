@@ -10,7 +10,8 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 from types import FrameType
@@ -18,7 +19,7 @@ from types import FrameType
 from service.embedded.admin_key import ensure_admin_key
 from service.embedded.directory import LOCK_WAIT_SECONDS, DataDirectory, open_data_directory
 from service.embedded.errors import EmbeddedError, Stopped
-from service.embedded.postgres import Postgres
+from service.embedded.postgres import Postgres, answers
 from service.embedded.processes import Child, Program, stop_together
 from service.embedded.servers import await_ready
 from service.embedded.valkey import Valkey
@@ -79,10 +80,11 @@ def _check_port(host: str, port: int) -> None:
 
 
 class _Watched:
-    """A child that is started again when it dies, a little later each time."""
+    """A child that is started again when it dies, a little later each time, and not before it can run."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Child, can_run: Callable[[], bool]) -> None:
         self.child = child
+        self._can_run = can_run
         self._deaths: deque[float] = deque()
         self._start_at: float | None = None
 
@@ -91,7 +93,7 @@ class _Watched:
         if self._start_at is None:
             if not self.child.running:
                 self._died(now)
-        elif now >= self._start_at:
+        elif now >= self._start_at and self._can_run():
             self._start_at = None
             self.child.start()
 
@@ -127,6 +129,7 @@ class _Service:
     def run(
         self, redis_url: str | None, database_url: str | None, admin_key: str | None, segment_store: str | None
     ) -> int:
+        own_database = database_url is None
         redis_url, database_url, migration_url = self._start_servers(redis_url, database_url)
         key_file = None
         if admin_key is None:
@@ -146,7 +149,10 @@ class _Service:
         for part in self._parts:
             part.start()
         threading.Thread(target=self._announce, args=(key_file,), daemon=True).start()
-        watched = [_Watched(child) for child in (*self._servers, *self._parts)]
+        # A part that finds no database ends itself: while that recovers, five such deaths would end everything.
+        recorded = partial(answers, self._directory.sockets) if own_database else lambda: True
+        watched = [_Watched(server, lambda: True) for server in self._servers]
+        watched += [_Watched(part, recorded) for part in self._parts]
         while not self._stop.requested:
             for child in watched:
                 child.look()

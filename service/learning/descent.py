@@ -52,7 +52,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.learning.solvers import MARGIN, SLACK, UNIT, Setting, evaluate, require_accuracy
+from service.learning.objective import MARGIN, evaluate
+from service.learning.solvers import SLACK, UNIT, Setting, require_accuracy
 from service.privacy import sensitivity
 from service.privacy.loss import round_down
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from service.learning.objective import norm
 from service.learning.records import Prepared, Records, prepare
-from service.learning.solvers import Exact, Setting, norm
+from service.learning.solvers import Exact, Setting
 from service.privacy import noise as noises
 
 if TYPE_CHECKING:

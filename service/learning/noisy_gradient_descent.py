@@ -44,7 +44,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from service.learning.learners import Linear, Perturbation
-from service.learning.solvers import MARGIN, ROWS, SLACK, UNIT, Inaccurate, norm, summed
+from service.learning.objective import MARGIN, ROWS, norm, summed
+from service.learning.solvers import SLACK, UNIT, Inaccurate
 from service.privacy import noise as noises
 from service.privacy.loss import Kind, round_down, round_up
 

@@ -54,7 +54,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from service.learning.learners import Linear, Perturbation
-from service.learning.solvers import MARGIN, UNIT, Accuracy, accuracy, exact, norm
+from service.learning.objective import MARGIN, norm
+from service.learning.solvers import UNIT, Accuracy, accuracy, exact
 from service.privacy import claims
 from service.privacy import noise as noises
 from service.privacy.loss import Kind, round_down, round_up

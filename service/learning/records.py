@@ -86,9 +86,21 @@ class Prepared:
         """Return those rows."""
         return Prepared(x=self.x[which], factor=self.factor[which], bias=self.bias)
 
-    def astype(self, dtype: type[np.floating]) -> Prepared:
-        """Return the same rows, to be multiplied with in that precision."""
-        return Prepared(x=self.x.astype(dtype, copy=False), factor=self.factor, bias=self.bias)
+    def room(self, rows: int, dtype: type[np.floating]) -> NDArray[np.floating] | None:
+        """Return where `astype` can put as many rows, again and again; None if it need not.
+
+        New memory costs as much as a product: the system hands it out page by page, each one zeroed.
+        """
+        return None if self.x.dtype == dtype else np.empty((min(rows, len(self)), self.x.shape[1]), dtype)
+
+    def astype(self, dtype: type[np.floating], room: NDArray[np.floating] | None = None) -> Prepared:
+        """Return the same rows, to be multiplied with in that precision; in `room` if given, until it is used again."""
+        if room is None:
+            x = self.x.astype(dtype, copy=False)
+        else:
+            x = room[: len(self)]
+            np.copyto(x, self.x)
+        return Prepared(x=x, factor=self.factor, bias=self.bias)
 
     def norms(self) -> NDArray[np.float64]:
         """Return ‖row_i‖ or a little more, (m,), each from its own row."""
@@ -126,8 +138,10 @@ class Prepared:
         slopes = np.ascontiguousarray(slopes.T, dtype=self.x.dtype)
         with np.errstate(under="ignore"):
             direct = slopes * self.factor.astype(slopes.dtype, copy=False)
-        total = np.zeros((len(slopes), self.shape[1]), dtype=self.x.dtype)
-        for piece in _pieces(len(self), (len(slopes), features)):
+        total = np.empty((len(slopes), self.shape[1]), dtype=self.x.dtype)
+        first, *others = _pieces(len(self), (len(slopes), features))
+        np.matmul(direct[:, first], self.x[first], out=total[:, :features])
+        for piece in others:
             total[:, :features] += direct[:, piece] @ self.x[piece]
         if self.bias is not None:
             total[:, features] = self.bias * slopes.sum(axis=1)
@@ -142,9 +156,11 @@ def prepare(x: NDArray[np.floating], *, norm_bound: float, intercept: bool) -> N
 def _norms(x: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return ‖x_i‖ or more, NaN or infinite for what is not finite (and where a square of a double overflows)."""
     norms = np.empty(len(x))
+    room = np.empty((min(CHUNK, len(x)), x.shape[1]))
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for start in range(0, len(x), CHUNK):
-            piece = x[start : start + CHUNK].astype(np.float64)
+            piece = room[: len(x) - start]
+            np.copyto(piece, x[start : start + CHUNK])
             norms[start : start + CHUNK] = np.sqrt(np.vecdot(piece, piece)) * _INFLATION
     return norms
 

@@ -38,23 +38,22 @@ by at least (‖∇J‖² - E²)/(2β). While ‖∇J‖ > 2E that is ≥ (3α/4
 J - J* shrinks by 1 - 3α/(4β) per step; as ‖∇J‖² ≤ 2β(J - J*) and J(c) - J* ≤ G²/(2α), some iterate among the first
 T = ln(βG²/(4αE²))/(3α/(4β)), G = L + ‖t‖, has ‖∇J‖ ≤ 2E, and its certificate, computed norm + E ≤ 4E, holds. (S2
 gives T in exact arithmetic; this is the same argument with errors. The same with τ/5 ≥ E in the place of E.) Before
-that come quasi-Newton steps, and Newton's with conjugate gradients where those do not gain enough. They are far
-quicker, and may use whatever arithmetic they like, for only the certificate decides.
+that comes whatever is quicker (`newton`), for only the certificate decides.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
+from service.learning.newton import minimize
+from service.learning.objective import MARGIN, ROWS, Objective, norm
 from service.privacy.sensitivity import regularized_minimizer
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats, Loss
@@ -62,20 +61,9 @@ if TYPE_CHECKING:
 
 
 SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a public fraction of it
-SAMPLE = 256  # records that a preconditioner is made of
-ROWS = 128  # rows per chunk of a gradient: public, it enters the error bound
 
 UNIT = 2.0**-53
-MARGIN = 1.0 + 2.0**-20  # covers the rounding of norms
 _TOO_STEEP = 2.0**300  # of a loss that is steeper the farther out: nothing computed from it may overflow
-_NEWTON_STEPS = 1000
-_NEARLY = 30.0
-_PROBES = 16
-_ROUGH_ROWS = 512
-_WORTH_IT = 4.0  # times smaller that a gradient must get by a step that costs no product
-_REMEMBERED = 10  # steps
-_MANY_PRODUCTS = 3  # that a preconditioner may need before another one is made
-_MOST_PRODUCTS = 250  # of one step; a preconditioner that needs them all is worse than none
 _MOST_DESCENT_STEPS = 1e7  # a proof that a fit ends is worth nothing if it ends after years
 
 
@@ -148,6 +136,10 @@ class Accuracy:
     steepest: float
     """An upper bound on ‖∇J(c)‖: L there, and ‖t‖."""
 
+    def certifies(self, offset: Floats, gradient: Floats) -> bool:
+        """Whether ‖∇J(w)‖ ≤ τ for w = c + offset, for certain, where `gradient` was computed in doubles."""
+        return norm(gradient) + self.error <= self.tolerance and norm(offset) <= self.radius
+
 
 def accuracy(
     loss: Loss,
@@ -200,11 +192,6 @@ def require_accuracy(tolerance: float, lipschitz: float) -> None:
             "double precision cannot certify this fit: raise the regularization, or the privacy budget so that the "
             "model it starts from is less noisy"
         )
-
-
-def norm(values: Floats) -> float:
-    """Return an upper bound on the Frobenius norm, at most 2^-19 above it relatively."""
-    return float(np.linalg.norm(values)) * MARGIN
 
 
 @dataclass(frozen=True)
@@ -266,265 +253,11 @@ def exact(
         raise ValueError("more records than slots")
     if len(y) == 0:
         return center.copy() if tilt is None else center - tilt / regularization
-    problem = _Problem(loss, x, y, records, regularization, center, tilt)
-    found = _newton(problem, promise)
+    problem = Objective(loss, x, y, records, regularization, center, tilt)
+    found = minimize(problem, promise.tolerance, promise.certifies)
     if found is None:
         found = _descend(problem, promise, loss.smoothness(norm_bound) + regularization)
     return found
-
-
-def evaluate(
-    loss: Loss,
-    x: Prepared,
-    y: NDArray[np.generic],
-    records: int,
-    regularization: float,
-    center: Floats,
-    weights: Floats,
-    curvature: NDArray[np.float32] | None = None,
-    *,
-    roughly: bool = False,
-    tilt: Floats | None = None,
-) -> tuple[float, Floats]:
-    """Return J and ∇J at `weights`, and put what `Loss.curve` needs into `curvature` if given.
-
-    The error bound of the module docstring is about these very lines, but for `roughly`: in single precision.
-    """
-    total_value, total = summed(loss, x, y, weights, curvature, roughly=roughly)
-    offset = weights - center
-    gradient = total / records + regularization * offset
-    value = total_value / records + 0.5 * regularization * float(np.vdot(offset, offset))
-    if tilt is not None:
-        gradient += tilt
-        value += float(np.vdot(tilt, offset))
-    return value, gradient
-
-
-def summed(
-    loss: Loss,
-    x: Prepared,
-    y: NDArray[np.generic],
-    weights: Floats,
-    curvature: NDArray[np.float32] | None = None,
-    *,
-    roughly: bool = False,
-    steepest: Floats | None = None,
-) -> tuple[float, Floats]:
-    """Return Σ loss and the sum of its gradients at `weights`; see `evaluate`.
-
-    steepest: (m,), positive, the norm to which each record's derivative in its scores is clipped; None: not at all.
-    """
-    chunk, dtype = (_ROUGH_ROWS, np.float32) if roughly else (ROWS, np.float64)
-    total = np.zeros(weights.shape)
-    correction = np.zeros(weights.shape)
-    values = []
-    for start in range(0, len(y), chunk):
-        rows, labels = x[start : start + chunk].astype(dtype), y[start : start + chunk]
-        value, slopes, curved = loss.derivatives(rows.scores(weights), labels)
-        if curvature is not None:
-            curvature[start : start + chunk] = curved
-        if steepest is not None:
-            limit = steepest[start : start + chunk, None]
-            slopes = slopes * (limit / np.maximum(limit, MARGIN * np.linalg.norm(slopes, axis=1, keepdims=True)))
-        values.append(value)
-        part = rows.gathered(slopes)
-        added = total + part  # two-sum: `correction` gathers what the additions lose
-        virtual = added - total
-        correction += (total - (added - virtual)) + (part - virtual)
-        total = added
-    return math.fsum(values), total + correction
-
-
-class _Problem:
-    """J and its derivatives at one point after the other."""
-
-    def __init__(
-        self,
-        loss: Loss,
-        x: Prepared,
-        y: NDArray[np.generic],
-        records: int,
-        regularization: float,
-        center: Floats,
-        tilt: Floats | None = None,
-    ) -> None:
-        self.loss, self.x, self.y = loss, x, y
-        self.records, self.regularization, self.center, self.tilt = records, regularization, center, tilt
-        self.rough = x.astype(np.float32)  # for whatever the certificate does not rest on
-        self.curvature = np.empty((center.shape[0], len(y)), dtype=np.float32).T
-
-    def evaluate(self, weights: Floats, *, roughly: bool = False) -> tuple[float, Floats]:
-        """Return J and ∇J, and remember the curvature there."""
-        return evaluate(
-            self.loss,
-            self.rough if roughly else self.x,
-            self.y,
-            self.records,
-            self.regularization,
-            self.center,
-            weights,
-            self.curvature,
-            roughly=roughly,
-            tilt=self.tilt,
-        )
-
-    def curve(self, direction: Floats) -> Floats:
-        """Return about ∇²J · direction at the point last evaluated, in single precision."""
-        total = np.zeros(direction.shape)
-        for start in range(0, len(self.y), _ROUGH_ROWS):
-            rows = self.rough[start : start + _ROUGH_ROWS]
-            curved = self.loss.curve(self.curvature[start : start + _ROUGH_ROWS], rows.scores(direction))
-            total += rows.gathered(curved)
-        return total / self.records + self.regularization * direction
-
-    def certified(self, weights: Floats, gradient: Floats, promise: Accuracy) -> bool:
-        return norm(gradient) + promise.error <= promise.tolerance and norm(weights - self.center) <= promise.radius
-
-
-class _Preconditioner:
-    """About (∇²J)⁻¹, from every so many-th record with its mean curvature v_i, by Woodbury.
-
-    (αI + XᵀX)⁻¹ = (I - Xᵀ(αI + XXᵀ)⁻¹X)/α for sampled rows √(v_i·weight)·x_i, the same for every row of weights.
-    """
-
-    def __init__(self, problem: _Problem) -> None:
-        self._alpha = problem.regularization
-        self._inverse: Floats | None = None
-        every = len(problem.y) // SAMPLE
-        if every < 4:  # few records: products with all of them cost no more
-            return
-        sample = slice(0, every * SAMPLE, every)
-        curvature = problem.curvature[sample]
-        probes = np.eye(curvature.shape[1], dtype=np.float32)[:_PROBES]
-        mean = sum((problem.loss.curve(curvature, probe[None]) @ probe for probe in probes), start=np.zeros(SAMPLE))
-        weight = np.maximum(0.0, mean) / len(probes) * (len(problem.y) / (SAMPLE * problem.records))
-        self._x = (problem.rough[sample].rows() * np.sqrt(weight)[:, None]).astype(np.float32)
-        gram = self._x @ self._x.T
-        gram[np.diag_indices(SAMPLE)] += np.float32(self._alpha)
-        self._inverse = np.linalg.inv(gram)
-
-    def after(self, problem: _Problem, products: int) -> _Preconditioner:
-        """Return the one to use after a step that took so many products: another where this one is poor, or none."""
-        if products == _MOST_PRODUCTS:
-            self._inverse = None
-        elif products > _MANY_PRODUCTS and self._inverse is not None:
-            return _Preconditioner(problem)
-        return self
-
-    def __call__(self, residual: Floats) -> Floats:
-        if self._inverse is None:
-            return residual
-        rough = residual.astype(np.float32)
-        return (residual - ((rough @ self._x.T) @ self._inverse) @ self._x) / self._alpha
-
-
-@dataclass(frozen=True, eq=False)
-class _Point:
-    """Where Newton's method is: J and its gradient there, in single or in double precision."""
-
-    weights: Floats
-    value: float
-    gradient: Floats
-    roughly: bool
-
-    @classmethod
-    def of(cls, problem: _Problem, weights: Floats, *, roughly: bool) -> _Point:
-        return cls(weights, *problem.evaluate(weights, roughly=roughly), roughly)
-
-
-class _Memory:
-    """What the gradient did along the latest steps: (∇²J)⁻¹ is about `inverse`, mended by that (L-BFGS)."""
-
-    def __init__(self) -> None:
-        self._steps: deque[tuple[Floats, Floats, float]] = deque(maxlen=_REMEMBERED)
-
-    def add(self, before: _Point, after: _Point) -> None:
-        moved, turned = after.weights - before.weights, after.gradient - before.gradient
-        if (along := float(np.vdot(moved, turned))) > 0.0:
-            self._steps.append((moved, turned, along))
-
-    def direction(self, gradient: Floats, inverse: _Preconditioner) -> Floats:
-        """Return about -(∇²J)⁻¹·∇J."""
-        rest, shares = -gradient, []
-        for moved, turned, along in reversed(self._steps):
-            shares.append(float(np.vdot(moved, rest)) / along)
-            rest = rest - shares[-1] * turned
-        rest = inverse(rest)
-        for (moved, turned, along), share in zip(self._steps, reversed(shares), strict=True):
-            rest = rest + (share - float(np.vdot(turned, rest)) / along) * moved
-        return rest
-
-
-def _newton(problem: _Problem, promise: Accuracy) -> Floats | None:
-    """Quasi-Newton, then inexact Newton, in single precision until a step should arrive; None if it never does."""
-    at = _Point.of(problem, problem.center.copy(), roughly=True)
-    inverse, products = _Preconditioner(problem), 0
-    memory: _Memory | None = _Memory()
-    first, enough = norm(at.gradient), 0.4 * promise.tolerance
-    for _ in range(_NEWTON_STEPS):
-        if at.roughly and norm(at.gradient) <= enough:
-            at = _Point.of(problem, at.weights, roughly=False)
-        if not at.roughly and problem.certified(at.weights, at.gradient, promise):
-            return at.weights
-        size = norm(at.gradient)
-        first = max(first, size)
-        if memory is not None:
-            direction, roughly = memory.direction(at.gradient, inverse), at.roughly and size > _NEARLY * enough
-        else:
-            target, roughly = min(0.1, size / first) * size, at.roughly
-            if target < _NEARLY * enough:
-                target, roughly = enough, False
-            inverse = inverse.after(problem, products)
-            direction, products = _conjugate_gradients(problem, inverse, at.gradient, target)
-        found = _line_search(problem, at, direction, roughly=roughly)
-        if memory is not None:
-            if found is None or norm(found.gradient) * _WORTH_IT > size:
-                memory = None
-            else:
-                memory.add(at, found)
-        elif found is None and not at.roughly:
-            return None
-        at = found or _Point.of(problem, at.weights, roughly=False)  # single precision sees no progress any more
-    return None
-
-
-def _line_search(problem: _Problem, at: _Point, direction: Floats, *, roughly: bool) -> _Point | None:
-    """Return a point that is enough of an improvement; None if there is none."""
-    slope, size = float(np.vdot(at.gradient, direction)), norm(at.gradient)
-    resolved = (2.0**-20 if at.roughly else 2.0**-40) * abs(at.value)
-    step = 1.0
-    while step >= 2.0**-20:
-        trial = _Point.of(problem, at.weights + step * direction, roughly=roughly)
-        # Near the minimiser J no longer resolves progress; the gradient does.
-        closer = trial.value <= at.value + resolved and norm(trial.gradient) <= 0.9 * size
-        if closer or trial.value <= at.value + 1e-4 * step * slope:
-            return trial
-        step *= 0.5
-    return None
-
-
-def _conjugate_gradients(
-    problem: _Problem, inverse: _Preconditioner, gradient: Floats, target: float
-) -> tuple[Floats, int]:
-    """Return a descent direction p with ‖∇²J·p + ∇J‖ ≤ about target, and how many products that took."""
-    solution = np.zeros_like(gradient)
-    residual = -gradient
-    direction = inverse(residual)
-    square = float(np.vdot(residual, direction))
-    for products in range(1, _MOST_PRODUCTS + 1):  # noqa: B007
-        curved = problem.curve(direction)
-        curvature = float(np.vdot(direction, curved))
-        if not curvature > 0.0:
-            break
-        length = square / curvature
-        solution += length * direction
-        residual -= length * curved
-        if norm(residual) <= target:
-            break
-        ready = inverse(residual)
-        previous, square = square, float(np.vdot(residual, ready))
-        direction = ready + (square / previous) * direction
-    return solution if solution.any() else -gradient, products
 
 
 def _descent_steps(steepest: float, regularization: float, smoothness: float, tolerance: float) -> int:
@@ -534,12 +267,12 @@ def _descent_steps(steepest: float, regularization: float, smoothness: float, to
     return 2 + math.ceil(needed * 4.0 * smoothness / (3.0 * regularization))
 
 
-def _descend(problem: _Problem, promise: Accuracy, smoothness: float) -> Floats:
+def _descend(problem: Objective, promise: Accuracy, smoothness: float) -> Floats:
     """Gradient descent from the centre, for the public number of steps within which it is proved to arrive."""
     weights = problem.center.copy()
     for _ in range(_descent_steps(promise.steepest, problem.regularization, smoothness, promise.tolerance)):
         _, gradient = problem.evaluate(weights)
-        if problem.certified(weights, gradient, promise):
+        if promise.certifies(weights - problem.center, gradient):
             return weights
         weights = weights - gradient / smoothness
     raise Inaccurate("this machine's arithmetic is not the one the error bound is about")

@@ -259,11 +259,14 @@ class Appender:
 
     async def _answer(self, arguments: tuple[Any, ...], size: int) -> list[Any]:
         waiting = _Waiting(arguments, size, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        if len(self._senders) < SENDERS:
-            sender = asyncio.create_task(self._send())
-            self._senders.add(sender)
-            sender.add_done_callback(self._senders.discard)
+        if size >= SENT_AT_ONCE:  # goes alone anyhow, and at once: the server syncs together what came together
+            await self._sent([waiting])
+        else:
+            self._waiting.append(waiting)
+            if len(self._senders) < SENDERS:
+                sender = asyncio.create_task(self._send())
+                self._senders.add(sender)
+                sender.add_done_callback(self._senders.discard)
         answer: list[Any] = await waiting.answer
         return answer
 
@@ -276,13 +279,17 @@ class Appender:
             while self._waiting and size + self._waiting[0].size <= SENT_AT_ONCE:
                 taken.append(self._waiting.popleft())
                 size += taken[-1].size
-            for each, answer in zip(taken, await self._answers(taken), strict=True):
-                if each.answer.done():  # nobody waits any more
-                    continue
-                if isinstance(answer, Exception):
-                    each.answer.set_exception(answer)
-                else:
-                    each.answer.set_result(answer)
+            await self._sent(taken)
+
+    async def _sent(self, batches: "list[_Waiting]") -> None:
+        """Sends these together, and tells each who waits for it what became of it."""
+        for each, answer in zip(batches, await self._answers(batches), strict=True):
+            if each.answer.done():  # nobody waits any more
+                continue
+            if isinstance(answer, Exception):
+                each.answer.set_exception(answer)
+            else:
+                each.answer.set_result(answer)
 
     async def _answers(self, batches: "list[_Waiting]") -> list[Any]:
         """What the script says to each batch, or the error."""
@@ -298,13 +305,14 @@ class Appender:
         return answers
 
     async def _evaluate(self, batches: "list[_Waiting]") -> list[Any]:
+        redis: Any = self._redis
         if len(batches) == 1:
             try:
-                answer: Any = await self._redis.evalsha(_APPEND_SHA, 3, *batches[0].arguments)
+                answer = await redis.execute_command("EVALSHA", _APPEND_SHA, 3, *batches[0].arguments)
             except NoScriptError as unknown:
                 answer = unknown
             return [answer]
-        pipe: Any = self._redis.pipeline(transaction=False)
+        pipe = redis.pipeline(transaction=False)
         for each in batches:
             pipe.execute_command("EVALSHA", _APPEND_SHA, 3, *each.arguments)
         answers: list[Any] = await pipe.execute(raise_on_error=False)

@@ -421,7 +421,7 @@ class Privacy(_Shape):
     """What one record may lose to one publication over its whole life: (epsilon, delta)."""
 
     epsilon: Epsilon
-    delta: Delta = Decimal(0)
+    delta: Delta = Field(Decimal(0), json_schema_extra={"default": 0})  # a number, where pydantic would show a text
 
 
 class PublicationConfiguration(_Shape):

@@ -1,15 +1,16 @@
 """Connections, transactions and notifications."""
 
 import json
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 
 NEW_RECORDS = "perennial_records"  # payload: name of the stream
 NEW_RELEASE = "perennial_release"  # payload: name of the publication
@@ -18,7 +19,7 @@ KEYS_CHANGED = "perennial_keys"
 
 
 # A process that hangs in the middle of a transaction must not hold its locks for ever.
-_LIMITS = "-c idle_in_transaction_session_timeout=10s -c lock_timeout=15s"
+_LIMITS = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=15s"
 
 
 class DatabaseUnavailable(Exception):
@@ -34,11 +35,11 @@ class Database:
             pool_size=connections,
             max_overflow=0,
             pool_timeout=5,
-            pool_pre_ping=True,
             connect_args={"connect_timeout": 5, "application_name": "perennial", "options": _LIMITS},
             json_serializer=_dump,
             hide_parameters=True,  # no error may quote what somebody sent
         )
+        event.listen(self.engine, "checkout", _still_open)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -69,6 +70,14 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _still_open(connection: psycopg.Connection[Any], *_: Any) -> None:
+    """That its server has not ended it. Asking would cost each transaction a round trip; an end comes unasked."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if poll.poll(0):
+        raise DisconnectionError
 
 
 @contextmanager

@@ -7,8 +7,9 @@ owner that slept through its lease can't commit what it still had in hand.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Text, cast, func, insert, literal, select, update
 
 from service.store.tables import leases
 
@@ -30,6 +31,11 @@ def stream(identity: int) -> str:
 
 def publication(identity: int) -> str:
     return f"publication:{identity}"
+
+
+def publication_of(identity: ColumnElement[int]) -> ColumnElement[str]:
+    """The same of a column, in a query."""
+    return literal("publication:").concat(cast(identity, Text))
 
 
 def create(connection: Connection, resource: str) -> None:
@@ -60,7 +66,9 @@ def renew(connection: Connection, held: Iterable[Lease], *, seconds: float) -> l
         if row is None:
             continue
         if not connection.execute(
-            update(leases).where(*_is(lease)).values(expires_at=func.clock_timestamp() + timedelta(seconds=seconds))
+            update(leases)
+            .where(*is_held(lease.resource, lease.epoch))
+            .values(expires_at=func.clock_timestamp() + timedelta(seconds=seconds))
         ).rowcount:
             lost.append(lease)
     return lost
@@ -72,17 +80,23 @@ def check(connection: Connection, lease: Lease) -> None:
     Raises:
         LeaseLost: it ran out or is another's.
     """
-    if connection.execute(select(leases.c.epoch).where(*_is(lease)).with_for_update()).one_or_none() is None:
+    query = select(leases.c.epoch).where(*is_held(lease.resource, lease.epoch)).with_for_update()
+    if connection.execute(query).one_or_none() is None:
         raise LeaseLost(lease.resource)
 
 
 def release(connection: Connection, lease: Lease) -> None:
-    connection.execute(update(leases).where(*_is(lease)).values(owner=None, expires_at=func.clock_timestamp()))
+    connection.execute(
+        update(leases)
+        .where(*is_held(lease.resource, lease.epoch))
+        .values(owner=None, expires_at=func.clock_timestamp())
+    )
 
 
-def _is(lease: Lease) -> tuple[ColumnElement[bool], ...]:
+def is_held(resource: Any, epoch: Any) -> tuple[ColumnElement[bool], ...]:
+    """That it is still this one, and has not run out; in a query."""
     return (
-        leases.c.resource == lease.resource,
-        leases.c.epoch == lease.epoch,
+        leases.c.resource == resource,
+        leases.c.epoch == epoch,
         leases.c.expires_at > func.clock_timestamp(),
     )

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select,
 
 from service.privacy.loss import Kind
 from service.store import digests, spending, streams, tables
-from service.store.database import pipelined
 from service.store.publications import Publication
 from service.store.spending import Counted
 from service.store.streams import Stream
@@ -55,17 +54,19 @@ _INSERT = insert(tables.charges)
 
 @dataclass(frozen=True, kw_only=True)
 class Charged:
-    """The new charges as they are served, when they were made, and what that changes on the publication's row."""
+    """The new charges as they are served, when they were made, and what that changes elsewhere."""
 
+    stream: Stream
+    publication: Publication
     charges: list[dict[str, Any]]
     at: datetime
     counted: Counted
 
 
-def append(
+def charge(
     connection: Connection, stream: Stream, publication: Publication, most: Fraction, new: Sequence[NewCharge]
 ) -> Charged:
-    """Charges the fits of one step.
+    """Makes the charges for the fits of one step, for `append` to write.
 
     The caller holds the stream's lock, under which `stream` was read; `most` is what the publication may charge any
     record in all.
@@ -81,7 +82,6 @@ def append(
         raise LedgerBroken(f"its newest charge is not number {stream.charges}, as it was left")
     ranges = [(each.start, each.stop, Fraction(each.amount)) for each in new]
     counted = spending.count(connection, stream, publication, most, ranges)
-    moment = last.moment
     pure = publication.kind == Kind.PURE
     identity, previous = stream.charges, stream.head
     rows: list[dict[str, Any]] = []
@@ -96,22 +96,26 @@ def append(
             "epsilon": charge.amount if pure else None,
             "delta": 0.0 if pure else None,
             "rho": None if pure else charge.amount,
-            "charged_at": digests.timestamp(moment),
+            "charged_at": digests.timestamp(last.moment),
             "previous_hash": previous,
         }
         previous = row["hash"] = digest(row)
         rows.append(row)
+    return Charged(stream=stream, publication=publication, charges=rows, at=last.moment, counted=counted)
+
+
+def append(connection: Connection, charged: Charged) -> None:
+    """Writes charges down, in the transaction that made them; nothing is read."""
+    of = {"stream_id": charged.stream.id, "publication_id": charged.publication.id, "charged_at": charged.at}
     stored = [
-        {name: value for name, value in row.items() if name not in ("publication", "end")}
-        | {"stream_id": stream.id, "publication_id": publication.id, "stop": row["end"], "charged_at": moment}
-        for row in rows
+        {name: value for name, value in row.items() if name not in ("publication", "end")} | of | {"stop": row["end"]}
+        for row in charged.charges
     ]
-    with pipelined(connection):
-        connection.execute(_INSERT, stored)
-        for statement, changed in counted.writes:
-            connection.execute(statement, changed)
-        streams.move(connection, stream.id, charges=identity, head=previous, grain=counted.grain)
-    return Charged(charges=rows, at=moment, counted=counted)
+    connection.execute(_INSERT, stored)
+    for statement, changed in charged.counted.writes:
+        connection.execute(statement, changed)
+    newest = charged.charges[-1]
+    streams.move(connection, charged.stream.id, charges=newest["id"], head=newest["hash"], grain=charged.counted.grain)
 
 
 def walk(connection: Connection, stream: int) -> Iterator[dict[str, Any]]:

@@ -6,12 +6,15 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store import digests, leases
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify
 from service.store.keys import NameTaken
+from service.store.leases import Lease, LeaseLost
+from service.store.streams import Stream
+from service.store.tables import leases as leased
 from service.store.tables import publications, streams
 
 
@@ -135,6 +138,24 @@ def lock(connection: Connection, identity: int) -> Publication:
     )
 
 
+def hold(connection: Connection, identity: int, lease: Lease) -> tuple[Publication, Stream]:
+    """What a step is published for, and on; both and the lease stay as they are until the transaction ends.
+
+    They are locked in one go, in the order in which everybody else locks them.
+
+    Raises:
+        LeaseLost: it ran out or is another's.
+    """
+    row = connection.execute(_HOLD, {"publication": identity, "resource": lease.resource, "epoch": lease.epoch}).first()
+    if row is None:
+        raise LeaseLost(lease.resource)
+    mine = len(_NAMES)
+    return (
+        Publication(**dict(zip(_NAMES, row[:mine], strict=True))),
+        Stream(**dict(zip(streams.c.keys(), row[mine:], strict=True))),
+    )
+
+
 def find(connection: Connection, name: str) -> Publication | None:
     row = connection.execute(_query().where(publications.c.name == name)).one_or_none()
     return _publication(row) if row else None
@@ -164,16 +185,20 @@ def page(connection: Connection, *, limit: int, before: int | None, only: frozen
 
 
 def due(connection: Connection) -> list[Publication]:
-    """Running publications whose next fit has all its records, the longest waiting first."""
+    """Running publications whose next fit has all its records, first the one that nobody worked on for longest.
+
+    A lease that is given back ends at that moment; one that is held ends in the future.
+    """
     query = (
         _query()
+        .join(leased, leased.c.resource == leases.publication_of(publications.c.id))
         .where(
             publications.c.state == "running",
             streams.c.records >= publications.c.due,
             streams.c.halted.is_(None),
             streams.c.distrusted.is_(None),
         )
-        .order_by(streams.c.records - publications.c.due)
+        .order_by(leased.c.expires_at)
     )
     return [_publication(row) for row in connection.execute(query)]
 
@@ -218,6 +243,15 @@ def end(connection: Connection, identity: int, *, state: str, reason: str | None
 def _query() -> Select[Any]:
     stream = (streams.c.name.label("stream"), streams.c.promise.label("stream_promise"), streams.c.distrusted)
     return select(publications, *stream).join(streams, streams.c.id == publications.c.stream_id)
+
+
+_NAMES = _query().selected_columns.keys()
+_HOLD = (
+    select(*_query().selected_columns, streams)
+    .select_from(leased.join(streams, true()).join(publications, publications.c.stream_id == streams.c.id))
+    .where(publications.c.id == bindparam("publication"), *leases.is_held(bindparam("resource"), bindparam("epoch")))
+    .with_for_update()
+)
 
 
 def _publication(row: Row[Any]) -> Publication:

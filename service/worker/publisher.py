@@ -34,6 +34,7 @@ from service.worker.records import SegmentsMissing, read_records
 _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
+TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
 LOOK_ANYWAY_SECONDS = 1.0  # a notification can be lost while the database is away
 
 
@@ -89,7 +90,7 @@ class Publisher:
                 stop.wait(0.5)
 
     def step(self, stop: threading.Event) -> bool:
-        """Publishes all that is due of the first due publication that nobody works on; whether there was one."""
+        """Publishes what is due of the first due publication that nobody works on; whether there was one."""
         with self._database.transaction() as connection:
             waiting = publications.due(connection)
         for publication in waiting:
@@ -141,6 +142,7 @@ class Publisher:
         if publications.promised(publication) != publication.promise:
             self._distrust(publication, f"publication {publication.name}: it is not what was promised")
             return
+        turn_ends = time.monotonic() + TURN_SECONDS
         while (
             not stop.is_set()
             and publication.state == "running"
@@ -178,6 +180,8 @@ class Publisher:
                 fit_seconds=round(fitted - began, 4),
                 commit_seconds=round(done - fitted, 4),
             )
+            if time.monotonic() > turn_ends:
+                return
             with self._database.transaction() as connection:
                 stream = streams.get(connection, stream.id)
 
@@ -187,9 +191,7 @@ class Publisher:
         """Charges and releases what one step made, all of it or nothing; None: it was stopped meanwhile, so nothing."""
         start = publication.start
         with self._database.transaction() as connection:
-            leases.check(connection, lease)
-            stream = streams.lock(connection, publication.stream_id)
-            current = publications.lock(connection, publication.id)
+            current, stream = publications.hold(connection, publication.id, lease)
             if current.state != "running":
                 return None
             if (current.position, current.version) != (publication.position, publication.version):
@@ -198,7 +200,7 @@ class Publisher:
                 raise LedgerBroken(stream.distrusted)
             if not publications.as_left(current):
                 raise LedgerBroken(f"publication {current.name}: it is not as it was left")
-            charged = ledger.append(
+            charged = ledger.charge(
                 connection,
                 stream,
                 current,
@@ -226,6 +228,7 @@ class Publisher:
                 for each in step.releases
             ]
             with pipelined(connection):
+                ledger.append(connection, charged)
                 moved = replace(
                     current,
                     position=time_due,

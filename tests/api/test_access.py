@@ -1,8 +1,16 @@
 """Who may do what. Every route × every scope, from the OpenAPI document, so that a new route can't be forgotten."""
 
+import hashlib
+from collections.abc import Iterator
+
 import httpx
 import pytest
+import sqlalchemy
+from pydantic import SecretStr
 
+from service.api.app import create_app
+from service.settings import Settings
+from service.store.database import Database
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, unique
 
@@ -36,34 +44,87 @@ ADMIN = {
 }
 
 
-def operations(service: Service) -> set[tuple[str, str]]:
-    paths = ok(service.client().get("/openapi.json"))["paths"]
-    return {(method, path) for path, operations in paths.items() for method in operations}
+OPERATIONS = sorted(
+    (method, path)
+    for path, operations in create_app(Settings(_env_file=None)).openapi()["paths"].items()
+    for method in operations
+)
+GUARDED = [operation for operation in OPERATIONS if operation not in OPEN]
+SCOPES = {"ingest": INGEST, "read": READ, "label": set(), "admin": INGEST | READ | ADMIN}
+BODIES = {  # of a call that would do something, were the key allowed to
+    "/v1/streams/{stream}/records": {"x": [[1, 2]], "y": [0]},
+    "/v1/publications/{publication}/predict": {"x": [[1, 2]]},
+}
+
+every_guarded_route = pytest.mark.parametrize(("method", "path"), GUARDED)
 
 
-def call(client, method: str, path: str) -> int:
-    url = path.format(stream="no-such", publication="no-such", entry="1-1", version=1, key=10**9)
-    return client.request(method, url, json={} if method == "post" else None).status_code
+def call(client, method: str, path: str, *, stream: str = "no-such", publication: str = "no-such") -> httpx.Response:
+    url = path.format(stream=stream, publication=publication, entry="1-1", version=1, key=10**9)
+    url += "?start=0&end=1" if method == "delete" and path.endswith("/records") else ""
+    return client.request(method, url, json=BODIES.get(path, {}) if method == "post" else None)
 
 
-def test_every_route_has_a_scope(service: Service):
-    assert operations(service) == OPEN | INGEST | READ | ADMIN
+@pytest.fixture(scope="module")
+def keys(service: Service) -> dict[str, str]:
+    return {scope: service.key(scope) for scope in SCOPES}
 
 
-@pytest.mark.parametrize("scope", ["ingest", "read", "label", "admin"])
-def test_a_key_may_do_what_its_scope_says_and_nothing_else(service: Service, scope):
-    client = service.client(service.key(scope))
-    allowed = {"ingest": INGEST, "read": READ, "label": set(), "admin": INGEST | READ | ADMIN}[scope]
-    for method, path in operations(service) - OPEN:
-        assert (call(client, method, path) != 403) == ((method, path) in allowed), (method, path)
+@pytest.fixture(scope="module")
+def stranger(service: Service) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=service.url) as client:
+        yield client
 
 
+def test_every_route_has_a_scope():
+    assert set(OPERATIONS) == OPEN | INGEST | READ | ADMIN
+
+
+@every_guarded_route
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_key_may_do_what_its_scope_says_and_nothing_else(service: Service, keys, scope, method, path):
+    answer = call(service.client(keys[scope]), method, path)
+    if (method, path) in SCOPES[scope]:
+        assert answer.status_code not in (401, 403)
+    else:
+        refused(answer, 403, "forbidden")
+
+
+@every_guarded_route
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic YTpi"}])
-def test_without_a_valid_key_nothing_answers(service: Service, headers):
-    with httpx.Client(base_url=service.url, headers=headers) as client:
-        for method, path in operations(service) - OPEN:
-            assert call(client, method, path) == 401, (method, path)
-        assert client.get("/v1/streams").headers["www-authenticate"] == "Bearer"
+def test_without_a_valid_key_nothing_answers(stranger, headers, method, path):
+    stranger.headers = headers
+    answer = call(stranger, method, path)
+    refused(answer, 401, "unauthenticated")
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("path", [path for method, path in GUARDED if method == "post"])
+def test_the_key_is_looked_at_before_the_body_is_read(service: Service, keys, stranger, path):
+    stranger.headers = {}
+    url = path.format(stream="no-such", publication="no-such")
+    body = b'{"name": ' + b" " * 2**21
+    for content in (b"{", body, iter([body])):
+        refused(stranger.post(url, content=content), 401, "unauthenticated")
+    refused(service.client(keys["label"]).post(url, content=b"{"), 403, "forbidden")
+
+
+@pytest.fixture(scope="module")
+def elsewhere(service: Service) -> tuple[httpx.Client, dict[str, str]]:
+    """A key that may do everything on one stream, and another stream with its publication."""
+    other = service.stream()
+    theirs = service.publish(other, {"kind": "sliding_window", "block": 5, "blocks": 1})
+    return service.client(service.key("admin", streams=[service.stream()])), {"stream": other, "publication": theirs}
+
+
+@pytest.mark.parametrize(("method", "path"), [each for each in GUARDED if "{stream}" in each[1] or "{pub" in each[1]])
+def test_for_a_limited_key_other_streams_are_as_if_they_were_not(service: Service, elsewhere, method, path):
+    client, names = elsewhere
+    answer = call(client, method, path, **names)
+    nothing = call(client, method, path)
+    assert (answer.status_code, answer.json()) == (nothing.status_code, nothing.json())
+    refused(answer, 404, "not-found")
+    assert ok(service.client().get(f"/v1/publications/{names['publication']}"))["state"] == "running"
 
 
 def test_a_limited_key_sees_only_its_streams(service: Service):
@@ -126,22 +187,97 @@ def test_the_last_admin_key_can_not_be_revoked(servers, tmp_path):
 
 @pytest.mark.parametrize("name", ["%00", "A", "a%2Fb", "%F0%9F%99%82", "a" * 64])
 def test_what_is_no_name_is_not_found(service: Service, name):
-    for method, path in operations(service) - OPEN:
+    for method, path in GUARDED:
         if "{stream}" in path or "{publication}" in path:
-            url = path.replace("{stream}", name).replace("{publication}", name).format(entry="%00", version=1)
-            body = {"json": {}} if method == "post" else {}
-            url += "?start=0&end=1" if method == "delete" and path.endswith("/records") else ""
-            assert service.client().request(method, url, **body).status_code == 404, (method, url)
+            answer = call(service.client(), method, path, stream=name, publication=name)
+            assert answer.status_code == 404, (method, path)
 
 
 def test_an_address_tells_all_that_it_answers_to(service: Service):
     answer = service.client().request("OPTIONS", "/v1/streams")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
 
 
 @pytest.mark.parametrize("path", ["/v1/streams", "/v1/publications", "/v1/plan", "/v1/keys"])
 def test_nobody_makes_it_read_a_large_configuration(service: Service, path):
-    with httpx.Client(base_url=service.url) as stranger:
-        body = b'{"name":"' + b"a" * 2**21 + b'"}'
-        refused(stranger.post(path, content=body), 413, "too-large")
-        refused(stranger.post(path, content=iter([body])), 413, "too-large")
+    body = b'{"name":"' + b"a" * 2**21 + b'"}'
+    refused(service.client().post(path, content=body), 413, "too-large")
+    refused(service.client().post(path, content=iter([body])), 413, "too-large")
+
+
+@pytest.mark.parametrize("path", sorted(path for method, path in OPERATIONS if method == "get"))
+def test_head_is_get_without_its_body(service: Service, path):
+    url = path.format(stream=service.stream(), publication="no-such", entry="1-1", version=1)
+    head = service.client().head(url)
+    assert head.content == b""
+    got = service.client().get(url)
+    changing = {"date", "content-length", "x-request-id"}  # metrics count the first request
+    assert head.status_code == got.status_code
+    assert {name: value for name, value in head.headers.items() if name not in changing} == {
+        name: value for name, value in got.headers.items() if name not in changing
+    }
+
+
+def test_head_of_what_has_no_end_has_one(service: Service):
+    name = service.publish(service.stream(), {"kind": "sliding_window", "block": 5, "blocks": 1})
+    answer = service.client().head(f"/v1/publications/{name}/events")
+    assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+
+
+@pytest.mark.parametrize("path", ["/livez", "/v1/streams", "/v1/no-such", "/openapi.json", "/metrics"])
+def test_every_answer_tells_browsers_to_do_nothing_with_it(service: Service, path):
+    headers = service.client().get(path).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == "private, no-cache"
+    assert "server" not in headers
+    assert not {name for name in headers if name.startswith("access-control-")}  # no other site's script may read it
+
+
+def test_a_new_key_is_not_kept_on_its_way(service: Service):
+    answer = service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read"]})
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["location"] == f"/v1/keys/{ok(answer, 201)['id']}"
+
+
+def test_a_request_has_an_id_of_its_own(service: Service):
+    ids = [service.client().get("/livez", headers={"X-Request-ID": "mine"}).headers["x-request-id"] for _ in range(3)]
+    assert len(set(ids)) == 3
+    assert "mine" not in ids
+
+
+def test_no_address_is_made_of_what_the_request_says_is_our_name(service: Service):
+    answer = service.client().get("/v1/streams/", headers={"Host": "elsewhere.example"})
+    assert "location" not in answer.headers
+    refused(answer, 404, "not-found")
+
+
+def test_only_hashes_of_keys_are_stored_and_looked_for(service: Service):
+    secret = service.key("read")
+    ok(service.client(secret).get("/v1/streams"))
+    database = Database(str(service.settings.database_url))
+    with database.transaction() as connection:
+        rows = connection.execute(sqlalchemy.text("SELECT keys::text, hash FROM keys")).all()
+    database.close()
+    assert hashlib.sha256(secret.encode()).digest() in [bytes(row.hash) for row in rows]
+    assert not [row for row in rows if secret in row[0] or service.admin_key in row[0]]
+
+
+def test_the_environments_key_is_replaced_by_a_new_setting(servers, tmp_path):
+    settings = make_world(servers, tmp_path).settings
+    for old, new in ((None, "a" * 40), ("a" * 40, "b" * 40)):
+        with (
+            serving(settings.model_copy(update={"admin_key": SecretStr(new)})) as url,
+            httpx.Client(base_url=url) as client,
+        ):
+            ok(client.get("/v1/keys", headers={"Authorization": f"Bearer {new}"}))
+            if old is not None:
+                refused(client.get("/v1/keys", headers={"Authorization": f"Bearer {old}"}), 401, "unauthenticated")
+
+
+def test_without_settings_only_this_machine_is_listened_to_and_there_is_no_key():
+    settings = Settings(_env_file=None)
+    assert settings.host == "127.0.0.1"
+    secrets = [name for name in Settings.model_fields if name.endswith(("key", "url", "password", "secret"))]
+    assert {name: getattr(settings, name) for name in secrets} == dict.fromkeys(secrets)

@@ -88,6 +88,18 @@ def test_a_killed_child_is_started_again(name, start_up, wait_until):
     assert up.end() == 0
 
 
+def test_a_part_is_not_started_again_before_the_database_answers(start_up, wait_until):
+    up = start_up()
+    wait_until(lambda: up.ready() and up.serves())
+    database, worker = up.pid_of("postgres"), up.pid_of("worker")
+    os.kill(database, signal.SIGSTOP)
+    os.kill(worker, signal.SIGKILL)
+    time.sleep(1.0)
+    assert up.pid_of("worker") == worker
+    os.kill(database, signal.SIGCONT)
+    wait_until(lambda: up.pid_of("worker") not in (None, worker) and up.serves())
+
+
 def test_nothing_outlives_a_killed_supervisor_and_the_next_goes_on(start_up, wait_until, processes_on):
     up = start_up(API="stubborn", WORKER="stubborn")
     wait_until(lambda: up.ready() and up.serves())

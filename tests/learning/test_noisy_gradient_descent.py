@@ -13,8 +13,9 @@ from scipy import optimize, stats
 from service.learning import noisy_gradient_descent
 from service.learning.losses import LOSSES
 from service.learning.noisy_gradient_descent import FIRST, NEAR, NoisyGradientDescent
+from service.learning.objective import summed
 from service.learning.records import Records
-from service.learning.solvers import SLACK, Inaccurate, summed
+from service.learning.solvers import SLACK, Inaccurate
 from service.privacy import claims
 from service.privacy import noise as noises
 from service.privacy.loss import Kind

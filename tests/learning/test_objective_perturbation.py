@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from service.learning.losses import LOSSES, HuberHinge
+from service.learning.objective import norm
 from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.records import Records
-from service.learning.solvers import norm
 from service.privacy import claims
 from service.privacy import noise as noises
 from service.privacy.loss import Kind

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, special
 
-from service.learning import solvers
+from service.learning import newton, solvers
 from service.learning.losses import LOSSES
+from service.learning.objective import Objective, norm
 from service.learning.records import Prepared
 from service.learning.solvers import SLACK, Inaccurate, accuracy
 
@@ -30,9 +31,7 @@ def problem(
     direction = rng.normal(size=shape)
     c = center * direction / np.linalg.norm(direction)
     slots = m if slots is None else slots
-    promise = accuracy(
-        loss, norm_bound=bound, regularization=alpha, shape=shape, records=slots, center_norm=solvers.norm(c)
-    )
+    promise = accuracy(loss, norm_bound=bound, regularization=alpha, shape=shape, records=slots, center_norm=norm(c))
     return {
         "loss": loss, "x": x, "y": y, "records": slots, "regularization": alpha, "center": c, "norm_bound": bound,
         "promise": promise,
@@ -155,7 +154,7 @@ def test_erased_records_are_not_there_but_their_slots_are(name, classes):
 @pytest.mark.parametrize(("name", "classes"), CASES)
 @pytest.mark.parametrize("setting", ["plain", "far centre", "several chunks", "one left"])
 def test_descent_arrives_when_newton_gives_up(name, classes, setting, monkeypatch):
-    monkeypatch.setattr(solvers, "_newton", lambda *_: None)
+    monkeypatch.setattr(solvers, "minimize", lambda *_: None)
     p = problem(name, classes, **HARD[setting])
     assert length(gradient(p, solved(**p))) <= p["promise"].tolerance
 
@@ -166,7 +165,7 @@ def test_the_error_of_a_computed_gradient_is_below_its_bound(name, classes, sett
     """Everywhere in the ball; against 64-bit mantissas, whose own error is 2^-11 of it."""
     p = problem(name, classes, **HARD[setting])
     rng = np.random.default_rng(1)
-    computing = solvers._Problem(
+    computing = Objective(
         p["loss"], Prepared.as_they_are(p["x"]), p["y"], p["records"], p["regularization"], p["center"]
     )
     for part in (0.0, 0.01, 0.5, 1.0):
@@ -177,13 +176,14 @@ def test_the_error_of_a_computed_gradient_is_below_its_bound(name, classes, sett
 
 def test_a_gradient_that_is_not_small_enough_is_never_certified():
     p = problem()
-    computing = solvers._Problem(
+    computing = Objective(
         p["loss"], Prepared.as_they_are(p["x"]), p["y"], p["records"], p["regularization"], p["center"]
     )
     w = solved(**p)
-    assert computing.certified(w, computing.evaluate(w)[1], p["promise"])
-    assert not computing.certified(w, computing.evaluate(w)[1], replace(p["promise"], tolerance=p["promise"].error))
-    assert not computing.certified(w, computing.evaluate(w)[1], replace(p["promise"], radius=0.0))
+    at = w - p["center"], computing.evaluate(w)[1]
+    assert p["promise"].certifies(*at)
+    assert not replace(p["promise"], tolerance=p["promise"].error).certifies(*at)
+    assert not replace(p["promise"], radius=0.0).certifies(*at)
 
 
 def promised(**change):
@@ -220,7 +220,7 @@ def test_more_records_than_slots_are_refused():
 def test_a_preconditioner_that_misleads_is_dropped(monkeypatch):
     """Of the 256 records in it few may be curved, and in other classes: then it is worse than none."""
     products = 0
-    curve = solvers._Problem.curve
+    curve = Objective.curve
 
     def counted(problem, direction):
         nonlocal products
@@ -231,8 +231,8 @@ def test_a_preconditioner_that_misleads_is_dropped(monkeypatch):
         spread = np.geomspace(1.0, 1e9, residual.size).reshape(residual.shape)
         return residual if inverse._inverse is None else residual * spread
 
-    monkeypatch.setattr(solvers._Problem, "curve", counted)
-    monkeypatch.setattr(solvers._Preconditioner, "__call__", misled)
+    monkeypatch.setattr(Objective, "curve", counted)
+    monkeypatch.setattr(newton.Preconditioner, "__call__", misled)
     rng = np.random.default_rng(1)
     rows = rng.standard_normal((1100, 300))
     rows /= 1.001 * np.linalg.norm(rows, axis=1, keepdims=True)
@@ -248,4 +248,4 @@ def test_a_preconditioner_that_misleads_is_dropped(monkeypatch):
             LOSSES["softmax"], norm_bound=1.0, regularization=1e-3, shape=center.shape, records=1100, center_norm=0.0
         ),
     )
-    assert products < 2 * solvers._MOST_PRODUCTS
+    assert products < 2 * newton.MOST_PRODUCTS

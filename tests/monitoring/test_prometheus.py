@@ -15,7 +15,7 @@ import yaml
 
 from tests.conftest import wait_until
 from tests.docs.pages import ROOT
-from tests.faults.test_kill import Up
+from tests.faults.up import Up
 from tests.monitoring.expositions import look, needs_prometheus, promtool
 from tests.monitoring.test_up import publish
 

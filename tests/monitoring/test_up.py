@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.conftest import ok, publication, wait_until
-from tests.faults.test_kill import Up
+from tests.faults.up import Up
 from tests.monitoring.expositions import Samples, look, needs_prometheus, promtool
 
 pytestmark = pytest.mark.slow

@@ -21,5 +21,5 @@ def test_large_whole_numbers_count_as_text(place):
 
 @pytest.mark.parametrize("content", [float("nan"), [float("inf")], {"a": float("-inf")}])
 def test_what_no_json_has_is_refused(content):
-    with pytest.raises(ValueError, match=r"nan|inf"):
+    with pytest.raises(ValueError, match="JCS"):
         digests.of(content)

@@ -42,7 +42,8 @@ def make(connection: Connection, name: str, *, delta: str = "0", start: int = 0)
 def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float]) -> None:
     publication = publications.lock(connection, identity)
     new = [NewCharge(start=low, stop=high, version=None, amount=amount) for low, high, amount in ranges]
-    charged = ledger.append(connection, streams.lock(connection, 1), publication, Fraction(1), new)
+    charged = ledger.charge(connection, streams.lock(connection, 1), publication, Fraction(1), new)
+    ledger.append(connection, charged)
     counted = charged.counted
     publications.move(
         connection, replace(publication, worst_record=counted.worst_record, worst_amount=counted.worst_amount)

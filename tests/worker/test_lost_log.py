@@ -114,6 +114,22 @@ def test_a_flushed_log_halts_and_goes_on_when_told(bench: Bench, api: Service):
     check(bench)
 
 
+def test_an_api_that_dies_while_it_resumes_can_be_asked_again(bench: Bench, api: Service, monkeypatch):
+    """Between the log and the record: batches are taken again, and numbered once the record says so too."""
+    bench.append(1)
+    sealed(bench, 1)
+    bench.redis().flushall()
+    halted(bench)
+    with monkeypatch.context() as patched:
+        patched.setattr(streams, "resume", None)
+        assert api.client().post("/v1/streams/s/resume").status_code == 500
+    bench.append(2)
+    assert bench.now().halted is not None
+    assert ok(api.client().post("/v1/streams/s/resume"))["records"] == 1
+    sealed(bench, 2)
+    assert bench.values() == [1, 2]
+
+
 def test_ids_go_on_after_a_flush_even_if_the_servers_clock_is_behind(bench: Bench, api: Service):
     bench.append(1)
     sealed(bench, 1)

@@ -17,6 +17,7 @@ from service.mechanisms.configuration import PublicationConfiguration, StreamSch
 from service.store import leases, ledger, publications, releases, spending, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
+from service.worker import publisher as publisher_module
 from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
@@ -80,7 +81,7 @@ def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
             log="log",
             schema=SCHEMA,
             retention=getattr(request, "param", "keep"),
-            epsilon=Decimal(1),
+            epsilon=Decimal(2),
             delta=Decimal(0),
         )
         columns = {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None], "y": np.arange(10, dtype=np.int32) % 2}
@@ -161,6 +162,21 @@ def test_of_two_that_fitted_the_same_step_only_the_holder_of_the_lease_commits(b
     found = bench.now()
     assert bench.counts() == (found.version, found.version)
     assert found.position == 10
+
+
+def test_publications_take_turns(bench: Bench, monkeypatch):
+    """However much is due of one: where records come fast, something always is."""
+    monkeypatch.setattr(publisher_module, "TURN_SECONDS", 0)
+    first = bench.now()
+    with bench.database.transaction() as connection:
+        asked = {name: getattr(first, name) for name in ("configuration", "plan", "kind", "epsilon", "delta", "due")}
+        second = publications.create(connection, name="q", stream=first.stream_id, start=0, **asked)
+    publisher, positions = bench.publisher(), []
+    for _ in range(4):
+        publisher.step(threading.Event())
+        with bench.database.transaction() as connection:
+            positions.append([publications.get(connection, each.id).position for each in (first, second)])
+    assert positions == [[2, 0], [2, 2], [4, 2], [4, 4]]
 
 
 def test_what_would_pass_the_cap_halts_the_publication_and_is_not_published(bench: Bench):

@@ -1,0 +1,140 @@
+"""The objective of a fit and its derivatives at one point after the other, in double or in single precision.
+
+J(w) = (1/n)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖² + ⟨t, w - c⟩. What is computed here in doubles, and how, is what the
+error bound in `solvers` is about.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from service.learning.losses import Floats, Loss
+    from service.learning.records import Prepared
+
+ROWS = 128  # rows per chunk of a gradient: public, it enters the error bound
+MARGIN = 1.0 + 2.0**-20  # covers the rounding of norms
+_ROUGH_ROWS = 512
+
+
+def norm(values: Floats) -> float:
+    """Return an upper bound on the Frobenius norm, at most 2^-19 above it relatively."""
+    return float(np.linalg.norm(values)) * MARGIN
+
+
+def evaluate(
+    loss: Loss,
+    x: Prepared,
+    y: NDArray[np.generic],
+    records: int,
+    regularization: float,
+    center: Floats,
+    weights: Floats,
+    curvature: NDArray[np.float32] | None = None,
+    *,
+    roughly: bool = False,
+    tilt: Floats | None = None,
+) -> tuple[float, Floats]:
+    """Return J and ∇J at `weights`, and put what `Loss.curve` needs into `curvature` if given.
+
+    The error bound in `solvers` is about these very lines, but for `roughly`: in single precision.
+    """
+    total_value, total = summed(loss, x, y, weights, curvature, roughly=roughly)
+    offset = weights - center
+    gradient = total / records + regularization * offset
+    value = total_value / records + 0.5 * regularization * float(np.vdot(offset, offset))
+    if tilt is not None:
+        gradient += tilt
+        value += float(np.vdot(tilt, offset))
+    return value, gradient
+
+
+def summed(
+    loss: Loss,
+    x: Prepared,
+    y: NDArray[np.generic],
+    weights: Floats,
+    curvature: NDArray[np.float32] | None = None,
+    *,
+    roughly: bool = False,
+    steepest: Floats | None = None,
+) -> tuple[float, Floats]:
+    """Return Σ loss and the sum of its gradients at `weights`; see `evaluate`.
+
+    steepest: (m,), positive, the norm to which each record's derivative in its scores is clipped; None: not at all.
+    """
+    chunk, dtype = (_ROUGH_ROWS, np.float32) if roughly else (ROWS, np.float64)
+    room = x.room(chunk, dtype)
+    total, correction = np.zeros(weights.shape), np.zeros(weights.shape)
+    added, virtual = np.empty(weights.shape), np.empty(weights.shape)
+    weights = weights.astype(dtype, copy=False)
+    values = []
+    for start in range(0, len(y), chunk):
+        rows, labels = x[start : start + chunk].astype(dtype, room), y[start : start + chunk]
+        value, slopes, curved = loss.derivatives(rows.scores(weights), labels)
+        if curvature is not None:
+            curvature[start : start + chunk] = curved
+        if steepest is not None:
+            limit = steepest[start : start + chunk, None]
+            slopes = slopes * (limit / np.maximum(limit, MARGIN * np.linalg.norm(slopes, axis=1, keepdims=True)))
+        values.append(value)
+        part = rows.gathered(slopes)
+        if roughly:
+            total += part
+            continue
+        np.add(total, part, out=added)  # two-sum: `correction` gathers what the additions lose
+        np.subtract(added, total, out=virtual)
+        part -= virtual
+        total -= np.subtract(added, virtual, out=virtual)
+        correction += total
+        correction += part
+        total, added = added, total
+    return math.fsum(values), total + correction
+
+
+class Objective:
+    """J and its derivatives at one point after the other."""
+
+    def __init__(
+        self,
+        loss: Loss,
+        x: Prepared,
+        y: NDArray[np.generic],
+        records: int,
+        regularization: float,
+        center: Floats,
+        tilt: Floats | None = None,
+    ) -> None:
+        self.loss, self.x, self.y = loss, x, y
+        self.records, self.regularization, self.center, self.tilt = records, regularization, center, tilt
+        self.rough = x.astype(np.float32)  # for whatever the certificate does not rest on
+        self.curvature = np.empty((center.shape[0], len(y)), dtype=np.float32).T
+
+    def evaluate(self, weights: Floats, *, roughly: bool = False) -> tuple[float, Floats]:
+        """Return J and ∇J, and remember the curvature there."""
+        return evaluate(
+            self.loss,
+            self.rough if roughly else self.x,
+            self.y,
+            self.records,
+            self.regularization,
+            self.center,
+            weights,
+            self.curvature,
+            roughly=roughly,
+            tilt=self.tilt,
+        )
+
+    def curve(self, direction: Floats) -> Floats:
+        """Return about ∇²J · direction at the point last evaluated, in single precision."""
+        total = np.zeros(direction.shape)
+        for start in range(0, len(self.y), _ROUGH_ROWS):
+            rows = self.rough[start : start + _ROUGH_ROWS]
+            curved = self.loss.curve(self.curvature[start : start + _ROUGH_ROWS], rows.scores(direction))
+            total += rows.gathered(curved)
+        return total / self.records + self.regularization * direction

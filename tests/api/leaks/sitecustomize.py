@@ -1,0 +1,38 @@
+"""Python imports this first where PYTHONPATH names its folder: in the API and the worker of test_canary.py.
+
+There they fail in the middle of handling records, with errors whose texts quote them.
+"""
+
+import sys
+
+FAILS = 13.0  # in the first coordinate of the first record
+
+
+def _quoting(function, records):
+    """The function, which fails on some records and says on which."""
+
+    def quotes(*args, **options):
+        result = function(*args, **options)
+        found = records(args, result)
+        if found is not None and found.size and found.flat[0] == FAILS:
+            raise RuntimeError(f"can't handle {found.tolist()}")
+        return result
+
+    return quotes
+
+
+def _wide(x, features):
+    """The records, if they have so many numbers each."""
+    return x if x is not None and x.shape[1] == features else None
+
+
+if sys.orig_argv[-1:] == ["api"]:
+    from service.api import records as _records
+
+    _records.pack = _quoting(_records.pack, lambda args, _: _wide(args[0].get("x"), 2))
+elif sys.orig_argv[-1:] == ["worker"]:
+    from service.worker import publisher as _publisher
+    from service.worker import sealer as _sealer
+
+    _sealer._joined = _quoting(_sealer._joined, lambda _, columns: _wide(columns.get("x"), 3))
+    _publisher.read_records = _quoting(_publisher.read_records, lambda _, records: _wide(records.x, 4))

@@ -1,0 +1,265 @@
+"""Recognisable records, texts and keys go in by every door, wanted or not, and while things fail and die.
+
+Then they are looked for in everything that the service wrote or said, but in the two places that are for them: the log
+of accepted batches and the segments.
+"""
+
+import gzip
+import itertools
+import json
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from service.api.bodies import zstd
+from tests.api.formats import WRITERS
+from tests.api.leaks.sitecustomize import FAILS
+from tests.conftest import publication, wait_until
+from tests.faults.up import Up
+
+X, Y, CATEGORY, TEXT = [867530.5, 753951.25], 424242.25, 734521987, "zanzibar quokka"
+SAID = {  # what a client says beside records
+    "idempotency key": "idempotent-okapi-1",
+    "guessed key": "prn_guess-of-a-pangolin",
+    "agent": "agent-axolotl/1.0",
+    "request id": "request-of-an-aardwolf",
+    "path": "Path-Of-A-Dugong",
+    "query": "query-of-a-numbat",
+    "setting": "Setting Of A Kakapo",
+    "referer": "https://referer.tapir.example/",
+}
+HASHING = {"kind": "hashing", "features": 16, "tokens": "words"}
+IN_ITS_PLACE = ("valkey", "segments")
+
+
+def written(value: float) -> list[bytes]:
+    """A number as people and programs write it."""
+    return [repr(value).encode(), f"{value:e}".rstrip("0").encode()[:9], f"{value:.6g}".encode()]
+
+
+def packed(*values: float) -> list[bytes]:
+    """Neighbours as programs keep them."""
+    kinds = ("<f4", "<f8") if isinstance(values[0], float) else ("<i4", "<i8")
+    return [np.array(values, kind).tobytes() for kind in kinds]
+
+
+CANARIES: dict[str, list[bytes]] = {
+    "x": [*written(X[0]), *written(X[1]), *packed(*X)],
+    "y": [*written(Y), *packed(Y, Y)],
+    "category": [str(CATEGORY).encode(), *packed(CATEGORY, CATEGORY)],
+    "text": [word.encode() for word in TEXT.split()],
+    **{what: [said.encode()] for what, said in SAID.items()},
+}
+
+
+def found_in(data: bytes, canaries: dict[str, list[bytes]]) -> list[str]:
+    return [what for what, forms in canaries.items() if any(form in data for form in forms)]
+
+
+@dataclass
+class Doors:
+    """A service, what it answered, and the keys that it made."""
+
+    up: Up
+    client: httpx.Client
+    answers: list[bytes] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict)
+    limits: list[str] = field(default_factory=list)
+
+    def ask(self, method: str, path: str, key: str | None = None, **more) -> int | None:
+        """The answer's status. Of an answer to what was refused or failed all is kept, with its headers."""
+        headers = {"User-Agent": SAID["agent"], "X-Request-ID": SAID["request id"], "Referer": SAID["referer"]}
+        headers |= more.pop("headers", {}) | ({"Authorization": f"Bearer {key}"} if key else {})
+        try:
+            answer = self.client.request(method, path, headers=headers, **more)
+        except httpx.TransportError:
+            return None
+        if answer.status_code >= 400:
+            self.answers.append(answer.content + repr(answer.headers.raw).encode())
+        self.statuses.append(answer.status_code)
+        return answer.status_code
+
+    def post(self, stream: str, x, y, form: str = "json", coding: str = "", **more) -> int | None:
+        media_type, write = WRITERS[form]
+        body = write(x, y)
+        if coding:
+            body = gzip.compress(body) if coding == "gzip" else zstd.compress(body)
+            more["headers"] = more.get("headers", {}) | {"Content-Encoding": coding}
+        more["headers"] = {"Content-Type": media_type} | more.get("headers", {})
+        return self.ask("POST", f"/v1/streams/{stream}/records", content=body, **more)
+
+    def make(self, kind: str, asked: dict) -> dict:
+        answer = self.client.post(f"/v1/{kind}", json=asked)
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    def stream(self, name: str, task: dict, **more) -> None:
+        self.make("streams", {"name": name, "task": task, "budget": {"epsilon": 10, "delta": 0}} | more)
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Doors:
+    """Everything was tried, and everything is stopped."""
+    folder = tmp_path_factory.mktemp("canary")
+    up = Up(folder / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "leaks"))
+        up.start(log_level="debug", max_batch_records="50", max_body_bytes="65536", max_backlog_batches="40")
+    try:
+        with up.client() as client:
+            doors = Doors(up, client)
+            try_everything(doors)
+    finally:
+        up.stop()
+    return doors
+
+
+def try_everything(doors: Doors) -> None:
+    doors.limits = [Path(f"/proc/{pid}/limits").read_text() for pid in doors.up.children().values()]
+    doors.limits.append(Path(f"/proc/{doors.up.process.pid}/limits").read_text())
+    window = {"kind": "sliding_window", "block": 2, "blocks": 1}
+    regression = {"kind": "regression", "bound": 2.0}
+    for name, features in (("plain", 2), ("jammed", 3), ("unfit", 4)):
+        doors.stream(name, regression, features=features)
+        doors.make("publications", publication(name, window) | {"name": name})
+    doors.stream("categories", {"kind": "categorical", "cardinality": 2**30})
+    doors.stream("texts", {"kind": "unlabelled"}, features=1, feature_map=HASHING)
+    doors.stream("full", regression, features=3)
+    doors.keys = {scope: doors.make("keys", {"name": scope, "scopes": [scope]})["key"] for scope in ("ingest", "read")}
+    doors.keys["admin"] = (doors.up.folder / "admin.key").read_text().strip()
+    wanted(doors)
+    refused(doors)
+    failing(doors)
+    dying(doors)
+    doors.answers.append(doors.client.get("/metrics").content)
+
+
+def wanted(doors: Doors) -> None:
+    for form, coding in itertools.product(WRITERS, ("", "gzip", "zstd")):
+        assert doors.post("plain", [X, X], [Y, Y], form, coding, key=doors.keys["ingest"]) == 202
+        assert doors.post("categories", None, [CATEGORY, CATEGORY], form, coding) == 202
+    again = {"headers": {"Idempotency-Key": SAID["idempotency key"]}}
+    assert [doors.post("plain", [X], [Y], **again) for _ in range(2)] == [202, 202]
+    assert doors.post("plain", [X, X], [Y, Y], **again) == 422
+    for form in ("json", "ndjson"):
+        assert doors.post("texts", [[TEXT], [TEXT]], None, form) == 202
+    wait_until(lambda: doors.client.get("/v1/publications/plain").json()["latest"])
+    assert doors.ask("POST", "/v1/publications/plain/predict", json={"x": [X, X]}) == 200
+
+
+def refused(doors: Doors) -> None:
+    """Each with a status from 400 to 499; most are told row by row."""
+    before = len(doors.statuses)
+    for form, coding in itertools.product(WRITERS, ("", "gzip", "zstd")):
+        doors.post("plain", [X, [X[0], float("nan")]], [Y, Y], form, coding)
+    for form, coding in zip(WRITERS, itertools.cycle(("", "gzip", "zstd"))):
+        doors.post("plain", [[*X, X[1]]], [Y], form, coding)
+        doors.post("plain", [X, [X[0], None]], [Y, None], form, coding)
+        doors.post("plain", [X] * 51, [Y] * 51, form, coding)
+        doors.post("plain", [X] * 5000, [Y] * 5000, form, coding)
+        doors.post("categories", None, [CATEGORY, 2**30 + CATEGORY], form, coding)
+        doors.post("plain", [X], [Y], form, coding, headers={"Content-Type": "text/csv"})
+        doors.post("plain", [X], [Y], form, headers={"Content-Encoding": "gzip"})
+        doors.post("plain", [X], [Y], form, coding, key=SAID["guessed key"])
+        doors.post("plain", [X], [Y], form, coding, key=doors.keys["read"])
+        doors.post("no-such", [X], [Y], form, coding)
+        doors.post(SAID["path"], [X], [Y], form, coding)
+        doors.post("plain", [X], [Y], form, coding, headers={"Idempotency-Key": SAID["idempotency key"] * 20})
+    for form in ("json", "ndjson"):
+        doors.post("plain", [[X[0], TEXT]], [Y], form)
+        doors.post("plain", [X], [TEXT], form)
+        doors.post("texts", [[TEXT, TEXT]], None, form)
+        doors.post("texts", [[Y]], None, form)
+        doors.post("texts", [[TEXT * 100_000]], None, form)
+        whole = WRITERS[form][1]([X, X], [Y, Y])
+        for end in (1, 10, len(whole) // 2, len(whole) - 2):
+            doors.ask("POST", "/v1/streams/plain/records", content=whole[:end].rstrip(b"\n") + b'"' + TEXT.encode())
+    for x in ([[TEXT, Y]], [[*X, Y]], [[X[0], 1e308]], TEXT, [[{TEXT: Y}]]):
+        doors.ask("POST", "/v1/publications/plain/predict", json={"x": x})
+    configuration = {"name": SAID["setting"], "features": Y, "task": {"kind": TEXT}, "budget": X, TEXT: CATEGORY}
+    for path in ("streams", "publications", "plan", "keys"):
+        doors.ask("POST", f"/v1/{path}", json=configuration)
+        doors.ask("POST", f"/v1/{path}", json=configuration, key=SAID["guessed key"])
+        doors.ask("POST", f"/v1/{path}", content=json.dumps(configuration)[:-1])
+        doors.ask("GET", f"/v1/{path}?limit={SAID['query']}&{SAID['query']}={Y}")
+        doors.ask("DELETE", f"/v1/{path}/{SAID['path']}")
+    doors.ask("DELETE", f"/v1/streams/plain/records?start={SAID['query']}&end={TEXT}")
+    doors.ask("GET", f"/v1/publications/plain/releases/{SAID['path']}")
+    doors.ask("GET", f"/v1/streams/plain/entries/{SAID['path']}")
+    doors.ask("GET", f"/{SAID['path']}?{SAID['query']}")
+    assert {status // 100 for status in doors.statuses[before:]} == {4}
+
+
+def failing(doors: Doors) -> None:
+    for form in WRITERS:
+        assert doors.post("plain", [[FAILS, X[1]], X], [Y, Y], form) == 500
+    assert doors.post("jammed", [[FAILS, *X]] * 2, [Y, Y]) == 202
+    assert doors.post("unfit", [[FAILS, *X, Y]] * 2, [Y, Y]) == 202
+    said = doors.up.output.read_text
+    wait_until(lambda: all(event in said() for event in ("unexpected_error", "sealing_failed", "publishing_failed")))
+    statuses = {doors.post("jammed", [[FAILS, *X]], [Y]) for _ in range(45)}
+    assert statuses == {202, 429}
+
+
+def dying(doors: Doors) -> None:
+    for name in ("postgres", "valkey"):
+        doors.post("plain", [X], [Y])
+        os.kill(doors.up.children()[name], signal.SIGKILL)
+        for _ in range(20):
+            doors.post("plain", [X], [Y], key=doors.keys["ingest"])
+            time.sleep(0.01)
+        doors.up.await_ready()
+
+
+def test_records_and_what_clients_say_are_nowhere_but_in_their_places(doors: Doors):
+    found, places = {}, {}
+    for path in (each for each in doors.up.folder.rglob("*") if each.is_file()):
+        where = path.relative_to(doors.up.folder).parts
+        if told := found_in(path.read_bytes(), CANARIES):
+            (places if where[0] in IN_ITS_PLACE else found)["/".join(where)] = told
+    assert not found
+    kept = {what for told in places.values() for what in told}
+    assert kept == {"x", "y", "category"}, "it looks for what can't be found"
+
+
+def test_logs_answers_and_metrics_repeat_nothing(doors: Doors):
+    assert not found_in(doors.up.output.read_bytes(), CANARIES)
+    assert len(doors.answers) > 150
+    assert not [told for answer in doors.answers if (told := found_in(answer, CANARIES))]
+
+
+def test_keys_are_nowhere_but_in_the_file_of_the_first(doors: Doors):
+    keys = {scope: [key.encode()] for scope, key in doors.keys.items()}
+    told = [doors.up.output, *(path for path in doors.up.folder.rglob("*") if path.is_file())]
+    assert {path.name: what for path in told if (what := found_in(path.read_bytes(), keys))} == {"admin.key": ["admin"]}
+    assert not [what for answer in doors.answers if (what := found_in(answer, keys))]
+
+
+def test_every_line_of_the_log_is_one_object_and_those_of_requests_name_them(doors: Doors):
+    lines = doors.up.output.read_text().splitlines()
+    words = re.compile(r"Perennial is ready|Its data is in|The admin key is in|Ctrl-C stops it|perennial: ")
+    events = [json.loads(line) for line in lines if not words.match(line)]
+    errors = [each for each in events if each["event"] == "unexpected_error"]
+    assert len(errors) == len(WRITERS)
+    assert all(each["error"] == "RuntimeError" and "sitecustomize.py:" in each["at"] for each in errors)
+    assert len({each["request"] for each in errors}) == len(errors)
+    made = [each for each in events if each["event"] == "admin_action" and each["status"] == 201]
+    assert [each["made"].rpartition("/")[0] for each in made].count("/v1/streams") == 6
+    assert all({"key", "action", "request", "timestamp", "level"} <= each.keys() for each in made)
+    released = [each for each in events if each["event"] == "released"]
+    assert all({"publication", "version"} <= each.keys() for each in released)
+    assert released
+
+
+def test_no_process_may_leave_its_memory_in_a_file(doors: Doors):
+    limits = [re.search(r"^Max core file size +(\S+) +(\S+)", text, re.MULTILINE) for text in doors.limits]
+    assert {found.groups() for found in limits if found} <= {("1", "1"), ("0", "0")}
+    assert len(limits) >= 5

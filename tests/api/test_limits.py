@@ -1,0 +1,308 @@
+"""Nobody can make it wait, or work, or remember without end: slow clients, floods, and what is too long or too deep."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import httpx
+import pytest
+
+from service import metrics
+from service.api import connections
+from service.api.allowance import MOST_KEPT, Allowance
+from tests.api.test_access import GUARDED
+from tests.api.test_records import VALID, refused
+from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, wait_until
+
+PROBLEM = "urn:perennial:problem:"
+
+
+class Wire:
+    """A client that sends what it likes."""
+
+    def __init__(self, url: str) -> None:
+        host, port = httpx.URL(url).host, httpx.URL(url).port
+        self.socket = socket.create_connection((host, port), timeout=10)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def send(self, *lines: str, body: bytes = b"") -> None:
+        self.socket.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+
+    def post(self, stream: str, *headers: str, body: bytes = b"") -> None:
+        self.send(f"POST /v1/streams/{stream}/records HTTP/1.1", "Host: h", AUTHORIZED, *headers, body=body)
+
+    def all(self) -> bytes:
+        """Everything until the other side closes."""
+        received = b""
+        try:
+            while piece := self.socket.recv(65536):
+                received += piece
+        except ConnectionResetError:
+            pass
+        return received
+
+    def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """The next answer; it has a Content-Length."""
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += self.socket.recv(1)
+        head, *lines = received.decode().split("\r\n")[:-2]
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        body = b""
+        while len(body) < int(headers["content-length"]):
+            body += self.socket.recv(65536)
+        return int(head.split()[1]), headers, body
+
+
+AUTHORIZED = f"Authorization: Bearer {ADMIN_KEY}"
+
+
+@contextmanager
+def wire(service: Service) -> Iterator[Wire]:
+    with closing(Wire(service.url)) as made:
+        yield made
+
+
+def closed_with(received: bytes, status: int, kind: str) -> None:
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), received
+    assert b"connection: close" in head
+    assert b"application/problem+json" in head
+    assert json.loads(body)["type"] == PROBLEM + kind
+
+
+@pytest.fixture
+def hurried(monkeypatch) -> None:
+    monkeypatch.setattr(connections, "SECONDS_TO_SEND", 0.3)
+    monkeypatch.setattr(connections, "SECONDS_STALLED", 0.3)
+
+
+class TestSlowClients:
+    pytestmark = pytest.mark.usefixtures("hurried")
+
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            pytest.param(b"", id="nothing"),
+            pytest.param(b"GET /livez HTTP/1.1\r\nHost: h\r\nX: ", id="half a head"),
+            pytest.param(
+                f"POST /v1/streams HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}\r\nContent-Length: 99\r\n\r\n{{".encode(),
+                id="half a body",
+            ),
+        ],
+    )
+    def test_who_sends_nothing_more_is_let_go(self, service: Service, sent):
+        with wire(service) as client:
+            client.socket.sendall(sent)
+            closed_with(client.all(), 408, "request-timed-out")
+
+    def test_who_trickles_is_let_go(self, service: Service):
+        with wire(service) as client:
+            client.post(service.stream(), "Content-Length: 1000000")
+            with pytest.raises(OSError):  # noqa: PT011 - reset or broken, whatever comes first
+                for _ in range(500):
+                    client.socket.sendall(b" ")
+                    time.sleep(0.01)
+
+    def test_a_long_body_has_as_long_as_the_least_rate_needs(self, service: Service, monkeypatch):
+        monkeypatch.setattr(connections, "LEAST_BYTES_A_SECOND", 100)
+        body = json.dumps(VALID).encode()
+        body += b" " * (1500 - len(body))
+        with wire(service) as client:
+            client.post(service.stream(), f"Content-Length: {len(body)}")
+            for start in range(0, len(body), 500):
+                client.socket.sendall(body[start : start + 500])
+                time.sleep(0.7)
+            assert client.answer()[0] == 202
+
+    def test_who_is_refused_can_not_go_on_sending(self, service: Service):
+        with wire(service) as client:
+            client.send("POST /v1/streams HTTP/1.1", "Host: h", "Transfer-Encoding: chunked")
+            assert client.answer()[0] == 401
+            with pytest.raises(OSError):  # noqa: PT011
+                for _ in range(500):
+                    client.socket.sendall(b"400\r\n" + b" " * 1024 + b"\r\n")
+                    time.sleep(0.01)
+
+    def test_who_reads_nothing_is_let_go(self, service: Service):
+        before = metrics.LET_GO.labels("slow to read")._value.get()
+        with wire(service) as client:
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            for _ in range(150):
+                client.send("GET /openapi.json HTTP/1.1", "Host: h")
+            wait_until(lambda: metrics.LET_GO.labels("slow to read")._value.get() > before)
+
+    def test_our_own_time_does_not_count(self, service: Service):
+        url = f"/v1/publications/{service.publish(service.stream(), ONE_BY_ONE)}/releases/latest"
+        answer = service.client().get(url, headers={"Prefer": "wait=2"})
+        assert (answer.status_code, answer.headers["preference-applied"]) == (404, "wait=2")
+
+    def test_what_comes_after_an_answer_and_is_no_request_keeps_no_connection_open(self, servers, tmp_path):
+        server = serving(make_world(servers, tmp_path).settings)
+        server._server.config.timeout_keep_alive = 1
+        with server as url, closing(Wire(url)) as client:
+            client.send("GET /livez HTTP/1.1", "Host: h")
+            assert client.answer()[0] == 200
+            client.socket.sendall(b"\r\n")
+            assert client.all() == b""
+
+
+ONE_BY_ONE = {"kind": "sliding_window", "block": 5, "blocks": 1}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param("GET /livez HTTP/1.1\r\nHost: h\r\nX: ", id="header"),
+        pytest.param("GET /", id="address"),
+        pytest.param(
+            f"POST /v1/streams HTTP/1.1\r\n{AUTHORIZED}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ", id="end"
+        ),
+        pytest.param("POST /v1/streams HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;", id="chunk extension"),
+    ],
+)
+def test_what_a_request_comes_packed_in_is_bounded(service: Service, start):
+    with wire(service) as client:
+        client.socket.sendall(start.encode())
+        time.sleep(0.05)
+        sent = 0
+        try:
+            while sent < 2**24:
+                sent += client.socket.send(b"a" * 4096)
+        except OSError:
+            pass
+        assert sent < 2**22  # what the kernel took beside what was read
+
+
+def test_what_is_not_http_is_a_problem(service: Service):
+    with wire(service) as client:
+        client.send("\x16\x03\x01 nonsense")
+        closed_with(client.all(), 400, "malformed-request")
+
+
+def test_an_upgrade_is_passed_over(service: Service):
+    with wire(service) as client:
+        client.send("GET /livez HTTP/1.1", "Host: h", "Connection: Upgrade", "Upgrade: websocket")
+        assert client.answer()[0] == 200
+
+
+def test_there_are_only_so_many_connections(servers, tmp_path):
+    settings = make_world(servers, tmp_path, max_connections=3).settings
+    with serving(settings) as url:
+        held = [Wire(url) for _ in range(3)]
+        for each in held:
+            each.send("GET /livez HTTP/1.1", "Host: h")
+            assert each.answer()[0] == 200
+        with closing(Wire(url)) as client:
+            closed_with(client.all(), 503, "too-many-connections")
+        held.pop().close()
+
+        def let_in() -> bool:
+            with closing(Wire(url)) as client:
+                client.send("GET /livez HTTP/1.1", "Host: h", "Connection: close")
+                return client.all().startswith(b"HTTP/1.1 200")
+
+        wait_until(let_in)
+        for each in held:
+            each.close()
+
+
+class TestRates:
+    def test_who_asks_too_often_is_told_when_to_come_back(self, servers, tmp_path):
+        settings = make_world(servers, tmp_path, max_key_requests=4).settings
+        with serving(settings) as url:
+            alone = Service(url, ADMIN_KEY, settings)
+            other = alone.client(alone.key("read"))
+            answers = [alone.client().get("/v1/keys") for _ in range(20)]
+            assert [answer.status_code for answer in answers].count(200) < 12
+            refused(answers[-1], 429, "too-many-requests")
+            assert 1 <= int(answers[-1].headers["retry-after"]) <= 2
+            ok(other.get("/v1/streams"))
+            time.sleep(int(answers[-1].headers["retry-after"]))
+            ok(alone.client().get("/v1/keys"))
+            for client in alone.clients.values():
+                client.close()
+
+    def test_guesses_are_refused_without_a_look_and_hold_up_nobody_else(self, servers, tmp_path):
+        settings = make_world(servers, tmp_path, max_unknown_keys=0.5).settings
+        with serving(settings) as url:
+            alone = Service(url, ADMIN_KEY, settings)
+            ok(alone.client().get("/v1/streams"))
+            with httpx.Client(base_url=url) as guesser:
+                answers = [
+                    guesser.get("/v1/streams", headers={"Authorization": f"Bearer {guess}"}) for guess in range(20)
+                ]
+                assert {answer.status_code for answer in answers} == {401, 429}
+                refused(answers[-1], 429, "too-many-requests")
+                assert "retry-after" in answers[-1].headers
+                refused(guesser.get("/v1/streams"), 401, "unauthenticated")
+            assert ok(alone.client().get("/v1/streams")) == {"items": []}
+            made = alone.client().post("/v1/keys", json={"name": "another", "scopes": ["read"]})  # all look again
+            assert made.status_code == 201
+            ok(alone.client().get("/v1/streams"))
+            for client in alone.clients.values():
+                client.close()
+
+    def test_the_average_and_the_burst_are_as_they_are_set(self, monkeypatch):
+        now = 1000.0
+        monkeypatch.setattr("service.api.allowance.time.monotonic", lambda: now)
+        allowance, taken = Allowance(10, seconds=2), []
+        for _ in range(1000):
+            now += 0.01
+            if not allowance.early("a"):
+                allowance.count("a")
+                taken.append(now)
+        assert 100 + 20 - 2 <= len(taken) <= 100 + 20 + 2
+        assert 0 < allowance.early("a") <= 0.1
+        assert not allowance.early("b")
+
+    def test_an_army_fills_no_memory(self):
+        allowance = Allowance(1, seconds=1)
+        for who in range(3 * MOST_KEPT):
+            allowance.count(who)
+        assert len(allowance._due) <= MOST_KEPT
+
+    def test_it_costs_next_to_nothing(self):
+        allowance = Allowance(1e9, seconds=2)
+
+        def once() -> float:
+            began = time.perf_counter()
+            for _ in range(1000):
+                allowance.early(1)
+                allowance.count(1)
+            return (time.perf_counter() - began) / 1000
+
+        assert min(once() for _ in range(20)) < 5e-6
+
+
+@pytest.mark.parametrize("path", [path for method, path in GUARDED if method == "post"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"[" * 200_000, id="open"),
+        pytest.param(b"[" * 900 + b"]" * 900, id="deep"),
+        pytest.param(b'{"a":' * 50_000 + b"1" + b"}" * 50_000, id="deep objects"),
+        pytest.param(b'{"mechanism":' * 400 + b"{}" + b"}" * 400, id="deep settings"),
+        pytest.param(b'{"x":' + b"9" * 100_000 + b"}", id="long number"),
+        pytest.param(b'{"name":"\\ud800","x":[["\\ud800"]]}', id="half a character"),
+        pytest.param(b"\xff\xfe{}", id="not UTF-8"),
+    ],
+)
+def test_what_is_too_deep_or_too_long_is_refused(service: Service, stream, path, body):
+    url = path.format(stream=stream, publication=stream)
+    answer = service.client().post(url, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422, answer.text
+
+
+@pytest.fixture(scope="module")
+def stream(service: Service) -> str:
+    """With a publication of its name that has a release."""
+    stream = service.stream()
+    name = service.publish(stream, {"kind": "sliding_window", "block": 2, "blocks": 1}, name=stream)
+    service.post(stream, **VALID)
+    service.released(name, time=2)
+    return stream

@@ -1,0 +1,238 @@
+"""Producers that know what they were promised, readers that remember what they were shown, and what must hold of both.
+
+A batch is told by its records: x is (producer, number of the record). Each record is sent in one batch only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx
+
+from service.store import publications, streams, verify
+from service.store.invariants import INVARIANTS
+from service.worker.records import read_records
+from tests.conftest import ok
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from service.store.database import Database
+    from service.store.segment_files import SegmentFiles
+
+PAUSE_SECONDS = 0.01  # between two batches of a producer: this is about faults, not about load
+SAID_LATER = (409, 429, 503)
+
+
+class Batch(NamedTuple):
+    producer: int
+    first: int
+    stop: int
+
+
+class Producer(threading.Thread):
+    """Posts batches until told to stop, and knows of each whether it was accepted, and as which entry.
+
+    With `repeats` a batch that got no answer is sent again with its Idempotency-Key until it has one: all of it must be
+    there once. Without, it is given up: it may be there once or not at all.
+    """
+
+    def __init__(
+        self,
+        client: Callable[[], httpx.Client],
+        stream: str,
+        number: int,
+        *,
+        repeats: bool = True,
+        seed: str = "",
+        pause: float = PAUSE_SECONDS,
+    ) -> None:
+        super().__init__(name=f"producer {number}", daemon=True)
+        self.stream = stream
+        self.accepted: dict[str, Batch] = {}  # by entry
+        self.unanswered: set[Batch] = set()
+        self._client, self._number, self._repeats, self._pause = client, number, repeats, pause
+        self._choose = random.Random(f"{seed} {number}")
+        self._over = threading.Event()
+        self.wrong: list[str] = []
+
+    def finish(self) -> None:
+        """Stops after the batch at hand, which gets its answer first."""
+        self._over.set()
+        self.join(60)
+        assert not self.is_alive(), f"{self.name} still waits for an answer"
+        assert not self.wrong, self.wrong
+
+    def run(self) -> None:
+        batch = Batch(self._number, 0, 1)
+        with self._client() as client:
+            while not self._over.is_set() or (self._repeats and self.unanswered):
+                if self._post(client, batch) or not self._repeats:
+                    batch = Batch(self._number, batch.stop, batch.stop + self._choose.randint(1, 5))
+                time.sleep(self._pause)
+
+    def _post(self, client: httpx.Client, batch: Batch) -> bool:
+        """Whether it was accepted."""
+        numbers = range(batch.first, batch.stop)
+        body = {"x": [[batch.producer, number] for number in numbers], "y": [number % 2 for number in numbers]}
+        key = {"Idempotency-Key": f"{batch.producer} {batch.first}"} if self._repeats else {}
+        try:
+            answer = client.post(f"/v1/streams/{self.stream}/records", json=body, headers=key)
+        except httpx.HTTPError:
+            self.unanswered.add(batch)
+            return False
+        if answer.status_code == 202:
+            self.accepted[answer.json()["entry"]] = batch
+            self.unanswered.discard(batch)
+            return True
+        if answer.status_code not in SAID_LATER:
+            self.wrong.append(answer.text)
+        if answer.status_code == 503:  # it may be on disk all the same
+            self.unanswered.add(batch)
+        return False
+
+
+class Watcher(threading.Thread):
+    """Asks for the latest model of each publication all the time, and remembers what it was shown."""
+
+    def __init__(self, client: Callable[[], httpx.Client], publications: list[str]) -> None:
+        super().__init__(name="watcher", daemon=True)
+        self.seen: dict[tuple[str, int], str] = {}
+        self.wrong: list[str] = []
+        self._client, self._publications = client, publications
+        self._over = threading.Event()
+
+    def finish(self) -> None:
+        self._over.set()
+        self.join(30)
+        assert not self.is_alive()
+
+    def run(self) -> None:
+        newest = dict.fromkeys(self._publications, 0)
+        with self._client() as client:
+            while not self._over.wait(2 * PAUSE_SECONDS):
+                for name in self._publications:
+                    try:
+                        answer = client.get(f"/v1/publications/{name}/releases/latest")
+                    except httpx.HTTPError:
+                        continue
+                    if answer.status_code != 200:
+                        continue
+                    version = answer.json()["version"]
+                    if version < newest[name]:
+                        self.wrong.append(f"{name}: version {version} after {newest[name]}")
+                    newest[name] = max(newest[name], version)
+                    self._remember(name, version, answer.content)
+
+    def _remember(self, name: str, version: int, body: bytes) -> None:
+        digest = hashlib.sha256(body).hexdigest()
+        if self.seen.setdefault((name, version), digest) != digest:
+            self.wrong.append(f"{name}: version {version} changed")
+
+    def check(self, client: httpx.Client) -> None:
+        """That every version it was shown is still there, and the same."""
+        for name, version in list(self.seen):
+            answer = client.get(f"/v1/publications/{name}/releases/{version}")
+            assert answer.status_code == 200, answer.text
+            self._remember(name, version, answer.content)
+        assert not self.wrong, self.wrong
+
+
+def drained(client: httpx.Client, stream: str, producers: list[Producer]) -> bool:
+    """Whether all that was accepted has its numbers: a log is numbered in its order."""
+    last = max(
+        (entry for producer in producers if producer.stream == stream for entry in producer.accepted),
+        key=_place,
+        default=None,
+    )
+    return last is None or client.get(f"/v1/streams/{stream}/entries/{last}").status_code == 200
+
+
+def due(database: Database) -> list[str]:
+    """What is still to be published of the records that are numbered."""
+    with database.transaction() as connection:
+        return [publication.name for publication in publications.due(connection)]
+
+
+def numbered(database: Database, files: SegmentFiles, name: str) -> dict[str, Batch | None]:
+    """What is numbered, batch by batch in the order of the numbers, by entry; they cover all numbers, each once.
+
+    None where nothing of a batch is left to tell which it was, because all of it was erased.
+    """
+    with database.transaction() as connection:
+        stream = streams.find(connection, name)
+        assert stream is not None
+        ranges = connection.exec_driver_sql(
+            "SELECT entry, start, stop FROM entries WHERE stream_id = %s ORDER BY start", (stream.id,)
+        ).all()
+        kept = streams.kept_from(connection, stream.id)
+        left = set(range(kept, stream.records))
+        for start, stop in streams.erased(connection, stream.id, kept, stream.records):
+            left -= set(range(start, stop))
+    x = read_records(database, files, stream, 0, kept, stream.records).x.astype(int).tolist() if left else []
+    assert len(x) == len(left)
+    told = dict(zip(sorted(left), x, strict=True))
+    found: dict[str, Batch | None] = {}
+    position = 0
+    for entry, start, stop in ranges:
+        assert start == position
+        batches = {
+            Batch(told[at][0], told[at][1] - (at - start), told[at][1] + stop - at)
+            for at in range(start, stop)
+            if at in told
+        }
+        assert len(batches) <= 1
+        found[entry], position = next(iter(batches), None), stop
+    assert position == stream.records
+    return found
+
+
+def check(database: Database, files: SegmentFiles, producers: list[Producer]) -> None:
+    """Every accepted batch has its place, once, in the log's order; nothing else has one but what got no answer.
+
+    And every release is paid for once, no record more than it may be, and every hash and bound holds.
+    """
+    for name in {producer.stream for producer in producers}:
+        mine = [producer for producer in producers if producer.stream == name]
+        found = numbered(database, files, name)
+        assert list(found) == sorted(found, key=_place)
+        accepted = {entry: batch for producer in mine for entry, batch in producer.accepted.items()}
+        assert set(accepted) <= set(found)
+        found = {entry: batch or accepted.get(entry) for entry, batch in found.items()}
+        assert {entry: found[entry] for entry in accepted} == accepted
+        assert not [batch for batch, times in Counter(found.values()).items() if times > 1]
+        others = {batch for entry, batch in found.items() if entry not in accepted}
+        assert others <= {batch for producer in mine for batch in producer.unanswered}
+        for producer in mine:
+            order = [batch.first for batch in found.values() if batch and batch.producer == producer._number]
+            assert order == sorted(order)
+    check_ledger(database, files)
+
+
+def check_ledger(database: Database, files: SegmentFiles) -> None:
+    """What `perennial ledger verify` looks at, and what the worker asks every minute."""
+    with database.transaction() as connection:
+        report = verify.verify(connection)
+    assert report.findings == []
+    assert list(verify.verify_segments(database, files)) == []
+    with database.transaction() as connection:
+        assert {name: found for name, ask in INVARIANTS.items() if (found := ask(connection))} == {}
+
+
+def set_up(client: httpx.Client, names: list[str], asked_for: dict[str, dict], **more: Any) -> None:
+    """Makes streams for producers, and publications by their names."""
+    task = {"kind": "classification", "classes": 2}
+    for name in names:
+        asked = {"name": name, "features": 2, "task": task, "budget": {"epsilon": 100, "delta": 1e-4}}
+        ok(client.post("/v1/streams", json=asked | more), 201)
+    for name, asked in asked_for.items():
+        ok(client.post("/v1/publications", json=asked | {"name": name}), 201)
+
+
+def _place(entry: str) -> tuple[int, ...]:
+    return tuple(map(int, entry.split("-")))

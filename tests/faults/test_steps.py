@@ -1,0 +1,253 @@
+"""Killed before every step of ingest, numbering, fitting and publishing, which is after the one before; then restarted.
+
+After each, every record that got a 202 is numbered once, in order, and all that is due is published and paid for once.
+The steps are those that the code has (steps.py finds them), so a new one must be listed here, with a way to come there.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+import httpx
+import pytest
+from redis import Redis
+from sqlalchemy import select, update
+
+from service.embedded import Servers
+from service.log.connection import entries_key, state_key
+from service.settings import Settings
+from service.store import streams, tables
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles
+from tests.conftest import make_world, ok, publication, serving, unique, wait_until
+from tests.faults.load import Batch, Producer, check, drained, due, set_up
+from tests.faults.processes import Api, died, run_out, start_worker, working
+from tests.faults.steps import in_the_code
+
+pytestmark = pytest.mark.slow
+
+LOOKS = {
+    # They change nothing: before and after are one moment, and it lies between two of the steps below.
+    "Appender._check_durability: log",
+    "Appender.backlogs: log",
+    "Appender.ready: log",
+    "Audit.ask_invariants: commit",
+    "Audit.run: commit",
+    "Audit.testify: commit",
+    "Publisher._publish_due: commit",
+    "Publisher.step: commit",
+    "Reader.check: log",
+    "Reader.read: log",
+    "Reader.wait: log",
+    "Sealer._again: commit",
+    "Sealer._erase_of_halted: commit",
+    "Sealer._merge: commit",
+    "Sealer._orphans: commit",
+    "Sealer._sweep: commit",
+    "Sealer._take_leases: commit",
+    "Sealer._take_over: commit",
+    "read_records: commit",
+    "verify_segments: commit",
+    # Loads the script that the next step runs.
+    "Appender._answers: log",
+}
+
+BY_A_WORKER = {
+    "Audit.walk: commit",
+    "LeaseKeeper._renew: commit",
+    "LeaseKeeper.give_back: commit",
+    "LeaseKeeper.take: commit",
+    "Publisher._commit: commit",
+    "Publisher._publish_due: fit",
+    "Reader.forget: log",
+    "Reader.trim: log",
+    "Sealer._delete_erased: commit",
+    "Sealer._drop_unneeded: commit",
+    "Sealer._replace: commit",
+    "Sealer._seal: commit",
+    "SegmentFiles.delete: delete",
+    "SegmentFiles.put_witness: sync",
+    "SegmentFiles.write: sync",
+    "_sync: sync",
+}
+WHEN_SOMETHING_IS_WRONG = {
+    "Publisher._distrust: commit",
+    "Publisher._halt: commit",
+    "Reader.halt: log",
+    "Sealer._guard: commit",
+}
+ELSEWHERE = {
+    # tests/worker/test_lost_log.py, test_restored.py and test_dead_letters.py: none needs a process to be seen.
+    "Appender.drop_dead: log",
+    "Appender.resume: log",
+    "Reader.bury: log",
+    "Reader.go_on: log",
+}
+BY_THE_API = {"Appender._evaluate: log", "Appender.create: log", "Services.run.<locals>.transact: commit"}
+
+
+def test_every_step_that_there_is_is_listed():
+    listed = (LOOKS, BY_A_WORKER, WHEN_SOMETHING_IS_WRONG, ELSEWHERE, BY_THE_API)
+    assert in_the_code() == set().union(*listed)
+    assert sum(map(len, listed)) == len(in_the_code())
+
+
+def moments(steps: set[str], *sides: str) -> pytest.MarkDecorator:
+    moments = [(step, when) for step in sorted(steps) for when in sides]
+    return pytest.mark.parametrize("at", moments, ids=[f"{when} {step}" for step, when in moments])
+
+
+@dataclass
+class Scene:
+    """Streams and publications that are used again and again, by workers that die; the API lives on."""
+
+    settings: Settings
+    client: httpx.Client
+    database: Database
+    producers: dict[str, "Hand"] = field(default_factory=dict)
+
+    def recover(self) -> None:
+        """A new worker numbers and publishes the rest, deletes what was erased, and ends; then all is as it must be."""
+        run_out(self.database)
+        hands = list(self.producers.values())
+        with working(self.settings):
+            for hand in hands:
+                wait_until(lambda of=hand.stream: drained(self.client, of, hands))
+            wait_until(lambda: not due(self.database))
+            wait_until(lambda: not self._undeleted())
+        check(self.database, SegmentFiles(self.settings.segment_store), hands)
+
+    def _undeleted(self) -> list:
+        with self.database.transaction() as connection:
+            return [
+                each for known in streams.every(connection) for each in streams.undeleted_erasures(connection, known.id)
+            ]
+
+
+class Hand(Producer):
+    """A producer by hand: posts when it is told to."""
+
+    def __init__(self, scene: Scene, stream: str, number: int) -> None:
+        super().__init__(lambda: scene.client, stream, number)
+        self._next = 0
+        scene.producers[stream] = self
+
+    def next(self, records: int) -> Batch:
+        batch = Batch(self._number, self._next, self._next + records)
+        self._next = batch.stop
+        return batch
+
+    def post(self, batches: int, *, records: int = 1) -> None:
+        for _ in range(batches):
+            assert self._post(self._client(), self.next(records))
+
+
+@contextmanager
+def a_scene(servers: Servers, folder: Path) -> Iterator[Scene]:
+    settings = make_world(servers, folder, lease_seconds=1.0).settings
+    database = Database(settings.database_url)
+    headers = {"Authorization": f"Bearer {settings.admin_key.get_secret_value()}"}
+    with serving(settings) as url, httpx.Client(base_url=url, headers=headers, timeout=30) as client:
+        yield Scene(settings, client, database)
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def scene(servers, tmp_path_factory):
+    with a_scene(servers, tmp_path_factory.mktemp("steps")) as made:
+        windows = publication("kept", {"kind": "sliding_window", "block": 5, "blocks": 2})
+        set_up(made.client, ["kept"], {"windows": windows})
+        set_up(made.client, ["needed"], {}, retention="needed")
+        set_up(made.client, [], {"batches": publication("needed", {"kind": "independent_batches", "batch": 4})})
+        for number, stream in enumerate(["kept", "needed"]):
+            Hand(made, stream, number).post(1, records=2)
+        made.recover()
+        yield made
+
+
+@moments(BY_A_WORKER, "before")
+def test_a_worker_killed_at_any_step(scene: Scene, at):
+    records = ok(scene.client.get("/v1/streams/kept"))["records"]
+    scene.producers["kept"].post(17)
+    scene.producers["needed"].post(2, records=4)
+    ok(scene.client.delete(f"/v1/streams/kept/records?start={records - 1}&end={records}"), 202)
+    died(start_worker(scene.settings, at))
+    scene.recover()
+
+
+@moments(BY_THE_API, "before", "after")  # nothing of its own follows, and who asked did not hear of it
+def test_an_api_killed_at_any_step(scene: Scene, at):
+    step, when = at
+    hand, name = scene.producers["kept"], unique("made")
+    stream = {"name": name, "features": 1, "task": {"kind": "unlabelled"}, "budget": {"epsilon": 1, "delta": 0}}
+    mechanism = publication("kept", {"kind": "independent_batches", "batch": 100}) | {"name": name}
+    batch = hand.next(3)
+    api = Api(scene.settings, at)
+    with api.client() as client:
+        ok(client.get("/v1/streams"))
+        api.now()
+        if step == "Appender._evaluate: log":
+            assert not hand._post(client, batch)
+        else:
+            path, asked = ("/v1/streams", stream) if step == "Appender.create: log" else ("/v1/publications", mechanism)
+            with pytest.raises(httpx.HTTPError):
+                client.post(path, json=asked)
+    died(api.process)
+    if step == "Appender._evaluate: log":
+        assert hand._post(scene.client, batch)
+    elif step == "Appender.create: log":
+        ok(scene.client.post("/v1/streams", json=stream), 201)
+    else:
+        ok(scene.client.post("/v1/publications", json=mechanism), 201 if when == "before" else 409)
+        ok(scene.client.delete(f"/v1/publications/{name}"))
+    scene.recover()
+
+
+@pytest.fixture(scope="module")
+def trouble(servers, tmp_path_factory):
+    with a_scene(servers, tmp_path_factory.mktemp("trouble")) as made:
+        yield made
+
+
+@moments(WHEN_SOMETHING_IS_WRONG, "before")
+def test_a_worker_killed_while_it_stops_what_is_wrong(trouble: Scene, at):
+    """The next one stops it as well, and says why; nothing was published meanwhile."""
+    step, _ = at
+    stream, name = unique("stream"), unique("publication")
+    set_up(trouble.client, [stream], {name: publication(stream, {"kind": "independent_batches", "batch": 2})})
+    hand = Hand(trouble, stream, 0)
+    mine = tables.streams.c.name == stream
+    dying = start_worker(trouble.settings, at)
+    hand.post(1, records=2)
+    wait_until(lambda: ok(trouble.client.get(f"/v1/publications/{name}"))["latest"] == 1)
+    with trouble.database.transaction() as connection:
+        found = streams.find(connection, stream)
+        if step == "Publisher._halt: commit":  # as if more had been charged than it may ever charge
+            spent = tables.spent.insert().from_select(
+                ["publication_id", "start", "stop", "amount"],
+                select(tables.publications.c.id, 2, 4, Decimal(2)).where(tables.publications.c.name == name),
+            )
+            connection.execute(spent)
+        elif step == "Publisher._distrust: commit":
+            connection.execute(update(tables.streams).where(mine).values(head="another"))
+        else:
+            with Redis.from_url(trouble.settings.redis_url) as redis:
+                redis.delete(state_key(found.log), entries_key(found.log))
+    if step.startswith("Publisher"):
+        hand.post(1, records=2)
+    died(dying)
+    run_out(trouble.database)
+
+    def told() -> str | None:
+        shown = ok(trouble.client.get(f"/v1/publications/{name}"))
+        return shown["reason"] or ok(trouble.client.get(f"/v1/streams/{stream}"))["halted"]
+
+    with working(trouble.settings):
+        wait_until(told)
+        refused = trouble.client.post(f"/v1/streams/{stream}/records", json={"x": [[0, 0]], "y": [0]})
+        assert refused.status_code == (202 if step.startswith("Publisher") else 503)
+    assert ok(trouble.client.get(f"/v1/publications/{name}"))["latest"] == 1
+    with trouble.database.transaction() as connection:  # the next test's workers have nothing to do with it
+        connection.execute(update(tables.streams).where(mine).values(distrusted="over", halted="over"))

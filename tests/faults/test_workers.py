@@ -1,0 +1,113 @@
+"""Two workers on many streams and publications: of one that dies or hangs the other takes over, and it can't come back.
+
+With the settings that a user gets: leases of five seconds.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from service.store import tables
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles
+from tests.conftest import make_world, publication, wait_until
+from tests.faults.load import Producer, Watcher, check, drained, due, set_up
+from tests.faults.processes import Api, end, start_worker
+
+pytestmark = pytest.mark.slow
+
+TAKEN_OVER_SECONDS = 10
+STREAMS = ["one", "two", "three"]
+
+
+class Scene:
+    """Producers on three streams with two publications each, and whatever workers a test starts."""
+
+    def __init__(self, world) -> None:
+        self.settings = world.settings
+        self.database = Database(world.settings.database_url)
+        self.api = Api(world.settings)
+        asked = {
+            "windows": {"kind": "sliding_window", "block": 10, "blocks": 2},
+            "batches": {"kind": "independent_batches"},
+        }
+        asked["batches"]["batch"] = 20
+        self.publications = {f"{kind}-of-{of}": publication(of, asked[kind]) for of in STREAMS for kind in asked}
+        with self.api.client() as client:
+            set_up(client, STREAMS, self.publications)
+        self.producers = [Producer(self.api.client, of, number, pause=0.05) for number, of in enumerate(STREAMS)]
+        self.watcher = Watcher(self.api.client, list(self.publications))
+
+    def versions(self) -> dict[str, int]:
+        table = tables.publications
+        with self.database.transaction() as connection:
+            return dict(connection.execute(select(table.c.name, table.c.version)).all())
+
+    def all_publish(self, seconds: float = TAKEN_OVER_SECONDS) -> float:
+        """Waits until each publication has a version more than now; how long that took."""
+        began, before = time.monotonic(), self.versions()
+        wait_until(lambda: all(version > before[name] for name, version in self.versions().items()), seconds=seconds)
+        return time.monotonic() - began
+
+    def finish(self) -> None:
+        """The rest is published, and everything is as it must be."""
+        for producer in self.producers:
+            producer.finish()
+        with self.api.client() as client:
+            for stream in STREAMS:
+                wait_until(lambda of=stream: drained(client, of, self.producers))
+            wait_until(lambda: not due(self.database))
+            self.watcher.finish()
+            self.watcher.check(client)
+        check(self.database, SegmentFiles(self.settings.segment_store), self.producers)
+        with self.database.transaction() as connection:
+            both = connection.execute(select(func.count()).select_from(tables.releases)).scalar_one()
+            assert both == sum(self.versions().values())
+
+
+@pytest.fixture
+def scene(servers, tmp_path):
+    made = Scene(make_world(servers, tmp_path))
+    for thread in (*made.producers, made.watcher):
+        thread.start()
+    yield made
+    end(made.api.process)
+    made.database.close()
+
+
+def test_of_a_killed_worker_the_other_takes_over_within_ten_seconds(scene):
+    first = start_worker(scene.settings)
+    scene.all_publish(seconds=20)
+    second = start_worker(scene.settings)
+    time.sleep(0.5)
+    first.kill()
+    scene.all_publish()
+    scene.finish()
+    end(second)
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(("Publisher._commit: commit", "before"), id="in the middle of publishing"),
+        pytest.param(("Sealer._seal: commit", "before"), id="in the middle of numbering"),
+    ],
+)
+def test_of_a_worker_that_hangs_the_other_takes_over_and_it_can_commit_nothing_when_it_wakes(scene, at):
+    first = start_worker(scene.settings, at, signal.SIGSTOP)
+    wait_until(lambda: _stopped(first.pid))
+    second = start_worker(scene.settings)
+    scene.all_publish()
+    os.kill(first.pid, signal.SIGCONT)
+    scene.all_publish()  # both are at work
+    scene.finish()
+    end(first)
+    end(second)
+
+
+def _stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
