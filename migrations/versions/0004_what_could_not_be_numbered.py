@@ -22,7 +22,7 @@ def upgrade() -> None:
         sa.Column("dropped_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(["stream_id"], ["streams.id"], name=op.f("dead_letters_stream_id_fkey")),
         sa.PrimaryKeyConstraint("id", name=op.f("dead_letters_pkey")),
-        sa.UniqueConstraint("stream_id", "entry", name=op.f("dead_letters_stream_id_key")),
+        sa.UniqueConstraint("stream_id", "entry", name=op.f("dead_letters_stream_id_entry_key")),
     )
     op.create_table(
         "resumptions",
