@@ -81,6 +81,7 @@ class Sealer:
             if stream.halted is not None or time.monotonic() < self._not_before.get(stream.log, 0.0):
                 continue
             if (lease := self._keeper.take(leases.stream(stream.id))) is not None:
+                self._held[stream.log] = (lease, stream)  # from now on it is let go of, whatever fails
                 current = self._again(stream)  # it may have moved before we had the lease
                 self._held[stream.log] = (lease, current)
                 self._guard(stream.log, partial(self._take_over, current))
