@@ -80,7 +80,7 @@ class Simulated:
             )
         keeper = LeaseKeeper(self.database, seconds=3600)
         files = SegmentFiles(folder / "segments")
-        self.publisher = Publisher(self.database, files, keeper, Bell(self.database), Audit(self.database))
+        self.publisher = Publisher(self.database, files, keeper, Bell(self.database), Audit(self.database, files))
         lease = keeper.take(leases.publication(self.publication.id))
         assert lease is not None
         self.lease = lease

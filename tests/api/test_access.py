@@ -37,6 +37,9 @@ ADMIN = {
     ("delete", "/v1/keys/{key}"),
     ("post", "/v1/streams"),
     ("delete", "/v1/streams/{stream}/records"),
+    ("post", "/v1/streams/{stream}/resume"),
+    ("get", "/v1/streams/{stream}/dead-letters"),
+    ("delete", "/v1/streams/{stream}/dead-letters/{entry}"),
     ("post", "/v1/publications"),
     ("delete", "/v1/publications/{publication}"),
 }
