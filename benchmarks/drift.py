@@ -65,6 +65,7 @@ def lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "cumulative, improving shares, noisy gradient descent": (cumulative | {"shares": "improving"}, DESCENT),
         "each batch near the release before, output perturbation": (batches | {"warm_start": True}, OUTPUT),
         "each batch near the release before, noisy gradient descent": (batches | {"warm_start": True}, DESCENT),
+        "online leader": ({"kind": "online_leader", "batch": block}, DESCENT),
         "each batch by itself, output perturbation": (batches, OUTPUT),
         "each batch by itself, noisy gradient descent": (batches, DESCENT),
     }
