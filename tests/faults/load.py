@@ -56,7 +56,7 @@ class Producer(threading.Thread):
         self.stream = stream
         self.accepted: dict[str, Batch] = {}  # by entry
         self.unanswered: set[Batch] = set()
-        self._client, self._number, self._repeats, self._pause = client, number, repeats, pause
+        self._client, self.number, self._repeats, self._pause = client, number, repeats, pause
         self._choose = random.Random(f"{seed} {number}")
         self._over = threading.Event()
         self.wrong: list[str] = []
@@ -69,11 +69,11 @@ class Producer(threading.Thread):
         assert not self.wrong, self.wrong
 
     def run(self) -> None:
-        batch = Batch(self._number, 0, 1)
+        batch = Batch(self.number, 0, 1)
         with self._client() as client:
             while not self._over.is_set() or (self._repeats and self.unanswered):
                 if self._post(client, batch) or not self._repeats:
-                    batch = Batch(self._number, batch.stop, batch.stop + self._choose.randint(1, 5))
+                    batch = Batch(self.number, batch.stop, batch.stop + self._choose.randint(1, 5))
                 time.sleep(self._pause)
 
     def _post(self, client: httpx.Client, batch: Batch) -> bool:
@@ -209,7 +209,7 @@ def check(database: Database, files: SegmentFiles, producers: list[Producer]) ->
         others = {batch for entry, batch in found.items() if entry not in accepted}
         assert others <= {batch for producer in mine for batch in producer.unanswered}
         for producer in mine:
-            order = [batch.first for batch in found.values() if batch and batch.producer == producer._number]
+            order = [batch.first for batch in found.values() if batch and batch.producer == producer.number]
             assert order == sorted(order)
     check_ledger(database, files)
 

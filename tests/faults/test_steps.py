@@ -135,7 +135,7 @@ class Hand(Producer):
         scene.producers[stream] = self
 
     def next(self, records: int) -> Batch:
-        batch = Batch(self._number, self._next, self._next + records)
+        batch = Batch(self.number, self._next, self._next + records)
         self._next = batch.stop
         return batch
 

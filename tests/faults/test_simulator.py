@@ -1,0 +1,422 @@
+"""Random histories of posts, crashes, restarts, redeliveries, publications, stops, erasures, beside a model of them.
+
+The store, the log, the sealer and the publisher are the real ones on real servers, in this process. A crash is raised
+at a random step (steps.py) and nothing of that worker does anything any more; or, there, another worker takes all its
+leases over and does its work before it goes on. Hypothesis chooses, and shrinks what fails to a short history.
+`--histories 3000` runs more of them than the default, `--seed` the same ones again.
+"""
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from secrets import token_hex
+
+import hypothesis
+import numpy as np
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import select
+from sqlalchemy.engine import make_url
+
+from service.log import Appender, Reader
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.privacy.account import Loss
+from service.privacy.loss import capacity
+from service.store import publications, spending, streams, tables
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles, pack
+from service.worker import publisher as publishing
+from service.worker.audit import Audit
+from service.worker.leases import LeaseKeeper
+from service.worker.publisher import Bell, Publisher
+from service.worker.sealer import Sealer
+from tests.conftest import make_world
+from tests.faults.load import Batch, check, due
+from tests.faults.processes import run_out
+from tests.faults.steps import instrument
+
+SCHEMA = {
+    "features": 2,
+    "task": {"kind": "classification", "classes": 2},
+    "norm_bound": 1.0,
+    "feature_map": None,
+}
+MECHANISMS = [
+    ({"kind": "sliding_window", "block": 2, "blocks": 2}, 0),
+    ({"kind": "independent_batches", "batch": 3}, 0),
+    ({"kind": "continual", "base": 4, "update_every": 2}, 1e-6),
+]
+BUDGET = Loss.of(Decimal("2.5"), Decimal("1e-5"))
+
+
+APPENDING = [("Appender._evaluate: log", "before"), ("Appender._evaluate: log", "after")]
+WORKING = [
+    ("SegmentFiles.write: sync", "after"),
+    ("Sealer._seal: commit", "after"),
+    ("Reader.trim: log", "after"),
+    ("Sealer._replace: commit", "after"),
+    ("Sealer._delete_erased: commit", "before"),
+    ("Publisher._publish_due: fit", "after"),
+    ("Publisher._commit: commit", "before"),
+    ("Publisher._commit: commit", "after"),
+]
+
+
+def accidents(moments: list[tuple[str, str]]) -> st.SearchStrategy[tuple[str, tuple[str, str]] | None]:
+    """What happens when one of the moments comes first; often it doesn't come."""
+    happen = [(what, moment) for moment in moments for what in ("crash", "overtaken")]
+    return st.sampled_from([*[None] * 3, *happen])
+
+
+class Crash(BaseException):
+    """As if the process ended here."""
+
+
+@dataclass
+class Accidents:
+    """What happens at which moment. The dead take no step."""
+
+    what: str | None = None
+    at: tuple[str, str] | None = None
+    dead: bool = False
+    crashes: int = 0
+    overtakings: int = 0
+
+    def reach(self, step: str, when: str) -> None:
+        if self.dead:
+            raise Crash
+        if self.what is None or (step, when) != self.at:
+            return
+        what, self.what = self.what, None
+        if what == "crash":
+            self.crashes, self.dead = self.crashes + 1, True
+            raise Crash
+        if (step.endswith("commit"), when) != (True, "before"):  # there it would wait for what this one has locked
+            self.overtakings += 1
+            self.overtake()
+
+    @contextmanager
+    def happening(self, accident):
+        """Yields a list that is no longer empty once it came to a crash."""
+        self.what, self.at = accident or (None, None)
+        crashed = []
+        try:
+            yield crashed
+        except Crash:
+            crashed.append(True)
+        finally:
+            self.what, self.dead = None, False
+
+
+@dataclass
+class Stage:
+    """What all histories share."""
+
+    database: Database
+    files: SegmentFiles
+    redis_url: str
+    accidents: Accidents
+    loop: asyncio.AbstractEventLoop
+    clear: str
+    histories: int = 0
+    steps: int = 0
+    releases: int = 0
+
+    def worker(self) -> "Worker":
+        keeper = LeaseKeeper(self.database, seconds=3600)
+        sealer = Sealer(self.database, Reader(self.redis_url), self.files, keeper)
+        return Worker(sealer, Publisher(self.database, self.files, keeper, Bell(self.database), Audit(self.database)))
+
+    def appender(self) -> Appender:
+        return Appender(self.redis_url, max_batches=10, max_bytes=10**6)
+
+
+@dataclass
+class Worker:
+    sealer: Sealer
+    publisher: Publisher
+
+    def number(self) -> None:
+        self.sealer.step(wait_milliseconds=None)  # it does not wait at all
+
+    def publish(self) -> None:
+        self.publisher.step(threading.Event())
+
+    def end(self) -> None:
+        self.sealer._reader.close()
+
+
+@dataclass
+class Promises:
+    """What the producer knows; the one half of the model."""
+
+    stream: str = "s"
+    number: int = 0
+    accepted: dict[str, Batch] = field(default_factory=dict)
+    unanswered: set[Batch] = field(default_factory=set)
+
+
+class History(RuleBasedStateMachine):
+    """The other half of the model: what was ever seen stays as it was."""
+
+    stage: Stage
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.promises, self.keys = Promises(), {}
+        self.next_record = 0
+        self.numbers: dict[str, tuple[int, int]] = {}
+        self.shown: dict[tuple[int, int], tuple] = {}  # releases with their charges, by publication and version
+        self.appender, self.worker = self.stage.appender(), self.stage.worker()
+        self.stage.accidents.overtake = self.overtake
+        self.stage.histories += 1
+
+    @initialize(retention=st.sampled_from(["keep", "needed"]), which=st.integers(0, 2))
+    def begin(self, retention, which):
+        log = token_hex(16)
+        self.wait_for(self.appender.create(log))
+        with self.stage.database.transaction() as connection:
+            self.stream = streams.create(
+                connection, name="s", log=log, schema=SCHEMA, retention=retention,
+                epsilon=Decimal("2.5"), delta=Decimal("1e-5"),
+            )  # fmt: skip
+        self.begin_publication(which)
+
+    @rule(records=st.integers(1, 6), accident=accidents(WORKING))
+    def post_and_work(self, records, accident):
+        self.post(records, False, None)
+        self.work(accident)
+
+    @rule(records=st.integers(1, 6), key=st.booleans(), accident=accidents(APPENDING))
+    def post(self, records, key, accident):
+        batch = Batch(0, self.next_record, self.next_record + records)
+        self.next_record = batch.stop
+        if key:
+            self.keys[f"key {batch.first}"] = batch
+        self.send(batch, f"key {batch.first}" if key else None, accident)
+
+    @precondition(lambda self: self.keys)
+    @rule(data=st.data(), accident=accidents(APPENDING))
+    def post_again(self, data, accident):
+        key = data.draw(st.sampled_from(sorted(self.keys)))
+        self.send(self.keys[key], key, accident)
+
+    @rule(accident=accidents(WORKING))
+    def work(self, accident):
+        with self.stage.accidents.happening(accident) as crashed:
+            self.worker.number()
+            self.worker.publish()
+        if crashed:
+            self.restart()
+
+    @rule()
+    def restart(self):
+        self.worker.end()
+        run_out(self.stage.database)
+        self.worker = self.stage.worker()
+
+    @rule(which=st.integers(0, 2))
+    def begin_publication(self, which):
+        mechanism, delta = MECHANISMS[which]
+        privacy = {"epsilon": 1, "delta": delta}
+        asked = {"mechanism": mechanism, "learner": {"kind": "output_perturbation"}, "privacy": privacy}
+        built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(asked))
+        with self.stage.database.transaction() as connection:
+            stream = streams.lock(connection, self.stream.id)
+            known = publications.of_stream(connection, stream.id)
+            loss = Loss.of(Decimal(1), Decimal(str(delta)))
+            if spending.refused(connection, stream, known, loss, stream.records) is None:
+                publications.create(
+                    connection, name=f"p{len(known)}", stream=stream.id, start=stream.records, configuration=asked,
+                    plan={}, kind=built.kind, epsilon=Decimal(1), delta=Decimal(str(delta)),
+                    due=stream.records + built.next_time(0),
+                )  # fmt: skip
+
+    @rule(which=st.integers(0, 3))
+    def stop_publication(self, which):
+        with self.stage.database.transaction() as connection:
+            streams.lock(connection, self.stream.id)
+            running = [each for each in publications.of_stream(connection, self.stream.id) if each.state == "running"]
+            if which < len(running):
+                publications.end(connection, running[which].id, state="stopped")
+                spending.settle(connection, self.stream.id)
+
+    @rule(where=st.floats(0, 1), length=st.integers(1, 3))
+    def erase(self, where, length):
+        with self.stage.database.transaction() as connection:
+            records = streams.lock(connection, self.stream.id).records
+            start = int(where * records)
+            if start < records:
+                streams.erase(connection, self.stream.id, start, min(records, start + length))
+
+    @invariant()
+    def nothing_that_was_seen_changes(self):
+        self.stage.steps += 1
+        if not hasattr(self, "stream"):
+            return
+        with self.stage.database.transaction() as connection:
+            rows = connection.execute(select(tables.entries)).all()
+            numbers = {row.entry: (row.start, row.stop) for row in rows}
+            joined = tables.releases.join(
+                tables.charges,
+                (tables.charges.c.stream_id == tables.releases.c.stream_id)
+                & (tables.charges.c.id == tables.releases.c.charge),
+            )
+            found = connection.execute(select(tables.releases, tables.charges.c.hash).select_from(joined)).all()
+            charges = connection.execute(select(tables.charges)).all()
+        assert numbers.items() >= self.numbers.items()
+        self.numbers = numbers
+        shown = {(row.publication_id, row.version): tuple(row) for row in found}
+        assert shown.items() >= self.shown.items()
+        self.shown = shown
+        assert len(charges) == len(shown)
+        assert {(each.publication_id, each.version) for each in charges} == set(shown)
+
+    def teardown(self):
+        try:
+            if hasattr(self, "stream"):
+                self.finish()
+        finally:
+            self.worker.end()
+            self.wait_for(self.appender.close())
+            with psycopg.connect(self.stage.clear) as connection:
+                for table in reversed(tables.metadata.sorted_tables):
+                    connection.execute(f"DELETE FROM {table.name}")
+
+    def finish(self):
+        """What remains is done by a worker to whom nothing happens."""
+        self.restart()
+        for _ in range(30):
+            self.worker.number()
+            self.worker.publish()
+            self.nothing_that_was_seen_changes()
+            if set(self.promises.accepted) <= set(self.numbers) and not due(self.stage.database):
+                break
+        else:
+            raise AssertionError("something that was accepted or due never came")
+        check(self.stage.database, self.stage.files, [self.promises])
+        self.check_sums()
+        self.stage.releases += len(self.shown)
+
+    def check_sums(self):
+        """Record by record: what it paid each publication is within its cap, and what all may ask within the budget."""
+        with self.stage.database.transaction() as connection:
+            charges = connection.execute(select(tables.charges)).all()
+            known = {each.id: each for each in publications.of_stream(connection, self.stream.id)}
+            records = streams.get(connection, self.stream.id).records
+        for record in range(records):
+            reserved = Loss()
+            for identity, each in known.items():
+                paid = sum(
+                    (
+                        Fraction(charge.rho if charge.epsilon is None else charge.epsilon)
+                        for charge in charges
+                        if charge.publication_id == identity and charge.start <= record < charge.stop
+                    ),
+                    start=Fraction(0),
+                )
+                assert paid <= capacity(each.epsilon, each.delta)[1]
+                asks = each.state == "running" and each.start <= record
+                whole = Loss.of(each.epsilon, each.delta)
+                gaussian = whole if paid else Loss()
+                reserved += whole if asks else (gaussian if each.delta else Loss(epsilon=paid))
+            assert reserved.within(BUDGET)
+
+    def send(self, batch, key, accident):
+        numbers = np.arange(batch.first, batch.stop)
+        x = np.stack([np.zeros_like(numbers), numbers], axis=1).astype(np.float32)
+        packed = pack({"x": x, "y": (numbers % 2).astype(np.int32)})
+        idempotency = (key, "body") if key else None
+        answer = None
+        with self.stage.accidents.happening(accident) as crashed:
+            answer = self.wait_for(self.appender.append(self.stream.log, packed, len(numbers), idempotency=idempotency))
+        if crashed:
+            self.promises.unanswered.add(batch)
+            self.wait_for(self.appender.close())
+            self.appender = self.stage.appender()
+        else:
+            assert self.promises.accepted.setdefault(answer.entry, batch) == batch
+            self.promises.unanswered.discard(batch)
+
+    def overtake(self):
+        """Another worker does all there is to do, as when this one hung for longer than its leases."""
+        run_out(self.stage.database)
+        other = self.stage.worker()
+        other.number()
+        other.publish()
+        other.end()
+        run_out(self.stage.database)
+
+    def wait_for(self, coroutine):
+        """What it returns; or Crash, when that is where it went."""
+        accidents = self.stage.accidents
+
+        async def watched():
+            task = asyncio.ensure_future(coroutine)
+            while not task.done() and not accidents.dead:  # noqa: ASYNC110 - it happens in whatever task it hits
+                await asyncio.sleep(0)
+            if accidents.dead:
+                task.cancel()
+                raise Crash
+            return task.result()
+
+        return self.stage.loop.run_until_complete(watched())
+
+
+@pytest.fixture
+def stage(servers, tmp_path, monkeypatch):
+    world = make_world(servers, tmp_path)
+    owner = make_url(world.settings.migration_url).set(drivername="postgresql").render_as_string(False)
+    with psycopg.connect(owner, autocommit=True) as connection:
+        for table in tables.APPEND_ONLY:  # so that the rows of one history can make room for the next one's
+            connection.execute(f"ALTER TABLE {table.name} DISABLE TRIGGER USER")
+        name = make_url(owner).database
+        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")  # nobody pulls this plug
+    accidents = Accidents()
+    monkeypatch.setattr(publishing, "AFTER_AN_ERROR_SECONDS", 0)
+    instrument(accidents.reach, monkeypatch.setattr)
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # a crash leaves tasks behind
+    database = Database(world.settings.database_url)
+    yield Stage(
+        database, SegmentFiles(world.settings.segment_store), world.settings.redis_url, accidents, loop, clear=owner
+    )
+    database.close()
+    loop.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_random_histories_keep_every_promise(stage, seed, request, record_property):
+    machine = hypothesis.seed(int(seed))(type("History", (History,), {"stage": stage}))
+    planted = request.config.getoption("--plant")
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=100 if planted else request.config.getoption("--histories"),
+            stateful_step_count=20,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate] if planted else [Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    record_property(
+        "faults",
+        f"{stage.histories} histories (seed {seed}) of {stage.steps} steps, with {stage.accidents.crashes} crashes, "
+        f"{stage.accidents.overtakings} workers overtaken and {stage.releases} releases: every promise kept",
+    )
