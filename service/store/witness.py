@@ -6,7 +6,7 @@ that were served would be served again with other content, and what they cost wo
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, func, select
@@ -43,26 +43,46 @@ def testify(files: SegmentFiles, log: str, mark: Mark) -> None:
     files.put_witness(log, asdict(mark))
 
 
-def contradicts(connection: Connection, told: dict[str, Any] | None, stream: Stream) -> str | None:
-    """Why a stream can't be what the file beside its segments tells of it; None: it has come as far, or further.
+def behind(connection: Connection, told: dict[str, Any] | None, stream: Stream) -> str | None:
+    """Why a stream is older than the file beside its segments; None: it has come as far, as far as anybody can tell.
 
     told: what `SegmentFiles.witness` returned, before the stream was read.
     """
+    mark = _mark(told)
+    if mark is None:
+        return None
+    now = marks(connection, [stream])[stream.log]
+    less = [
+        f"{name} {getattr(mark, name)} (there are {getattr(now, name)})"
+        for name in ("records", "erasures", "charges")
+        if getattr(mark, name) > getattr(now, name)
+    ]
+    if not less:
+        return None
+    return f"it is older than what was done: the file beside its segments tells of {', '.join(less)}"
+
+
+def contradicts(connection: Connection, told: dict[str, Any] | None, stream: Stream) -> str | None:
+    """Why a stream can't be the one that the file beside its segments tells of; None: it may be.
+
+    told: as above.
+    """
     if told is None:
         return None
-    try:
-        mark = Mark(**told)
-        now = marks(connection, [stream])[stream.log]
-        behind = [
-            f"{name} {getattr(mark, name)} (there are {getattr(now, name)})"
-            for name in ("records", "erasures", "charges")
-            if getattr(mark, name) > getattr(now, name)
-        ]
-    except TypeError:
+    mark = _mark(told)
+    if mark is None:
         return "the file beside its segments that tells how far it had come can't be read"
-    if behind:
-        return f"it is older than what was done: the file beside its segments tells of {', '.join(behind)}"
     charge = select(charges.c.hash).where(charges.c.stream_id == stream.id, charges.c.id == mark.charges)
+    if (less := behind(connection, told, stream)) is not None:
+        return less
     if mark.charges and connection.execute(charge).scalar_one_or_none() != mark.head:
         return f"it is another one than was published from: the file beside its segments knows charge {mark.charges}"
     return None
+
+
+def _mark(told: dict[str, Any] | None) -> Mark | None:
+    """None: there is none, or it can't be read."""
+    if told is None or told.keys() != {each.name for each in fields(Mark)}:
+        return None
+    counts = [value for name, value in told.items() if name != "head"]
+    return Mark(**told) if all(type(value) is int for value in counts) else None

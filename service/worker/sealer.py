@@ -86,6 +86,7 @@ class Sealer:
                 self._erase_of_halted(stream)
                 continue
             if (lease := self._keeper.take(leases.stream(stream.id))) is not None:
+                self._held[stream.log] = (lease, stream)  # from now on it is let go of, whatever fails
                 current = self._again(stream)  # it may have moved before we had the lease
                 self._held[stream.log] = (lease, current)
                 self._guard(stream.log, partial(self._take_over, current))
@@ -119,9 +120,9 @@ class Sealer:
     def _take_over(self, stream: Stream) -> None:
         told = self._files.witness(stream.log)
         with self._database.transaction() as connection:
-            against = witness.contradicts(connection, told, streams.get(connection, stream.id))
-        if against is not None:
-            raise LogLost(against)
+            older = witness.behind(connection, told, streams.get(connection, stream.id))
+        if older is not None:  # the log may be all right, but what is numbered is not: nothing is swept or added
+            raise LogLost(older)
         self._reader.check(stream.log, _position(stream))
         self._reader.go_on(stream.log)
         if stream.sealed_sequence:

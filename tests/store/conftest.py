@@ -7,7 +7,7 @@ from service.worker.main import work
 from tests.conftest import ADMIN_KEY, Service, ok, serving
 
 
-def publish_some(settings: Settings) -> None:
+def publish_some(settings: Settings, *, records: int = 12, every_learner: bool = True) -> None:
     """A publication of each learner and kind on one stream, and two that have ended; nothing runs on it afterwards."""
     stop = threading.Event()
     worker = threading.Thread(target=work, args=(settings, stop))
@@ -17,12 +17,13 @@ def publish_some(settings: Settings) -> None:
         stream = service.stream(delta=1e-5)
         window = {"kind": "sliding_window", "block": 2, "blocks": 3}
         names = [service.publish(stream, window, delta=delta) for delta in (0, 1e-6, 0, 1e-6)]
-        for learner, delta in (("objective_perturbation", 0), ("objective_perturbation", 1e-6)):
-            names.append(service.publish(stream, window, delta=delta, learner={"kind": learner}))
-        names.append(service.publish(stream, window, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
-        service.post(stream, [[1, 0]] * 12, [0, 1] * 6)
+        if every_learner:
+            for learner, delta in (("objective_perturbation", 0), ("objective_perturbation", 1e-6)):
+                names.append(service.publish(stream, window, delta=delta, learner={"kind": learner}))
+            names.append(service.publish(stream, window, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
+        service.post(stream, [[1, 0]] * records, [0, 1] * (records // 2))
         for name in names:
-            service.released(name, time=12)
+            service.released(name, time=records)
         for name in names[2:4]:
             ok(service.client().delete(f"/v1/publications/{name}"))
         for client in service.clients.values():

@@ -54,7 +54,7 @@ def back_up(world: World) -> Iterator[Backup]:
         database.close()
 
 
-def testify(bench: Any) -> None:
+def write_down(bench: Any) -> None:
     with bench.database.transaction() as connection:
         known = streams.every(connection)
     Audit(bench.database, bench.files).testify(known)
@@ -73,10 +73,10 @@ def some_more(bench: PublishingBench, records: int) -> None:
 
 def test_an_older_ledger_than_was_served_publishes_nothing(publishing: PublishingBench, back_up: Backup):
     some_more(publishing, 6)
-    testify(publishing)
+    write_down(publishing)
     backup = back_up(publishing)
     some_more(publishing, 10)
-    testify(publishing)
+    write_down(publishing)
     restored = backup()
     some_more(restored, 10)
     assert restored.counts() < publishing.counts()
@@ -86,7 +86,7 @@ def test_an_older_ledger_than_was_served_publishes_nothing(publishing: Publishin
         assert publications.due(connection) == []
     assert any("older than what was done" in each for each in verify_segments(restored.database, restored.files))
     assert distrusted(publishing) is None
-    testify(publishing)
+    write_down(publishing)
     assert list(verify_segments(publishing.database, publishing.files)) == []
 
 
@@ -96,8 +96,8 @@ def test_it_is_noticed_by_a_worker_that_has_looked_already(publishing: Publishin
     publisher = backup().publisher()
     publisher._audit.look(1)
     some_more(publishing, 10)
-    testify(publishing)
-    testify(backup())
+    write_down(publishing)
+    write_down(backup())
     assert "older than what was done" in distrusted(backup())
     assert not publisher.step(threading.Event())
 
@@ -106,12 +106,12 @@ def test_another_history_of_the_same_length_is_told(publishing: PublishingBench,
     some_more(publishing, 6)
     backup = back_up(publishing)
     some_more(publishing, 10)
-    testify(publishing)
+    write_down(publishing)
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(publishing.world.settings.segment_store, elsewhere, ignore=shutil.ignore_patterns("*.witness"))
     some_more(replace(backup(), files=SegmentFiles(elsewhere)), 10)
     assert backup().counts() == publishing.counts()
-    testify(backup())
+    write_down(backup())
     assert "it is another one than was published from" in distrusted(backup())
 
 
@@ -133,7 +133,7 @@ def test_an_older_numbering_halts_and_its_newer_segments_are_not_swept(bench: Be
     backup = back_up(bench)
     bench.append(2)
     sealed(bench, 2)
-    testify(bench)
+    write_down(bench)
     folder = bench.world.settings.segment_store / bench.stream.log
     files = {each.name for each in folder.iterdir()}
     restored = backup()
@@ -172,7 +172,7 @@ def test_all_three_from_one_backup_go_on_together(bench: Bench, back_up: Backup,
         bench.append(value)
         bench.sealer(lease_seconds=0.3).step(wait_milliseconds=10)
     wait_until(lambda: (bench.sealer(lease_seconds=0.3).step(wait_milliseconds=10), bench.now().records == 2)[1])
-    testify(bench)
+    write_down(bench)
     backup = back_up(bench)
     folder = tmp_path / "segments of the backup"
     shutil.copytree(bench.world.settings.segment_store, folder)
