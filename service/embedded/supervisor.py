@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -30,6 +31,8 @@ EXIT_CONFIGURATION = 78
 DEATHS_TOO_MANY = 5
 DEATHS_WITHIN_SECONDS = 60.0
 FIRST_PAUSE_SECONDS = 0.1
+ROOM_BYTES = 2**25
+"""On the disk before a server is started again: PostgreSQL writes files of 16 MiB."""
 MIGRATION_SECONDS = 600.0
 SECONDS_TO_FINISH = 6.0
 """For the API and the worker; the servers need the rest of ten seconds."""
@@ -149,15 +152,19 @@ class _Service:
         for part in self._parts:
             part.start()
         threading.Thread(target=self._announce, args=(key_file,), daemon=True).start()
-        # A part that finds no database ends itself: while that recovers, five such deaths would end everything.
+        # A server that can't write ends itself, and so does a part that finds no database: until there is room, and
+        # while that recovers, five such deaths would end everything.
         recorded = partial(answers, self._directory.sockets) if own_database else lambda: True
-        watched = [_Watched(server, lambda: True) for server in self._servers]
+        watched = [_Watched(server, self._has_room) for server in self._servers]
         watched += [_Watched(part, recorded) for part in self._parts]
         while not self._stop.requested:
             for child in watched:
                 child.look()
             time.sleep(POLL_SECONDS)
         return 0
+
+    def _has_room(self) -> bool:
+        return shutil.disk_usage(self._directory.path).free >= ROOM_BYTES
 
     def stop(self) -> None:
         """The parts first: what they have begun still needs the servers."""

@@ -86,6 +86,7 @@ class Sealer:
                 self._erase_of_halted(stream)
                 continue
             if (lease := self._keeper.take(leases.stream(stream.id))) is not None:
+                self._held[stream.log] = (lease, stream)  # from now on it is let go of, whatever fails
                 current = self._again(stream)  # it may have moved before we had the lease
                 self._held[stream.log] = (lease, current)
                 self._guard(stream.log, partial(self._take_over, current))

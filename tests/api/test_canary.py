@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import psycopg
 import pytest
 
 from service.api.bodies import zstd
@@ -40,8 +41,8 @@ IN_ITS_PLACE = ("valkey", "segments")
 
 
 def written(value: float) -> list[bytes]:
-    """A number as people and programs write it."""
-    return [repr(value).encode(), f"{value:e}".rstrip("0").encode()[:9], f"{value:.6g}".encode()]
+    """A number as people and programs write it; not so short that a time could have the same digits."""
+    return [repr(value).encode(), f"{value:.6e}".encode()[:9]]
 
 
 def packed(*values: float) -> list[bytes]:
@@ -73,6 +74,7 @@ class Doors:
     statuses: list[int] = field(default_factory=list)
     keys: dict[str, str] = field(default_factory=dict)
     limits: list[str] = field(default_factory=list)
+    rows: dict[str, bytes] = field(default_factory=dict)
 
     def ask(self, method: str, path: str, key: str | None = None, **more) -> int | None:
         """The answer's status. Of an answer to what was refused or failed all is kept, with its headers."""
@@ -140,6 +142,17 @@ def try_everything(doors: Doors) -> None:
     failing(doors)
     dying(doors)
     doors.answers.append(doors.client.get("/metrics").content)
+    doors.rows = rows(doors.up.folder / "run")
+
+
+def rows(sockets: Path) -> dict[str, bytes]:
+    """Of every table all there is, as text; in its files some may be packed."""
+    with psycopg.connect(host=str(sockets), user="perennial", dbname="perennial") as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        return {
+            name: "\n".join(row[0] for row in connection.execute(f"SELECT each::text FROM {name} AS each")).encode()
+            for (name,) in tables
+        }
 
 
 def wanted(doors: Doors) -> None:
@@ -228,6 +241,16 @@ def test_records_and_what_clients_say_are_nowhere_but_in_their_places(doors: Doo
     assert not found
     kept = {what for told in places.values() for what in told}
     assert kept == {"x", "y", "category"}, "it looks for what can't be found"
+
+
+def test_rows_of_the_database_hold_nothing_of_it(doors: Doors):
+    keys = {scope: [key.encode()] for scope, key in doors.keys.items()}
+    hexed = {what: [form.hex().encode() for form in forms] for what, forms in CANARIES.items()}
+    assert len(doors.rows) > 10
+    assert doors.rows["releases"]
+    for name, told in doors.rows.items():
+        assert not found_in(told, CANARIES | keys), name
+        assert not found_in(told, hexed), name
 
 
 def test_logs_answers_and_metrics_repeat_nothing(doors: Doors):

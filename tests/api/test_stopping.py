@@ -1,6 +1,7 @@
 """Told to stop, it stops: who waits is let go, what was promised is kept, nobody holds it up."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from service.api.server import OTHER_FILES
 from tests.api.test_limits import AUTHORIZED, ONE_BY_ONE, Wire
 from tests.api.test_records import VALID, refused
 from tests.conftest import ADMIN_KEY, Service, World, serving, wait_until
@@ -81,7 +83,7 @@ def test_waiters_idlers_and_dawdlers_do_not_hold_it_up(api: Api):
         for each in waiting:
             status, headers, _ = each.answer()
             assert (status, headers["preference-applied"]) == (404, "wait=60")
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 5
         assert all(each.all() == b"" for each in idle)
         api.process.wait(10)
         assert time.monotonic() - began < 10
@@ -97,6 +99,14 @@ def produce(url: str, stream: str, statuses: set[int]) -> None:
                 statuses.add(client.post(f"/v1/streams/{stream}/records", json=VALID).status_code)
         except httpx.TransportError:
             return
+
+
+def test_it_may_open_as_many_files_as_its_connections_need(api: Api):
+    soft, hard = re.search(
+        r"^Max open files +(\S+) +(\S+)", Path(f"/proc/{api.process.pid}/limits").read_text(), re.MULTILINE
+    ).groups()
+    wanted = api.settings.max_connections + OTHER_FILES
+    assert soft == "unlimited" or int(soft) >= (wanted if hard == "unlimited" else min(wanted, int(hard)))
 
 
 def test_who_would_follow_a_server_that_stops_is_sent_away(service: Service):

@@ -96,7 +96,7 @@ def _work(settings: Settings, at: Moment | None, send: signal.Signals) -> None:
     from service import logs
     from service.worker import main, sealer
 
-    logs.configure("error")
+    logs.configure("warning")
     if at is not None:
         sealer.BATCHES_AT_ONCE = 1  # so that few batches make many segments, which are merged
         _arm(at, send)
@@ -107,7 +107,7 @@ def _serve(settings: Settings, at: Moment | None, now: multiprocessing.synchroni
     from service import logs
     from service.api import server
 
-    logs.configure("error")
+    logs.configure("warning")
     if at is not None:
         _arm(at, signal.SIGKILL, now)
     raise SystemExit(server.serve(settings))

@@ -42,7 +42,7 @@ def test_a_database_that_does_not_answer_is_given_up_and_then_found_again(world:
     began = time.monotonic()
     with pytest.raises(DatabaseUnavailable), database.transaction() as connection:
         connection.execute(text("SELECT pg_sleep(5)"))
-    assert 0.3 <= time.monotonic() - began < 2
+    assert 0.3 <= time.monotonic() - began < 4
     with database.transaction() as connection:
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
     database.close()
@@ -58,8 +58,8 @@ def test_a_listener_hears_for_longer_than_an_answer_may_take(world: World):
 
 def test_readiness_says_in_time_which_part_does_not_answer(service: Service, monkeypatch):
     monkeypatch.setattr(health, "SECONDS_TO_TELL", 0.3)
-    monkeypatch.setattr(streams, "ready", lambda connection: connection.execute(text("SELECT pg_sleep(2)")))
+    monkeypatch.setattr(streams, "ready", lambda connection: connection.execute(text("SELECT pg_sleep(3)")))
     began = time.monotonic()
     answer = service.client().get("/readyz")
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 2.5
     assert ok(answer, 503) == {"status": "not ready", "database": "no answer within 0.3 s", "log": "ready"}

@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 
 from service.log import LogUnavailable, Reader
 from service.store import leases, streams
+from service.store.database import DatabaseUnavailable
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
 from tests.conftest import wait_until
@@ -96,6 +97,19 @@ def test_after_a_blip_of_the_log_numbering_goes_on(bench: Bench, monkeypatch):
         with running(sealer):
             bench.append(1)
             wait_until(lambda: bench.now().records == 1)
+
+
+def test_a_record_that_is_away_just_after_a_lease_was_taken_costs_no_stream(bench: Bench, monkeypatch):
+    real = Sealer._again
+
+    def away(*_args):
+        monkeypatch.setattr(Sealer, "_again", real)
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(Sealer, "_again", away)
+    bench.append(1)
+    with renewing(bench) as (sealer, _), running(sealer):
+        wait_until(lambda: bench.now().records == 1)
 
 
 class Silence:
