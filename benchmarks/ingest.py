@@ -90,7 +90,7 @@ def main() -> None:
     measured = {}
     print("| records a request | format | API, records/s | bare, records/s | ratio | client, cores |")
     print("|---|---|---|---|---|---|", flush=True)
-    with service(worker=False, max_backlog_batches=10**9, max_backlog_bytes=10**12) as running:
+    with service(worker=False, max_backlog_batches=10**9, max_backlog_bytes=10**12, max_key_requests=1e9) as running:
         for size in BATCHES:
             for name in FORMATS:
                 measured[size, name] = compare(running, name, size, options.turns, options.seconds)

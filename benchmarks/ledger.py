@@ -80,7 +80,7 @@ class Simulated:
             )
         keeper = LeaseKeeper(self.database, seconds=3600)
         files = SegmentFiles(folder / "segments")
-        self.publisher = Publisher(self.database, files, keeper, Bell(self.database), Audit(self.database))
+        self.publisher = Publisher(self.database, files, keeper, Bell(self.database), Audit(self.database, files))
         lease = keeper.take(leases.publication(self.publication.id))
         assert lease is not None
         self.lease = lease
@@ -166,12 +166,11 @@ def main() -> None:
         settings = Settings(
             _env_file=None, redis_url=servers.redis_url, database_url=servers.service_url, admin_key=KEY
         )
-        one.grow(100)
         for charges in (0, asked.charges // 100, asked.charges // 10, asked.charges):
             began = time.perf_counter()
             one.grow(charges)
             grew = time.perf_counter() - began
-            seconds = one.publish(200)
+            seconds = one.publish(200 if charges else 20)
             with one.database.transaction() as connection:
                 rows = [
                     connection.execute(select(func.count()).select_from(table)).scalar_one()

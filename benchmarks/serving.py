@@ -48,13 +48,14 @@ class Service:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["name"])
 
-    def stream(self, features: int) -> str:
+    def stream(self, features: int, *, retention: str = "keep") -> str:
         """A new stream of two classes."""
         return self.make(
             "streams",
             {
                 "features": features,
                 "task": {"kind": "classification", "classes": 2},
+                "retention": retention,
                 "budget": {"epsilon": 10, "delta": 0},
             },
         )
@@ -70,6 +71,15 @@ class Service:
                 "privacy": {"epsilon": 1, "delta": 0},
             },
         )
+
+    def await_release(self, publication: str) -> None:
+        """Until it has one."""
+        _await_answer(self.client, f"/v1/publications/{publication}/releases/latest")
+
+    def metric(self, name: str) -> float:
+        """The sum of all its series."""
+        lines = self.client.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{"))
 
     def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
         """A whole request as it is sent, with the key."""

@@ -160,6 +160,7 @@ def exposition(*registries: Collector) -> bytes:
 
 class _Tell(socketserver.BaseRequestHandler):
     def handle(self) -> None:
+        self.request.settimeout(SECONDS_TO_ANSWER)
         with contextlib.suppress(OSError):
             self.request.sendall(exposition(WORKER) + _END)
 

@@ -25,6 +25,7 @@ from service.store.database import Database
 _log = structlog.get_logger(__name__)
 
 MOST_CONFIGURATION_BYTES = 2**20
+SECONDS_TO_ANSWER = 20.0  # of the database, to anything that a request asks it
 
 _DESCRIPTION = """Continually published private models of a stream, with a ledger of what every record has spent.
 
@@ -42,7 +43,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         assert settings.database_url is not None  # noqa: S101 - `perennial api` checked
         assert settings.redis_url is not None  # noqa: S101
-        database = Database(settings.database_url, connections=20)
+        database = Database(settings.database_url, connections=20, seconds=SECONDS_TO_ANSWER)
         appender = Appender(
             settings.redis_url, max_batches=settings.max_backlog_batches, max_bytes=settings.max_backlog_bytes
         )
@@ -53,7 +54,9 @@ def create_app(settings: Settings) -> FastAPI:
             notifier=Notifier(database, keys_changed=lambda: services.look_at_keys_again()),  # noqa: PLW0108 - not made yet
         )
         if settings.admin_key is not None:
-            await services.run(stored_keys.admit_environment_key, settings.admin_key.get_secret_value())
+            secret = settings.admin_key.get_secret_value()
+            if await services.run(stored_keys.admit_environment_key, secret):
+                _log.info("admin_key_admitted", setting="PERENNIAL_ADMIN_KEY")
         app.state.services = services
         services.notifier.start()
         try:
@@ -142,9 +145,10 @@ class Outermost:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                headers = [*message.get("headers", ()), (b"x-request-id", request.encode()), *self._HEADERS]
+                headers = [*message.get("headers", ())]
                 if not any(name.lower() == b"cache-control" for name, _ in headers):
                     headers.append((b"cache-control", b"private, no-cache"))
+                headers += ((b"x-request-id", request.encode()), *self._HEADERS)
                 message["headers"] = headers
                 if "perennial.audit" in scope:
                     audit.log(scope, message["status"], headers)

@@ -39,6 +39,7 @@ _PROBLEMS = {
     "not-acceptable": (406, "None of the accepted formats is served here"),
     "request-timed-out": (408, "The request did not arrive in time"),
     "last-admin-key": (409, "The last admin key can't be revoked"),
+    "not-halted": (409, "There is nothing to resume"),
     "name-taken": (409, "The name was used before"),
     "budget-exceeded": (409, "The stream's budget can't hold this"),
     "idempotency-conflict": (422, "The Idempotency-Key came with another body before"),

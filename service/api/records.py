@@ -17,7 +17,7 @@ from service import metrics
 from service.api import batches
 from service.api.bodies import read_body, refusal
 from service.api.problems import Problem, documented, media_type, unread_format
-from service.api.schemas import Range, as_json
+from service.api.schemas import Range, as_json, is_entry
 from service.api.services import (
     INGESTER,
     Admin,
@@ -209,7 +209,7 @@ async def get_entry(stream: str, entry: str, key: Ingester, shared: Shared) -> R
 
     def look(connection: Connection) -> Range:
         identity = stream_or_404(connection, key, stream).id
-        found = streams.find_entry(connection, identity, entry) if re.fullmatch(r"\d{1,20}-\d{1,20}", entry) else None
+        found = streams.find_entry(connection, identity, entry) if is_entry(entry) else None
         if found is None:
             raise Problem("not-found", "This entry is not numbered yet, or there is none; ask again shortly.")
         return Range(start=found[0], end=found[1])

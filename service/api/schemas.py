@@ -24,6 +24,11 @@ def is_name(text: str) -> bool:
     return re.fullmatch(_NAME, text) is not None
 
 
+def is_entry(text: str) -> bool:
+    """Whether it could be the log's id of a batch."""
+    return re.fullmatch(r"\d{1,20}-\d{1,20}", text) is not None
+
+
 class Items(BaseModel, Generic[Item]):
     """A page of a list, newest first; ask for the next one with `before`."""
 

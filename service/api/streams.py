@@ -8,17 +8,21 @@ from secrets import token_hex
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from service.api.problems import documented
-from service.api.schemas import Before, Charge, Items, Ledger, Name, Timestamp, as_json
+from service.api.problems import Problem, documented
+from service.api.schemas import Before, Charge, Items, Ledger, Name, Range, Timestamp, as_json, is_entry
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Admin, KeyFirst, Reader, Shared, no_stream, stream_or_404, visible
+from service.log import Position
+from service.mechanisms.building import needs
 from service.mechanisms.configuration import Privacy, StreamSchema, Task
 from service.privacy.loss import Kind, round_up
 from service.store import ledger, publications, spending, streams
 from service.store.keys import Key
+
+MOST_RANGES = 512
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 
@@ -33,6 +37,54 @@ class StreamRequest(StreamSchema):
     budget: Privacy = Field(description="What all publications together may cost any one record, for ever")
 
 
+class Erased(BaseModel):
+    """What counts as an empty slot. The bytes of `waiting` requests are still to be deleted from the segments."""
+
+    records: int
+    waiting: int
+    ranges: list[Range] = Field(description=f"Of many the last {MOST_RANGES}")
+
+
+class Need(BaseModel):
+    """A running publication and the first record that it may still read."""
+
+    publication: str
+    start: int
+
+
+class Kept(BaseModel):
+    """Records before `start` are dropped: no running publication could want them again, as `needed` tells."""
+
+    start: int
+    needed: list[Need] = Field(description="Of a stream that keeps what is needed")
+
+
+class Resumption(BaseModel):
+    """The stream had halted, and was told to go on with another log. What got a number before has it still."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    reason: str = Field(description="Why it had halted")
+    records: int = Field(description="How many were numbered before")
+    entry: str = Field(description="The last batch that was numbered before; 0-0: none")
+    lost_batches: int | None = Field(description="Accepted after that, and gone; null: nobody can know how many")
+    resumed_at: Timestamp
+
+
+class DeadLetter(BaseModel):
+    """What came in the log and could not be numbered. What it holds is kept there until it is dropped."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: int
+    entry: str
+    ours: bool = Field(description="It is a batch that was accepted: its records are lost")
+    reason: str
+    size: int = Field(description="In bytes")
+    found_at: Timestamp
+    dropped_at: Timestamp | None
+
+
 class StreamInfo(StreamSchema):
     id: int
     name: str
@@ -43,6 +95,10 @@ class StreamInfo(StreamSchema):
     reserved: ShownLoss = Field(description="The worst record's, over what runs and what has run")
     spent: ShownLoss = Field(description="The worst record's")
     publications: list[str]
+    erased: Erased
+    kept: Kept
+    dead_letters: int = Field(description="What could not be numbered and is not dropped yet")
+    resumptions: list[Resumption] = Field(description="Newest first; of many the last 100")
     halted: str | None = Field(description="Why nothing more is numbered; null: all is well")
     distrusted: str | None = Field(description="What of its ledger does not verify, so that nothing is published")
     created_at: Timestamp
@@ -107,6 +163,65 @@ async def get_stream(stream: str, key: Reader, shared: Shared) -> StreamInfo:
     return await shared.run(look)
 
 
+@router.post("/{stream}/resume", responses=documented("not-found", "not-halted", "log-unavailable"))
+async def resume_stream(stream: str, admin: Admin, shared: Shared) -> Resumption:
+    """Makes a halted stream go on, numbering from where it stood, with the log as it now is.
+
+    Nothing that has a number gets another. Batches that were accepted and not numbered when the log was lost are gone:
+    the answer tells how many, if anybody can know; batches that the log still holds after the last numbered one are
+    numbered now. A stream whose database is older than its segments halts again at once.
+    """
+
+    def look(connection: Connection) -> streams.Stream:
+        return stream_or_404(connection, admin, stream)
+
+    found = await shared.run(look)
+    if found.halted is None:
+        raise Problem("not-halted", "It is not halted; GET /v1/streams/{stream} tells why one is.")
+    position = Position(entry=found.sealed_entry, sequence=found.sealed_sequence)
+    log = await shared.appender.resume(found.log, position)
+
+    def resume(connection: Connection) -> Resumption:
+        current = streams.lock(connection, found.id)
+        if current.halted is None:
+            raise Problem("not-halted", "Somebody else has resumed it meanwhile.")
+        resumed = streams.resume(connection, current, sequence=log.sequence, lost_batches=log.lost_batches)
+        return Resumption.model_validate(resumed)
+
+    return await shared.run(resume)
+
+
+@router.get("/{stream}/dead-letters", responses=documented("invalid-request", "not-found"))
+async def list_dead_letters(
+    stream: str,
+    admin: Admin,
+    shared: Shared,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Before = None,
+) -> Items[DeadLetter]:
+    """What came in the log and could not be numbered, newest first: not written by this service, or damaged since."""
+
+    def look(connection: Connection) -> Items[DeadLetter]:
+        found = stream_or_404(connection, admin, stream)
+        letters = streams.page_of_dead_letters(connection, found.id, limit=limit, before=before)
+        return Items(items=[DeadLetter.model_validate(each) for each in letters])
+
+    return await shared.run(look)
+
+
+@router.delete("/{stream}/dead-letters/{entry}", status_code=204, responses=documented("not-found", "log-unavailable"))
+async def drop_dead_letter(stream: str, entry: str, admin: Admin, shared: Shared) -> None:
+    """Deletes what such an entry holds. No number moves, and the list still tells that there was one."""
+
+    def drop(connection: Connection) -> str:
+        found = stream_or_404(connection, admin, stream)
+        if not is_entry(entry) or not streams.drop_dead_letter(connection, found.id, entry):
+            raise Problem("not-found", "There is no such dead letter; GET …/dead-letters lists them.")
+        return found.log
+
+    await shared.appender.drop_dead(await shared.run(drop), entry)
+
+
 @router.get("/{stream}/ledger", response_model=Ledger, responses=documented("invalid-request", "not-found"))
 async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = None, end: Edge = None) -> Response:
     """What every record has spent, what is reserved on the worst one, and how that adds up.
@@ -166,11 +281,35 @@ def _info(connection: Connection, stream: streams.Stream) -> StreamInfo:
         records=stream.records,
         retention=stream.retention,
         publications=[each.name for each in of_it],
+        erased=_erased(connection, stream),
+        kept=_kept(connection, stream, of_it),
+        dead_letters=streams.waiting_dead_letters(connection, stream.id),
+        resumptions=[
+            Resumption.model_validate(each) for each in streams.resumptions_of(connection, stream.id, limit=100)
+        ],
         halted=stream.halted,
         distrusted=stream.distrusted,
         created_at=stream.created_at,
         **_totals(stream, spending.worst(connection, stream.id, of_it)),
     )
+
+
+def _erased(connection: Connection, stream: streams.Stream) -> Erased:
+    ranges = streams.erased(connection, stream.id, 0, stream.records)
+    return Erased(
+        records=sum(stop - start for start, stop in ranges),
+        waiting=len(streams.undeleted_erasures(connection, stream.id)),
+        ranges=[Range(start=start, end=stop) for start, stop in ranges[-MOST_RANGES:]],
+    )
+
+
+def _kept(connection: Connection, stream: streams.Stream, of_it: list[publications.Publication]) -> Kept:
+    needed = [
+        Need(publication=each.name, start=each.start + needs(stream.schema, each.configuration, each.position))
+        for each in of_it
+        if each.state == "running" and stream.retention == "needed"
+    ]
+    return Kept(start=streams.kept_from(connection, stream.id), needed=needed)
 
 
 def _totals(stream: streams.Stream, worst: spending.Worst) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 A batch is one entry. Beside the entries each stream has a hash `state` with the name of its log (so that a flushed log
 is noticed rather than started anew), the sequence number of the newest entry (so that a lost or restored log is
-noticed: numbers must follow each other without a gap) and how many bytes were appended and trimmed.
+noticed: numbers must follow each other without a gap) and how many bytes were appended and trimmed; and a second Redis
+stream `dead` of what came in the first one and could not be numbered.
 
 All keys of a stream carry the same hash tag and live in one slot of a cluster.
 """
 
-from service.log.appender import Appended, Appender, Backlog, BacklogFull, IdempotencyConflict
+from service.log.appender import Appended, Appender, Backlog, BacklogFull, IdempotencyConflict, Resumed
 from service.log.connection import LogUnavailable, Position
 from service.log.reader import Entry, LogLost, Reader
 
@@ -22,4 +23,5 @@ __all__ = [
     "LogUnavailable",
     "Position",
     "Reader",
+    "Resumed",
 ]

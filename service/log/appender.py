@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -21,7 +21,9 @@ from service.log.connection import (
     SECONDS_TO_ANSWER,
     LogUnavailable,
     Position,
+    dead_key,
     entries_key,
+    following,
     idempotency_key,
     require_synced_writes,
     state_key,
@@ -69,7 +71,35 @@ local first = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', 1)[1]
 local state = redis.call('HMGET', KEYS[2], 'sequence', 'total')
 local now = redis.call('TIME')
 if not first or not state[1] then return {} end
-return {state[1] - ARGV[2], state[2] - first[2][4], first[1], now[1], now[2]}
+local offset = first[2][3] == 'offset' and first[2][4] or state[2]
+return {state[1] - ARGV[2], state[2] - offset, first[1], now[1], now[2]}
+"""
+
+# Makes a log go on after the position that it is numbered to, whatever became of it, and tells which batch is next.
+# New ids must stay above that position in a log that has forgotten its own: so one is added there, and deleted.
+_RESUME = """
+local entries, state = KEYS[1], KEYS[2]
+local log, entry, after, sequence = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+redis.call('XTRIM', entries, 'MINID', '=', after)
+if type(redis.pcall('XADD', entries, entry, 'sequence', sequence)) == 'string' then
+  redis.call('XDEL', entries, entry)
+end
+local function of_ours(found)
+  for _, each in ipairs(found) do
+    if each[2][1] == 'sequence' and each[2][3] == 'offset' then return each[2] end
+  end
+end
+local first = of_ours(redis.call('XRANGE', entries, '-', '+', 'COUNT', 100))
+local last = first and of_ours(redis.call('XREVRANGE', entries, '+', '-', 'COUNT', 100))
+local known = redis.call('HMGET', state, 'log', 'sequence')
+local newest = known[1] == log and known[2] or nil
+if not newest then
+  redis.call('DEL', state)
+  redis.call('HSET', state, 'log', log, 'sequence', last and last[2] or sequence,
+    'total', last and string.format('%.0f', last[4] + #last[6]) or 0, 'trimmed', first and first[4] or 0)
+end
+redis.call('HDEL', state, 'halted')
+return {first and first[2] or false, newest or false, redis.call('HGET', state, 'sequence')}
 """
 
 
@@ -88,6 +118,14 @@ class Appended:
     entry: str
     records: int
     new: bool  # not the answer to an earlier request with the same Idempotency-Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """A log that goes on: the sequence number before the next batch's; how many batches are gone, if that is known."""
+
+    sequence: int
+    lost_batches: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +218,33 @@ class Appender:
         except RedisError as error:
             raise LogUnavailable(_say(error)) from error
         return {log: _backlog(answer) for log, answer in zip(positions, answers, strict=True)}
+
+    async def resume(self, log: str, position: Position) -> Resumed:
+        """Makes a log that is lost, old or cut take batches again, numbered from `position` on. Repeatable.
+
+        What it still holds after that is kept; what was numbered before is not.
+
+        Raises:
+            LogUnavailable: the log does not answer; try again.
+        """
+        arguments = (log, position.entry, following(position.entry), position.sequence)
+        try:
+            await self._check_durability()
+            keys = (entries_key(log), state_key(log))
+            first, newest, now = await cast("Any", self._redis.eval(_RESUME, 2, *keys, *arguments))
+        except RedisError as error:
+            raise LogUnavailable(_say(error)) from error
+        due = int(first) if first else int(now) + 1
+        knows = newest and due > position.sequence  # a log that has gone back can't tell what came meanwhile
+        lost = due - 1 - position.sequence if knows else None
+        return Resumed(sequence=due - 1, lost_batches=lost)
+
+    async def drop_dead(self, log: str, entry: str) -> None:
+        """Deletes what could not be numbered. Repeating it changes nothing."""
+        try:
+            await self._redis.xdel(dead_key(log), entry)
+        except RedisError as error:
+            raise LogUnavailable(_say(error)) from error
 
     async def ready(self) -> None:
         """Raises LogUnavailable unless the log answers and keeps what it is given."""

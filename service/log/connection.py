@@ -26,8 +26,19 @@ def state_key(log: str) -> str:
     return f"perennial:{{{log}}}:state"
 
 
+def dead_key(log: str) -> str:
+    """Of what could not be numbered."""
+    return f"perennial:{{{log}}}:dead"
+
+
 def idempotency_key(log: str, scope: str) -> str:
     return f"perennial:{{{log}}}:idempotency:{scope}"
+
+
+def following(entry: str) -> str:
+    """The least id that is greater."""
+    milliseconds, sequence = map(int, entry.split("-"))
+    return f"{milliseconds}-{sequence + 1}" if sequence < 2**64 - 1 else f"{milliseconds + 1}-0"
 
 
 def decode(fields: dict[bytes, bytes]) -> dict[str, bytes]:

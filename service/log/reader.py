@@ -1,22 +1,31 @@
 """The reading end of the log: the sealer's."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from service.log.connection import SECONDS_TO_ANSWER, LogUnavailable, Position, decode, entries_key, state_key
+from service.log.connection import (
+    SECONDS_TO_ANSWER,
+    LogUnavailable,
+    Position,
+    dead_key,
+    decode,
+    entries_key,
+    following,
+    state_key,
+)
 
 # Trims what is numbered; what then waits is counted from the first entry that is left. Repeating it changes nothing.
 _TRIM = """
 redis.call('XTRIM', KEYS[1], 'MINID', '=', ARGV[1])
 local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
-local trimmed = first and first[2][4] or redis.call('HGET', KEYS[2], 'total')
+local trimmed = first and first[2][3] == 'offset' and first[2][4] or redis.call('HGET', KEYS[2], 'total')
 if trimmed then redis.call('HSET', KEYS[2], 'trimmed', trimmed) end
 """
 
@@ -30,11 +39,12 @@ class LogLost(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One batch as the log holds it."""
+    """One batch as the log holds it. `sequence` None: none of ours, whatever it holds."""
 
     id: str
-    sequence: int
+    sequence: int | None
     batch: bytes
+    fields: dict[bytes, bytes]
 
 
 class Reader:
@@ -90,7 +100,7 @@ class Reader:
         """
         try:
             state = decode(self._redis.hgetall(state_key(log)))  # type: ignore[arg-type]
-            following: Any = self._redis.xrange(entries_key(log), min=f"({position.entry}", count=1)
+            after: Any = self._redis.xrange(entries_key(log), min=f"({position.entry}", count=1)
         except RedisError as error:
             raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
         if state.get("log") != log.encode():
@@ -98,14 +108,33 @@ class Reader:
         newest = int(state["sequence"])
         if newest < position.sequence:
             raise LogLost(f"the log is older than what is numbered: batch {newest}, numbered to {position.sequence}")
-        if newest > position.sequence and not following:
-            raise LogLost(f"the log lost batches {position.sequence + 1} to {newest} before they were numbered")
+        due = position.sequence + 1
+        if newest >= due and not after:
+            raise LogLost(f"the log lost batches {due} to {newest} before they were numbered")
+        if after and (came := _entry(after[0]).sequence) not in (None, due):
+            raise LogLost(f"batch {came} came where {due} was due")
 
     def trim(self, log: str, entry: str) -> None:
         """Deletes the entries up to and with `entry`, which must be numbered for good."""
-        milliseconds, sequence = entry.split("-")
         try:
-            self._trim(keys=[entries_key(log), state_key(log)], args=[f"{milliseconds}-{int(sequence) + 1}"])
+            self._trim(keys=[entries_key(log), state_key(log)], args=[following(entry)])
+        except RedisError as error:
+            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
+
+    def bury(self, log: str, entries: Iterable[Entry]) -> None:
+        """Keeps what can't be numbered beside the log, until an operator drops it. Repeating it changes nothing."""
+        try:
+            for entry in entries:
+                # None is added where it is kept already: ids only grow.
+                with suppress(ResponseError):
+                    self._redis.xadd(dead_key(log), cast("Any", entry.fields), id=entry.id)
+        except RedisError as error:
+            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
+
+    def go_on(self, log: str) -> None:
+        """Takes back `halt`, where the record knows nothing of it (any more)."""
+        try:
+            self._redis.hdel(state_key(log), "halted")
         except RedisError as error:
             raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
 
@@ -116,10 +145,18 @@ class Reader:
         except RedisError as error:
             raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
 
-    def forget(self) -> None:
-        """Asks the server to write its file anew, without what was trimmed. Servers that forbid it do it in time."""
-        with suppress(RedisError):
+    def forget(self) -> bool:
+        """Asks the server to write its file anew, without what was trimmed; whether it begins that.
+
+        It does not while it is at it already, from an older state, and servers may forbid it: those do it in time.
+        """
+        try:
             self._redis.bgrewriteaof()
+        except ResponseError as error:
+            return "in progress" not in str(error)
+        except RedisError as error:
+            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
+        return True
 
     def close(self) -> None:
         self._redis.close()
@@ -127,4 +164,11 @@ class Reader:
 
 def _entry(raw: Any) -> Entry:
     entry, fields = raw
-    return Entry(id=entry.decode(), sequence=int(fields[b"sequence"]), batch=fields[b"batch"])
+    sequence = fields.get(b"sequence", b"")
+    ours = sequence.isdigit() and len(sequence) < 19 and b"batch" in fields
+    return Entry(
+        id=entry.decode(),
+        sequence=int(sequence) if ours else None,
+        batch=fields.get(b"batch", b""),
+        fields=fields,
+    )

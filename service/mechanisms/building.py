@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,8 @@ from service.schedules.multi_resolution import MultiResolution
 from service.schedules.sliding_window import SlidingWindow
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from service.learning.learners import Learner, Solver
     from service.learning.losses import Floats, Loss
     from service.mechanisms.configuration import Learner as LearnerSettings
@@ -69,6 +71,15 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Schedu
     except Unaffordable as problem:
         raise Refused("privacy.epsilon", str(problem)) from None
     return scheduled
+
+
+def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
+    """Return the oldest record that a publication may still read after `position`; both are counted from its start.
+
+    schema, configuration: as they are stored, of the stream and of the publication.
+    """
+    publication = PublicationConfiguration.model_validate(configuration)
+    return build(StreamSchema.model_validate(schema), publication).needs(position)
 
 
 def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:

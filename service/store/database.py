@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import psycopg
+from psycopg.abc import RV, PQGen
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
@@ -26,20 +27,59 @@ class DatabaseUnavailable(Exception):
     """PostgreSQL does not answer. What was under way did not happen, or will be found done when asked again."""
 
 
+CONNECTING: dict[str, Any] = {
+    "connect_timeout": 5,
+    # Of a server that is gone without a word. One that only says nothing is given up by `_Session`.
+    "tcp_user_timeout": 20_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+
+
+class _Session(psycopg.Connection[Any]):
+    """Waits so long for an answer and no longer, whatever hangs: the server, the network, or something in between."""
+
+    seconds = 300.0
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        """As psycopg's own, which waits for ever where nothing else is said."""
+        try:
+            return super().wait(gen, interval, self.seconds if timeout is None else timeout)
+        except psycopg.OperationalError:
+            if timeout is None and self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                self.pgconn.finish()  # the answer may still come, to a later question
+            raise
+
+
 class Database:
     """One process's way to PostgreSQL."""
 
-    def __init__(self, url: str, *, connections: int = 10) -> None:
+    def __init__(self, url: str, *, connections: int = 10, seconds: float = 300.0) -> None:
+        """Connects when it is used.
+
+        Args:
+            url: with or without a driver.
+            connections: at most so many; who wants one more waits five seconds for it.
+            seconds: to wait for the answer to a statement; then the database counts as away.
+        """
+        self._seconds = seconds
         self.engine: Engine = create_engine(
             driver_url(url),
             pool_size=connections,
             max_overflow=0,
             pool_timeout=5,
-            connect_args={"connect_timeout": 5, "application_name": "perennial", "options": _LIMITS},
+            connect_args=CONNECTING | {"application_name": "perennial", "options": _LIMITS},
             json_serializer=_dump,
             hide_parameters=True,  # no error may quote what somebody sent
         )
+        event.listen(self.engine, "do_connect", lambda _dialect, _record, _arguments, named: self._connect(**named))
         event.listen(self.engine, "checkout", _still_open)
+
+    def _connect(self, **named: Any) -> _Session:
+        session = _Session.connect(**named)
+        session.seconds = self._seconds
+        return session
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -59,9 +99,9 @@ class Database:
         """A connection of its own on which `notifies()` yields what other processes committed."""
         try:
             options = dict(self.engine.dialect.create_connect_args(self.engine.url)[1])
-            options |= {"autocommit": True, "connect_timeout": 5, "application_name": "perennial listen"}
+            options |= CONNECTING | {"autocommit": True, "application_name": "perennial listen"}
             options.pop("context", None)
-            with psycopg.connect(**options) as connection:
+            with self._connect(**options) as connection:
                 for channel in channels:
                     connection.execute(f"LISTEN {channel}")
                 yield connection

@@ -47,19 +47,25 @@ def make(connection: Connection, *, name: str, scopes: list[str], streams: list[
     return _key(row), secret
 
 
-def admit_environment_key(connection: Connection, secret: str) -> None:
-    """PERENNIAL_ADMIN_KEY: made at the first start, replaced when the setting changes, left alone when revoked."""
+def admit_environment_key(connection: Connection, secret: str) -> bool:
+    """PERENNIAL_ADMIN_KEY: made at the first start, replaced when the setting changes, left alone when revoked.
+
+    Whether it is new, and the one before it, if any, is valid no more.
+    """
     connection.execute(select(func.pg_advisory_xact_lock(func.hashtext("perennial environment key"))))
     if find(connection, secret) is not None:
-        return  # known already, from the environment or made over HTTP
+        return False  # known already, from the environment or made over HTTP
     row = connection.execute(select(keys.c.id, keys.c.hash).where(keys.c.origin == "environment")).one_or_none()
     if row is None:
         connection.execute(
             insert(keys).values(name="admin", hash=digest(secret), scopes=["admin"], origin="environment")
         )
-    elif bytes(row.hash) != digest(secret):
-        connection.execute(update(keys).where(keys.c.id == row.id).values(hash=digest(secret), revoked_at=None))
-        notify(connection, KEYS_CHANGED)
+        return True
+    if bytes(row.hash) == digest(secret):
+        return False
+    connection.execute(update(keys).where(keys.c.id == row.id).values(hash=digest(secret), revoked_at=None))
+    notify(connection, KEYS_CHANGED)
+    return True
 
 
 def find(connection: Connection, secret: str) -> Key | None:

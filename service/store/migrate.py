@@ -11,7 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, Table, create_engine, text
 from sqlalchemy.engine import make_url
 
-from service.store.database import driver_url
+from service.store.database import CONNECTING, driver_url
 from service.store.tables import APPEND_ONLY, metadata
 
 _LOCK = 0x706572656E6E69  # "perenni"
@@ -35,7 +35,7 @@ def migrate(url: str, revision: str = "head", *, service: str | None = None) -> 
     Raises:
         RoleMissing: it could not be made.
     """
-    engine = create_engine(driver_url(url))
+    engine = create_engine(driver_url(url), connect_args=CONNECTING)
     try:
         with engine.begin() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -78,7 +78,7 @@ def _grant(connection: Connection, role: str, password: str | None) -> None:
 
 def is_current(url: str) -> bool:
     """Whether the schema is the one this version was written for."""
-    engine = create_engine(driver_url(url))
+    engine = create_engine(driver_url(url), connect_args=CONNECTING)
     try:
         with engine.connect() as connection:
             found = MigrationContext.configure(connection).get_current_heads()

@@ -95,6 +95,28 @@ class SegmentFiles:
         self._checked.pop((log, name), None)
         (self._root / log / name).unlink(missing_ok=True)
 
+    def witness(self, log: str) -> dict[str, Any] | None:
+        """What was last written down about a stream; None: nothing was. {} if it can't be read."""
+        try:
+            told = json.loads((self._root / f"{log}.witness").read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return {}
+        return told if isinstance(told, dict) else {}
+
+    def put_witness(self, log: str, told: dict[str, Any]) -> None:
+        """Writes something down about a stream, in the place of what was; on disk when this returns."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = self._root / f"{log}.{secrets.token_hex(4)}.new"
+        with new.open("xb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(json.dumps(told).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._root / f"{log}.witness")
+        _sync(self._root)
+
     def _check(self, log: str, name: str, sha256: bytes) -> None:
         """Once for as long as nobody touched it by its ctime, which whoever writes to a file can't set."""
         with (self._root / log / name).open("rb") as file:
@@ -106,12 +128,14 @@ class SegmentFiles:
                 raise SegmentDamaged(f"the segment {name} does not hold what was written to it")
         self._checked[log, name] = state
 
-    def sweep(self, log: str, known: set[str]) -> list[str]:
-        """Deletes what no row names: files whose commit never came. Only for the holder of the stream's lease."""
+    def orphans(self, log: str, known: set[str]) -> list[str]:
+        """What no row names: files whose commit never came, if the rows are not those of an older time."""
         folder = self._root / log
-        if not folder.is_dir():
-            return []
-        orphans = [path.name for path in folder.iterdir() if path.name not in known]
+        return [path.name for path in folder.iterdir() if path.name not in known] if folder.is_dir() else []
+
+    def sweep(self, log: str, known: set[str]) -> list[str]:
+        """Deletes the orphans. Only for the holder of the stream's lease."""
+        orphans = self.orphans(log, known)
         for name in orphans:
             self.delete(log, name)
         return orphans

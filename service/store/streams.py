@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from service.store import digests, leases
 from service.store.database import NEW_RECORDS, notify
 from service.store.keys import NameTaken
-from service.store.tables import entries, erasures, segments, streams
+from service.store.tables import dead_letters, entries, erasures, resumptions, segments, streams
 
 MODULUS = 2**256  # of the sum of segments' digests
 
@@ -57,6 +57,44 @@ class Segment:
     stop: int
     file: str
     sha256: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    """What came in the log and could not be numbered, and why. `ours`: a batch that was accepted, so it is lost."""
+
+    id: int
+    entry: str
+    ours: bool
+    reason: str
+    size: int
+    found_at: datetime
+    dropped_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """An entry of the log that can't be numbered. `sequence` None: it is none of ours."""
+
+    entry: str
+    sequence: int | None
+    reason: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """A halted stream that went on with another log: why it had halted, and what of it is lost.
+
+    `records` were numbered before, the last of them with the batch `entry`. `lost_batches` were accepted after that and
+    are gone; None: nobody can know how many.
+    """
+
+    reason: str
+    records: int
+    entry: str
+    lost_batches: int | None
+    resumed_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,39 +213,106 @@ def distrust(connection: Connection, stream: Stream, reason: str | None) -> bool
 
 
 def seal(
-    connection: Connection, lease: leases.Lease, stream: Stream, segment: Segment, sealed: list[SealedEntry]
+    connection: Connection,
+    lease: leases.Lease,
+    stream: Stream,
+    segment: Segment | None,
+    sealed: Sequence[SealedEntry],
+    dead: Sequence[Unreadable] = (),
 ) -> None:
     """Numbers the records of a segment, in one transaction with what tells where the log was read to.
+
+    dead: what lay between the batches and could not be read; no record gets another number by that. segment: None if
+    it was nothing else.
 
     Raises:
         LeaseLost: another may be sealing this stream.
         StreamHalted: the position moved under us, which the lease forbids; nothing was numbered.
     """
     leases.check(connection, lease)
-    last = sealed[-1]
+    last = max([each.entry for each in sealed] + [each.entry for each in dead], key=_order)
+    counted = len(sealed) + sum(each.sequence is not None for each in dead)
     moved = connection.execute(
         update(streams)
         .where(
             streams.c.id == stream.id,
-            streams.c.records == segment.start,
-            streams.c.sealed_sequence == sealed[0].sequence - 1,
+            streams.c.records == stream.records,
+            streams.c.sealed_sequence == stream.sealed_sequence,
             streams.c.halted.is_(None),
         )
         .values(
-            records=segment.stop,
-            sealed_entry=last.entry,
-            sealed_sequence=last.sequence,
-            segments_sum=_added(segment_digest(stream.log, segment)),
+            records=stream.records if segment is None else segment.stop,
+            sealed_entry=last,
+            sealed_sequence=stream.sealed_sequence + counted,
+            **({} if segment is None else {"segments_sum": _added(segment_digest(stream.log, segment))}),
         )
     ).rowcount
     if not moved:
         raise StreamHalted(stream.name)
+    if dead:
+        connection.execute(insert(dead_letters), [vars(each) | {"stream_id": stream.id} for each in dead])
+    if segment is None:
+        return
     _store(connection, stream, segment)
     connection.execute(
         insert(entries),
         [{"stream_id": stream.id, "entry": each.entry, "start": each.start, "stop": each.stop} for each in sealed],
     )
     notify(connection, NEW_RECORDS, stream.name)
+
+
+def _order(entry: str) -> tuple[int, ...]:
+    return tuple(map(int, entry.split("-")))
+
+
+def page_of_dead_letters(connection: Connection, stream: int, *, limit: int, before: int | None) -> list[DeadLetter]:
+    """Newest first."""
+    columns = [dead_letters.c[name] for name in ("id", "entry", "reason", "size", "found_at", "dropped_at")]
+    query = (
+        select(*columns, dead_letters.c.sequence.isnot(None).label("ours"))
+        .where(dead_letters.c.stream_id == stream)
+        .order_by(dead_letters.c.id.desc())
+        .limit(limit)
+    )
+    if before is not None:
+        query = query.where(dead_letters.c.id < before)
+    return [DeadLetter(**row._asdict()) for row in connection.execute(query)]
+
+
+def drop_dead_letter(connection: Connection, stream: int, entry: str) -> bool:
+    """Whether there is such a one; dropping twice is the same as once. That it was found is never forgotten."""
+    mine = (dead_letters.c.stream_id == stream) & (dead_letters.c.entry == entry)
+    dropped = func.coalesce(dead_letters.c.dropped_at, func.now())
+    return bool(connection.execute(update(dead_letters).where(mine).values(dropped_at=dropped)).rowcount)
+
+
+def waiting_dead_letters(connection: Connection, stream: int) -> int:
+    """How many are not dropped."""
+    mine = (dead_letters.c.stream_id == stream) & dead_letters.c.dropped_at.is_(None)
+    count: int = connection.execute(select(func.count()).select_from(dead_letters).where(mine)).scalar_one()
+    return count
+
+
+def resume(connection: Connection, stream: Stream, *, sequence: int, lost_batches: int | None) -> Resumption:
+    """Numbering goes on where it stood, with the batch after `sequence`. The caller holds the stream's lock."""
+    told = {"reason": stream.halted, "records": stream.records, "entry": stream.sealed_entry}
+    row = connection.execute(
+        insert(resumptions)
+        .values(stream_id=stream.id, lost_batches=lost_batches, **told)
+        .returning(*(resumptions.c[name] for name in _RESUMPTION))
+    ).one()
+    connection.execute(update(streams).where(streams.c.id == stream.id).values(halted=None, sealed_sequence=sequence))
+    return Resumption(**row._asdict())
+
+
+_RESUMPTION = ("reason", "records", "entry", "lost_batches", "resumed_at")
+
+
+def resumptions_of(connection: Connection, stream: int, *, limit: int) -> list[Resumption]:
+    """Newest first."""
+    query = select(*(resumptions.c[name] for name in _RESUMPTION)).where(resumptions.c.stream_id == stream)
+    rows = connection.execute(query.order_by(resumptions.c.id.desc()).limit(limit))
+    return [Resumption(**row._asdict()) for row in rows]
 
 
 def find_entry(connection: Connection, stream: int, entry: str) -> tuple[int, int] | None:
@@ -308,20 +413,32 @@ def kept_from(connection: Connection, stream: int) -> int:
 
 
 def erase(connection: Connection, stream: int, start: int, stop: int) -> None:
-    """From now on these records contribute nothing to any fit that starts later; the sealer deletes their bytes."""
-    connection.execute(insert(erasures).values(stream_id=stream, start=start, stop=stop))
+    """From now on these records contribute nothing to any fit that starts later; the sealer deletes their bytes.
+
+    What was erased before is not erased again. The caller holds the stream's lock.
+    """
+    position = start
+    for low, high in (*erased(connection, stream, start, stop), (stop, stop)):
+        if position < low:
+            connection.execute(insert(erasures).values(stream_id=stream, start=position, stop=low))
+        position = high
     name = connection.execute(select(streams.c.name).where(streams.c.id == stream)).scalar_one()
     notify(connection, NEW_RECORDS, name)
 
 
-def erased(connection: Connection, stream: int, start: int, stop: int) -> list[tuple[int, int]]:
-    """Which parts of [start, stop) were erased."""
-    rows = connection.execute(
-        select(erasures.c.start, erasures.c.stop).where(
-            erasures.c.stream_id == stream, erasures.c.start < stop, erasures.c.stop > start
-        )
-    )
-    return [(max(start, row.start), min(stop, row.stop)) for row in rows]
+_ERASED = text(
+    "SELECT lower(range), upper(range) FROM (SELECT unnest(range_agg(int8range(start, stop))) AS range FROM erasures "
+    "WHERE stream_id = :stream AND start < :stop AND stop > :start AND (:asked OR deleted_at IS NOT NULL)) AS found "
+    "ORDER BY 1"
+)
+
+
+def erased(
+    connection: Connection, stream: int, start: int, stop: int, *, deleted: bool = False
+) -> list[tuple[int, int]]:
+    """Which parts of [start, stop) were erased, apart and in order; or of which parts the bytes are `deleted` too."""
+    rows = connection.execute(_ERASED, {"stream": stream, "start": start, "stop": stop, "asked": not deleted})
+    return [(max(start, low), min(stop, high)) for low, high in rows]
 
 
 def undeleted_erasures(connection: Connection, stream: int) -> list[tuple[int, int, int]]:
@@ -334,9 +451,9 @@ def undeleted_erasures(connection: Connection, stream: int) -> list[tuple[int, i
     return [(row.id, row.start, row.stop) for row in rows]
 
 
-def mark_deleted(connection: Connection, lease: leases.Lease, erasure: int) -> None:
+def mark_deleted(connection: Connection, lease: leases.Lease, identities: Sequence[int]) -> None:
     leases.check(connection, lease)
-    connection.execute(update(erasures).where(erasures.c.id == erasure).values(deleted_at=func.now()))
+    connection.execute(update(erasures).where(erasures.c.id.in_(identities)).values(deleted_at=func.now()))
 
 
 def ready(connection: Connection) -> None:

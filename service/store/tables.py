@@ -21,6 +21,7 @@ from sqlalchemy import (
     Numeric,
     Table,
     Text,
+    UniqueConstraint,
     func,
 )
 from sqlalchemy.dialects.postgresql import JSON
@@ -114,6 +115,34 @@ erasures = Table(
     _now("asked_at"),
     Column("deleted_at", DateTime(timezone=True)),  # when the bytes were gone from the segments
     CheckConstraint("start < stop", name="range"),
+)
+
+# What came in the log and could not be numbered. What it holds stays beside the log until it is dropped.
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    _identity(),
+    Column("stream_id", ForeignKey("streams.id"), nullable=False),
+    Column("entry", Text, nullable=False),
+    Column("sequence", BigInteger),  # null: it is none of ours
+    Column("reason", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),  # bytes
+    _now("found_at"),
+    Column("dropped_at", DateTime(timezone=True)),
+    UniqueConstraint("stream_id", "entry"),
+)
+
+# Each time that numbering went on, by an operator's word, with a log that is not the one that was numbered before.
+resumptions = Table(
+    "resumptions",
+    metadata,
+    _identity(),
+    Column("stream_id", ForeignKey("streams.id"), nullable=False, index=True),
+    Column("reason", Text, nullable=False),  # why it had halted
+    Column("records", BigInteger, nullable=False),  # how many were numbered before
+    Column("entry", Text, nullable=False),  # the last batch that was
+    Column("lost_batches", BigInteger),  # how many were accepted after it and are gone; null: nobody can know
+    _now("resumed_at"),
 )
 
 publications = Table(

@@ -18,11 +18,11 @@ from sqlalchemy.exc import DataError
 
 from service.privacy import account, claims
 from service.privacy.loss import Kind, capacity
-from service.store import ledger, publications, releases, spending, streams, tables
+from service.store import ledger, publications, releases, spending, streams, tables, witness
 from service.store.database import Database
 from service.store.publications import Publication
 from service.store.segment_files import SegmentDamaged, SegmentFiles
-from service.store.streams import Stream
+from service.store.streams import Segment, Stream
 
 _ONE_VIEW = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
@@ -187,8 +187,17 @@ def _numbering(connection: Connection, stream: Stream) -> Iterator[str]:
                 position = stop
         if position not in (None, stream.records):
             yield f"stream {stream.name}: {name} end at record {position}, not at {stream.records}"
-        if table is tables.entries and last not in (None, stream.sealed_entry):
+        if table is not tables.entries or last is None:
+            continue
+        if stream.sealed_entry not in (last, _last_dead_letter(connection, stream)):
             yield f"stream {stream.name}: its log is said to be numbered to another batch than {last}"
+
+
+def _last_dead_letter(connection: Connection, stream: Stream) -> str | None:
+    table = tables.dead_letters
+    query = select(table.c.entry).where(table.c.stream_id == stream.id).order_by(table.c.id.desc()).limit(1)
+    entry: str | None = connection.execute(query).scalar_one_or_none()
+    return entry
 
 
 def _segments(connection: Connection, stream: Stream) -> Iterator[str]:
@@ -284,19 +293,28 @@ def _released(connection: Connection, publication: Publication) -> Iterator[str]
 
 
 def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
-    """That every segment's file is there and holds what was written to it, while segments come, merge and go."""
+    """That every segment's file is there and holds what was written to it, while segments come, merge and go.
+
+    And that no stream has come less far than the file beside its segments tells: that its record is not an old one.
+    """
     with database.transaction() as connection:
         known = streams.every(connection)
     for stream in known:
+        told = files.witness(stream.log)
+        with database.transaction() as connection:
+            against = witness.contradicts(connection, told, streams.get(connection, stream.id))
+        if against is not None:
+            yield f"stream {stream.name}: {against}"
         position = 0
         while True:
             with database.transaction() as connection:
                 segment = streams.segment_from(connection, stream.id, position)
-            if segment is None:
-                break
+                if segment is None:
+                    break
+                gone = streams.erased(connection, stream.id, segment.start, segment.stop, deleted=True)
             try:
                 files.check(stream.log, segment.file, segment.sha256)
-                wrong = None
+                wrong = _still_there(files, stream, segment, gone)
             except FileNotFoundError:
                 wrong = f"its file {segment.file} is missing"
             except SegmentDamaged as damaged:
@@ -307,3 +325,11 @@ def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
                         continue  # another took its place while we looked
                 yield f"stream {stream.name}, records {segment.start} to {segment.stop}: {wrong}"
             position = segment.stop
+
+
+def _still_there(files: SegmentFiles, stream: Stream, segment: Segment, gone: list[tuple[int, int]]) -> str | None:
+    for start, stop in gone:
+        rows = files.read(stream.log, segment.file, segment.sha256, start - segment.start, stop - segment.start)
+        if any(column.any() for column in rows.values()):
+            return f"records {start} to {stop} were erased, and are still in {segment.file}"
+    return None

@@ -7,14 +7,17 @@ asked more often. One that can't be asked counts as violated, and ends no other.
 
 import threading
 import time
+from collections.abc import Sequence
 
 import structlog
 
 from service import metrics
 from service.logs import place_of
-from service.store import streams, verify
+from service.store import streams, verify, witness
 from service.store.database import Database, DatabaseUnavailable
 from service.store.invariants import INVARIANTS
+from service.store.segment_files import SegmentFiles
+from service.store.streams import Stream
 
 _log = structlog.get_logger(__name__)
 
@@ -26,8 +29,8 @@ SHARE_OF_TIME = 0.01  # that the invariants may take of a worker's time, however
 class Audit:
     """One worker's. Threads may ask at the same time."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, files: SegmentFiles) -> None:
+        self._database, self._files = database, files
         self._due: dict[int, float] = {}  # by stream: when to look again
         self._looking: dict[int, threading.Lock] = {}
 
@@ -41,6 +44,7 @@ class Audit:
                 for stream in known:
                     if not stop.is_set():
                         self.look(stream.id)
+                self.testify(known)
                 if time.monotonic() >= invariants_due:
                     took = self.ask_invariants()
                     invariants_due = time.monotonic() + max(SECONDS_BETWEEN_INVARIANTS, took / SHARE_OF_TIME)
@@ -59,7 +63,11 @@ class Audit:
         """What `ledger verify` looks at of one stream, batches aside; says what it found where it counts."""
         began = time.perf_counter()
         with self._database.transaction() as connection:
+            log = streams.get(connection, stream).log
+        told = self._files.witness(log)  # before the stream is read: it may only have come further since
+        with self._database.transaction() as connection:
             found, findings = verify.look(connection, stream)
+            findings += filter(None, [witness.contradicts(connection, told, found)])
         for finding in findings:
             _log.error("ledger_broken", finding=finding)
         with self._database.transaction() as connection:
@@ -67,6 +75,24 @@ class Audit:
                 _log.warning("ledger_distrusted" if findings else "ledger_trusted_again", stream=found.name)
         seconds = round(time.perf_counter() - began, 3)
         _log.info("ledger_walked", stream=found.name, seconds=seconds, findings=len(findings))
+
+    def testify(self, known: Sequence[Stream]) -> None:
+        """Writes down beside the segments how far streams have come; one that has not come so far is distrusted."""
+        before = {stream.id: self._files.witness(stream.log) for stream in known}
+        with self._database.transaction() as connection:
+            now = streams.every(connection)
+            marks = witness.marks(connection, now)
+        for stream in now:
+            mark, told = marks[stream.log], before.get(stream.id)
+            if told == vars(mark) or stream.distrusted is not None:
+                continue
+            with self._database.transaction() as connection:
+                against = witness.contradicts(connection, told, stream)
+                if against is not None:
+                    _log.error("ledger_broken", finding=f"stream {stream.name}: {against}")
+                    streams.distrust(connection, stream, f"stream {stream.name}: {against}")
+            if against is None:
+                witness.testify(self._files, stream.log, mark)
 
     def ask_invariants(self) -> float:
         """Counts what violates each, for the metric; returns how many seconds that took."""

@@ -40,7 +40,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
     bell = Bell(database)
     keeper.start()
-    audit = Audit(database)
+    audit = Audit(database, files)
     jobs = [Sealer(database, reader, files, keeper).run, bell.run, audit.run] + [
         Publisher(database, files, keeper, bell, audit).run for _ in range(settings.publishers)
     ]

@@ -10,20 +10,21 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import structlog
 
 from service.learning import feature_maps
+from service.learning.feature_maps import FeatureMap
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
 from service.logs import place_of
-from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.store import leases, publications, streams
+from service.mechanisms.building import needs
+from service.store import leases, publications, streams, witness
 from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.segment_files import Columns, SegmentFiles, unpack
-from service.store.streams import SealedEntry, Segment, Stream, StreamHalted
+from service.store.streams import SealedEntry, Segment, Stream, StreamHalted, Unreadable
 from service.worker.leases import LeaseKeeper
 
 _log = structlog.get_logger(__name__)
@@ -45,6 +46,7 @@ class Sealer:
         self._tidy_again: dict[str, float] = {}  # by name of the log
         self._not_before: dict[str, float] = {}
         self._held: dict[str, tuple[Lease, Stream]] = {}  # by name of the log
+        self._forget_again = False
 
     def run(self, stop: threading.Event) -> None:
         """Until told to stop; whatever is away is waited for."""
@@ -78,7 +80,10 @@ class Sealer:
                 self._guard(stream.log, partial(self._tidy, stream))
                 continue
             self._let_go(stream.log)
-            if stream.halted is not None or time.monotonic() < self._not_before.get(stream.log, 0.0):
+            if time.monotonic() < self._not_before.get(stream.log, 0.0):
+                continue
+            if stream.halted is not None:
+                self._erase_of_halted(stream)
                 continue
             if (lease := self._keeper.take(leases.stream(stream.id))) is not None:
                 self._held[stream.log] = (lease, stream)  # from now on it is let go of, whatever fails
@@ -92,15 +97,34 @@ class Sealer:
             if log in self._held:
                 self._keeper.drop(self._held.pop(log)[0])
 
+    def _erase_of_halted(self, stream: Stream) -> None:
+        """A stream that is not numbered any more still erases."""
+        with self._database.transaction() as connection:
+            if not streams.undeleted_erasures(connection, stream.id):
+                return
+        if (lease := self._keeper.take(leases.stream(stream.id))) is not None:
+            self._held[stream.log] = (lease, stream)
+            self._guard(stream.log, partial(self._delete_erased, stream))
+            self._let_go(stream.log)
+            self._not_before[stream.log] = time.monotonic() + TIDY_SECONDS
+
     def _tidy(self, stream: Stream) -> None:
         self._delete_erased(stream)
+        if self._forget_again:
+            self._forget_again = not self._reader.forget()
         if time.monotonic() >= self._tidy_again.get(stream.log, 0.0):
             self._tidy_again[stream.log] = time.monotonic() + TIDY_SECONDS
             self._reader.check(stream.log, _position(self._held[stream.log][1]))
             self._drop_unneeded(stream)
 
     def _take_over(self, stream: Stream) -> None:
+        told = self._files.witness(stream.log)
+        with self._database.transaction() as connection:
+            against = witness.contradicts(connection, told, streams.get(connection, stream.id))
+        if against is not None:
+            raise LogLost(against)
         self._reader.check(stream.log, _position(stream))
+        self._reader.go_on(stream.log)
         if stream.sealed_sequence:
             self._reader.trim(stream.log, stream.sealed_entry)
         self._sweep(stream)
@@ -113,27 +137,41 @@ class Sealer:
         feature_map = feature_maps.of_stream(stream.schema)
         sealed: list[SealedEntry] = []
         columns: list[Columns] = []
-        stop = stream.records
-        for offset, entry in enumerate(batch):
-            if entry.sequence != stream.sealed_sequence + 1 + offset:
-                raise LogLost(f"batch {entry.sequence} came where {stream.sealed_sequence + 1 + offset} was due")
-            each = unpack(entry.batch)
-            records = len(next(iter(each.values())))
-            if columns and stop + records - stream.records > feature_map.most_records:  # the rest is another segment
-                break
-            start, stop = stop, stop + records
-            columns.append(each)
-            sealed.append(SealedEntry(entry=entry.id, sequence=entry.sequence, start=start, stop=stop))
+        dead: list[Entry] = []
+        due, stop = stream.sealed_sequence + 1, stream.records
+        for entry in batch:
+            if entry.sequence not in (None, due):
+                raise LogLost(f"batch {entry.sequence} came where {due} was due")
+            each = None if entry.sequence is None else _readable(entry.batch, stream.schema, feature_map)
+            if each is None:
+                dead.append(entry)
+            else:
+                records = len(next(iter(each.values())))
+                if (
+                    columns and stop + records - stream.records > feature_map.most_records
+                ):  # the rest is another segment
+                    break
+                start, stop = stop, stop + records
+                columns.append(each)
+                sealed.append(SealedEntry(entry=entry.id, sequence=due, start=start, stop=stop))
+            due += entry.sequence is not None
+        segment = self._write(stream, stop, columns, feature_map) if columns else None
+        self._reader.bury(log, dead)
+        letters = [_letter(entry) for entry in dead]
+        with self._database.transaction() as connection:
+            streams.seal(connection, lease, stream, segment, sealed, letters)
+        for letter in letters:
+            _log.error("dead_letter", stream=stream.name, entry=letter.entry, reason=letter.reason)
+        self._held[log] = (lease, self._again(stream))
+        self._reader.trim(log, self._held[log][1].sealed_entry)
+        self._merge(log)
+
+    def _write(self, stream: Stream, stop: int, columns: list[Columns], feature_map: FeatureMap) -> Segment:
         joined = _joined(columns)
         if not feature_map.reads_text and "x" in joined:  # texts were mapped before they came into the log
             joined["x"] = feature_map(joined["x"])
-        file, sha256 = self._files.write(log, stream.records, stop, joined)
-        segment = Segment(start=stream.records, stop=stop, file=file, sha256=sha256)
-        with self._database.transaction() as connection:
-            streams.seal(connection, lease, stream, segment, sealed)
-        self._held[log] = (lease, self._again(stream))
-        self._reader.trim(log, sealed[-1].entry)
-        self._merge(log)
+        file, sha256 = self._files.write(stream.log, stream.records, stop, joined)
+        return Segment(start=stream.records, stop=stop, file=file, sha256=sha256)
 
     def _again(self, stream: Stream) -> Stream:
         with self._database.transaction() as connection:
@@ -175,29 +213,28 @@ class Sealer:
         if stream.retention != "needed":
             return
         lease, _ = self._held[stream.log]
-        schema = StreamSchema.model_validate(stream.schema)
         with self._database.transaction() as connection:
             leases.check(connection, lease)
             records = streams.lock(connection, stream.id).records  # no publication starts meanwhile
-            floor = min(
-                (
-                    each.start
-                    + build(schema, PublicationConfiguration.model_validate(each.configuration)).needs(each.position)
-                    for each in publications.of_stream(connection, stream.id)
-                    if each.state == "running"
-                ),
-                default=records,
-            )
+            needed = {
+                each.name: each.start + needs(stream.schema, each.configuration, each.position)
+                for each in publications.of_stream(connection, stream.id)
+                if each.state == "running"
+            }
+            floor = min(needed.values(), default=records)
             gone = [each for each in streams.segments_of(connection, stream.id, 0, floor) if each.stop <= floor]
             if gone:
                 streams.replace_segments(connection, lease, stream, gone, [])
         for each in gone:
             self._files.delete(stream.log, each.file)
         if gone:
-            _log.info("dropped_unneeded", stream=stream.name, before=gone[-1].stop)
+            _log.info("dropped_unneeded", stream=stream.name, start=gone[0].start, end=gone[-1].stop, needed=needed)
 
     def _delete_erased(self, stream: Stream) -> None:
-        """Writes segments with erased records anew, without their bytes; each once, however much of it is erased."""
+        """Writes segments with erased records anew, without their bytes; each once, however much of it is erased.
+
+        A crash on the way leaves what was erased before it, and the rest to whoever comes next: it is all done again.
+        """
         with self._database.transaction() as connection:
             waiting = streams.undeleted_erasures(connection, stream.id)
         if not waiting:
@@ -214,12 +251,21 @@ class Sealer:
                 for column in columns.values():
                     column[low : max(low, high)] = 0
             self._replace(lease, stream, [old], columns)
-        self._sweep(stream)  # a file that an earlier holder of the lease wrote too late may hold the bytes too
-        self._reader.forget()
+        # A file that an earlier holder of the lease wrote too late may hold the bytes too.
+        if stream.halted is not None and self._orphans(stream):
+            # But who knows what a stream's files are if its log is not what was numbered: the record may be an old one.
+            _log.warning("erased_but_for_orphans", stream=stream.name, files=self._orphans(stream))
+            return
+        self._sweep(stream)
+        self._forget_again = not self._reader.forget()
         with self._database.transaction() as connection:
-            for erasure, _, _ in waiting:
-                streams.mark_deleted(connection, lease, erasure)
+            streams.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])
         _log.info("erased", stream=stream.name, erasures=len(waiting))
+
+    def _orphans(self, stream: Stream) -> list[str]:
+        with self._database.transaction() as connection:
+            known = streams.segment_files(connection, stream.id)
+        return self._files.orphans(stream.log, known)
 
     def _sweep(self, stream: Stream) -> None:
         with self._database.transaction() as connection:
@@ -249,6 +295,30 @@ class Sealer:
             _log.error("sealing_failed", stream=stream.name, error=type(error).__name__, at=place_of(error))
             self._not_before[log] = time.monotonic() + AFTER_AN_ERROR_SECONDS
             self._let_go(log)
+
+
+def _readable(batch: bytes, schema: dict[str, Any], feature_map: FeatureMap) -> Columns | None:
+    """What a batch of the log holds, if it is what a stream of this schema can hold."""
+    try:
+        columns = unpack(batch)
+    except Exception:  # noqa: BLE001 - whatever is in it
+        return None
+    task = schema["task"]["kind"]
+    width = feature_map.features if feature_map.reads_text else schema.get("features")
+    wanted: dict[str, tuple[str, tuple[int | None, ...]]] = {}
+    if task != "categorical":
+        wanted["x"] = "float32", (width,)
+    if task != "unlabelled":
+        wanted["y"] = "float32" if task == "regression" else "int32", ()
+    records = {len(column) for column in columns.values() if column.ndim}
+    found = {name: (column.dtype.name, column.shape[1:]) for name, column in columns.items() if column.ndim}
+    return columns if found == wanted and len(records) == 1 and 0 not in records else None
+
+
+def _letter(entry: Entry) -> Unreadable:
+    size = sum(len(name) + len(value) for name, value in entry.fields.items())
+    reason = "it is none of ours" if entry.sequence is None else "its content can't be read: these records are lost"
+    return Unreadable(entry=entry.id, sequence=entry.sequence, reason=reason, size=size)
 
 
 def _size_class(segment: Segment) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 import sqlalchemy
+import structlog
 from pydantic import SecretStr
 
 from service.api.app import create_app
@@ -36,6 +37,9 @@ ADMIN = {
     ("delete", "/v1/keys/{key}"),
     ("post", "/v1/streams"),
     ("delete", "/v1/streams/{stream}/records"),
+    ("post", "/v1/streams/{stream}/resume"),
+    ("get", "/v1/streams/{stream}/dead-letters"),
+    ("delete", "/v1/streams/{stream}/dead-letters/{entry}"),
     ("post", "/v1/publications"),
     ("delete", "/v1/publications/{publication}"),
 }
@@ -261,16 +265,16 @@ def test_only_hashes_of_keys_are_stored_and_looked_for(service: Service):
     assert not [row for row in rows if secret in row[0] or service.admin_key in row[0]]
 
 
-def test_the_environments_key_is_replaced_by_a_new_setting(servers, tmp_path):
+def test_the_environments_key_is_replaced_by_a_new_setting_and_the_log_says_so(servers, tmp_path):
     settings = make_world(servers, tmp_path).settings
-    for old, new in ((None, "a" * 40), ("a" * 40, "b" * 40)):
-        with (
-            serving(settings.model_copy(update={"admin_key": SecretStr(new)})) as url,
-            httpx.Client(base_url=url) as client,
-        ):
-            ok(client.get("/v1/keys", headers={"Authorization": f"Bearer {new}"}))
-            if old is not None:
-                refused(client.get("/v1/keys", headers={"Authorization": f"Bearer {old}"}), 401, "unauthenticated")
+    with structlog.testing.capture_logs() as lines:
+        for old, new in ((None, "a" * 40), ("a" * 40, "a" * 40), ("a" * 40, "b" * 40)):
+            changed = settings.model_copy(update={"admin_key": SecretStr(new)})
+            with serving(changed) as url, httpx.Client(base_url=url) as client:
+                ok(client.get("/v1/keys", headers={"Authorization": f"Bearer {new}"}))
+                if old not in (None, new):
+                    refused(client.get("/v1/keys", headers={"Authorization": f"Bearer {old}"}), 401, "unauthenticated")
+    assert [line["event"] for line in lines].count("admin_key_admitted") == 2
 
 
 def test_without_settings_only_this_machine_is_listened_to_and_there_is_no_key():

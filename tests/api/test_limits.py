@@ -211,6 +211,21 @@ def test_there_are_only_so_many_connections(servers, tmp_path):
             each.close()
 
 
+def test_a_full_backlog_refuses_and_stores_nothing(servers, tmp_path):
+    settings = make_world(servers, tmp_path, max_backlog_batches=2).settings  # no worker numbers anything
+    with serving(settings) as url:
+        alone = Service(url, ADMIN_KEY, settings)
+        stream = alone.stream()
+        answers = [alone.client().post(f"/v1/streams/{stream}/records", json=VALID) for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [202, 202, 429, 429]
+        refused(answers[-1], 429, "backlog-full")
+        assert answers[-1].headers["retry-after"] == "1"
+        assert f'perennial_backlog_batches{{stream="{stream}"}} 2.0' in alone.client().get("/metrics").text
+        ok(alone.client().post(f"/v1/streams/{alone.stream()}/records", json=VALID), 202)
+        for client in alone.clients.values():
+            client.close()
+
+
 class TestRates:
     def test_who_asks_too_often_is_told_when_to_come_back(self, servers, tmp_path):
         settings = make_world(servers, tmp_path, max_key_requests=4).settings

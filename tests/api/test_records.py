@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from tests.conftest import Service, ok, unique, wait_until
+from service.worker import sealer
+from tests.conftest import Service, ok, publication, unique, wait_until
 
 VALID = {"x": [[1, 2.5], [-3, 0]], "y": [0, 1]}
 
@@ -190,5 +191,35 @@ def test_erased_records_stay_numbered_and_must_exist(service: Service):
     url = f"/v1/streams/{stream}/records"
     assert ok(service.client().delete(f"{url}?start=0&end=1"), 202) == {"start": 0, "end": 1}
     assert numbered(service, stream) == 2
+    assert ok(service.client().delete(f"{url}?start=0&end=1"), 202) == {"start": 0, "end": 1}
+
+    def told() -> dict:
+        return ok(service.client().get(f"/v1/streams/{stream}"))["erased"]
+
+    wait_until(lambda: told()["waiting"] == 0)
+    assert told() == {"records": 1, "waiting": 0, "ranges": [{"start": 0, "end": 1}]}
     for query in ("start=0&end=3", "start=1&end=1", "start=-1&end=1", "start=0"):
         refused(service.client().delete(f"{url}?{query}"), 422, "invalid-request")
+
+
+def test_what_no_publication_can_want_again_is_dropped_and_told(service: Service, monkeypatch):
+    monkeypatch.setattr(sealer, "TIDY_SECONDS", 0.05)
+    stream = service.stream(retention="needed")
+    name = service.publish(stream, {"kind": "independent_batches", "batch": 2})
+
+    def kept() -> dict:
+        return ok(service.client().get(f"/v1/streams/{stream}"))["kept"]
+
+    assert kept() == {"start": 0, "needed": [{"publication": name, "start": 0}]}
+    for _ in range(2):
+        service.post(stream, [[1, 0]] * 3, [0, 1, 0])
+    service.released(name, time=6)
+    wait_until(lambda: kept() == {"start": 6, "needed": [{"publication": name, "start": 6}]})
+    asked = publication(stream, {"kind": "independent_batches", "batch": 2}, start=5)
+    answer = refused(service.client().post("/v1/publications", json=asked), 422, "invalid-request")
+    assert answer["errors"] == [{"field": "body.start", "reason": "must be at least 6"}]
+    later = service.publish(stream, {"kind": "independent_batches", "batch": 4}, start=6)
+    service.post(stream, [[1, 0]] * 3, [0, 1, 0])
+    service.released(name, time=8)
+    assert {each["publication"]: each["start"] for each in kept()["needed"]} == {name: 8, later: 6}
+    assert kept()["start"] == 6, "the other one still wants it"

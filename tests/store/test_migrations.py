@@ -1,18 +1,23 @@
 """The migrations make the tables that the code describes, and can be run again and back."""
+# ruff: noqa: F811 - a fixture is another file's
+
+from itertools import pairwise
 
 import psycopg
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, inspect, select
+from sqlalchemy import Engine, create_engine, inspect, select, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import IntegrityError
 
 from service.store.migrate import RoleMissing, configuration, is_current, migrate
 from service.store.tables import metadata
 from service.store.verify import verify
 from tests.conftest import World
 from tests.store.conftest import publish_some
+from tests.worker.test_publishing import bench as publishing  # noqa: F401
 
 
 def test_migrations_and_tables_are_the_same(world: World):
@@ -38,10 +43,11 @@ def test_a_second_run_changes_nothing_and_the_way_back_is_clean(world: World):
     assert is_current(world.settings.migration_url)
 
 
-SUMMARIES = ("streams", "publications", "charges", "releases", "outlines", "kept")
+SUMMARIES = ("streams", "segments", "publications", "charges", "releases", "outlines", "kept")
 
 
 def test_down_and_up_again_on_real_data_makes_the_same_sums_and_digests(world: World):
+    """From each older version; and what was changed behind the ledger's back there is as visible afterwards."""
     publish_some(world.settings)
     engine = create_engine(world.settings.migration_url)
 
@@ -54,15 +60,76 @@ def test_down_and_up_again_on_real_data_makes_the_same_sums_and_digests(world: W
 
     before = everything()
     assert all(before.values())
+    for revision in OLDER:
+        down(engine, revision)
+        migrate(world.settings.migration_url, service=world.settings.database_url)
+        assert everything() == before, revision
+    with engine.begin() as connection:
+        assert verify(connection).findings == []
+    down(engine, "0002")
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE releases DISABLE TRIGGER append_only"))
+        connection.execute(text("UPDATE releases SET role = 'link' WHERE publication_id = 2 AND version = 2"))
+        connection.execute(text("ALTER TABLE releases ENABLE ALWAYS TRIGGER append_only"))
+    migrate(world.settings.migration_url, service=world.settings.database_url)
+    with engine.begin() as connection:
+        findings = verify(connection).findings
+    assert len(findings) == 1
+    assert "version 2: its digest is not that of its content" in findings[0]
+    engine.dispose()
+
+
+OLDER = ("0003", "0002", "0001")
+
+
+def down(engine: Engine, revision: str) -> None:
     with engine.begin() as connection:
         config = configuration()
         config.attributes["connection"] = connection
-        command.downgrade(config, "0001")
-    migrate(world.settings.migration_url, service=world.settings.database_url)
-    assert everything() == before
-    with engine.begin() as connection:
-        assert verify(connection).findings == []
+        command.downgrade(config, revision)
+
+
+def test_an_older_version_finds_all_that_it_reads(world: World):
+    """So its API can go on serving releases and taking records until it is replaced."""
+    engine = create_engine(world.settings.migration_url)
+    found = []
+    for revision in (None, *OLDER):
+        if revision is not None:
+            down(engine, revision)
+        tables = inspect(engine)
+        found.append(
+            {
+                (table, column["name"], str(column["type"]))
+                for table in tables.get_table_names()
+                for column in tables.get_columns(table)
+            }
+        )
     engine.dispose()
+    for newer, older in pairwise(found):
+        assert older <= newer
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO streams (name, log, schema, retention, epsilon, delta) VALUES ('t', 't', '{}', 'keep', 1, 0)",
+        (
+            "INSERT INTO publications (name, stream_id, start, configuration, plan, kind, epsilon, delta, due) "
+            "SELECT 'q', stream_id, start, configuration, plan, kind, epsilon, delta, due FROM publications"
+        ),
+        "INSERT INTO segments (stream_id, start, stop, file, sha256) SELECT id, 0, 1, 'f', '' FROM streams",
+        (
+            "UPDATE publications SET position = 1, due = 2, version = 1, latest = 1, chain = '{1}', digest = 'd', "
+            "worst_record = 0, worst_amount = 1"
+        ),
+        "UPDATE publications SET state = 'stopped'",
+    ],
+    ids=["a stream", "a publication", "a segment", "a release", "a stop"],
+)
+def test_what_an_older_version_would_write_is_refused_whole(publishing, statement):
+    """As it wrote it: without what the newer one asks for, so that it can leave nothing half done."""
+    with pytest.raises(IntegrityError), publishing.database.transaction() as connection:
+        connection.execute(text(statement))
 
 
 def test_the_services_role_is_made_with_its_password_if_the_owner_may(world: World):

@@ -110,7 +110,7 @@ def test_a_worker_that_starts_walks_the_whole_ledger_before_it_publishes(bench: 
             mine = [column == row[column.name] for column in tamper.table.primary_key]
             back = {name: value for name, value in row.items() if name not in ("id", "distrusted")}
             connection.execute(update(tamper.table).where(*mine).values(back))
-    Audit(bench.database).walk(1)
+    Audit(bench.database, bench.files).walk(1)
     assert stream(bench).distrusted is None
     bench.publish_all()
     assert bench.now().position == 10
@@ -126,7 +126,7 @@ def test_a_verdict_does_not_undo_one_that_came_meanwhile(bench: Bench):
 
 
 def violated(bench: Bench) -> dict[str, float]:
-    Audit(bench.database).ask_invariants()
+    Audit(bench.database, bench.files).ask_invariants()
     return {name: metrics.VIOLATIONS.labels(name)._value.get() for name in INVARIANTS}
 
 

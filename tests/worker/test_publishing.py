@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
+from service.learning.learners import OutputPerturbation
 from service.log import Reader
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
@@ -42,7 +43,7 @@ class Bench:
 
     def publisher(self) -> Publisher:
         keeper = LeaseKeeper(self.database, seconds=self.world.settings.lease_seconds)
-        return Publisher(self.database, self.files, keeper, Bell(self.database), Audit(self.database))
+        return Publisher(self.database, self.files, keeper, Bell(self.database), Audit(self.database, self.files))
 
     def publish_all(self) -> None:
         publisher = self.publisher()
@@ -229,6 +230,31 @@ def test_missing_records_are_never_made_up_for(bench: Bench):
     assert (bench.now().state, bench.now().position) == ("running", 8), "it goes on when the records are back"
     with bench.database.transaction() as connection:
         assert all(each.fit[1] <= 9 for each in releases.page(connection, bench.identity, limit=100, before=None))
+
+
+def test_a_later_fit_is_that_of_a_stream_with_empty_slots(bench: Bench, monkeypatch):
+    """The same records and the same n as if the erased slots had never held anything, so the same law."""
+    real, fitted = OutputPerturbation.release, []
+
+    def release(self, records, n, *others):
+        fitted.append((records.x[:, 0].tolist(), records.y.tolist(), n))
+        return real(self, records, n, *others)
+
+    monkeypatch.setattr(OutputPerturbation, "release", release)
+    x, y = np.linspace(-1, 1, 10, dtype=np.float32), np.arange(10) % 2
+    present = np.ones(10, dtype=bool)
+    with bench.database.transaction() as connection:
+        for start, stop in ((1, 3), (4, 6), (9, 10)):
+            streams.erase(connection, 1, start, stop)
+            present[start:stop] = False
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        made = releases.page(connection, bench.identity, limit=100, before=None)[::-1]
+    assert (4, 6) in [each.fit for each in made], "of nothing but empty slots"
+    assert fitted == [
+        (x[start:stop][present[start:stop]].tolist(), y[start:stop][present[start:stop]].tolist(), stop - start)
+        for start, stop in (each.fit for each in made)
+    ]
 
 
 @pytest.mark.parametrize("bench", ["needed"], indirect=True)

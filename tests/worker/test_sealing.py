@@ -160,24 +160,6 @@ def test_a_batch_lost_in_the_middle_halts_the_stream(bench: Bench):
     assert bench.now().records == 0
 
 
-def test_erased_records_contribute_nothing_and_their_bytes_go(bench: Bench):
-    sealer = bench.sealer()
-    for value in (11, 12, 13):
-        bench.append(value, value + 0.5)
-        sealer.step(wait_milliseconds=10)
-    with bench.database.transaction() as connection:
-        streams.erase(connection, bench.stream.id, 1, 4)
-    assert bench.values() == [11, 13, 13.5], "erased from the moment it was asked"
-    sealer.step(wait_milliseconds=10)
-    assert bench.values() == [11, 13, 13.5]
-    folder = bench.world.settings.segment_store / bench.stream.log
-    kept = b"".join(file.read_bytes() for file in folder.iterdir())
-    for value in (11.5, 12, 12.5):
-        assert np.float32(value).tobytes() not in kept
-    with bench.database.transaction() as connection:
-        assert streams.undeleted_erasures(connection, bench.stream.id) == []
-
-
 def test_a_lease_that_ran_out_can_be_taken_but_not_renewed(bench: Bench):
     resource = leases.stream(bench.stream.id)
     with bench.database.transaction() as connection:

@@ -1,0 +1,71 @@
+"""What administrators do is in the log: one line each, with what it was done to and nothing else of what they sent."""
+
+import pytest
+import structlog
+
+from tests.api.test_access import ADMIN, GUARDED, call
+from tests.conftest import Service, ok, publication, unique
+
+ONE_BY_ONE = {"kind": "sliding_window", "block": 5, "blocks": 1}
+
+
+@pytest.fixture
+def lines():
+    with structlog.testing.capture_logs() as captured:
+        yield lambda: [line for line in captured if line["event"] == "admin_action"]
+
+
+def test_every_admin_action_leaves_a_line(service: Service, lines):
+    stream, name, key = unique("stream"), unique("publication"), unique("key")
+    client = service.client()
+    task, budget = {"kind": "classification", "classes": 2}, {"epsilon": 10, "delta": 0}
+    asked = {"name": stream, "features": 2, "task": task, "budget": budget}
+    made = {
+        ("post", "/v1/streams"): client.post("/v1/streams", json=asked),
+        ("post", "/v1/publications"): client.post(
+            "/v1/publications", json=publication(stream, ONE_BY_ONE) | {"name": name}
+        ),
+        ("post", "/v1/keys"): client.post("/v1/keys", json={"name": key, "scopes": ["admin"]}),
+    }
+    identity = ok(made["post", "/v1/keys"], 201)["id"]
+    service.post(stream, [[1, 2]], [0])
+    done = made | {
+        ("get", "/v1/keys"): client.get("/v1/keys?limit=1"),
+        ("delete", "/v1/streams/{stream}/records"): client.delete(f"/v1/streams/{stream}/records?start=0&end=1"),
+        ("delete", "/v1/publications/{publication}"): client.delete(f"/v1/publications/{name}"),
+        ("delete", "/v1/keys/{key}"): client.delete(f"/v1/keys/{identity}"),
+    }
+    assert {answer.status_code // 100 for answer in done.values()} == {2}
+    by_action = {tuple(line["action"].lower().split(" ", 1)): line for line in lines()}
+    assert {*done, *by_action} >= ADMIN, "what a new route does is to be tried here"
+    assert by_action.keys() == done.keys()
+    assert {line["status"] for line in by_action.values()} == {200, 201, 202, 204}
+    assert len({line["key"] for line in by_action.values()}) == 1
+    assert by_action["post", "/v1/streams"]["made"] == f"/v1/streams/{stream}"
+    assert by_action["post", "/v1/publications"]["made"] == f"/v1/publications/{name}"
+    assert by_action["post", "/v1/keys"]["made"] == f"/v1/keys/{identity}"
+    erased = by_action["delete", "/v1/streams/{stream}/records"]
+    assert (erased["target"], erased["asked"]) == ({"stream": stream}, {"start": "0", "end": "1"})
+    assert by_action["delete", "/v1/publications/{publication}"]["target"] == {"publication": name}
+    assert by_action["delete", "/v1/keys/{key}"]["target"] == {"key": str(identity)}
+
+
+@pytest.mark.parametrize("scope", ["read", "admin"])
+def test_what_was_refused_is_told_too_and_nothing_else_is(service: Service, lines, scope):
+    client = service.client(service.key(scope))
+    before = len(lines())
+    for method, path in GUARDED:
+        call(client, method, path)
+    told = [(tuple(line["action"].lower().split(" ", 1)), line["status"]) for line in lines()[before:]]
+    assert {action for action, _ in told} == ADMIN
+    assert len(told) == len(ADMIN)
+    assert (scope == "read") == ({status for _, status in told} == {403})
+
+
+@pytest.mark.parametrize("name", ["A%20secret", "%F0%9F%99%82", "a" * 64, "1" * 64])
+def test_what_is_no_name_is_not_repeated(service: Service, lines, name):
+    service.client().delete(f"/v1/publications/{name}")
+    service.client().delete(f"/v1/streams/{name}/records?start={name}&end=1&{name}=1")
+    first, second = lines()
+    assert first["target"] == {"publication": "…"}
+    assert (second["target"], second["asked"]) == ({"stream": "…"}, {"start": "…", "end": "1"})

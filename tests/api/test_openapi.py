@@ -1,0 +1,100 @@
+"""Every call of the OpenAPI document, asked as the document allows and as it does not: never a 500, nothing untold."""
+
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from service.api.app import create_app
+from service.settings import Settings
+from tests.conftest import Service, ok, unique
+
+SCHEMA = schemathesis.openapi.from_dict(create_app(Settings(_env_file=None)).openapi())
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+STATUSES: dict[str, set[int]] = defaultdict(set)
+WITHOUT_END = "/v1/publications/{publication}/events"  # of a publication that there is
+
+
+@schemathesis.serializer("application/x-ndjson", "application/vnd.apache.arrow.stream")
+def as_it_is(_: Any, value: Any) -> bytes:
+    """What is generated for the formats that are not JSON."""
+    return value if isinstance(value, bytes) else str(value).encode(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def there(service: Service) -> dict[str, str]:
+    """Names of things that are, for the places of those in an address."""
+    stream = service.stream()
+    name = service.publish(stream, {"kind": "sliding_window", "block": 2, "blocks": 1})
+    url = f"/v1/streams/{stream}/records"
+    entry = ok(service.client().post(url, json={"x": [[1, 0], [0, 1]], "y": [1, 0]}), 202)["entry"]
+    service.released(name, time=2)
+    key = ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read"]}), 201)["id"]
+    return {"stream": stream, "publication": name, "entry": entry, "version": "1", "key": str(key)}
+
+
+@pytest.fixture(scope="module")
+def session(service: Service) -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        session.trust_env = False
+        yield session
+
+
+@pytest.fixture(scope="module")
+def ask(service: Service, session, there) -> Callable[[schemathesis.Case], None]:
+    def once(case: schemathesis.Case) -> None:
+        if str(case.path_parameters.get("key", "")).strip("+-_ 0").isdecimal():
+            case.path_parameters["key"] = there["key"]  # not our own: the calls to come need it
+        if case.path != WITHOUT_END and zlib.crc32(repr(case.path_parameters).encode()) % 3:
+            case.path_parameters |= {name: there[name] for name in case.path_parameters if name in there}
+        if isinstance(case.body, dict) and "stream" in case.body:
+            case.body["stream"] = there["stream"]
+        for name in [name for name in case.headers if name.lower() == "prefer"]:
+            del case.headers[name]  # it would wait
+        key = {"Authorization": f"Bearer {service.admin_key}"}
+        answer = case.call(base_url=service.url, session=session, headers=key, timeout=20)
+        STATUSES[f"{case.operation.method.upper()} {case.path}"].add(answer.status_code)
+        case.validate_response(answer, checks=CHECKS)
+
+    return once
+
+
+BOUNDED = settings(
+    max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@SCHEMA.parametrize()
+@settings(BOUNDED, phases=[Phase.generate])
+def test_every_call_answers_as_the_document_says(case, ask):
+    ask(case)
+
+
+def test_it_got_past_the_door():
+    """The calls above were not all refused before they were looked at."""
+    assert len(STATUSES) > 20
+    assert not {call: found for call, found in STATUSES.items() if found <= {401, 405, 415, 429}}
+    assert {"GET /v1/streams", "GET /v1/publications"} < {call for call, found in STATUSES.items() if 200 in found}
+
+
+@pytest.fixture
+def thorough(pytestconfig) -> None:
+    if pytestconfig.getoption("--mutations") < 10_000:
+        pytest.skip("thousands of calls: --mutations 10000")
+
+
+@SCHEMA.parametrize()
+@settings(BOUNDED, phases=[Phase.explicit])
+def test_so_does_everything_at_its_bounds_and_past_them(thorough, case, ask):
+    ask(case)

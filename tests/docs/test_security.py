@@ -1,0 +1,57 @@
+"""What SECURITY.md names exists: tests, settings, limits."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from service.api import connections, services
+from service.api.app import MOST_CONFIGURATION_BYTES, SECONDS_TO_ANSWER
+from service.settings import Settings
+from tests.docs.pages import ROOT
+
+TEXT = (ROOT / "SECURITY.md").read_text()
+THREATS = [
+    [cell.strip() for cell in line.split("|")[1:-1]]
+    for line in TEXT.split("\n## Threats\n")[1].split("\n## ")[0].splitlines()
+    if line.startswith("| ")
+][1:]
+
+
+def _tests_in(path: Path, within: tuple[str, ...]) -> set[str]:
+    """The names of a file's tests, as pytest writes them."""
+    node = ast.parse(path.read_text())
+    for name in within:
+        node = next(each for each in node.body if isinstance(each, ast.ClassDef) and each.name == name)  # type: ignore[assignment]
+    return {each.name for each in node.body if isinstance(each, ast.FunctionDef) and each.name.startswith("test_")}
+
+
+@pytest.mark.parametrize("named", sorted(set(re.findall(r"`(tests/[^`]+)`", TEXT))))
+def test_a_test_that_shows_it_exists(named):
+    file, *within, name = named.split("::")
+    assert name in _tests_in(ROOT / file, tuple(within))
+
+
+@pytest.mark.parametrize("threat", THREATS, ids=lambda cells: cells[0])
+def test_every_threat_has_a_test_or_says_that_it_has_none(threat):
+    _, met, shown = threat
+    assert met
+    assert re.search(r"`tests/[^`]+::test_\w+`|`tests/[^`]+::Test\w+::test_\w+`", shown) or shown.startswith("none: ")
+
+
+def test_the_limits_are_those_of_the_code():
+    told = " ".join(TEXT.split())
+    assert f"a request has {connections.SECONDS_TO_SEND:g} seconds to arrive" in told
+    assert connections.LEAST_BYTES_A_SECOND == 1024
+    assert f"not read at that rate for {connections.SECONDS_STALLED:g} seconds" in told
+    assert connections.MOST_HEAD_BYTES == 64 * 1024
+    assert MOST_CONFIGURATION_BYTES == 2**20
+    assert f"{SECONDS_TO_ANSWER:g} s for an answer in the API" in told
+    assert (services.SECONDS_OF_REQUESTS, services.SECONDS_OF_UNKNOWN_KEYS) == (2, 10)
+
+
+def test_every_setting_named_exists():
+    named = set(re.findall(r"PERENNIAL_[A-Z_]+", TEXT))
+    assert named
+    assert named <= {f"PERENNIAL_{name.upper()}" for name in Settings.model_fields}

@@ -1,0 +1,189 @@
+"""What is erased counts as nothing from then on, and its bytes go from segments and log, whatever dies meanwhile."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.log import Reader
+from service.store import leases, streams
+from service.store.segment_files import SegmentFiles
+from service.store.verify import verify_segments
+from service.worker.records import read_records
+from tests.conftest import wait_until
+from tests.worker.conftest import Bench
+from tests.worker.test_sealing import Crash
+
+
+@pytest.fixture
+def sealed(bench: Bench) -> Bench:
+    """Six records in three segments."""
+    sealer = bench.sealer(lease_seconds=0.5)
+    for value in (11, 12, 13):
+        bench.append(value, value + 0.5)
+        sealer.step(wait_milliseconds=10)
+    return bench
+
+
+def erase(bench: Bench, start: int, stop: int) -> None:
+    with bench.database.transaction() as connection:
+        streams.lock(connection, bench.stream.id)
+        streams.erase(connection, bench.stream.id, start, stop)
+
+
+def waiting(bench: Bench) -> list[tuple[int, int]]:
+    with bench.database.transaction() as connection:
+        return [(start, stop) for _, start, stop in streams.undeleted_erasures(connection, bench.stream.id)]
+
+
+def finish(bench: Bench) -> None:
+    """By a sealer that comes later, as soon as it gets the lease."""
+    sealer = bench.sealer()
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), not waiting(bench))[1])
+
+
+def kept_bytes(bench: Bench) -> bytes:
+    folder = bench.world.settings.segment_store / bench.stream.log
+    return b"".join(file.read_bytes() for file in folder.iterdir())
+
+
+def check(bench: Bench) -> None:
+    assert bench.values() == [11, 13, 13.5]
+    assert waiting(bench) == []
+    kept = kept_bytes(bench)
+    for value in (11.5, 12, 12.5):
+        assert np.float32(value).tobytes() not in kept
+    for value in (11, 13, 13.5):
+        assert np.float32(value).tobytes() in kept
+    assert list(verify_segments(bench.database, bench.files)) == []
+
+
+def test_erased_records_contribute_nothing_and_their_bytes_go(sealed: Bench):
+    erase(sealed, 1, 4)
+    assert sealed.values() == [11, 13, 13.5], "from the moment it was asked"
+    records = read_records(sealed.database, sealed.files, sealed.now(), 1, 0, 4)
+    assert (records.x[:, 0].tolist(), len(records.y)) == ([13], 1)
+    finish(sealed)
+    check(sealed)
+
+
+STEPS = {
+    "write": (SegmentFiles, "write"),
+    "replace": (streams, "replace_segments"),
+    "delete": (SegmentFiles, "delete"),
+    "forget": (Reader, "forget"),
+    "mark": (streams, "mark_deleted"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_step_of_erasing_is_made_good(sealed: Bench, monkeypatch, step, after):
+    """At the second of the two segments, where there is one for each."""
+    real = getattr(*STEPS[step])
+    calls = []
+
+    def crash(*args, **options):
+        calls.append(step)
+        if len(calls) < (2 if step in ("write", "replace", "delete") else 1):
+            return real(*args, **options)
+        if after:
+            real(*args, **options)
+        raise Crash
+
+    erase(sealed, 1, 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(*STEPS[step], crash)
+        sealer = sealed.sealer(lease_seconds=0.5)
+
+        def crashed() -> bool:
+            try:
+                sealer.step(wait_milliseconds=10)
+            except Crash:
+                return True
+            return False
+
+        wait_until(crashed)
+    assert sealed.values() == [11, 13, 13.5]
+    finish(sealed)
+    check(sealed)
+    folder = sealed.world.settings.segment_store / sealed.stream.log
+    with sealed.database.transaction() as connection:
+        assert {file.name for file in folder.iterdir()} == streams.segment_files(connection, sealed.stream.id)
+
+
+def test_erasing_again_changes_nothing(sealed: Bench):
+    erase(sealed, 1, 4)
+    erase(sealed, 2, 4)
+    assert waiting(sealed) == [(1, 4)]
+    finish(sealed)
+    before = kept_bytes(sealed)
+    erase(sealed, 1, 4)
+    assert waiting(sealed) == []
+    assert kept_bytes(sealed) == before
+    erase(sealed, 0, 6)
+    assert waiting(sealed) == [(0, 1), (4, 6)], "only what is not erased yet"
+    with sealed.database.transaction() as connection:
+        assert streams.erased(connection, sealed.stream.id, 0, 6) == [(0, 6)]
+        assert streams.erased(connection, sealed.stream.id, 2, 5, deleted=True) == [(2, 4)]
+    assert sealed.values() == []
+
+
+def test_a_halted_stream_erases_too(sealed: Bench):
+    with sealed.database.transaction() as connection:
+        streams.halt(connection, sealed.stream.id, "why")
+    erase(sealed, 1, 4)
+    finish(sealed)
+    check(sealed)
+    assert sealed.now().halted == "why"
+
+
+def test_a_halted_stream_keeps_files_that_nobody_knows(sealed: Bench):
+    """If its database is an old one, they may be the only ones that hold what was numbered since."""
+    unknown, _ = sealed.files.write(sealed.stream.log, 6, 7, {"x": np.ones((1, 1), dtype=np.float32)})
+    with sealed.database.transaction() as connection:
+        streams.halt(connection, sealed.stream.id, "why")
+    erase(sealed, 1, 4)
+    sealer = sealed.sealer()
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), np.float32(12).tobytes() not in kept_bytes(sealed))[1])
+    assert waiting(sealed) == [(1, 4)], "and it does not say that all is gone"
+    assert (sealed.world.settings.segment_store / sealed.stream.log / unknown).exists()
+
+
+def test_the_logs_own_file_forgets_what_was_erased(bench: Bench):
+    value = np.float32(-1.2345678e-21)
+    server = Path(bench.world.settings.redis_url.removeprefix("unix://")).parents[1] / "valkey"
+
+    def in_the_log() -> bool:
+        return any(value.tobytes() * 40 in file.read_bytes() for file in server.rglob("*") if file.is_file())
+
+    bench.append(*[value] * 40)
+    assert in_the_log()
+    sealer = bench.sealer()
+    sealer.step(wait_milliseconds=10)
+    erase(bench, 0, 40)
+
+    def forgotten() -> bool:
+        sealer.step(wait_milliseconds=10)
+        return not in_the_log()
+
+    wait_until(forgotten)
+    assert value.tobytes() not in kept_bytes(bench)
+
+
+def test_erased_bytes_that_came_back_are_found(sealed: Bench):
+    erase(sealed, 1, 4)
+
+    def lease() -> leases.Lease | None:
+        with sealed.database.transaction() as connection:
+            return leases.take(connection, leases.stream(sealed.stream.id), owner="test", seconds=60)
+
+    mine = wait_until(lease)
+    with sealed.database.transaction() as connection:
+        (erasure, _, _), *_ = streams.undeleted_erasures(connection, sealed.stream.id)
+        streams.mark_deleted(connection, mine, [erasure])
+    found = list(verify_segments(sealed.database, sealed.files))
+    assert [each.split(": ")[1].split(",")[0] for each in found] == [
+        "records 1 to 2 were erased",
+        "records 2 to 4 were erased",
+    ]

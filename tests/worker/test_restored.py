@@ -1,0 +1,193 @@
+"""A record that was put back from an old backup is told from the newest, and nothing is published or numbered on it."""
+# ruff: noqa: F811 - a fixture is another file's
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import update
+from sqlalchemy.engine import make_url
+
+from service.store import publications, streams, tables
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles
+from service.store.verify import verify, verify_segments
+from service.worker.audit import Audit
+from tests.conftest import World, wait_until
+from tests.worker.conftest import Bench
+from tests.worker.test_publishing import Bench as PublishingBench
+from tests.worker.test_publishing import bench as publishing  # noqa: F401
+
+Backup = Callable[[Any], Callable[[], Any]]
+
+
+@pytest.fixture
+def back_up(world: World) -> Iterator[Backup]:
+    """Copies a bench's database as it is; what that returns gives the bench on the copy."""
+    opened: list[Database] = []
+
+    def copy(bench: Any) -> Callable[[], Any]:
+        url = make_url(world.settings.migration_url)
+        name = f"{url.database}_copy_{len(opened)}"
+        bench.database.engine.dispose()
+        with psycopg.connect(url.set(drivername="postgresql").render_as_string(False), autocommit=True) as connection:
+            connection.execute(
+                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                f" AND datname = '{url.database}'"
+            )
+        admin = url.set(drivername="postgresql", database="postgres").render_as_string(False)
+        with psycopg.connect(admin, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {url.database}")
+        service = make_url(world.settings.database_url).set(database=name).render_as_string(False)
+        database = Database(service)
+        opened.append(database)
+        settings = world.settings.model_copy(update={"database_url": service})
+        return lambda: replace(bench, database=database, world=World(settings))
+
+    yield copy
+    for database in opened:
+        database.close()
+
+
+def testify(bench: Any) -> None:
+    with bench.database.transaction() as connection:
+        known = streams.every(connection)
+    Audit(bench.database, bench.files).testify(known)
+
+
+def distrusted(bench: Any) -> str | None:
+    with bench.database.transaction() as connection:
+        return streams.get(connection, 1).distrusted
+
+
+def some_more(bench: PublishingBench, records: int) -> None:
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=records))
+    bench.publish_all()
+
+
+def test_an_older_ledger_than_was_served_publishes_nothing(publishing: PublishingBench, back_up: Backup):
+    some_more(publishing, 6)
+    testify(publishing)
+    backup = back_up(publishing)
+    some_more(publishing, 10)
+    testify(publishing)
+    restored = backup()
+    some_more(restored, 10)
+    assert restored.counts() < publishing.counts()
+    assert "older than what was done" in distrusted(restored)
+    assert "charges" in distrusted(restored)
+    with restored.database.transaction() as connection:
+        assert publications.due(connection) == []
+    assert any("older than what was done" in each for each in verify_segments(restored.database, restored.files))
+    assert distrusted(publishing) is None
+    testify(publishing)
+    assert list(verify_segments(publishing.database, publishing.files)) == []
+
+
+def test_it_is_noticed_by_a_worker_that_has_looked_already(publishing: PublishingBench, back_up: Backup):
+    some_more(publishing, 6)
+    backup = back_up(publishing)
+    publisher = backup().publisher()
+    publisher._audit.look(1)
+    some_more(publishing, 10)
+    testify(publishing)
+    testify(backup())
+    assert "older than what was done" in distrusted(backup())
+    assert not publisher.step(threading.Event())
+
+
+def test_another_history_of_the_same_length_is_told(publishing: PublishingBench, back_up: Backup, tmp_path: Path):
+    some_more(publishing, 6)
+    backup = back_up(publishing)
+    some_more(publishing, 10)
+    testify(publishing)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(publishing.world.settings.segment_store, elsewhere, ignore=shutil.ignore_patterns("*.witness"))
+    some_more(replace(backup(), files=SegmentFiles(elsewhere)), 10)
+    assert backup().counts() == publishing.counts()
+    testify(backup())
+    assert "it is another one than was published from" in distrusted(backup())
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"records": "x", "erasures": 0, "charges": 0, "head": null}'])
+def test_what_can_not_be_read_is_no_leave_to_publish(publishing: PublishingBench, content):
+    (publishing.world.settings.segment_store / "log.witness").write_bytes(content)
+    assert publishing.publisher().step(threading.Event())
+    assert publishing.counts() == (0, 0)
+    assert "can't be read" in distrusted(publishing)
+
+
+def test_an_older_numbering_halts_and_its_newer_segments_are_not_swept(bench: Bench, back_up: Backup):
+    def sealed(one: Bench, records: int) -> None:
+        sealer = one.sealer(lease_seconds=0.3)
+        wait_until(lambda: (sealer.step(wait_milliseconds=10), one.now().records == records)[1])
+
+    bench.append(1)
+    sealed(bench, 1)
+    backup = back_up(bench)
+    bench.append(2)
+    sealed(bench, 2)
+    testify(bench)
+    folder = bench.world.settings.segment_store / bench.stream.log
+    files = {each.name for each in folder.iterdir()}
+    restored = backup()
+    sealer = restored.sealer(lease_seconds=0.3)
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), restored.now().halted)[1])
+    assert "older than what was done" in restored.now().halted
+    assert {each.name for each in folder.iterdir()} == files
+    # The newest backup is found after all: it goes on by itself.
+    last = bench.sealer()
+    wait_until(lambda: (last.step(wait_milliseconds=10), not bench.redis().hexists(bench.key("state"), "halted"))[1])
+    bench.append(3)
+    wait_until(lambda: (last.step(wait_milliseconds=10), bench.now().records == 3)[1])
+    assert bench.values() == [1, 2, 3]
+
+
+def test_an_older_numbering_is_told_by_the_log_alone(bench: Bench, back_up: Backup):
+    """Where no worker had the time to write down how far it had come."""
+    sealer = bench.sealer(lease_seconds=0.3)
+    sealer.step(wait_milliseconds=10)
+    backup = back_up(bench)
+    bench.append(1)
+    sealer = bench.sealer(lease_seconds=0.3)
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), bench.now().records == 1)[1])
+    bench.append(2)
+    restored = backup()
+    folder = bench.world.settings.segment_store / bench.stream.log
+    late = restored.sealer(lease_seconds=0.3)
+    wait_until(lambda: (late.step(wait_milliseconds=10), restored.now().halted)[1])
+    assert "batch 2 came where 1 was due" in restored.now().halted
+    assert len(list(folder.iterdir())) == 1, "what was numbered is not swept"
+
+
+def test_all_three_from_one_backup_go_on_together(bench: Bench, back_up: Backup, tmp_path: Path):
+    """Workers stopped; then the database, the segments, and last the log, to which records may come meanwhile."""
+    for value in (1, 2):
+        bench.append(value)
+        bench.sealer(lease_seconds=0.3).step(wait_milliseconds=10)
+    wait_until(lambda: (bench.sealer(lease_seconds=0.3).step(wait_milliseconds=10), bench.now().records == 2)[1])
+    testify(bench)
+    backup = back_up(bench)
+    folder = tmp_path / "segments of the backup"
+    shutil.copytree(bench.world.settings.segment_store, folder)
+    bench.append(3)
+    log = [(key, bench.redis().dump(key)) for key in (bench.key("entries"), bench.key("state"))]
+    bench.append(4)
+    wait_until(lambda: (bench.sealer(lease_seconds=0.3).step(wait_milliseconds=10), bench.now().records == 4)[1])
+    shutil.rmtree(bench.world.settings.segment_store)
+    for key, content in log:
+        bench.redis().restore(key, 0, content, replace=True)
+    restored = replace(backup(), files=SegmentFiles(folder))
+    sealer = restored.sealer()
+    wait_until(lambda: (sealer.step(wait_milliseconds=10), restored.now().records == 3)[1])
+    assert restored.values() == [1, 2, 3]
+    assert restored.now().halted is None
+    with restored.database.transaction() as connection:
+        assert verify(connection).findings == []
+    assert list(verify_segments(restored.database, restored.files)) == []
