@@ -109,6 +109,10 @@ class State(Collector):
         yield _gauge(
             "perennial_ledger_distrusted", "1: the ledger does not verify, nothing is published", ["stream"], distrusted
         )
+        dead = [([each.name], each.dead_letters) for each in streams]
+        yield _gauge(
+            "perennial_dead_letters", "Entries of the log that could not be numbered, until dropped", ["stream"], dead
+        )
         for name, what in (
             ("budget", "What all publications together may cost any one record, for ever"),
             ("reserved", "What is promised to what runs and has run, on the worst record"),

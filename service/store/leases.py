@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, cast, func, insert, literal, select, update
+from sqlalchemy import ColumnElement, Connection, Text, cast, func, insert, literal, or_, select, update
 
 from service.store.tables import leases
+
+NOBODY_ASKS_FOR = 10
+"""So many times the length of one's own leases: others may be set to other lengths, but not to such."""
 
 
 class LeaseLost(Exception):
@@ -43,10 +46,16 @@ def create(connection: Connection, resource: str) -> None:
 
 
 def take(connection: Connection, resource: str, *, owner: str, seconds: float) -> Lease | None:
-    """The lease, if nobody else holds it."""
+    """The lease, if nobody else holds it; one that ends far too late was taken before the clock was set back."""
     row = connection.execute(
         update(leases)
-        .where(leases.c.resource == resource, leases.c.expires_at <= func.clock_timestamp())
+        .where(
+            leases.c.resource == resource,
+            or_(
+                leases.c.expires_at <= func.clock_timestamp(),
+                leases.c.expires_at > func.clock_timestamp() + NOBODY_ASKS_FOR * timedelta(seconds=seconds),
+            ),
+        )
         .values(owner=owner, epoch=leases.c.epoch + 1, expires_at=func.clock_timestamp() + timedelta(seconds=seconds))
         .returning(leases.c.epoch)
     ).one_or_none()

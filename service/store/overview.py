@@ -21,6 +21,7 @@ class StreamState:
     records: int
     halted: bool
     distrusted: bool
+    dead_letters: int
     budget: dict[str, float]
     reserved: dict[str, float]
     spent: dict[str, float]
@@ -92,6 +93,7 @@ def _stream(connection: Connection, stream: streams.Stream) -> StreamState:
         halted=stream.halted is not None,
         budget={"epsilon": float(stream.epsilon), "delta": float(stream.delta)},
         distrusted=stream.distrusted is not None,
+        dead_letters=streams.waiting_dead_letters(connection, stream.id),
         reserved=worst.reserved.shown(),
         spent=worst.spent.shown(),
     )

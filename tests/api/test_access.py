@@ -45,11 +45,8 @@ ADMIN = {
 }
 
 
-OPERATIONS = sorted(
-    (method, path)
-    for path, operations in create_app(Settings(_env_file=None)).openapi()["paths"].items()
-    for method in operations
-)
+DOCUMENT = create_app(Settings(_env_file=None)).openapi()
+OPERATIONS = sorted((method, path) for path, operations in DOCUMENT["paths"].items() for method in operations)
 GUARDED = [operation for operation in OPERATIONS if operation not in OPEN]
 SCOPES = {"ingest": INGEST, "read": READ, "label": set(), "admin": INGEST | READ | ADMIN}
 BODIES = {  # of a call that would do something, were the key allowed to

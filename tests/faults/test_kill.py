@@ -1,6 +1,6 @@
 """`perennial up` killed with -9: what got a 202 is numbered once, in order; no version changes; nothing is unpaid.
 
-By default a dozen kills, at other moments each time. `pytest tests/faults/test_kill.py --kills 200` does more, in
+By default ten kills, at other moments each time. `pytest tests/faults/test_kill.py --kills 200` does more, in
 rounds that each begin with an empty folder; `--seed` repeats the choices of a run, whose seed the summary tells.
 """
 

@@ -169,13 +169,16 @@ def scene(servers, tmp_path_factory):
         yield made
 
 
-@moments(BY_A_WORKER, "before")
-def test_a_worker_killed_at_any_step(scene: Scene, at):
-    records = ok(scene.client.get("/v1/streams/kept"))["records"]
-    scene.producers["kept"].post(17)
-    scene.producers["needed"].post(2, records=4)
-    ok(scene.client.delete(f"/v1/streams/kept/records?start={records - 1}&end={records}"), 202)
-    died(start_worker(scene.settings, at))
+@pytest.mark.parametrize("steps", [sorted(BY_A_WORKER)[start::4] for start in range(4)])
+def test_workers_killed_at_every_step_one_after_the_other(scene: Scene, steps):
+    """Each finds what the one before left, and has more to do; then a last one does the rest."""
+    for step in steps:
+        records = ok(scene.client.get("/v1/streams/kept"))["records"]
+        scene.producers["kept"].post(17)
+        scene.producers["needed"].post(2, records=4)
+        ok(scene.client.delete(f"/v1/streams/kept/records?start={records - 1}&end={records}"), 202)
+        died(start_worker(scene.settings, (step, "before")))
+        run_out(scene.database)
     scene.recover()
 
 

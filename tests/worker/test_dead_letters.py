@@ -84,6 +84,7 @@ def test_they_are_listed_and_dropped_and_no_number_moves(bench: Bench, api: Serv
     assert "secret" not in str(listed)
     assert ok(api.client().get(f"{url}?limit=1&before={listed[0]['id']}"))["items"] == listed[1:2]
     assert ok(api.client().get("/v1/streams/s"))["dead_letters"] == 3
+    assert 'perennial_dead_letters{stream="s"} 3.0' in api.client().get("/metrics").text
     for entry in (bad, bad, strange):
         assert api.client().delete(f"{url}/{entry}").status_code == 204
     for entry in ("1-1", "%00"):

@@ -5,14 +5,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from urllib.parse import unquote
 
 import psycopg
 import pytest
+from sqlalchemy import func, update
 from sqlalchemy.engine import make_url
 
 from service.log import LogUnavailable, Reader
-from service.store import leases, streams
+from service.store import leases, streams, tables
 from service.store.database import DatabaseUnavailable
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
@@ -110,6 +112,37 @@ def test_a_record_that_is_away_just_after_a_lease_was_taken_costs_no_stream(benc
     bench.append(1)
     with renewing(bench) as (sealer, _), running(sealer):
         wait_until(lambda: bench.now().records == 1)
+
+
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_the_records_clock_may_be_set_back_or_forward(bench: Bench, seconds):
+    """A dead worker's lease is taken over all the same, and one that is alive keeps its own or takes it again.
+
+    No other clock decides anything: the service's own waits are on clocks that are never set, and the log's is next.
+    """
+    bench.sealer().step(wait_milliseconds=10)  # takes the lease, and is never seen again
+    bench.append(1)
+    with renewing(bench) as (sealer, _), running(sealer):
+        with bench.database.transaction() as connection:
+            connection.execute(update(tables.leases).values(expires_at=func.now() + timedelta(seconds=seconds)))
+        wait_until(lambda: bench.now().records == 1)
+        with bench.database.transaction() as connection:
+            connection.execute(update(tables.leases).values(expires_at=func.now() + timedelta(seconds=seconds)))
+        bench.append(2)
+        wait_until(lambda: bench.now().records == 2)
+    assert bench.values() == [1, 2]
+
+
+def test_the_logs_clock_may_be_set_back(bench: Bench):
+    with renewing(bench) as (sealer, _), running(sealer):
+        bench.append(1)
+        wait_until(lambda: bench.now().records == 1)
+        tomorrow = int((time.time() + 86400) * 1000)
+        bench.redis().execute_command("XSETID", bench.key("entries"), f"{tomorrow}-0")  # as its clock ran yesterday
+        entries = [bench.append(2), bench.append(3)]
+        assert entries == [f"{tomorrow}-1", f"{tomorrow}-2"]
+        wait_until(lambda: bench.now().records == 3)
+    assert bench.values() == [1, 2, 3]
 
 
 class Silence:
