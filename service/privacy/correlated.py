@@ -126,8 +126,8 @@ class Toeplitz:
     decay: float
 
     def __post_init__(self) -> None:
-        if not (self.bands >= 1 and 0.0 < self.decay <= 1.0):
-            raise ValueError("a Toeplitz factor needs at least one band and 0 < decay <= 1")
+        if not (1 <= self.bands <= 2**20 and 0.0 < self.decay <= 1.0):
+            raise ValueError("a Toeplitz factor needs 1 to 2^20 bands and 0 < decay <= 1")
 
     @staticmethod
     def for_ever(decay: float) -> Toeplitz:

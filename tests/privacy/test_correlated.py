@@ -329,6 +329,7 @@ def test_a_description_tells_all_of_a_factor(factor):
         {"kind": "tree", "steps": True},
         {"kind": "toeplitz", "bands": 4, "decay": 1.5},
         {"kind": "toeplitz", "bands": 0, "decay": 0.5},
+        {"kind": "toeplitz", "bands": 2**40, "decay": 0.5},
         {"kind": "blt", "decays": [1.0], "scales": [0.5], "steps": 4},
         {"kind": "blt", "decays": [0.5, 0.4], "scales": [0.5], "steps": 4},
         {"kind": "blt", "decays": [0.5], "scales": [-0.5], "steps": 4},
