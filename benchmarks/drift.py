@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.replay import Features, Labels, Used, hits, load, publication, replay
 from service.learning.learners import OutputPerturbation
 from service.learning.records import Records
-from service.mechanisms.scheduled import Scheduled
+from service.mechanisms.scheduled import LinearMechanism
 
 BLOCKS = 7
 PRIVACY = {"epsilon": 1, "delta": 1e-6}
@@ -65,12 +65,13 @@ def lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "cumulative, improving shares, noisy gradient descent": (cumulative | {"shares": "improving"}, DESCENT),
         "each batch near the release before, output perturbation": (batches | {"warm_start": True}, OUTPUT),
         "each batch near the release before, noisy gradient descent": (batches | {"warm_start": True}, DESCENT),
+        "online leader": ({"kind": "online_leader", "batch": block}, DESCENT),
         "each batch by itself, output perturbation": (batches, OUTPUT),
         "each batch by itself, noisy gradient descent": (batches, DESCENT),
     }
 
 
-def window_without_noise(scheduled: Scheduled, block: int, x: Features, y: Labels) -> Iterator[Used]:
+def window_without_noise(scheduled: LinearMechanism, block: int, x: Features, y: Labels) -> Iterator[Used]:
     """The last BLOCKS blocks, fitted anew after every block, not private."""
     learner = scheduled.learner
     assert isinstance(learner, OutputPerturbation)
@@ -96,7 +97,7 @@ def compare(name: str, runs: int) -> None:
     def accuracy(
         mechanism: dict[str, Any],
         learner: dict[str, Any],
-        models: Callable[[Scheduled], Iterator[Used]],
+        models: Callable[[LinearMechanism], Iterator[Used]],
         repeat: int,
     ) -> float:
         """The best of all regularizations; noisy gradient descent's default is the only one of it."""

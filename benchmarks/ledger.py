@@ -27,7 +27,7 @@ from service.learning.learners import OutputPerturbation
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import Model, Scheduled
+from service.mechanisms.scheduled import Kept, LinearMechanism
 from service.settings import Settings
 from service.store import leases, publications, streams, tables
 from service.store.database import Database
@@ -61,7 +61,7 @@ class Simulated:
         mechanism = {"kind": "sliding_window", "block": block, "blocks": blocks}
         self.configuration = {"mechanism": mechanism, "learner": {"kind": "output_perturbation"}, "privacy": privacy}
         built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(self.configuration))
-        self.mechanism: Scheduled = replace(built, learner=Idle(**vars(built.learner)))
+        self.mechanism: LinearMechanism = replace(built, learner=Idle(**vars(built.learner)))
         with self.database.transaction() as connection:
             budget = {"epsilon": Decimal(2), "delta": Decimal("1e-5")}
             stream = streams.create(connection, name=name, log=name, schema=SCHEMA, retention="keep", **budget)
@@ -84,7 +84,7 @@ class Simulated:
         lease = keeper.take(leases.publication(self.publication.id))
         assert lease is not None
         self.lease = lease
-        self.chain: tuple[Model, ...] = ()
+        self.chain: tuple[Kept, ...] = ()
 
     def publish(self, times: int) -> list[float]:
         """Publishes so often; how many seconds each transaction took."""

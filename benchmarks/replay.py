@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import Model, Scheduled, predict
+from service.mechanisms.scheduled import Kept, LinearMechanism, predict
 
 Features = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -37,15 +37,15 @@ class Used:
     parameters: NDArray[np.float64]
 
 
-def publication(stream: dict[str, Any], configuration: dict[str, Any]) -> Scheduled:
+def publication(stream: dict[str, Any], configuration: dict[str, Any]) -> LinearMechanism:
     """What the service would build of this."""
     return build(StreamSchema.model_validate(stream), PublicationConfiguration.model_validate(configuration))
 
 
-def replay(scheduled: Scheduled, x: Features, y: Labels) -> Iterator[Used]:
+def replay(scheduled: LinearMechanism, x: Features, y: Labels) -> Iterator[Used]:
     """Each release with role `model`, with the time until the next one."""
     time, version = scheduled.next_time(0), 0
-    chain: Sequence[Model] = ()
+    chain: Sequence[Kept] = ()
     while time <= len(x):
         step = scheduled.step(time, chain, version + 1, lambda start, end: Records(x=x[start:end], y=y[start:end]))
         chain, version = step.chain, version + len(step.releases)
@@ -56,7 +56,7 @@ def replay(scheduled: Scheduled, x: Features, y: Labels) -> Iterator[Used]:
         time = upcoming
 
 
-def hits(scheduled: Scheduled, models: Iterator[Used], x: Features, y: Labels) -> NDArray[np.float64]:
+def hits(scheduled: LinearMechanism, models: Iterator[Used], x: Features, y: Labels) -> NDArray[np.float64]:
     """Whether each record was predicted by the model that was the latest when it came; NaN before the first."""
     right = np.full(len(x), np.nan)
     description = scheduled.model_description()

@@ -48,8 +48,8 @@ class Perturbation:
         }
 
 
-class Learner(Protocol):
-    """Makes linear models: weights of `shape`, from records through the record map."""
+class Perturbed(Protocol):
+    """What is public of how linear models are made: weights of `shape`, from records through the record map."""
 
     kind: ClassVar[str]
 
@@ -79,6 +79,10 @@ class Learner(Protocol):
 
         A function of public quantities only. May raise Inaccurate.
         """
+
+
+class Learner(Perturbed, Protocol):
+    """Makes a linear model of a data set, whatever was made before."""
 
     def release(self, records: Records, n: int, center: Floats, perturbation: Perturbation) -> Floats:
         """Return a model near `center`, float64 of `shape`, perturbed so: it may be released for its charge.

@@ -51,7 +51,7 @@ from service.privacy.loss import Kind, round_down, round_up
 
 if TYPE_CHECKING:
     from service.learning.losses import Floats
-    from service.learning.records import Records
+    from service.learning.records import Prepared, Records
 
 FIRST = 0.7
 NEAR = 0.2
@@ -103,34 +103,26 @@ class NoisyGradientDescent(Linear):
     @property
     def longest(self) -> float:
         """C"""
-        return self.clip or self.loss.lipschitz(self.norm_bound, self.shape[0], 0.0) / 4.0
+        return self.clip or clipped_at(self)
 
     def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> NoisySteps:
         """Return how many steps of what length, and the noise of each. Kind ZCDP only. May raise Inaccurate."""
         if kind is not Kind.ZCDP:
             raise ValueError("noisy gradient descent has no pure guarantee")
-        clip, rows = self.longest, self.shape[0]
+        clip = self.longest
         fastest = self._fastest()
         ways = records * math.sqrt(2.0 * charge) / (2.0 * clip * self.norm_bound)  # η·T for noise of 1 in a score
-        steps = self.steps or min(MOST, max(FEWEST, math.ceil(FIRST * self._unit() * ways / fastest)))
+        steps = self.steps or min(MOST, max(FEWEST, math.ceil(FIRST * logit(self) * ways / fastest)))
         remaining = 1.0 - self.momentum ** np.arange(steps, 0, -1.0)
         noisiest = 1.5 * 2.0 * clip * math.sqrt(steps / (2.0 * charge))  # with the largest error that is accepted
         center_norm = 0.0 if center is None else norm(center)
-        wanted = self._unit() * (FIRST if center_norm == 0.0 else NEAR)
+        wanted = logit(self) * (FIRST if center_norm == 0.0 else NEAR)
         spread = float(np.linalg.norm(remaining)) / math.sqrt(steps)
         step = self.step or min(fastest, wanted * ways / (steps * spread))
         drift = step * clip * float(remaining.sum())
         noisy = step * noisiest / records * float(np.linalg.norm(remaining)) * (math.sqrt(self.dimension) + 8.0)
         radius = 2.0 * (drift + noisy)
-        per_record = (
-            self.norm_bound**2 * self.loss.score_smoothness * (self.shape[1] + 2) * MARGIN * (center_norm + radius)
-            + self.norm_bound * self.loss.slope_error(rows)
-            + (ROWS + rows + self.shape[1] + 16) * clip
-        )
-        error = max(SLACK * clip, 2.0 * UNIT * records * per_record)
-        if not error <= clip / 2.0:
-            raise Inaccurate("double precision cannot add up the gradients of so many records: lower the step")
-        sensitivity = MARGIN * 2.0 * (clip + error)
+        sensitivity = clipped_sum(self, clip=clip, records=records, weights=center_norm + radius)
         noise = noises.calibrate(
             kind, sensitivity=sensitivity, charge=round_down(Fraction(charge) / steps), dimension=self.dimension
         )
@@ -145,7 +137,7 @@ class NoisyGradientDescent(Linear):
         rows, y = self.prepared(records)
         if len(y) > n:
             raise ValueError("more records than slots")
-        steepest = self.longest / np.maximum(rows.norms(), 2.0**-200)
+        steepest = steepness(rows, self.longest)
         weights, velocity = center, np.zeros(self.shape)
         for _ in range(perturbation.steps):
             _, total = summed(self.loss, rows, y, weights, steepest=steepest)
@@ -160,6 +152,34 @@ class NoisyGradientDescent(Linear):
         smoothness = self.loss.smoothness(self.norm_bound) + self.regularization
         return (1.0 + self.momentum) / ((1.0 - self.momentum) * smoothness)
 
-    def _unit(self) -> float:
-        """Return what counts as a logit: 1, and for a regression an eighth of the labels' bound."""
-        return 1.0 if self.classes else self.loss.lipschitz(1.0, 1, 0.0) / 8.0
+
+def clipped_at(linear: Linear) -> float:
+    """Return C where nobody says otherwise: a quarter of the steepest gradient at zero."""
+    return linear.loss.lipschitz(linear.norm_bound, linear.shape[0], 0.0) / 4.0
+
+
+def logit(linear: Linear) -> float:
+    """Return what counts as a logit in a score: 1, and for a regression an eighth of the labels' bound."""
+    return 1.0 if linear.classes else linear.loss.lipschitz(1.0, 1, 0.0) / 8.0
+
+
+def steepness(rows: Prepared, clip: float) -> Floats:
+    """Return to which norm each row's slope is clipped, (m,), so that no gradient is longer than `clip`."""
+    return clip / np.maximum(rows.norms(), 2.0**-200)
+
+
+def clipped_sum(linear: Linear, *, clip: float, records: int, weights: float) -> float:
+    """Return how far one of n records moves the computed sum of clipped gradients at any ‖w‖ ≤ weights: 2C + 2E.
+
+    May raise Inaccurate.
+    """
+    rows, columns = linear.shape
+    per_record = (
+        linear.norm_bound**2 * linear.loss.score_smoothness * (columns + 2) * MARGIN * weights
+        + linear.norm_bound * linear.loss.slope_error(rows)
+        + (ROWS + rows + columns + 16) * clip
+    )
+    error = max(SLACK * clip, 2.0 * UNIT * records * per_record)
+    if not error <= clip / 2.0:
+        raise Inaccurate("double precision cannot add up the gradients of so many records: lower the step")
+    return MARGIN * 2.0 * (clip + error)

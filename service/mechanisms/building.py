@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.learning.constraint_sets import ConstraintSet
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.learners import Linear, OutputPerturbation
 from service.learning.losses import LOSSES, HuberHinge, Squared
 from service.learning.noisy_gradient_descent import NoisyGradientDescent
 from service.learning.objective_perturbation import ObjectivePerturbation
+from service.learning.online_gradient import OnlineGradient
 from service.learning.solvers import Exact, Inaccurate
 from service.mechanisms.configuration import (
     MAX_DIMENSION,
@@ -19,7 +21,9 @@ from service.mechanisms.configuration import (
     IndependentBatchesMechanism,
     LinearLearner,
     MultiResolutionMechanism,
+    NoisyGradientDescentLearner,
     ObjectivePerturbationLearner,
+    OnlineLeaderMechanism,
     OutputPerturbationLearner,
     PublicationConfiguration,
     Refused,
@@ -27,7 +31,9 @@ from service.mechanisms.configuration import (
     SlidingWindowMechanism,
     StreamSchema,
 )
-from service.mechanisms.scheduled import Scheduled
+from service.mechanisms.online_leader import OnlineLeader
+from service.mechanisms.scheduled import LinearMechanism, Scheduled
+from service.privacy.correlated import Blt, Doubling, Repeated, Toeplitz, Tree
 from service.privacy.loss import Kind, capacity
 from service.privacy.noise import Unaffordable
 from service.schedules.continual import Continual
@@ -42,35 +48,54 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats, Loss
     from service.mechanisms.configuration import Learner as LearnerSettings
     from service.mechanisms.configuration import Mechanism
+    from service.privacy.correlated import Runs
     from service.schedules.schedule import Schedule
 
+FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
+DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
 
-def build(stream: StreamSchema, publication: PublicationConfiguration) -> Scheduled:
+
+def build(stream: StreamSchema, publication: PublicationConfiguration) -> LinearMechanism:
     """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
     privacy = publication.privacy
     kind, cap = capacity(privacy.epsilon, privacy.delta)
-    learner = _learner(stream, publication.learner, kind)
+    linear = _linear(stream, publication.learner)
+    learner = (
+        _online(linear, publication.mechanism, publication.learner)
+        if isinstance(publication.mechanism, OnlineLeaderMechanism)
+        else _learner(linear, publication.learner, kind)
+    )
     origin = _origin(publication.learner, learner.shape)
+    if isinstance(learner, OnlineGradient) and not learner.constraint.holds(origin, origin):
+        raise Refused(
+            "learner.origin",
+            f"the first iterate is the origin, so it has to lie in the simplex: all of {origin.size} weights at "
+            f"{learner.constraint.radius / origin.size:.6g} do",
+        )
     if cap == 0:
         raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
     schedule = _schedule(publication.mechanism, kind)
-    scheduled = Scheduled(
-        kind=kind,
-        capacity=cap,
-        privacy=privacy,
-        schedule=schedule,
-        learner=learner,
-        origin=origin,
-        feature_map=stream.mapping(),
+    about: dict[str, Any] = {
+        "kind": kind,
+        "capacity": cap,
+        "privacy": privacy,
+        "schedule": schedule,
+        "origin": origin,
+        "feature_map": stream.mapping(),
+    }
+    mechanism: LinearMechanism = (
+        OnlineLeader(learner=learner, **about)
+        if isinstance(learner, OnlineGradient)
+        else Scheduled(learner=learner, **about)
     )
     try:
-        scheduled.plan()
+        mechanism.plan()
     except Inaccurate as problem:
         setting = "step" if publication.learner.kind == "noisy_gradient_descent" else "regularization"
         raise Refused(f"learner.{setting}", str(problem)) from None
     except Unaffordable as problem:
         raise Refused("privacy.epsilon", str(problem)) from None
-    return scheduled
+    return mechanism
 
 
 def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
@@ -100,9 +125,11 @@ def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
             )
         case IndependentBatchesMechanism():
             return IndependentBatches(batch=mechanism.batch, warm_start=mechanism.warm_start)
+        case OnlineLeaderMechanism():
+            return IndependentBatches(batch=mechanism.batch, warm_start=True)
 
 
-def _learner(stream: StreamSchema, settings: LearnerSettings, kind: Kind) -> Learner:
+def _linear(stream: StreamSchema, settings: LinearLearner) -> Linear:
     loss, classes = _loss(stream, settings)
     try:
         rows = loss.rows(classes)
@@ -113,7 +140,7 @@ def _learner(stream: StreamSchema, settings: LearnerSettings, kind: Kind) -> Lea
     features = stream.mapping().features
     if rows * (features + 1) > MAX_DIMENSION:
         raise Refused("learner.loss", f"the model would have more than {MAX_DIMENSION} weights")
-    linear = Linear(
+    return Linear(
         loss=loss,
         regularization=settings.regularization,
         intercept=settings.intercept,
@@ -121,10 +148,13 @@ def _learner(stream: StreamSchema, settings: LearnerSettings, kind: Kind) -> Lea
         features=features,
         classes=classes,
     )
+
+
+def _learner(linear: Linear, settings: LearnerSettings, kind: Kind) -> Learner:
     if isinstance(settings, OutputPerturbationLearner):
         return OutputPerturbation(**vars(linear), solver=_solver(settings))
     if isinstance(settings, ObjectivePerturbationLearner):
-        if not classes:
+        if not linear.classes:
             raise Refused(
                 "learner.kind",
                 "objective_perturbation needs a loss whose slope is bounded everywhere, and squared is the steeper the "
@@ -142,8 +172,45 @@ def _learner(stream: StreamSchema, settings: LearnerSettings, kind: Kind) -> Lea
         clip=settings.clip,
         steps=settings.steps,
         step=settings.step,
-        momentum=settings.momentum,
+        momentum=0.9 if settings.momentum is None else settings.momentum,
     )
+
+
+def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LearnerSettings) -> OnlineGradient:
+    if not isinstance(settings, NoisyGradientDescentLearner):
+        raise Refused("learner.kind", "online_leader takes steps along noisy gradients: use noisy_gradient_descent")
+    for name, instead in (("steps", None), ("step", "learning_rate"), ("clip", "clip")):
+        if getattr(settings, name) is not None:
+            told = f"set mechanism.{instead}" if instead else "there is one for every batch"
+            raise Refused(f"learner.{name}", f"online_leader says how its steps are taken: {told}")
+    if mechanism.strong_convexity is not None:
+        for name in ("momentum", "regularization"):
+            if getattr(settings, name):
+                raise Refused(f"learner.{name}", "the leader is followed without: only strong_convexity pulls")
+    return OnlineGradient(
+        **vars(linear),
+        runs=_runs(mechanism),
+        clip=mechanism.clip,
+        learning_rate=mechanism.learning_rate,
+        strong_convexity=mechanism.strong_convexity,
+        momentum=settings.momentum or 0.0,
+        averaging=mechanism.averaging,
+        constraint=ConstraintSet(name=mechanism.constraint, radius=mechanism.radius or FARTHEST / linear.norm_bound),
+        projected=mechanism.step == "projection",
+    )
+
+
+def _runs(mechanism: OnlineLeaderMechanism) -> Runs:
+    decay = mechanism.decay or DECAY
+    match mechanism.noise:
+        case "blt":
+            return Repeated(factor=Blt.decaying(decay))
+        case "toeplitz":
+            return Repeated(factor=Toeplitz.for_ever(decay))
+        case "tree":
+            return Doubling()
+        case "window_tree":
+            return Repeated(factor=Tree(steps=1 << ((mechanism.window or 1) - 1).bit_length()))
 
 
 def _origin(settings: LinearLearner, shape: tuple[int, int]) -> Floats:

@@ -24,12 +24,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from service.learning import feature_maps
+from service.learning.constraint_sets import Name as ConstraintName
 from service.learning.feature_maps import FeatureMap
 
 MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keeps
 MAX_BLOCKS = 4096
 MAX_COUNT = 2**40
 MAX_DIMENSION = 2**24
+LARGEST_TOEPLITZ_DECAY = 0.99
 MAX_MAPPED = 2**16  # numbers that a feature map of a size of its own choice may make of a record
 
 
@@ -316,9 +318,63 @@ class IndependentBatchesMechanism(_Shape):
     warm_start: Annotated[bool, Field(strict=True)] = False
 
 
+class OnlineLeaderMechanism(_Shape):
+    """A step along each batch's gradients and a model after every batch, with the noise of running sums (paper B).
+
+    It takes the learner noisy_gradient_descent: its loss, intercept, origin, regularization and momentum.
+    """
+
+    kind: Literal["online_leader"]
+    batch: Count
+    noise: Literal["blt", "toeplitz", "tree", "window_tree"] = "blt"
+    decay: Annotated[
+        float | None,
+        Field(strict=True, allow_inf_nan=False, ge=0.01, le=1.0, description="blt, toeplitz: γ; default 0.97"),
+    ] = None
+    window: Annotated[Count | None, Field(description="window_tree: W, in batches")] = None
+    expiry: Annotated[Literal["never"], _only("never", planned=("block", "leaf"))] = "never"
+    learning_rate: Annotated[_Positive | None, Field(description="η, on the mean gradient")] = None
+    strong_convexity: Annotated[
+        _Positive | None, Field(description="μ: follow the leader instead of taking steps of a learning rate")
+    ] = None
+    clip: Annotated[_Positive | None, Field(description="norm to which a record's gradient is clipped")] = None
+    averaging: Annotated[bool, Field(strict=True)] = True
+    constraint: ConstraintName = "ball"
+    radius: Annotated[_Positive | None, Field(description="of the set that iterates are kept in")] = None
+    step: Literal["projection", "conditional_gradient"] = "projection"
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> Self:
+        if self.decay is not None and self.noise not in ("blt", "toeplitz"):
+            raise PydanticCustomError("other_noise", "decay is a setting of noise blt and toeplitz")
+        if self.noise == "toeplitz" and (self.decay or 0.0) > LARGEST_TOEPLITZ_DECAY:
+            raise PydanticCustomError(
+                "decay",
+                "toeplitz remembers ln(100)/(1 - decay) models, so decay is at most {most} there: use noise blt",
+                {"most": LARGEST_TOEPLITZ_DECAY},
+            )
+        if self.learning_rate is not None and self.strong_convexity is not None:
+            raise PydanticCustomError("rate", "learning_rate is for steps, strong_convexity for following the leader")
+        if self.step == "conditional_gradient" and (self.strong_convexity is None or self.constraint == "ball"):
+            raise PydanticCustomError(
+                "step",
+                "conditional_gradient follows the leader in a set with corners: it needs strong_convexity, "
+                "and a constraint other than ball",
+            )
+        if self.constraint != "ball" and self.radius is None:
+            raise PydanticCustomError("radius", "constraint {name} needs a radius", {"name": self.constraint})
+        if (self.window is None) != (self.noise != "window_tree"):
+            raise PydanticCustomError("window", "noise window_tree needs a window, and no other noise has one")
+        return self
+
+
 Mechanism = Annotated[
     Annotated[
-        MultiResolutionMechanism | ContinualMechanism | SlidingWindowMechanism | IndependentBatchesMechanism,
+        MultiResolutionMechanism
+        | ContinualMechanism
+        | SlidingWindowMechanism
+        | IndependentBatchesMechanism
+        | OnlineLeaderMechanism,
         Field(discriminator="kind"),
     ],
     _available(
@@ -326,11 +382,11 @@ Mechanism = Annotated[
         "continual",
         "sliding_window",
         "independent_batches",
+        "online_leader",
         planned=(
             "window_statistics",
             "scheduled_black_box",
             "improving_black_box",
-            "online_leader",
             "linear_queries",
             "active_learning",
             "lifelong",
@@ -405,7 +461,10 @@ class NoisyGradientDescentLearner(LinearLearner):
         _Positive | None,
         Field(description="norm to which a record's gradient is clipped; default a quarter of the steepest at zero"),
     ] = None
-    momentum: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.0, le=0.99)] = 0.9
+    momentum: Annotated[
+        float | None,
+        Field(strict=True, allow_inf_nan=False, ge=0.0, le=0.99, description="default 0.9; with online_leader 0"),
+    ] = None
 
 
 Learner = Annotated[

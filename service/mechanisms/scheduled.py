@@ -16,6 +16,7 @@ All times and records here are relative to the publication's start; the caller s
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.feature_maps import FeatureMap
-    from service.learning.learners import Learner, Perturbation
+    from service.learning.learners import Learner, Perturbation, Perturbed
     from service.learning.losses import Floats, Loss
     from service.learning.records import Records
     from service.mechanisms.configuration import Privacy
@@ -46,6 +47,17 @@ class Model:
 
     version: int
     parameters: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """A piece of what a mechanism has to remember, written once: values as secret as the records, numbered by age."""
+
+    number: int
+    values: Floats
+
+
+Kept = Model | Part
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,22 +77,22 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one time brought: releases in order, and the chain that the next step starts from."""
+    """What one time brought: releases in order, and the chain that the next step starts from, both or neither."""
 
     releases: tuple[Release, ...]
-    chain: tuple[Model, ...]
+    chain: tuple[Kept, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Scheduled:
-    """A publication that fits models on a schedule."""
+class LinearMechanism(ABC):
+    """A publication of linear models, made at the times of a schedule."""
 
     kind: Kind
     capacity: Fraction
     """What one record may lose, in the currency `kind`."""
     privacy: Privacy
     schedule: Schedule
-    learner: Learner
+    learner: Perturbed
     origin: Floats
     feature_map: FeatureMap
     """What was done to the records before any fit reads them."""
@@ -93,41 +105,15 @@ class Scheduled:
         """Return the oldest record that any step at a time > after may read."""
         return self.schedule.needs(after)
 
-    def step(self, time: int, chain: Sequence[Model], next_version: int, read: Callable[[int, int], Records]) -> Step:
-        """Fit and release what the schedule has for `time`, in order.
+    @abstractmethod
+    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+        """Make and release what there is for `time`, in order.
 
         chain: what the step before returned, () at the start. next_version: of the first release made here.
         read(start, end): the records still present in a range. Raises Inaccurate where double precision cannot
         certify a fit, from public quantities alone. A step is run once: what it returns is published or lost, never
         drawn again.
         """
-        models = list(chain)
-        releases: list[Release] = []
-        for fit in self.schedule.fits(time):
-            if len(models) < max(fit.depth, 0 if fit.near is None else fit.near + 1):
-                raise ValueError("the chain is too short for this time: steps were left out")
-            parent = None if fit.near is None else models[fit.near]
-            center = parent.parameters if parent else self.origin
-            records = fit.end - fit.start
-            charge = self._charge(fit.share)
-            perturbation = self.learner.perturbation(self.kind, charge, records, center)
-            parameters = self.learner.release(read(fit.start, fit.end), records, center, perturbation)
-            model = Model(version=next_version + len(releases), parameters=parameters)
-            models[fit.depth :] = [model]
-            releases.append(
-                Release(
-                    version=model.version,
-                    role=fit.role,
-                    time=time,
-                    window=fit.window,
-                    fit=(fit.start, fit.end),
-                    parent=parent.version if parent else None,
-                    parameters=model.parameters,
-                    perturbation=perturbation,
-                    charge=charge,
-                )
-            )
-        return Step(releases=tuple(releases), chain=tuple(models))
 
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and to its models, as JSON: for a person to judge."""
@@ -153,7 +139,7 @@ class Scheduled:
                 "learner": learner.kind,
                 **learner.describe(self.origin),
             },
-            "fits": [self._pattern(pattern) for pattern in self.schedule.patterns()],
+            "fits": self._fits(),
             "lifetime": {
                 "record": lifetime.record,
                 **self._loss(lifetime.share),
@@ -201,6 +187,10 @@ class Scheduled:
         delta = round_down(Fraction(self.privacy.delta))
         return {"rho": amount, "epsilon": zcdp_epsilon(amount, delta)}
 
+    def _fits(self) -> list[dict[str, Any]]:
+        """Return the kinds of fits as JSON."""
+        return [self._pattern(pattern) for pattern in self.schedule.patterns()]
+
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
         """Return a kind of fit as JSON. Where a fit is perturbed according to the model it starts from, and that is
         still to be released, nobody can know how yet: at least as near a model of zeros.
@@ -208,8 +198,7 @@ class Scheduled:
         known = pattern.near_origin or self.learner.same_everywhere
         charge = self._charge(pattern.share)
         perturbation = self.learner.perturbation(self.kind, charge, pattern.records, self.origin if known else None)
-        drawn = perturbation.noise
-        noise = perturbation.described() | {"expected_norm": drawn.expected_norm(), "slack": drawn.slack}
+        noise = noise_told(perturbation)
         sensitivity, scale = noise.pop("sensitivity"), noise["scale"]
         if not known:
             noise |= {"scale": None, "expected_norm": None}
@@ -223,6 +212,49 @@ class Scheduled:
             "noise": noise,
             **({} if known else {"at_least": {"sensitivity": sensitivity, "scale": scale, "why": _GROWS}}),
         }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scheduled(LinearMechanism):
+    """A publication that fits models on a schedule, each from nothing but its records and an earlier release."""
+
+    learner: Learner
+
+    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+        """Fit and release what the schedule has for `time`, in order."""
+        models = [each for each in chain if isinstance(each, Model)]
+        releases: list[Release] = []
+        for fit in self.schedule.fits(time):
+            if len(models) < max(fit.depth, 0 if fit.near is None else fit.near + 1):
+                raise ValueError("the chain is too short for this time: steps were left out")
+            parent = None if fit.near is None else models[fit.near]
+            center = parent.parameters if parent else self.origin
+            records = fit.end - fit.start
+            charge = self._charge(fit.share)
+            perturbation = self.learner.perturbation(self.kind, charge, records, center)
+            parameters = self.learner.release(read(fit.start, fit.end), records, center, perturbation)
+            model = Model(version=next_version + len(releases), parameters=parameters)
+            models[fit.depth :] = [model]
+            releases.append(
+                Release(
+                    version=model.version,
+                    role=fit.role,
+                    time=time,
+                    window=fit.window,
+                    fit=(fit.start, fit.end),
+                    parent=parent.version if parent else None,
+                    parameters=model.parameters,
+                    perturbation=perturbation,
+                    charge=charge,
+                )
+            )
+        return Step(releases=tuple(releases), chain=tuple(models))
+
+
+def noise_told(perturbation: Perturbation) -> dict[str, Any]:
+    """Return a perturbation as a plan tells it."""
+    noise = perturbation.noise
+    return perturbation.described() | {"expected_norm": noise.expected_norm(), "slack": noise.slack}
 
 
 _GROWS = (

@@ -4,6 +4,7 @@
 |---|---|---|
 | weights | values and noise | the noise's charge for the values' sensitivity |
 | gradient_sums | `steps` sums of gradients, each with noise of its own | `steps` times the same |
+| running_sums | an estimate at every step, with noise that later steps take back | of a whole run's noise |
 | objective | the minimiser of a randomly tilted objective, and noise | of the tilt, the curvature and the noise |
 
 A noise's charge is an ε (spherical Laplace) or a ρ (Gaussian), see `noise`. An ε counts ε²/2 where a publication's
@@ -16,6 +17,8 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from service.privacy import correlated
+from service.privacy.correlated import Correlated
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise import Gaussian, SphericalLaplace
 
@@ -62,6 +65,8 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
             return _charge(kind, noise)
         case "gradient_sums":
             return _count(noise, "steps") * _charge(kind, noise)
+        case "running_sums":
+            return _run(kind, noise)
         case "objective":
             curved = noise["curvature"]
             parts = (
@@ -82,12 +87,24 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
 
 
 def _charge(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
+    law = _law(kind, noise)
+    charge = Fraction(law.charge(_positive(noise, "sensitivity")))
+    return total(kind, charge) if isinstance(law, SphericalLaplace) else charge
+
+
+def _run(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
+    law = _law(kind, noise)
+    run = Correlated(factor=correlated.of(noise["factor"]), noise=law, largest=_positive(noise, "largest"))
+    charge = Fraction(run.charge(_positive(noise, "sensitivity")))
+    return total(kind, charge) if isinstance(law, SphericalLaplace) else charge
+
+
+def _law(kind: Kind, noise: Mapping[str, Any]) -> SphericalLaplace | Gaussian:
     scale, dimension = _positive(noise, "scale"), _count(noise, "dimension")
-    sensitivity = _positive(noise, "sensitivity")
     if noise["distribution"] == SphericalLaplace.distribution:
-        return total(kind, Fraction(SphericalLaplace(scale=scale, dimension=dimension).charge(sensitivity)))
+        return SphericalLaplace(scale=scale, dimension=dimension)
     if noise["distribution"] == Gaussian.distribution and kind is Kind.ZCDP:
-        return Fraction(Gaussian(scale=scale, dimension=dimension).charge(sensitivity))
+        return Gaussian(scale=scale, dimension=dimension)
     raise ValueError(f"noise of distribution {noise['distribution']} has no cost in this currency")
 
 

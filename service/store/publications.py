@@ -6,7 +6,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store import digests, leases
@@ -15,7 +15,7 @@ from service.store.keys import NameTaken
 from service.store.leases import Lease, LeaseLost
 from service.store.streams import Stream
 from service.store.tables import leases as leased
-from service.store.tables import publications, streams
+from service.store.tables import parts, publications, streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,10 +229,14 @@ def move(connection: Connection, publication: Publication) -> Publication:
 
 
 def end(connection: Connection, identity: int, *, state: str, reason: str | None = None) -> None:
-    """`stopped` or `halted`: it publishes nothing more. What is not as it was left does not become so by this."""
+    """`stopped` or `halted`: it publishes nothing more, and what it remembers is deleted.
+
+    What is not as it was left does not become so by this.
+    """
     found = lock(connection, identity)
     if found.state != "running":
         return
+    connection.execute(delete(parts).where(parts.c.publication_id == identity))
     seal = sealed(replace(found, state=state, reason=reason)) if as_left(found) else found.seal
     connection.execute(
         update(publications).where(publications.c.id == identity).values(state=state, reason=reason, seal=seal)

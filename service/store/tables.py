@@ -202,6 +202,16 @@ releases = Table(
     ForeignKeyConstraint(["stream_id", "charge"], ["charges.stream_id", "charges.id"]),
 )
 
+# What a publication's next step needs and no call reads: see parts.py. Numbers are never used again.
+parts = Table(
+    "parts",
+    metadata,
+    Column("publication_id", ForeignKey("publications.id"), primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("shape", ARRAY(Integer), nullable=False),
+    Column("content", LargeBinary, nullable=False),  # float64, little-endian, row by row
+)
+
 charges = Table(
     "charges",
     metadata,

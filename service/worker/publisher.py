@@ -17,9 +17,10 @@ from service.learning.solvers import Inaccurate
 from service.logs import place_of
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import Model, Scheduled, Step
+from service.mechanisms.online_leader import Forgotten
+from service.mechanisms.scheduled import Kept, LinearMechanism, Model, Part, Step
 from service.privacy.noise import Unaffordable
-from service.store import leases, ledger, publications, releases, spending, streams
+from service.store import leases, ledger, parts, publications, releases, spending, streams
 from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable, pipelined
 from service.store.leases import Lease, LeaseLost
 from service.store.ledger import LedgerBroken, NewCharge
@@ -128,10 +129,10 @@ class Publisher:
         with self._database.transaction() as connection:
             publication = publications.get(connection, identity)
             stream = streams.get(connection, publication.stream_id)
-            chain = [
+            chain: list[Kept] = [
                 Model(version=version, parameters=releases.parameters(connection, identity, version))
                 for version in publication.chain
-            ]
+            ] or [Part(number=number, values=values) for number, values in parts.load(connection, identity)]
         configuration = PublicationConfiguration.model_validate(publication.configuration)
         mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
         asked = (mechanism.kind, configuration.privacy.epsilon, configuration.privacy.delta)
@@ -160,7 +161,7 @@ class Publisher:
                 )
                 fitted = time.perf_counter()
                 committed = self._commit(lease, publication, mechanism, time_due, step)
-            except (OverBudget, Inaccurate, Unaffordable) as refusal:
+            except (OverBudget, Inaccurate, Unaffordable, Forgotten) as refusal:
                 self._halt(lease, publication, str(refusal))
                 return
             except LedgerBroken as broken:
@@ -186,7 +187,7 @@ class Publisher:
                 stream = streams.get(connection, stream.id)
 
     def _commit(
-        self, lease: Lease, publication: Publication, mechanism: Scheduled, time_due: int, step: Step
+        self, lease: Lease, publication: Publication, mechanism: LinearMechanism, time_due: int, step: Step
     ) -> Publication | None:
         """Charges and releases what one step made, all of it or nothing; None: it was stopped meanwhile, so nothing."""
         start = publication.start
@@ -227,6 +228,9 @@ class Publisher:
                 )
                 for each in step.releases
             ]
+            parts.keep(
+                connection, current.id, {each.number: each.values for each in step.chain if isinstance(each, Part)}
+            )
             with pipelined(connection):
                 ledger.append(connection, charged)
                 moved = replace(
@@ -237,7 +241,7 @@ class Publisher:
                     latest=max(
                         (each.version for each in step.releases if each.role == "model"), default=current.latest
                     ),
-                    chain=[model.version for model in step.chain],
+                    chain=[each.version for each in step.chain if isinstance(each, Model)],
                     digest=releases.append(connection, current, released, charged.charges, charged.at),
                     worst_record=charged.counted.worst_record,
                     worst_amount=charged.counted.worst_amount,

@@ -54,7 +54,7 @@ def test_a_bad_stream_is_refused_and_its_name_stays_free(service: Service, chang
     ("change", "field"),
     [
         ({"mechanism": {"kind": "nonsense"}}, "mechanism"),
-        ({"mechanism": {"kind": "online_leader"}}, "mechanism"),
+        ({"mechanism": {"kind": "lifelong"}}, "mechanism"),
         ({"mechanism": WINDOW | {"block": 0}}, "mechanism"),
         ({"mechanism": WINDOW | {"blocks": 2.5}}, "mechanism"),
         ({"mechanism": CONTINUAL | {"shares": "unfair"}}, "mechanism"),

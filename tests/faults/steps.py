@@ -18,6 +18,7 @@ import redis
 import redis.asyncio
 
 import service
+from service.mechanisms.online_leader import OnlineLeader
 from service.mechanisms.scheduled import Scheduled
 from service.store.database import Database
 
@@ -75,6 +76,7 @@ def instrument(reach: Callable[[str, When], None], put: Callable[[Any, str, Any]
     around(os, "fsync", "sync")
     around(os, "unlink", "delete")
     around(Scheduled, "step", "fit")
+    around(OnlineLeader, "step", "fit")
     around(redis.Redis, "execute_command", "log")
     around_awaited(redis.asyncio.Redis, "execute_command", "log")
     around_awaited(redis.asyncio.client.Pipeline, "execute", "log")

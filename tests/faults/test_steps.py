@@ -158,7 +158,9 @@ def a_scene(servers: Servers, folder: Path) -> Iterator[Scene]:
 def scene(servers, tmp_path_factory):
     with a_scene(servers, tmp_path_factory.mktemp("steps")) as made:
         windows = publication("kept", {"kind": "sliding_window", "block": 5, "blocks": 2})
-        set_up(made.client, ["kept"], {"windows": windows})
+        trees = {"kind": "online_leader", "batch": 3, "noise": "window_tree", "window": 4}
+        online = publication("kept", trees, learner={"kind": "noisy_gradient_descent"})
+        set_up(made.client, ["kept"], {"windows": windows, "online": online})
         set_up(made.client, ["needed"], {}, retention="needed")
         set_up(made.client, [], {"batches": publication("needed", {"kind": "independent_batches", "batch": 4})})
         for number, stream in enumerate(["kept", "needed"]):

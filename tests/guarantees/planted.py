@@ -24,6 +24,7 @@ _RELEASED = (
 )
 _DENSITY = "tests/learning/test_objective_perturbation.py::test_densities_differ_by_the_charge_and_no_more"
 _CLIPPED = "tests/learning/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
+_RUNNING = "tests/mechanisms/test_online_leader.py::test_from_released_models_comes_white_noise_of_the_right_size"
 _HISTORIES = "tests/faults/test_simulator.py::test_random_histories_keep_every_promise"
 _APART = "tests/learning/test_learners.py::test_neighbours_are_never_further_apart"
 
@@ -270,6 +271,50 @@ def the_gradient_of_one_record() -> None:
         "calibrate",
         lambda true, kind, *, sensitivity, **k: true(kind, sensitivity=sensitivity / 2, **k),
     )
+
+
+@bug(f"{_AUDIT}[online_leader gaussian noisy_gradient_descent]")
+def half_the_noise_in_running_sums() -> None:
+    """A scale that is halved, of noise that is taken back."""
+    from service.learning import online_gradient
+
+    def calibrate(true: Any, kind: Any, **about: Any) -> Any:
+        found = true(kind, **about)
+        return replace(found, noise=replace(found.noise, scale=found.noise.scale / 2))
+
+    wrap(online_gradient.correlated, "calibrate", calibrate)
+
+
+@bug(f"{_RUNNING}[blt-as it is]")
+def a_column_of_norm_one() -> None:
+    """A record charged for the step that reads it, and not for what later steps tell by taking its noise back."""
+    from service.privacy.correlated import Blt
+
+    column = Blt.column.func
+    Blt.column = property(lambda self: column(self)._replace(square=Fraction(1)))  # type: ignore[assignment]
+
+
+@bug(f"{_RUNNING}[toeplitz-as it is]")
+def running_sums_with_noise_of_their_own() -> None:
+    """Every running sum gets fresh noise, and a record pays for the first one it is in."""
+    from service.privacy.correlated import Toeplitz
+
+    wrap(Toeplitz, "carried", lambda _, self, memory, step: sum(memory[:step], start=0.0))
+
+
+@bug("tests/mechanisms/test_online_leader.py::test_every_restart_goes_on_exactly")
+def noise_that_a_restart_draws_again() -> None:
+    """What is remembered gets fresh noise when it is read back."""
+    from service.mechanisms.online_leader import OnlineLeader
+    from service.mechanisms.scheduled import Part
+
+    def step(true: Any, self: Any, time: int, chain: Any, *more: Any) -> Any:
+        read_back = [each for each in chain if not each.values.flags.writeable]
+        fresh = np.random.default_rng()
+        again = [Part(number=each.number, values=each.values + fresh.normal(size=each.values.shape)) for each in chain]
+        return true(self, time, again if read_back else chain, *more)
+
+    wrap(OnlineLeader, "step", step)
 
 
 @bug(_HISTORIES)

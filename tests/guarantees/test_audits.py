@@ -17,6 +17,7 @@ from service.learning.records import Records
 from service.mechanisms import configuration
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.mechanisms.online_leader import OnlineLeader
 from service.privacy.loss import Kind
 from tests.mechanisms import test_combinations
 
@@ -31,6 +32,7 @@ MECHANISMS = {
     "sliding_window": {"kind": "sliding_window", "block": 2, "blocks": 3},
     "multi_resolution": {"kind": "multi_resolution", "base": 4},
     "every block by itself": {"kind": "independent_batches", "batch": 2},
+    "online_leader": {"kind": "online_leader", "batch": 2, "averaging": False},
 }
 PRIVACY = {"pure": {"epsilon": 2}, "gaussian": {"epsilon": 12, "delta": 1e-6}}
 LEARNERS = {
@@ -47,6 +49,7 @@ CASES = {  # the time until which it is watched, and how often it is published f
     ("every block by itself", "pure", "objective_perturbation"): (2, 3000),
     ("every block by itself", "gaussian", "objective_perturbation"): (2, 800),
     ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 800),
+    ("online_leader", "gaussian", "noisy_gradient_descent"): (4, 600),
 }
 
 
@@ -78,7 +81,7 @@ def published(mechanism, privacy, learner="output_perturbation"):
 
 
 def moves(scheduled, record, x, until):
-    """One run: how far each release that read the record moved from its parent along the second axis."""
+    """One run: how far each release that follows from the record moved from its parent along the second axis."""
 
     def read(start, end):
         here = x if start <= record < end else x[:0]
@@ -90,7 +93,8 @@ def moves(scheduled, record, x, until):
         chain = step.chain
         for release in step.releases:
             released[release.version] = release.parameters
-            if release.fit[0] <= record < release.fit[1]:
+            known = 0 if isinstance(scheduled, OnlineLeader) else release.fit[0]  # what is remembered tells on
+            if known <= record < release.fit[1]:
                 seen.append(float((release.parameters - released[release.parent])[0, 1]))
     return seen
 
@@ -108,8 +112,8 @@ def attack(scheduled, record, until, count):
             np.clip((each - middle) / apart, -0.5, 0.5) @ np.abs(apart / spread) for each in (first, second)
         )
     else:
-        spread = (pilot[0].var(axis=0) + pilot[1].var(axis=0)) / 2
-        first, second = (each @ (apart / spread) for each in (first, second))
+        spread = np.mean([np.atleast_2d(np.cov(each, rowvar=False)) for each in pilot], axis=0)
+        first, second = (each @ np.linalg.solve(spread, apart) for each in (first, second))
     lines = np.quantile(first[:PILOTS], [0.2, 0.35, 0.5, 0.65])
     line = max(lines, key=lambda at: bound(first[:PILOTS] > at, second[:PILOTS] > at, scheduled.kind, 0.05))
     return first[PILOTS:] > line, second[PILOTS:] > line

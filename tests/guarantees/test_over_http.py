@@ -343,3 +343,32 @@ def test_the_same_records_never_get_the_same_noise_twice(service: Service):
     names = [service.publish(stream, mechanism, start=0) for _ in range(20)]
     values = {str(service.released(name, time=5)[0]["parameters"]["values"]) for name in names}
     assert len(values) == 20
+
+
+def test_an_online_leader_charges_each_record_once_for_a_model_after_every_batch(service: Service):
+    """Its noise is for the whole run: the norm of the factor's column is recomputed here, lag by lag."""
+    stream = service.stream(features=2, delta=1e-5)
+    mechanism = {"kind": "online_leader", "batch": 4, "clip": 0.25}
+    name = service.publish(stream, mechanism, delta=1e-6, learner={"kind": "noisy_gradient_descent"})
+    service.post(stream, [[0.6, 0.8], [-1, 0]] * 11, [1, 0] * 11)
+    released = service.released(name, time=20)
+    assert [(each["time"], each["parent"], each["role"]) for each in released] == [
+        (4 * number, number - 1 or None, "model") for number in range(1, 6)
+    ]
+    assert all(each["window"] == {"start": 0, "end": each["time"]} for each in released)
+    noise, rho = released[0]["noise"], released[0]["charge"]["rho"]
+    column = np.array(noise["factor"]["decays"]) ** np.arange(20_000)[:, None] @ np.array(noise["factor"]["scales"])
+    owed = (1 + np.sum(column**2)) * (noise["sensitivity"] / noise["scale"]) ** 2 / 2
+    assert noise["sensitivity"] == pytest.approx(0.5, rel=1e-4)
+    assert owed == pytest.approx(rho, rel=1e-6)
+    assert noise["sensitivity"] >= 0.5
+    charges = [charge for charge in all_charges(service, stream) if charge["publication"] == name]
+    assert [(charge["start"], charge["end"], charge["rho"]) for charge in charges] == [
+        (start, start + 4, rho) for start in range(0, 20, 4)
+    ]
+    assert ok(service.client().get(f"/v1/streams/{stream}/ledger"))["spent"]["epsilon"] <= 1
+    predicted = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": [[0.6, 0.8]]}))
+    assert predicted["version"] == 5
+    told = service.client().get(f"/v1/publications/{name}").text
+    assert "parts" not in ok(service.client().get(f"/v1/publications/{name}"))
+    assert "chain" not in told

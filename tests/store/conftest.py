@@ -8,7 +8,7 @@ from tests.conftest import ADMIN_KEY, Service, ok, serving
 
 
 def publish_some(settings: Settings, *, records: int = 12, every_learner: bool = True) -> None:
-    """A publication of each learner and kind on one stream, and two that have ended; nothing runs on it afterwards."""
+    """A publication of each learner and kind on one stream, and some that have ended; nothing runs on it afterwards."""
     stop = threading.Event()
     worker = threading.Thread(target=work, args=(settings, stop))
     worker.start()
@@ -21,10 +21,12 @@ def publish_some(settings: Settings, *, records: int = 12, every_learner: bool =
             for learner, delta in (("objective_perturbation", 0), ("objective_perturbation", 1e-6)):
                 names.append(service.publish(stream, window, delta=delta, learner={"kind": learner}))
             names.append(service.publish(stream, window, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
+            online = {"kind": "online_leader", "batch": 2}
+            names.append(service.publish(stream, online, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
         service.post(stream, [[1, 0]] * records, [0, 1] * (records // 2))
         for name in names:
             service.released(name, time=records)
-        for name in names[2:4]:
+        for name in (*names[2:4], *names[7:]):
             ok(service.client().delete(f"/v1/publications/{name}"))
         for client in service.clients.values():
             client.close()

@@ -1,26 +1,31 @@
 """Publishing is all or nothing, once, and never unpaid."""
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 
 from service.learning.learners import OutputPerturbation
+from service.learning.online_gradient import OnlineGradient
 from service.log import Reader
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.store import leases, ledger, publications, releases, spending, streams, tables
+from service.store import leases, ledger, parts, publications, releases, spending, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from service.worker import publisher as publisher_module
 from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
+from service.worker.records import read_records
 from service.worker.sealer import Sealer
 from tests.conftest import World, wait_until
 
@@ -59,6 +64,10 @@ class Bench:
         with self.database.transaction() as connection:
             return publications.get(connection, self.identity)
 
+    def stream(self) -> streams.Stream:
+        with self.database.transaction() as connection:
+            return streams.get(connection, self.now().stream_id)
+
     def counts(self) -> tuple[int, int]:
         """Of releases and of charges."""
         with self.database.transaction() as connection:
@@ -70,19 +79,22 @@ class Bench:
 
 @pytest.fixture
 def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Of a stream with the retention that an indirect parameter says, by default `keep`."""
+    """Of a stream with the retention, or of the configuration, that an indirect parameter says."""
+    asked = getattr(request, "param", None)
+    configuration = asked if isinstance(asked, dict) else CONFIGURATION
     database = Database(world.settings.database_url)
     files = SegmentFiles(world.settings.segment_store)
-    mechanism = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(CONFIGURATION))
+    mechanism = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(configuration))
+    privacy = {name: Decimal(str(value)) for name, value in configuration["privacy"].items()}
     with database.transaction() as connection:
         stream = streams.create(
             connection,
             name="s",
             log="log",
             schema=SCHEMA,
-            retention=getattr(request, "param", "keep"),
+            retention=asked if isinstance(asked, str) else "keep",
             epsilon=Decimal(2),
-            delta=Decimal(0),
+            delta=privacy["delta"],
         )
         columns = {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None], "y": np.arange(10, dtype=np.int32) % 2}
         file, sha256 = files.write("log", 0, 10, columns)
@@ -97,11 +109,10 @@ def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
             name="p",
             stream=stream.id,
             start=0,
-            configuration=CONFIGURATION,
+            configuration=configuration,
             plan={},
             kind=mechanism.kind,
-            epsilon=Decimal(1),
-            delta=Decimal(0),
+            **privacy,
             due=mechanism.next_time(0),
         )
     yield Bench(world, database, files, publication.id)
@@ -265,12 +276,12 @@ def test_needed_records_are_kept_and_only_those(bench: Bench):
         (whole,) = streams.segments_of(connection, 1, 0, 10)
         leases.create(connection, "test")
         lease = leases.take(connection, "test", owner="test", seconds=60)
-        parts = []
+        pieces = []
         for start in range(0, 10, 2):
             columns = bench.files.read("log", whole.file, whole.sha256, start, start + 2)
             file, sha256 = bench.files.write("log", start, start + 2, columns)
-            parts.append(streams.Segment(start=start, stop=start + 2, file=file, sha256=sha256))
-        streams.replace_segments(connection, lease, streams.get(connection, 1), [whole], parts)
+            pieces.append(streams.Segment(start=start, stop=start + 2, file=file, sha256=sha256))
+        streams.replace_segments(connection, lease, streams.get(connection, 1), [whole], pieces)
     bench.publish_all()
 
     def drop() -> int:
@@ -285,4 +296,88 @@ def test_needed_records_are_kept_and_only_those(bench: Bench):
 
     # Released up to record 10 (blocks 2-4): what comes next is block 5 alone, then the window of blocks 4-6.
     assert drop() == 8
-    assert {file.name for file in (settings.segment_store / "log").iterdir()} == {parts[4].file, whole.file}
+    assert {file.name for file in (settings.segment_store / "log").iterdir()} == {pieces[4].file, whole.file}
+
+
+def online(noise: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "mechanism": {"kind": "online_leader", "batch": 1, **noise},
+        "learner": {"kind": "noisy_gradient_descent"},
+        "privacy": {"epsilon": 1, "delta": 1e-6},
+    }
+
+
+REMEMBERING = [online({"noise": "blt"}), online({"noise": "toeplitz", "decay": 0.5}), online({"noise": "tree"})]
+
+
+@pytest.mark.parametrize("bench", REMEMBERING, ids=["blt", "toeplitz", "tree"], indirect=True)
+def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeypatch):
+    """As an uninterrupted run given the same randomness: here what a step draws depends on nothing but its number."""
+    real = OnlineGradient.advance
+
+    def advance(self, state, records, n, origin, perturbation, step):
+        monkeypatch.setattr(os, "urandom", np.random.default_rng(step).bytes)
+        return real(self, state, records, n, origin, perturbation, step)
+
+    monkeypatch.setattr(OnlineGradient, "advance", advance)
+    mechanism = build(
+        StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(bench.now().configuration)
+    )
+    chain, expected = (), []
+    for time in range(1, 6):
+        step = mechanism.step(time, chain, time, partial(read_records, bench.database, bench.files, bench.stream(), 0))
+        chain = step.chain
+        expected.append(step.releases[0].parameters)
+
+    crashes = 0
+    while (before := bench.now()).position < 5:
+        for module, name, calls, after in (
+            (publications, "move", 1, before.position % 2 == 0),  # the step is lost
+            (parts, "keep", 2, False),  # one step is committed, the next one is lost
+        ):
+            with monkeypatch.context() as patched:
+                crash_at(patched, module, name, calls=calls, after=after)
+                try:
+                    bench.publisher().step(threading.Event())  # without a crash only where its lease runs out
+                except Crash:
+                    crashes += 1
+            assert bench.now().position in (before.position, before.position + calls - 1)
+    assert crashes >= 5 + 5
+    with bench.database.transaction() as connection:
+        found = [releases.parameters(connection, bench.identity, version) for version in range(1, 6)]
+        kept = connection.execute(select(tables.parts.c.number)).scalars().all()
+    assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
+    assert sorted(kept) == [part.number for part in chain]
+    assert bench.counts() == (5, 5)
+
+
+def crash_at(patched: pytest.MonkeyPatch, module: Any, name: str, *, calls: int = 1, after: bool = False) -> None:
+    """The process ends in so manieth call of a function, before it or after it."""
+    real, left = getattr(module, name), iter(range(calls - 1))
+
+    def crash(*args, **options):
+        if next(left, None) is not None:
+            return real(*args, **options)
+        if after:
+            real(*args, **options)
+        raise Crash
+
+    patched.setattr(module, name, crash)
+
+
+@pytest.mark.parametrize("bench", REMEMBERING[:1], indirect=True)
+def test_a_publication_whose_memory_is_lost_halts_and_one_that_ends_forgets(bench: Bench):
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=4))
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        numbers = [number for number, _ in parts.load(connection, bench.identity)]
+        assert len(numbers) == 7
+        connection.execute(delete(tables.parts).where(tables.parts.c.number == numbers[2]))
+        connection.execute(update(tables.streams).values(records=10))
+    assert bench.publisher().step(threading.Event())
+    found = bench.now()
+    assert (found.state, found.position) == ("halted", 4)
+    assert "can't be made again" in found.reason
+    with bench.database.transaction() as connection:
+        assert connection.execute(select(func.count()).select_from(tables.parts)).scalar_one() == 0

@@ -1,0 +1,108 @@
+"""A model after every batch: steps along each batch's gradients, with the noise of running sums (paper B's setting).
+
+Statement. Private: every record of the stream. Neighbours: R⊥. Released: the model after every batch, for ever. Over
+the whole run, whoever chooses the records adaptively, one record loses at most `capacity`: an ε or a ρ.
+
+Why. A record is in one batch, whose slots are public. It enters one sum of clipped gradients, and everything that is
+ever released is a function of that sum's noisy estimate and of others that do not read it: `learning.online_gradient`
+and `privacy.correlated`. Its charge, the whole capacity, is for all of that, and is taken with the first release that
+depends on it.
+
+What a step leaves for the next is in `Part`s; they are noise and iterates, secret, and committed with the release or
+not at all. Lost or rolled back they may not be made again: the publication then can't go on.
+
+Where it differs from paper B: steps are along mini-batches' gradients; the noise is `correlated`'s, whose running sums
+are up to four times nearer the truth than a tree's; with a tree, a record is in ⌈log₂ W⌉ + 1 nodes and Δ is 2C, not
+L + μD (mechanisms.md 2). Nothing expires: the guarantee is for a record's lifetime.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from service.mechanisms.scheduled import Kept, LinearMechanism, Part, Release, Step, noise_told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from service.learning.online_gradient import OnlineGradient, State
+    from service.learning.records import Records
+
+
+class Forgotten(Exception):
+    """What earlier steps left is not what this one needs. Noise that is lost can't be drawn again: it can't go on."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OnlineLeader(LinearMechanism):
+    """A publication that learns from each batch once; its schedule is the batches."""
+
+    learner: OnlineGradient
+
+    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+        """Take the step of the batch that ends at `time`; see `LinearMechanism.step`. May raise Forgotten."""
+        (fit,) = self.schedule.fits(time)
+        records = fit.end - fit.start
+        number = fit.start // records
+        parts = [each for each in chain if isinstance(each, Part)]
+        if len(parts) != self.learner.remembers(number):
+            raise Forgotten("what its earlier steps left for this one is not there, and can't be made again")
+        charge = self._charge(fit.share)
+        perturbation = self.learner.perturbation(self.kind, charge, records, self.origin, number)
+        state = self.learner.advance(
+            tuple(part.values for part in parts) or self.learner.start(self.origin),
+            read(fit.start, fit.end),
+            records,
+            self.origin,
+            perturbation,
+            number,
+        )
+        release = Release(
+            version=next_version,
+            role=fit.role,
+            time=time,
+            window=(0, time),
+            fit=(fit.start, fit.end),
+            parent=next_version - 1 if number else None,
+            parameters=state[-1],
+            perturbation=perturbation,
+            charge=charge,
+        )
+        return Step(releases=(release,), chain=_numbered(state, parts))
+
+    def _fits(self) -> list[dict[str, Any]]:
+        """Return a step of each kind of run as JSON."""
+        (pattern,) = self.schedule.patterns()
+        charge = self._charge(pattern.share)
+        told, steps = [], self.learner.strong_convexity is None
+        for step in self.learner.runs.samples():
+            perturbation = self.learner.perturbation(self.kind, charge, pattern.records, self.origin, step)
+            noise = noise_told(perturbation)
+            told.append(
+                {
+                    "what": "step",
+                    "when": f"every {pattern.records} records, along the gradients of the last {pattern.records}; "
+                    f"from step {step + 1} on",
+                    "records": pattern.records,
+                    "share": str(pattern.share),
+                    "charge": charge,
+                    "learning_rate": self.learner.rate(perturbation, pattern.records) if steps else None,
+                    "sensitivity": noise.pop("sensitivity"),
+                    "noise": noise,
+                }
+            )
+        return told
+
+
+def _numbered(state: State, parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return the state in parts of rising numbers; an array that was a part keeps its number where that fits."""
+    known = {id(part.values): part.number for part in parts}
+    number, newest = 0, max(known.values(), default=0)
+    found: list[Part] = []
+    for values in state:
+        number, before = known.get(id(values), 0), number
+        if number <= before:
+            number = newest = newest + 1
+        found.append(Part(number=number, values=values))
+    return tuple(found)

@@ -1,0 +1,60 @@
+"""Projections are what they are by definition: in the set, and no other point of it is nearer."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from service.learning.constraint_sets import ConstraintSet, Name
+
+ORIGIN = np.array([[0.5, 0.25, 0.0], [0.0, 0.75, 0.0]])
+RADIUS = 1.5
+
+
+def members(name, rng):
+    """Points all over the set, drawn without any projection."""
+    for _ in range(200):
+        direction = rng.normal(size=ORIGIN.shape)
+        if name == "ball":
+            yield ORIGIN + RADIUS * rng.uniform() * direction / np.linalg.norm(direction)
+        elif name == "box":
+            yield ORIGIN + RADIUS * rng.choice([-1.0, 1.0], ORIGIN.shape)
+        elif name == "l1_ball":
+            corner = np.zeros(ORIGIN.size)
+            corner[rng.integers(ORIGIN.size)] = RADIUS * rng.choice([-1.0, 1.0])
+            yield ORIGIN + corner.reshape(ORIGIN.shape)
+        else:
+            yield RADIUS * rng.dirichlet(np.full(ORIGIN.size, 0.3)).reshape(ORIGIN.shape)
+
+
+def inside(name, weights):
+    offset = weights - ORIGIN
+    return {
+        "ball": np.linalg.norm(offset) <= RADIUS + 1e-12,
+        "box": np.abs(offset).max() <= RADIUS + 1e-12,
+        "l1_ball": np.abs(offset).sum() <= RADIUS + 1e-12,
+        "simplex": weights.min() >= 0 and abs(weights.sum() - RADIUS) <= 1e-12,
+    }[name]
+
+
+@pytest.mark.parametrize("name", get_args(Name))
+def test_a_projection_is_the_nearest_point_of_the_set(name):
+    """It is, if and only if no point of the set lies on the far side of it."""
+    kept, rng = ConstraintSet(name=name, radius=RADIUS), np.random.default_rng(0)
+    everywhere = list(members(name, rng))
+    for size in (0.1, 1.0, 10.0, 1e6):
+        for _ in range(20):
+            weights = ORIGIN + size * rng.normal(size=ORIGIN.shape)
+            nearest = kept.project(weights, ORIGIN)
+            assert inside(name, nearest)
+            assert all(np.vdot(weights - nearest, other - nearest) <= 1e-9 * size for other in everywhere)
+            assert np.linalg.norm(nearest) <= kept.farthest(ORIGIN) + 1e-12
+            assert kept.holds(nearest, ORIGIN)
+            assert kept.holds(weights, ORIGIN) == inside(name, weights)
+
+
+@pytest.mark.parametrize("name", get_args(Name))
+def test_what_is_in_the_set_stays(name):
+    kept = ConstraintSet(name=name, radius=RADIUS)
+    for weights in members(name, np.random.default_rng(1)):
+        np.testing.assert_allclose(kept.project(weights, ORIGIN), weights, rtol=0, atol=1e-12)
