@@ -139,7 +139,9 @@ class Stage:
     def worker(self) -> "Worker":
         keeper = LeaseKeeper(self.database, seconds=3600)
         sealer = Sealer(self.database, Reader(self.redis_url), self.files, keeper)
-        return Worker(sealer, Publisher(self.database, self.files, keeper, Bell(self.database), Audit(self.database)))
+        return Worker(
+            sealer, Publisher(self.database, self.files, keeper, Bell(self.database), Audit(self.database, self.files))
+        )
 
     def appender(self) -> Appender:
         return Appender(self.redis_url, max_batches=10, max_bytes=10**6)
