@@ -71,6 +71,15 @@ class OnlineLeader(LinearMechanism):
         )
         return Step(releases=(release,), chain=_numbered(state, parts))
 
+    def terms(self, time: int) -> dict[str, Any] | None:
+        """Return the noise and the factor of the run that goes on at `time`; None where one begins."""
+        (fit,) = self.schedule.fits(time)
+        records = fit.end - fit.start
+        number = fit.start // records
+        if self.learner.runs.at(number)[1] == 0:
+            return None
+        return self.learner.perturbation(self.kind, self._charge(fit.share), records, self.origin, number).described()
+
     def _fits(self) -> list[dict[str, Any]]:
         """Return a step of each kind of run as JSON."""
         (pattern,) = self.schedule.patterns()

@@ -105,6 +105,14 @@ class LinearMechanism(ABC):
         """Return the oldest record that any step at a time > after may read."""
         return self.schedule.needs(after)
 
+    def terms(self, time: int) -> dict[str, Any] | None:  # noqa: ARG002 - of most, every step stands for itself
+        """Return what the step at `time` must have in common with the one before it, as JSON; None: nothing.
+
+        What a record was charged covers later steps only while they go on as was reckoned with then. Whoever keeps
+        what a step left keeps these beside it, and lets no other version of this code go on where it says otherwise.
+        """
+        return None
+
     @abstractmethod
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
         """Make and release what there is for `time`, in order.

@@ -32,7 +32,7 @@ remembered is noise, and with the releases it tells v: it is as secret as the re
    n, strict, mechanisms.md 2), or of twice as many.
 
 Rounding. All that is remembered is clipped to ±R, R = 2^55 steps g of the lattice (16 to 32 standard deviations of a
-Gaussian), or r_j·R: that happens once in 2^100 draws, and brings no two neighbours further apart. With u = 2^-53 what
+Gaussian), or r_j·R: that hardly ever happens, and brings no two neighbours further apart. With u = 2^-53 what
 is computed of v_t - m_t is then apart by at most c_l·Δ + 2uV + α·u·R·√D, where u·R = 4g:
  - ĝ - v is off by uR once clipped, so two neighbours' n_i are apart by 2uR per coordinate more than their v_i; m_t and
    v - m_t are off by what sums of so many products are.
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 
 _UNIT = Fraction(1, 2**53)
 _RANGE_BITS = 55  # what is remembered stays within so many bits of the lattice's steps
+_MOST_DECAYS = 16
 _SUMMED = 1 + Fraction(1, 2**50)  # covers squaring doubles and rounding their exact sum
 
 
@@ -175,6 +176,8 @@ class Blt:
         fits = len(self.decays) == len(self.scales) >= 1 and self.steps >= 1
         if not (fits and all(0 < each < 1 for each in self.decays) and min(self.scales) > 0 and sum(self.scales) <= 1):
             raise ValueError("a BLT factor needs as many scales, of sum 1 at most, as decays, all in (0, 1)")
+        if len(self.decays) > _MOST_DECAYS:  # the exact cost of many takes for ever
+            raise ValueError(f"a BLT factor has at most {_MOST_DECAYS} decays")
 
     @staticmethod
     def decaying(decay: float) -> Blt:
@@ -332,7 +335,7 @@ class Correlated:
         values: v_t, (dimension,), ‖v_t‖ ≤ V. step: its number in the run; memory: what the step before returned. Both
         results are lost together or kept together: a step that is run twice is charged twice.
         """
-        if len(memory) != self.factor.remembers(step):
+        if [each.shape for each in memory] != [values.shape] * self.factor.remembers(step):
             raise ValueError("what is remembered is not of this step")
         released = noises.add(values - self.factor.carried(memory, step), self.noise)
         limit = math.ldexp(self.noise.grid, _RANGE_BITS)

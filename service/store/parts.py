@@ -2,35 +2,60 @@
 
 They are noise that later releases take back, and what follows from it: whoever reads them and the releases knows
 something of records. No call reads them but the publisher's. They come and go in the transaction that publishes what
-they were made with, so that a step that is not published has never been; what no later step needs is deleted.
+they were made with, so that a step that is not published has never been; what no later step needs is deleted. Their
+digest is kept beside them: a step that went on from others would cost records more than they were charged.
 """
 
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy.dialects import postgresql
 
-from service.store.tables import parts
+from service.store import digests
+from service.store.tables import memories, parts
 
 Values = NDArray[np.float64]
 
 
-def load(connection: Connection, publication: int) -> list[tuple[int, Values]]:
-    """All parts of a publication with their numbers, in the order of these."""
-    query = select(parts).where(parts.c.publication_id == publication).order_by(parts.c.number)
-    return [
-        (row.number, np.frombuffer(row.content, dtype="<f8").reshape(row.shape)) for row in connection.execute(query)
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Parts by their numbers, in the order of these, and the digest with which they were left; None: there is none."""
+
+    parts: Mapping[int, Values]
+    digest: str | None
+
+
+def remembered(kept: Mapping[int, Values], terms: Mapping[str, Any] | None) -> Memory:
+    """These parts, with the digest of them and of the terms, public and as JSON, on which the next step goes on."""
+    if not kept:
+        return Memory(parts={}, digest=None)
+    told = [
+        [number, list(values.shape), hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()]
+        for number, values in kept.items()
     ]
+    return Memory(parts=kept, digest=digests.of({"terms": terms, "parts": told}))
 
 
-def keep(connection: Connection, publication: int, memory: Mapping[int, Values]) -> None:
+def load(connection: Connection, publication: int) -> Memory:
+    """All that a publication remembers."""
+    query = select(parts).where(parts.c.publication_id == publication).order_by(parts.c.number)
+    kept = {row.number: np.frombuffer(row.content, dtype="<f8").reshape(row.shape) for row in connection.execute(query)}
+    digest = select(memories.c.digest).where(memories.c.publication_id == publication)
+    return Memory(parts=kept, digest=connection.execute(digest).scalar_one_or_none())
+
+
+def keep(connection: Connection, publication: int, memory: Memory) -> None:
     """Writes what is new of a publication's memory and deletes what is no longer in it; by their numbers."""
-    if not memory:
+    if memory.digest is None:
         return
     mine = parts.c.publication_id == publication
     known = set(connection.execute(select(parts.c.number).where(mine)).scalars())
-    if gone := known.difference(memory):
+    if gone := known.difference(memory.parts):
         connection.execute(delete(parts).where(mine, parts.c.number.in_(gone)))
     new = [
         {
@@ -39,7 +64,15 @@ def keep(connection: Connection, publication: int, memory: Mapping[int, Values])
             "shape": list(values.shape),
             "content": values.astype("<f8").tobytes(),
         }
-        for number, values in memory.items()
+        for number, values in memory.parts.items()
         if number not in known
     ]
     connection.execute(insert(parts), new)
+    put = postgresql.insert(memories).values(publication_id=publication, digest=memory.digest)
+    connection.execute(put.on_conflict_do_update(index_elements=["publication_id"], set_={"digest": memory.digest}))
+
+
+def forget(connection: Connection, publication: int) -> None:
+    """All that a publication remembers: it takes no further step."""
+    for table in (parts, memories):
+        connection.execute(delete(table).where(table.c.publication_id == publication))

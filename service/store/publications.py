@@ -6,16 +6,16 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, select, true, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
-from service.store import digests, leases
+from service.store import digests, leases, parts
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify
 from service.store.keys import NameTaken
 from service.store.leases import Lease, LeaseLost
 from service.store.streams import Stream
 from service.store.tables import leases as leased
-from service.store.tables import parts, publications, streams
+from service.store.tables import publications, streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +236,7 @@ def end(connection: Connection, identity: int, *, state: str, reason: str | None
     found = lock(connection, identity)
     if found.state != "running":
         return
-    connection.execute(delete(parts).where(parts.c.publication_id == identity))
+    parts.forget(connection, identity)
     seal = sealed(replace(found, state=state, reason=reason)) if as_left(found) else found.seal
     connection.execute(
         update(publications).where(publications.c.id == identity).values(state=state, reason=reason, seal=seal)

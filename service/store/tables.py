@@ -212,6 +212,13 @@ parts = Table(
     Column("content", LargeBinary, nullable=False),  # float64, little-endian, row by row
 )
 
+memories = Table(
+    "memories",
+    metadata,
+    Column("publication_id", ForeignKey("publications.id"), primary_key=True),
+    Column("digest", Text, nullable=False),  # of all its parts, and of the terms on which the next step goes on
+)
+
 charges = Table(
     "charges",
     metadata,

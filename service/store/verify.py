@@ -5,6 +5,7 @@ with what publishing used, with each publication's cap, and with the stream's bu
 promise, what they were left as, releases and segments are compared with their digests.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -140,6 +141,7 @@ def _releases(connection: Connection, publication: Publication) -> Iterator[str]
     """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
     previous = publication.promise
     number, latest = 0, None
+    run: dict[str, Any] = {}  # the noise of a run of steps that take back each other's, and how long it is yet
     for number, row in enumerate(releases.walk(connection, publication.id), 1):
         where = f"publication {publication.name}, version {row['version']}"
         if row["version"] != number:
@@ -150,6 +152,7 @@ def _releases(connection: Connection, publication: Publication) -> Iterator[str]
         previous = row["digest"]
         latest = row["version"] if row["role"] == "model" else latest
         yield from _read(where, _paid(where, publication, row))
+        yield from _read(where, _as_begun(where, run, row["noise"]))
     told = publication.version, publication.digest, publication.latest
     if (number, previous, latest) != told:
         where = f"publication {publication.name}, version {publication.version}"
@@ -165,12 +168,25 @@ def _paid(where: str, publication: Publication, row: Mapping[str, Any]) -> Itera
         yield f"{where}: its charge is not on the records it read"
     pure = row["charged_rho"] is None
     paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
+    if row["noise"]["dimension"] != math.prod(row["shape"]):
+        yield f"{where}: its noise is not as long as its parameters"
     try:
         records = row["fit_stop"] - row["fit_start"]
         if claims.cost(Kind.PURE if pure else Kind.ZCDP, row["noise"], records=records) > paid:
             yield f"{where}: its noise costs more than its charge"
     except ValueError as problem:
         yield f"{where}: {problem}"
+
+
+def _as_begun(where: str, run: dict[str, Any], noise: Mapping[str, Any]) -> Iterator[str]:
+    """That noise which later steps take back goes on as its run began: what was charged then was for all of it."""
+    if noise["added_to"] != "running_sums":
+        return
+    if not run.get("left", 0):
+        run |= {"noise": noise, "left": noise["factor"].get("steps", math.inf)}
+    run["left"] -= 1
+    if noise != run["noise"]:
+        yield f"{where}: its noise is not that with which its run began"
 
 
 def _numbering(connection: Connection, stream: Stream) -> Iterator[str]:

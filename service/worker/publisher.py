@@ -24,6 +24,7 @@ from service.store import leases, ledger, parts, publications, releases, spendin
 from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable, pipelined
 from service.store.leases import Lease, LeaseLost
 from service.store.ledger import LedgerBroken, NewCharge
+from service.store.parts import Memory
 from service.store.publications import Publication
 from service.store.releases import NewRelease
 from service.store.segment_files import SegmentDamaged, SegmentFiles
@@ -132,16 +133,12 @@ class Publisher:
             chain: list[Kept] = [
                 Model(version=version, parameters=releases.parameters(connection, identity, version))
                 for version in publication.chain
-            ] or [Part(number=number, values=values) for number, values in parts.load(connection, identity)]
+            ]
+            memory = parts.load(connection, identity)
+        chain += [Part(number=number, values=values) for number, values in memory.parts.items()]
         configuration = PublicationConfiguration.model_validate(publication.configuration)
         mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
-        asked = (mechanism.kind, configuration.privacy.epsilon, configuration.privacy.delta)
-        if asked != (publication.kind, publication.epsilon, publication.delta):
-            # Its noise and its charges follow from the one, what other publications may still have from the other.
-            self._halt(lease, publication, "its configuration is of another guarantee than was reserved for it")
-            return
-        if publications.promised(publication) != publication.promise:
-            self._distrust(publication, f"publication {publication.name}: it is not what was promised")
+        if not self._as_reckoned(lease, publication, mechanism, memory):
             return
         turn_ends = time.monotonic() + TURN_SECONDS
         while (
@@ -186,6 +183,26 @@ class Publisher:
             with self._database.transaction() as connection:
                 stream = streams.get(connection, stream.id)
 
+    def _as_reckoned(self, lease: Lease, publication: Publication, mechanism: LinearMechanism, memory: Memory) -> bool:
+        """Whether it would go on as was reckoned with when its records were charged. If not, it does not go on."""
+        asked = (mechanism.kind, mechanism.privacy.epsilon, mechanism.privacy.delta)
+        terms = mechanism.terms(publication.due - publication.start)
+        if asked != (publication.kind, publication.epsilon, publication.delta):
+            # Its noise and its charges follow from the one, what other publications may still have from the other.
+            self._halt(lease, publication, "its configuration is of another guarantee than was reserved for it")
+        elif publications.promised(publication) != publication.promise:
+            self._distrust(publication, f"publication {publication.name}: it is not what was promised")
+        elif memory.digest != parts.remembered(memory.parts, terms).digest:
+            self._halt(
+                lease,
+                publication,
+                "what its earlier steps left is not there as they left it, and can't be made again, or this version of "
+                "the service would go on with other noise",
+            )
+        else:
+            return True
+        return False
+
     def _commit(
         self, lease: Lease, publication: Publication, mechanism: LinearMechanism, time_due: int, step: Step
     ) -> Publication | None:
@@ -228,9 +245,8 @@ class Publisher:
                 )
                 for each in step.releases
             ]
-            parts.keep(
-                connection, current.id, {each.number: each.values for each in step.chain if isinstance(each, Part)}
-            )
+            kept = {each.number: each.values for each in step.chain if isinstance(each, Part)}
+            parts.keep(connection, current.id, parts.remembered(kept, mechanism.terms(mechanism.next_time(time_due))))
             with pipelined(connection):
                 ledger.append(connection, charged)
                 moved = replace(

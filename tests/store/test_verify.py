@@ -15,9 +15,22 @@ from service.store import streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.tables import APPEND_ONLY
-from service.store.verify import verify, verify_segments
+from service.store.verify import _as_begun, verify, verify_segments
 from tests.conftest import make_world
 from tests.store.conftest import publish_some
+
+
+def test_noise_that_later_steps_take_back_goes_on_as_its_run_began():
+    def findings(*noises: dict[str, Any]) -> int:
+        run: dict[str, Any] = {}
+        return sum(len([*_as_begun("here", run, {"added_to": "running_sums", **noise})]) for noise in noises)
+
+    two, four = ({"scale": 1.0, "factor": {"kind": "tree", "steps": steps}} for steps in (2, 4))
+    for_ever = {"scale": 1.0, "factor": {"kind": "toeplitz", "bands": 3, "decay": 0.5}}
+    assert findings(two, two, four, four, four, four, two) == 0
+    assert findings(two, four, four) == 1
+    assert findings(two, two | {"scale": 0.9}) == 1
+    assert findings(*[for_ever] * 50, for_ever | {"scale": 0.9}) == 1
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
+from service.learning import online_gradient
 from service.learning.learners import OutputPerturbation
 from service.learning.online_gradient import OnlineGradient
 from service.log import Reader
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.privacy.correlated import Blt
 from service.store import leases, ledger, parts, publications, releases, spending, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
@@ -365,13 +367,35 @@ def crash_at(patched: pytest.MonkeyPatch, module: Any, name: str, *, calls: int 
     patched.setattr(module, name, crash)
 
 
+@pytest.mark.parametrize("what", ["a part from elsewhere", "another clip", "another factor"])
+@pytest.mark.parametrize("bench", REMEMBERING[:1], indirect=True)
+def test_with_other_noise_than_was_charged_for_no_step_goes_on(bench: Bench, monkeypatch, what):
+    """As after parts that were put back, or an upgrade to a version with other defaults."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=4))
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=10))
+        if what == "a part from elsewhere":
+            newest = select(func.max(tables.parts.c.number)).scalar_subquery()
+            nothing = bytes(8 * 2)
+            connection.execute(update(tables.parts).where(tables.parts.c.number == newest).values(content=nothing))
+    if what == "another clip":
+        monkeypatch.setattr(online_gradient, "clipped_at", lambda _: 0.1)
+    if what == "another factor":
+        monkeypatch.setattr(Blt, "decaying", lambda _: Blt(decays=(0.5,), scales=(0.5,), steps=16))
+    assert bench.publisher().step(threading.Event())
+    assert (bench.now().state, bench.now().position) == ("halted", 4)
+    assert "other noise" in bench.now().reason
+
+
 @pytest.mark.parametrize("bench", REMEMBERING[:1], indirect=True)
 def test_a_publication_whose_memory_is_lost_halts_and_one_that_ends_forgets(bench: Bench):
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=4))
     bench.publish_all()
     with bench.database.transaction() as connection:
-        numbers = [number for number, _ in parts.load(connection, bench.identity)]
+        numbers = [*parts.load(connection, bench.identity).parts]
         assert len(numbers) == 7
         connection.execute(delete(tables.parts).where(tables.parts.c.number == numbers[2]))
         connection.execute(update(tables.streams).values(records=10))
