@@ -64,7 +64,7 @@ def test_prometheus_has_nothing_to_complain_of(up: Up):
 
 
 def test_a_dead_worker_is_told_and_comes_back(up: Up):
-    (worker,) = (pid for pid, command in up.descendants().items() if command.split()[-1:] == ["worker"])
+    worker = up.children()["worker"]
     os.kill(worker, signal.SIGSTOP)
     wait_until(lambda: look(up.metrics).of("perennial_worker_up") == 0)
     os.kill(worker, signal.SIGKILL)

@@ -49,7 +49,7 @@ class Bench:
     identity: int
 
     def publisher(self) -> Publisher:
-        keeper = LeaseKeeper(self.database, seconds=self.world.settings.lease_seconds)
+        keeper = LeaseKeeper(self.database, seconds=2.0)
         return Publisher(self.database, self.files, keeper, Bell(self.database), Audit(self.database, self.files))
 
     def publish_all(self) -> None:
