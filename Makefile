@@ -23,9 +23,9 @@ up: venv
 demo: venv
 	$(BIN)/python -m demo
 
-# Each process has servers of its own; tests of one file stay together. Three keep two cores busy: many tests wait.
+# Each of the two processes has servers of its own; tests of one file stay together.
 test: venv check
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # What needs no server: format, lint, types, and who may import whom.
 check: venv

@@ -72,7 +72,7 @@ def ask(service: Service, session, there) -> Callable[[schemathesis.Case], None]
 
 
 BOUNDED = settings(
-    max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -228,7 +228,7 @@ def a_cap_that_nobody_checks() -> None:
 
     wrap(
         ledger,
-        "append",
+        "charge",
         lambda true, connection, stream, publication, _most, new: true(connection, stream, publication, 9, new),
     )
 
