@@ -13,7 +13,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
 from service.mechanisms.scheduled import LinearMechanism
 from service.privacy.account import Loss
-from service.store import publications, spending, streams
+from service.store import publications, segments, spending, streams
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
 
@@ -71,7 +71,7 @@ async def make_publication(
         stream = streams.lock(connection, stream_or_404(connection, admin, request.stream).id)
         mechanism = _build(stream, request)
         start = stream.records if request.start is None else request.start
-        if start < stream.records and start < (kept := streams.kept_from(connection, stream.id)):
+        if start < stream.records and start < (kept := segments.kept_from(connection, stream.id)):
             raise Problem(
                 "invalid-request",
                 f"Records before {kept} are no longer kept; start there or later.",

@@ -19,7 +19,7 @@ from service.log import Position
 from service.mechanisms.building import needs
 from service.mechanisms.configuration import Privacy, StreamSchema, Task
 from service.privacy.loss import Kind, round_up
-from service.store import ledger, publications, spending, streams
+from service.store import ledger, publications, segments, spending, streams
 from service.store.keys import Key
 
 MOST_RANGES = 512
@@ -295,10 +295,10 @@ def _info(connection: Connection, stream: streams.Stream) -> StreamInfo:
 
 
 def _erased(connection: Connection, stream: streams.Stream) -> Erased:
-    ranges = streams.erased(connection, stream.id, 0, stream.records)
+    ranges = segments.erased(connection, stream.id, 0, stream.records)
     return Erased(
         records=sum(stop - start for start, stop in ranges),
-        waiting=len(streams.undeleted_erasures(connection, stream.id)),
+        waiting=len(segments.undeleted_erasures(connection, stream.id)),
         ranges=[Range(start=start, end=stop) for start, stop in ranges[-MOST_RANGES:]],
     )
 
@@ -309,7 +309,7 @@ def _kept(connection: Connection, stream: streams.Stream, of_it: list[publicatio
         for each in of_it
         if each.state == "running" and stream.retention == "needed"
     ]
-    return Kept(start=streams.kept_from(connection, stream.id), needed=needed)
+    return Kept(start=segments.kept_from(connection, stream.id), needed=needed)
 
 
 def _totals(stream: streams.Stream, worst: spending.Worst) -> dict[str, Any]:

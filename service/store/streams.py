@@ -1,4 +1,4 @@
-"""Streams, and how far each one is numbered."""
+"""Streams, how far each one is numbered, and what of its log could not be."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +7,14 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, insert, select, text, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
-from service.store import digests, leases
+from service.store import digests, leases, segments
 from service.store.database import NEW_RECORDS, notify
 from service.store.keys import NameTaken
-from service.store.tables import dead_letters, entries, erasures, resumptions, segments, streams
-
-MODULUS = 2**256  # of the sum of segments' digests
+from service.store.segments import Segment
+from service.store.tables import dead_letters, entries, resumptions, streams
 
 
 class StreamHalted(Exception):
@@ -47,16 +46,6 @@ class Stream:
     promise: str
     segments_sum: Decimal
     created_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """An immutable file of numbered records [start, stop)."""
-
-    start: int
-    stop: int
-    file: str
-    sha256: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +233,7 @@ def seal(
             records=stream.records if segment is None else segment.stop,
             sealed_entry=last,
             sealed_sequence=stream.sealed_sequence + counted,
-            **({} if segment is None else {"segments_sum": _added(segment_digest(stream.log, segment))}),
+            **({} if segment is None else {"segments_sum": segments.added(segments.digest(stream.log, segment))}),
         )
     ).rowcount
     if not moved:
@@ -253,7 +242,7 @@ def seal(
         connection.execute(insert(dead_letters), [vars(each) | {"stream_id": stream.id} for each in dead])
     if segment is None:
         return
-    _store(connection, stream, segment)
+    segments.store(connection, stream, segment)
     connection.execute(
         insert(entries),
         [{"stream_id": stream.id, "entry": each.entry, "start": each.start, "stop": each.stop} for each in sealed],
@@ -320,140 +309,6 @@ def find_entry(connection: Connection, stream: int, entry: str) -> tuple[int, in
         select(entries.c.start, entries.c.stop).where(entries.c.stream_id == stream, entries.c.entry == entry)
     ).one_or_none()
     return (row.start, row.stop) if row else None
-
-
-def segments_of(connection: Connection, stream: int, start: int, stop: int) -> list[Segment]:
-    """The segments that hold any of [start, stop), in order."""
-    query = (
-        select(segments.c.start, segments.c.stop, segments.c.file, segments.c.sha256)
-        .where(
-            segments.c.stream_id == stream,
-            segments.c.start < stop,
-            # The last one at or before `start` may reach into the range; the ones after it do. Both by the key.
-            segments.c.start
-            >= func.coalesce(
-                select(func.max(segments.c.start))
-                .where(segments.c.stream_id == stream, segments.c.start <= start)
-                .scalar_subquery(),
-                0,
-            ),
-            segments.c.stop > start,
-        )
-        .order_by(segments.c.start)
-    )
-    return [Segment(**row._asdict()) for row in connection.execute(query)]
-
-
-def segment_from(connection: Connection, stream: int, record: int) -> Segment | None:
-    """The first segment that begins at a record or later."""
-    row = connection.execute(
-        select(segments.c.start, segments.c.stop, segments.c.file, segments.c.sha256)
-        .where(segments.c.stream_id == stream, segments.c.start >= record)
-        .order_by(segments.c.start)
-        .limit(1)
-    ).one_or_none()
-    return Segment(**row._asdict()) if row else None
-
-
-def segment_files(connection: Connection, stream: int) -> set[str]:
-    """The names of all its segments' files."""
-    return set(connection.execute(select(segments.c.file).where(segments.c.stream_id == stream)).scalars())
-
-
-def newest_segments(connection: Connection, stream: int, limit: int) -> list[Segment]:
-    """The last few segments, in order."""
-    query = (
-        select(segments.c.start, segments.c.stop, segments.c.file, segments.c.sha256)
-        .where(segments.c.stream_id == stream)
-        .order_by(segments.c.start.desc())
-        .limit(limit)
-    )
-    return [Segment(**row._asdict()) for row in connection.execute(query)][::-1]
-
-
-def replace_segments(
-    connection: Connection, lease: leases.Lease, stream: Stream, old: list[Segment], new: Sequence[Segment]
-) -> None:
-    """Puts segments in the place of those they were made from; none: those are dropped."""
-    leases.check(connection, lease)
-    connection.execute(
-        segments.delete().where(segments.c.stream_id == stream.id, segments.c.start.in_([each.start for each in old]))
-    )
-    for each in new:
-        _store(connection, stream, each)
-    gone = [MODULUS - int(segment_digest(stream.log, each), 16) for each in old]
-    come = [int(segment_digest(stream.log, each), 16) for each in new]
-    change = f"{sum(gone + come) % MODULUS:x}"
-    connection.execute(update(streams).where(streams.c.id == stream.id).values(segments_sum=_added(change)))
-
-
-def segment_digest(log: str, segment: Segment) -> str:
-    """Of one segment. All of a stream's add up, modulo 2^256, to what its row says: none was put in another's place."""
-    told = vars(segment) | {"log": log, "sha256": segment.sha256.hex()}
-    return digests.of(told)
-
-
-def _store(connection: Connection, stream: Stream, segment: Segment) -> None:
-    digest = segment_digest(stream.log, segment)
-    connection.execute(insert(segments).values(stream_id=stream.id, digest=digest, **vars(segment)))
-
-
-def _added(digest: str) -> ColumnElement[Decimal]:
-    return func.mod(streams.c.segments_sum + Decimal(int(digest, 16)), Decimal(MODULUS))
-
-
-def kept_from(connection: Connection, stream: int) -> int:
-    """The first record whose bytes are still kept, erased ones aside."""
-    first: int | None = connection.execute(
-        select(func.min(segments.c.start)).where(segments.c.stream_id == stream)
-    ).scalar_one()
-    if first is not None:
-        return first
-    return get(connection, stream).records
-
-
-def erase(connection: Connection, stream: int, start: int, stop: int) -> None:
-    """From now on these records contribute nothing to any fit that starts later; the sealer deletes their bytes.
-
-    What was erased before is not erased again. The caller holds the stream's lock.
-    """
-    position = start
-    for low, high in (*erased(connection, stream, start, stop), (stop, stop)):
-        if position < low:
-            connection.execute(insert(erasures).values(stream_id=stream, start=position, stop=low))
-        position = high
-    name = connection.execute(select(streams.c.name).where(streams.c.id == stream)).scalar_one()
-    notify(connection, NEW_RECORDS, name)
-
-
-_ERASED = text(
-    "SELECT lower(range), upper(range) FROM (SELECT unnest(range_agg(int8range(start, stop))) AS range FROM erasures "
-    "WHERE stream_id = :stream AND start < :stop AND stop > :start AND (:asked OR deleted_at IS NOT NULL)) AS found "
-    "ORDER BY 1"
-)
-
-
-def erased(
-    connection: Connection, stream: int, start: int, stop: int, *, deleted: bool = False
-) -> list[tuple[int, int]]:
-    """Which parts of [start, stop) were erased, apart and in order; or of which parts the bytes are `deleted` too."""
-    rows = connection.execute(_ERASED, {"stream": stream, "start": start, "stop": stop, "asked": not deleted})
-    return [(max(start, low), min(stop, high)) for low, high in rows]
-
-
-def undeleted_erasures(connection: Connection, stream: int) -> list[tuple[int, int, int]]:
-    """(id, start, stop) of the erasures whose bytes are still in segments, oldest first."""
-    rows = connection.execute(
-        select(erasures.c.id, erasures.c.start, erasures.c.stop)
-        .where(erasures.c.stream_id == stream, erasures.c.deleted_at.is_(None))
-        .order_by(erasures.c.id)
-    )
-    return [(row.id, row.start, row.stop) for row in rows]
-
-
-def mark_deleted(connection: Connection, lease: leases.Lease, identities: Sequence[int]) -> None:
-    leases.check(connection, lease)
-    connection.execute(update(erasures).where(erasures.c.id.in_(identities)).values(deleted_at=func.now()))
 
 
 def ready(connection: Connection) -> None:

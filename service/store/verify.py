@@ -19,11 +19,12 @@ from sqlalchemy.exc import DataError
 
 from service.privacy import account, claims
 from service.privacy.loss import Kind, capacity
-from service.store import ledger, publications, releases, spending, streams, tables, witness
+from service.store import ledger, publications, releases, segments, spending, streams, tables, witness
 from service.store.database import Database
 from service.store.publications import Publication
 from service.store.segment_files import SegmentDamaged, SegmentFiles
-from service.store.streams import Segment, Stream
+from service.store.segments import Segment
+from service.store.streams import Stream
 
 _ONE_VIEW = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
@@ -223,11 +224,11 @@ def _segments(connection: Connection, stream: Stream) -> Iterator[str]:
     query = select(table).where(table.c.stream_id == stream.id).order_by(table.c.start)
     with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
         for row in rows:
-            segment = streams.Segment(start=row.start, stop=row.stop, file=row.file, sha256=row.sha256)
-            if row.digest != streams.segment_digest(stream.log, segment):
+            segment = Segment(start=row.start, stop=row.stop, file=row.file, sha256=row.sha256)
+            if row.digest != segments.digest(stream.log, segment):
                 yield f"stream {stream.name}, records {row.start} to {row.stop}: their segment is not what was sealed"
             total += int(row.digest, 16)
-    if total % streams.MODULUS != stream.segments_sum:
+    if total % segments.MODULUS != stream.segments_sum:
         yield f"stream {stream.name}: its segments are not those that were sealed; one is missing or another"
 
 
@@ -324,10 +325,10 @@ def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
         position = 0
         while True:
             with database.transaction() as connection:
-                segment = streams.segment_from(connection, stream.id, position)
+                segment = segments.first_from(connection, stream.id, position)
                 if segment is None:
                     break
-                gone = streams.erased(connection, stream.id, segment.start, segment.stop, deleted=True)
+                gone = segments.erased(connection, stream.id, segment.start, segment.stop, deleted=True)
             try:
                 files.check(stream.log, segment.file, segment.sha256)
                 wrong = _still_there(files, stream, segment, gone)
@@ -337,7 +338,7 @@ def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
                 wrong = str(damaged)
             if wrong is not None:
                 with database.transaction() as connection:
-                    if streams.segment_from(connection, stream.id, position) != segment:
+                    if segments.first_from(connection, stream.id, position) != segment:
                         continue  # another took its place while we looked
                 yield f"stream {stream.name}, records {segment.start} to {segment.stop}: {wrong}"
             position = segment.stop

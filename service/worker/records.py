@@ -3,7 +3,7 @@
 import numpy as np
 
 from service.learning.records import Records
-from service.store import streams
+from service.store import segments
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
@@ -24,11 +24,11 @@ def read_records(
     start, stop = origin + start, origin + stop
     for attempt in range(3):
         with database.transaction() as connection:
-            segments = streams.segments_of(connection, stream.id, start, stop)
-            erased = streams.erased(connection, stream.id, start, stop)
+            found = segments.holding(connection, stream.id, start, stop)
+            erased = segments.erased(connection, stream.id, start, stop)
         position, parts = start, []
         try:
-            for segment in segments:
+            for segment in found:
                 if segment.start > position:
                     break
                 low, high = position - segment.start, min(stop, segment.stop) - segment.start

@@ -20,11 +20,12 @@ from service.learning.feature_maps import FeatureMap
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
 from service.logs import place_of
 from service.mechanisms.building import needs
-from service.store import leases, publications, streams, witness
+from service.store import leases, publications, segments, streams, witness
 from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.segment_files import Columns, SegmentFiles, unpack
-from service.store.streams import SealedEntry, Segment, Stream, StreamHalted, Unreadable
+from service.store.segments import Segment
+from service.store.streams import SealedEntry, Stream, StreamHalted, Unreadable
 from service.worker.leases import LeaseKeeper
 
 _log = structlog.get_logger(__name__)
@@ -100,7 +101,7 @@ class Sealer:
     def _erase_of_halted(self, stream: Stream) -> None:
         """A stream that is not numbered any more still erases."""
         with self._database.transaction() as connection:
-            if not streams.undeleted_erasures(connection, stream.id):
+            if not segments.undeleted_erasures(connection, stream.id):
                 return
         if (lease := self._keeper.take(leases.stream(stream.id))) is not None:
             self._held[stream.log] = (lease, stream)
@@ -187,7 +188,7 @@ class Sealer:
         lease, stream = self._held[log]
         most = MERGED_VALUES // max(1, feature_maps.of_stream(stream.schema).features)
         with self._database.transaction() as connection:
-            newest = streams.newest_segments(connection, stream.id, MERGED_AT_ONCE * LARGE_ENOUGH)
+            newest = segments.newest(connection, stream.id, MERGED_AT_ONCE * LARGE_ENOUGH)
         for size_class in range(LARGE_ENOUGH):
             run = list(takewhile(lambda each: _size_class(each) <= size_class, reversed(newest)))[::-1]  # noqa: B023
             alike = sum(_size_class(each) == size_class for each in run)
@@ -204,7 +205,7 @@ class Sealer:
         file, sha256 = self._files.write(stream.log, start, stop, columns)
         with self._database.transaction() as connection:
             new = Segment(start=start, stop=stop, file=file, sha256=sha256)
-            streams.replace_segments(connection, lease, stream, old, [new])
+            segments.replace(connection, lease, stream, old, [new])
         for each in old:
             self._files.delete(stream.log, each.file)
 
@@ -222,9 +223,9 @@ class Sealer:
                 if each.state == "running"
             }
             floor = min(needed.values(), default=records)
-            gone = [each for each in streams.segments_of(connection, stream.id, 0, floor) if each.stop <= floor]
+            gone = [each for each in segments.holding(connection, stream.id, 0, floor) if each.stop <= floor]
             if gone:
-                streams.replace_segments(connection, lease, stream, gone, [])
+                segments.replace(connection, lease, stream, gone, [])
         for each in gone:
             self._files.delete(stream.log, each.file)
         if gone:
@@ -236,14 +237,14 @@ class Sealer:
         A crash on the way leaves what was erased before it, and the rest to whoever comes next: it is all done again.
         """
         with self._database.transaction() as connection:
-            waiting = streams.undeleted_erasures(connection, stream.id)
+            waiting = segments.undeleted_erasures(connection, stream.id)
         if not waiting:
             return
         lease, _ = self._held[stream.log]
         touched: dict[int, Segment] = {}
         with self._database.transaction() as connection:
             for _, start, stop in waiting:
-                touched |= {each.start: each for each in streams.segments_of(connection, stream.id, start, stop)}
+                touched |= {each.start: each for each in segments.holding(connection, stream.id, start, stop)}
         for old in touched.values():
             columns = self._files.read(stream.log, old.file, old.sha256, 0, old.stop - old.start)
             for _, start, stop in waiting:
@@ -259,17 +260,17 @@ class Sealer:
         self._sweep(stream)
         self._forget_again = not self._reader.forget()
         with self._database.transaction() as connection:
-            streams.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])
+            segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])
         _log.info("erased", stream=stream.name, erasures=len(waiting))
 
     def _orphans(self, stream: Stream) -> list[str]:
         with self._database.transaction() as connection:
-            known = streams.segment_files(connection, stream.id)
+            known = segments.files_of(connection, stream.id)
         return self._files.orphans(stream.log, known)
 
     def _sweep(self, stream: Stream) -> None:
         with self._database.transaction() as connection:
-            known = streams.segment_files(connection, stream.id)
+            known = segments.files_of(connection, stream.id)
         for orphan in self._files.sweep(stream.log, known):
             _log.info("orphan_swept", stream=stream.name, file=orphan)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 
-from service.store import publications, streams, verify
+from service.store import publications, segments, streams, verify
 from service.store.invariants import INVARIANTS
 from service.worker.records import read_records
 from tests.conftest import ok
@@ -170,9 +170,9 @@ def numbered(database: Database, files: SegmentFiles, name: str) -> dict[str, Ba
         ranges = connection.exec_driver_sql(
             "SELECT entry, start, stop FROM entries WHERE stream_id = %s ORDER BY start", (stream.id,)
         ).all()
-        kept = streams.kept_from(connection, stream.id)
+        kept = segments.kept_from(connection, stream.id)
         left = set(range(kept, stream.records))
-        for start, stop in streams.erased(connection, stream.id, kept, stream.records):
+        for start, stop in segments.erased(connection, stream.id, kept, stream.records):
             left -= set(range(start, stop))
     x = read_records(database, files, stream, 0, kept, stream.records).x.astype(int).tolist() if left else []
     assert len(x) == len(left)

@@ -36,7 +36,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.privacy.account import Loss
 from service.privacy.loss import capacity
-from service.store import publications, spending, streams, tables
+from service.store import publications, segments, spending, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles, pack
 from service.worker import publisher as publishing
@@ -266,7 +266,7 @@ class History(RuleBasedStateMachine):
             records = streams.lock(connection, self.stream.id).records
             start = int(where * records)
             if start < records:
-                streams.erase(connection, self.stream.id, start, min(records, start + length))
+                segments.erase(connection, self.stream.id, start, min(records, start + length))
 
     @invariant()
     def nothing_that_was_seen_changes(self):

@@ -18,7 +18,7 @@ from sqlalchemy import select, update
 from service.embedded import Servers
 from service.log.connection import entries_key, state_key
 from service.settings import Settings
-from service.store import streams, tables
+from service.store import segments, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from tests.conftest import make_world, ok, publication, serving, unique, wait_until
@@ -122,7 +122,9 @@ class Scene:
     def _undeleted(self) -> list:
         with self.database.transaction() as connection:
             return [
-                each for known in streams.every(connection) for each in streams.undeleted_erasures(connection, known.id)
+                each
+                for known in streams.every(connection)
+                for each in segments.undeleted_erasures(connection, known.id)
             ]
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
 from service.settings import Settings
-from service.store import streams, tables
+from service.store import segments, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.tables import APPEND_ONLY
@@ -214,7 +214,7 @@ def test_charges_cut_from_the_end_are_missed(published: Database):
 def test_a_segment_that_was_changed_or_is_gone_is_named(published: Database, files: SegmentFiles):
     with published.transaction() as connection:
         (stream,) = streams.every(connection)
-        segment = streams.segment_from(connection, stream.id, 0)
+        segment = segments.first_from(connection, stream.id, 0)
     assert list(verify_segments(published, files)) == []
     path = files._root / stream.log / segment.file
     content = path.read_bytes()

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from service import metrics
-from service.store import streams, tables
+from service.store import segments, streams, tables
 from service.store.database import Database
 from service.store.invariants import INVARIANTS
 from service.worker.audit import Audit
@@ -189,7 +189,7 @@ def test_who_does_not_seal_a_publication_can_not_change_it(bench: Bench):
 
 def test_records_that_are_not_what_was_numbered_are_not_fitted(bench: Bench):
     with bench.database.transaction() as connection:
-        segment = streams.segment_from(connection, 1, 0)
+        segment = segments.first_from(connection, 1, 0)
     path = bench.world.settings.segment_store / "log" / segment.file
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.log import Reader
-from service.store import leases, streams
+from service.store import leases, segments, streams
 from service.store.segment_files import SegmentFiles
 from service.store.verify import verify_segments
 from service.worker.records import read_records
@@ -28,12 +28,12 @@ def sealed(bench: Bench) -> Bench:
 def erase(bench: Bench, start: int, stop: int) -> None:
     with bench.database.transaction() as connection:
         streams.lock(connection, bench.stream.id)
-        streams.erase(connection, bench.stream.id, start, stop)
+        segments.erase(connection, bench.stream.id, start, stop)
 
 
 def waiting(bench: Bench) -> list[tuple[int, int]]:
     with bench.database.transaction() as connection:
-        return [(start, stop) for _, start, stop in streams.undeleted_erasures(connection, bench.stream.id)]
+        return [(start, stop) for _, start, stop in segments.undeleted_erasures(connection, bench.stream.id)]
 
 
 def finish(bench: Bench) -> None:
@@ -69,10 +69,10 @@ def test_erased_records_contribute_nothing_and_their_bytes_go(sealed: Bench):
 
 STEPS = {
     "write": (SegmentFiles, "write"),
-    "replace": (streams, "replace_segments"),
+    "replace": (segments, "replace"),
     "delete": (SegmentFiles, "delete"),
     "forget": (Reader, "forget"),
-    "mark": (streams, "mark_deleted"),
+    "mark": (segments, "mark_deleted"),
 }
 
 
@@ -109,7 +109,7 @@ def test_a_crash_at_any_step_of_erasing_is_made_good(sealed: Bench, monkeypatch,
     check(sealed)
     folder = sealed.world.settings.segment_store / sealed.stream.log
     with sealed.database.transaction() as connection:
-        assert {file.name for file in folder.iterdir()} == streams.segment_files(connection, sealed.stream.id)
+        assert {file.name for file in folder.iterdir()} == segments.files_of(connection, sealed.stream.id)
 
 
 def test_erasing_again_changes_nothing(sealed: Bench):
@@ -124,8 +124,8 @@ def test_erasing_again_changes_nothing(sealed: Bench):
     erase(sealed, 0, 6)
     assert waiting(sealed) == [(0, 1), (4, 6)], "only what is not erased yet"
     with sealed.database.transaction() as connection:
-        assert streams.erased(connection, sealed.stream.id, 0, 6) == [(0, 6)]
-        assert streams.erased(connection, sealed.stream.id, 2, 5, deleted=True) == [(2, 4)]
+        assert segments.erased(connection, sealed.stream.id, 0, 6) == [(0, 6)]
+        assert segments.erased(connection, sealed.stream.id, 2, 5, deleted=True) == [(2, 4)]
     assert sealed.values() == []
 
 
@@ -180,8 +180,8 @@ def test_erased_bytes_that_came_back_are_found(sealed: Bench):
 
     mine = wait_until(lease)
     with sealed.database.transaction() as connection:
-        (erasure, _, _), *_ = streams.undeleted_erasures(connection, sealed.stream.id)
-        streams.mark_deleted(connection, mine, [erasure])
+        (erasure, _, _), *_ = segments.undeleted_erasures(connection, sealed.stream.id)
+        segments.mark_deleted(connection, mine, [erasure])
     found = list(verify_segments(sealed.database, sealed.files))
     assert [each.split(": ")[1].split(",")[0] for each in found] == [
         "records 1 to 2 were erased",

@@ -14,7 +14,7 @@ from sqlalchemy import func, update
 from sqlalchemy.engine import make_url
 
 from service.log import LogUnavailable, Reader
-from service.store import leases, streams, tables
+from service.store import leases, segments, streams, tables
 from service.store.database import DatabaseUnavailable
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
@@ -207,7 +207,7 @@ def test_a_bad_file_of_one_stream_does_not_stop_the_sealer(bench: Bench):
         (file,) = (bench.world.settings.segment_store / bench.stream.log).iterdir()
         file.rename(file.with_suffix(".away"))
         with bench.database.transaction() as connection:
-            streams.erase(connection, bench.stream.id, 0, 1)
+            segments.erase(connection, bench.stream.id, 0, 1)
         sealer.step(wait_milliseconds=10)  # logs it, and lets go of the stream
         assert sealer._held == {}
 

@@ -20,7 +20,7 @@ from service.log import Reader
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
 from service.privacy.correlated import Blt
-from service.store import leases, ledger, parts, publications, releases, spending, streams, tables
+from service.store import leases, ledger, parts, publications, releases, segments, spending, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from service.worker import publisher as publisher_module
@@ -101,7 +101,7 @@ def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
         columns = {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None], "y": np.arange(10, dtype=np.int32) % 2}
         file, sha256 = files.write("log", 0, 10, columns)
         lease = leases.take(connection, leases.stream(stream.id), owner="test", seconds=10)
-        segment = streams.Segment(start=0, stop=10, file=file, sha256=sha256)
+        segment = segments.Segment(start=0, stop=10, file=file, sha256=sha256)
         streams.seal(
             connection, lease, stream, segment, [streams.SealedEntry(entry="1-1", sequence=1, start=0, stop=10)]
         )
@@ -258,7 +258,7 @@ def test_a_later_fit_is_that_of_a_stream_with_empty_slots(bench: Bench, monkeypa
     present = np.ones(10, dtype=bool)
     with bench.database.transaction() as connection:
         for start, stop in ((1, 3), (4, 6), (9, 10)):
-            streams.erase(connection, 1, start, stop)
+            segments.erase(connection, 1, start, stop)
             present[start:stop] = False
     bench.publish_all()
     with bench.database.transaction() as connection:
@@ -275,15 +275,15 @@ def test_needed_records_are_kept_and_only_those(bench: Bench):
     """With retention `needed` a segment goes when no running publication can read it again."""
     settings = bench.world.settings
     with bench.database.transaction() as connection:
-        (whole,) = streams.segments_of(connection, 1, 0, 10)
+        (whole,) = segments.holding(connection, 1, 0, 10)
         leases.create(connection, "test")
         lease = leases.take(connection, "test", owner="test", seconds=60)
         pieces = []
         for start in range(0, 10, 2):
             columns = bench.files.read("log", whole.file, whole.sha256, start, start + 2)
             file, sha256 = bench.files.write("log", start, start + 2, columns)
-            pieces.append(streams.Segment(start=start, stop=start + 2, file=file, sha256=sha256))
-        streams.replace_segments(connection, lease, streams.get(connection, 1), [whole], pieces)
+            pieces.append(segments.Segment(start=start, stop=start + 2, file=file, sha256=sha256))
+        segments.replace(connection, lease, streams.get(connection, 1), [whole], pieces)
     bench.publish_all()
 
     def drop() -> int:
@@ -294,7 +294,7 @@ def test_needed_records_are_kept_and_only_those(bench: Bench):
         sealer._held[stream.log] = (wait_until(lambda: keeper.take(leases.stream(1))), stream)
         sealer._drop_unneeded(stream)
         with bench.database.transaction() as connection:
-            return streams.kept_from(connection, 1)
+            return segments.kept_from(connection, 1)
 
     # Released up to record 10 (blocks 2-4): what comes next is block 5 alone, then the window of blocks 4-6.
     assert drop() == 8

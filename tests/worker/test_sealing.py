@@ -8,7 +8,7 @@ import pytest
 from service.learning import feature_maps
 from service.learning.feature_maps import build
 from service.log import LogUnavailable, Reader
-from service.store import leases, streams
+from service.store import leases, segments, streams
 from service.store.segment_files import SegmentFiles
 from service.worker import sealer as sealing
 from service.worker.records import read_records
@@ -66,7 +66,7 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
     files = list((bench.world.settings.segment_store / bench.stream.log).iterdir())
     with bench.database.transaction() as connection:
         assert {file.name for file in files} == {
-            each.file for each in streams.segments_of(connection, bench.stream.id, 0, 3)
+            each.file for each in segments.holding(connection, bench.stream.id, 0, 3)
         }
 
 
@@ -185,8 +185,8 @@ def test_small_segments_become_one_and_read_the_same(bench: Bench):
         bench.append(value)
         sealer.step(wait_milliseconds=10)
     with bench.database.transaction() as connection:
-        segments = streams.segments_of(connection, bench.stream.id, 0, 40)
-    assert [each.stop - each.start for each in segments] == [16, 16] + [1] * 8
+        found = segments.holding(connection, bench.stream.id, 0, 40)
+    assert [each.stop - each.start for each in found] == [16, 16] + [1] * 8
     assert bench.values() == list(range(40))
     assert len(list((bench.world.settings.segment_store / bench.stream.log).iterdir())) == 10
 
@@ -227,8 +227,8 @@ def test_a_segment_is_no_larger_than_memory_should_hold(bench: Bench, monkeypatc
     while bench.now().records < 66:
         sealer.step(wait_milliseconds=10)
     with bench.database.transaction() as connection:
-        segments = streams.segments_of(connection, bench.stream.id, 0, 66)
-    assert [each.stop - each.start for each in segments] == [5] * 6 + [7] + [5] * 5 + [4]
+        found = segments.holding(connection, bench.stream.id, 0, 66)
+    assert [each.stop - each.start for each in found] == [5] * 6 + [7] + [5] * 5 + [4]
     expected = build(TWICE, 1)(np.array([[value] for value in [*range(30), *[30] * 7, *range(31, 60)]]))
     assert np.array_equal(read_records(bench.database, bench.files, bench.now(), 0, 0, 66).x, expected)
 
@@ -241,6 +241,6 @@ def test_segments_are_not_merged_into_more_than_memory_should_hold(bench: Bench,
         bench.append(value)
         sealer.step(wait_milliseconds=10)
     with bench.database.transaction() as connection:
-        segments = streams.segments_of(connection, bench.stream.id, 0, 16)
-    assert len(segments) == (1 if most == 16 else 16)
+        found = segments.holding(connection, bench.stream.id, 0, 16)
+    assert len(found) == (1 if most == 16 else 16)
     assert bench.values() == list(range(16))
