@@ -128,7 +128,7 @@ def leader(stream: Stream, noise: str, step: str, delta: float) -> OnlineLeader:
     about = {"batch": stream.batch, "constraint": "l1_ball", "radius": stream.radius, **clip, **STEPS[step]}
     if noise == WITHOUT_NOISE and step == BY_DEFAULT:
         private = leader(stream, "tree", step, delta)
-        perturbation = private.learner.perturbation(private.kind, private.capacity, stream.batch, private.origin)
+        perturbation = private.learner.perturbation(private.kind, float(private.capacity), stream.batch)
         about["learning_rate"] = private.learner.rate(perturbation, stream.batch)
     found = publication(
         schema,
@@ -158,8 +158,14 @@ def hindsight(found: OnlineLeader, stream: Stream) -> Hindsight:
     learner = found.learner
     x, y = learner.prepared(Records(x=stream.x, y=stream.y))
     assert len(y) == len(stream.y)
-    about = {"loss": learner.loss, "x": x, "y": y, "constraint": learner.constraint, "origin": found.origin}
-    return Hindsight(**about, strong_convexity=CONVEXITY)
+    return Hindsight(
+        loss=learner.loss,
+        x=x,
+        y=y,
+        constraint=learner.constraint,
+        origin=found.origin,
+        strong_convexity=CONVEXITY,
+    )
 
 
 def marks(steps: int) -> list[int]:
@@ -196,7 +202,7 @@ def measure(options: argparse.Namespace) -> None:
                 found = leader(stream, noise, step or PROJECTION, delta)
                 models = [(0, found.origin)] if noise == ORIGIN else released(found, stream)
                 regret = game.regret(models, [each * stream.batch for each in steps])
-                line = {
+                line: dict[str, Any] = {
                     "cell": key,
                     "regret": [(at, round(each.value, 2)) for at, each in zip(steps, regret, strict=True)],
                     "gap": round(max(each.gap for each in regret), 2),
@@ -345,7 +351,7 @@ def main() -> None:
     """Run what is missing, or show what is there."""
     parser = argparse.ArgumentParser(description="Paper B's learners: regret, and what a step takes.")
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--results", type=Path, default=Path("paper_b.jsonl"))
     parser.add_argument("--times", action="store_true")
     parser.add_argument("--table", action="store_true")
