@@ -49,8 +49,17 @@ NOISES: dict[str, dict[str, Any]] = {
     "toeplitz, γ = 0.99": {"noise": "toeplitz", "decay": 0.99},
     "tree": {"noise": "tree"},
     **{f"window_tree, W = {window}": {"noise": "window_tree", "window": window} for window in (16, 256)},
+    **{
+        f"window_tree, W = {window}, expiry {expiry}": {
+            "noise": "window_tree",
+            "window": window,
+            "expiry": expiry,
+            "acknowledge_declassification": True,
+        }
+        for window, expiry in ((16, "block"), (256, "block"), (16, "leaf"))
+    },
 }
-PURE = ("tree", "window_tree, W = 16")  # noises that make sense without a δ
+PURE = ("tree", "window_tree, W = 16", "window_tree, W = 16, expiry block")  # noises that make sense without a δ
 LEADER = {"strong_convexity": CONVEXITY, "averaging": False}
 PROJECTION, HEAD_START, CONDITIONAL = "projection", "projection, head start", "conditional gradient"
 BY_DEFAULT = "learning rate by default"
