@@ -282,7 +282,7 @@ def half_the_noise_in_running_sums() -> None:
         found = true(kind, **about)
         return replace(found, noise=replace(found.noise, scale=found.noise.scale / 2))
 
-    wrap(online_gradient.correlated, "calibrate", calibrate)
+    wrap(online_gradient.running_sums, "calibrate", calibrate)
 
 
 @bug(f"{_RUNNING}[blt-as it is]")
