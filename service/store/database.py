@@ -5,12 +5,14 @@ import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import psycopg
 from psycopg.abc import RV, PQGen
-from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.engine import make_url
+from psycopg.rows import namedtuple_row
+from sqlalchemy import Connection, Dialect, Engine, Select, create_engine, event, text
+from sqlalchemy.engine import Compiled, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 
 NEW_RECORDS = "perennial_records"  # payload: name of the stream
@@ -123,9 +125,32 @@ def _still_open(connection: psycopg.Connection[Any], *_: Any) -> None:
 @contextmanager
 def pipelined(connection: Connection) -> Iterator[None]:
     """What is written inside is sent without waiting for answers, which come together at the end: nothing is read."""
-    session: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
-    with session.pipeline():
+    with _session(connection).pipeline():
         yield
+
+
+def read_together(connection: Connection, *queries: tuple[Select[Any], dict[str, Any]]) -> list[list[Any]]:
+    """The rows of several queries, each with what it binds, sent without waiting for each other's answers.
+
+    Rows are named tuples of what psycopg makes of PostgreSQL's types.
+    """
+    session = _session(connection)
+    cursors = []
+    with session.pipeline():
+        for query, bound in queries:
+            compiled = _compiled(query, connection.dialect)
+            cursor = session.cursor(row_factory=namedtuple_row)
+            cursors.append(cursor.execute(str(compiled), compiled.construct_params(bound)))
+    return [cursor.fetchall() for cursor in cursors]
+
+
+def _session(connection: Connection) -> psycopg.Connection[Any]:
+    return connection.connection.driver_connection  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=64)
+def _compiled(query: Select[Any], dialect: Dialect) -> Compiled:
+    return query.compile(dialect=dialect)
 
 
 def notify(connection: Connection, channel: str, payload: str = "") -> None:

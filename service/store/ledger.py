@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select,
 
 from service.privacy.loss import Kind
 from service.store import digests, spending, streams, tables
+from service.store.database import read_together
 from service.store.publications import Publication
 from service.store.spending import Counted
 from service.store.streams import Stream
@@ -75,13 +76,13 @@ def charge(
         LedgerBroken: the chain does not end as it did after the last charge; nothing is charged.
         OverBudget: a record would pay more than `most` in all; nothing is charged.
     """
-    last = connection.execute(_LAST, {"stream": stream.id}).one()
+    ranges = [(each.start, each.stop, Fraction(each.amount)) for each in new]
+    (last,), *before = read_together(connection, (_LAST, {"stream": stream.id}), *spending.needed(stream, ranges))
     if last.id is not None and not intact(_served(last)):
         raise LedgerBroken(f"charge {last.id}: its hash is not that of its content")
     if (last.id or 0, last.hash) != (stream.charges, stream.head):
         raise LedgerBroken(f"its newest charge is not number {stream.charges}, as it was left")
-    ranges = [(each.start, each.stop, Fraction(each.amount)) for each in new]
-    counted = spending.count(connection, stream, publication, most, ranges)
+    counted = spending.count(stream, publication, most, ranges, *before)
     pure = publication.kind == Kind.PURE
     identity, previous = stream.charges, stream.head
     rows: list[dict[str, Any]] = []

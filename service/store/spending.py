@@ -22,7 +22,7 @@ from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Delete, Row, Table, and_, bindparam, delete, func, insert, select
+from sqlalchemy import BigInteger, Connection, Delete, Row, Select, Table, and_, bindparam, delete, func, insert, select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import Insert
 
@@ -40,6 +40,10 @@ MOST_RANGES = 512  # of a stream's outline, and of what is told at once exactly
 
 Stretch = tuple[int, int, Loss]
 """Records [start, stop) and what each of them has spent, or the most that any of them has."""
+NewRange = tuple[int, int, Fraction]
+"""Records [start, stop), and what each of them is charged."""
+Query = tuple[Select[Any], dict[str, Any]]
+"""And what it binds."""
 _Charged = tuple[Account, int, int, Fraction]
 
 
@@ -65,21 +69,33 @@ class Counted:
     writes: list[tuple[Delete | Insert, list[dict[str, Any]]]]
 
 
+def needed(stream: Stream, new: Sequence[NewRange]) -> tuple[Query, Query]:
+    """What is to be read to count these: what was spent there, and how it is outlined."""
+    start, stop = _extent(new)
+    low, high, _ = _redrawn(stream, start, stop)
+    # Of both the neighbours too, so that equal ones become one again.
+    return (
+        (_ROWS, {"stream": stream.id, "start": start - 1, "stop": stop + 1, "limit": None}),
+        (_OUTLINE, {"stream": stream.id, "low": low, "high": high}),
+    )
+
+
 def count(
-    connection: Connection,
     stream: Stream,
     publication: Publication,
     most: Fraction,
-    new: Sequence[tuple[int, int, Fraction]],
+    new: Sequence[NewRange],
+    rows: Sequence[Any],
+    outline: Sequence[Any],
 ) -> Counted:
-    """Counts charges (start, stop, amount) of one publication. The caller holds the stream's lock, and writes it down.
+    """Counts charges of one publication; rows and outline: what was `needed`, read under the stream's lock.
+
+    The caller still holds it, and writes down what is counted.
 
     Raises:
         OverBudget: a record would pay more than `most` in all.
     """
-    start, stop = min(each[0] for each in new), max(each[1] for each in new)
-    # Neighbours are read too, so that equal ones become one range again.
-    rows = _rows(connection, stream.id, start - 1, stop + 1)
+    start, stop = _extent(new)
     old = [(row.start, row.stop, row.amount) for row in rows if row.publication_id == publication.id]
     profile = Profile.of((low, high, Fraction(amount)) for low, high, amount in old)
     for low, high, amount in new:
@@ -92,7 +108,7 @@ def count(
     mine = account_of(publication)
     charged = [each for each in _charged(rows) if each[0].id != mine.id]
     charged += [(mine, *each) for each in ranges]
-    grain, drawn = _draw(connection, stream, _over(charged, start, stop), start, stop)
+    grain, drawn = _draw(stream, outline, _over(charged, start, stop), start, stop)
     worse = highest > publication.worst_amount
     return Counted(
         worst_record=record if worse else publication.worst_record,
@@ -369,17 +385,24 @@ _OUTLINE = select(outlines.c.start, outlines.c.stop, outlines.c.epsilon, outline
 )
 
 
+def _extent(new: Sequence[NewRange]) -> tuple[int, int]:
+    return min(each[0] for each in new), max(each[1] for each in new)
+
+
+def _redrawn(stream: Stream, start: int, stop: int) -> tuple[int, int, int]:
+    """How much of a stream's outline a charge of [start, stop) can change: from where to where, and its grain then."""
+    grain = grain_to(stop, stream.grain)
+    if grain != stream.grain:  # all of it is drawn anew, coarser
+        return 0, max(-(-stop // grain) * grain, stream.records), grain
+    return start // grain * grain, -(-stop // grain) * grain, grain
+
+
 def _draw(
-    connection: Connection, stream: Stream, now: Sequence[Stretch], start: int, stop: int
+    stream: Stream, outline: Sequence[Any], now: Sequence[Stretch], start: int, stop: int
 ) -> tuple[int, list[tuple[Delete | Insert, list[dict[str, Any]]]]]:
     """Raises the stream's outline to what records of [start, stop) have spent now: its grain, and what to write."""
-    grain = grain_to(stop, stream.grain)
-    low, high = start // grain * grain, -(-stop // grain) * grain
-    if grain != stream.grain:  # all of it is drawn anew, coarser
-        low, high = 0, max(high, stream.records)
-    # Neighbours too, so that equal ones become one again.
-    found = connection.execute(_OUTLINE, {"stream": stream.id, "low": low, "high": high})
-    old = [tuple(row) for row in found]
+    *_, grain = _redrawn(stream, start, stop)
+    old = [tuple(row) for row in outline]
     before = [(first, last, Loss.of(epsilon, delta)) for first, last, epsilon, delta in old]
     drawn = account.outline([*before, *now], grain)
     new = [(first, last, decimal(loss.epsilon), decimal(loss.delta)) for first, last, loss in drawn]

@@ -62,7 +62,7 @@ def test_segments_that_find_no_room_are_written_once_there_is(world, disk):
         assert ok(client.get("/v1/streams/s"))["records"] == 0
         ballast.unlink()
         wait_until(lambda: drained(client, "s", [producer]))
-        wait_until(lambda: not due(database), seconds=60)
+        wait_until(lambda: not due(database))
     check(database, SegmentFiles(world.settings.segment_store), [producer])
     database.close()
     end(worker)
@@ -94,7 +94,7 @@ def test_a_full_disk_is_a_503_until_there_is_room_again(disk):
         wait_until(lambda: drained(client, "s", producers))
     with embedded_database(up.folder) as url:
         database = Database(url)
-        wait_until(lambda: not due(database), seconds=60)
+        wait_until(lambda: not due(database))
         check(database, SegmentFiles(up.folder / "segments"), producers)
         database.close()
     up.stop()
