@@ -78,15 +78,16 @@ def run(mechanism, values, between=lambda memory: memory):
     return np.cumsum(released, axis=0)
 
 
-def factors(tree, count):
+def factors(tree, count, used=None):
     """What is released, as matrices: of the values, and of the nodes' noises, one column for each in the order of use.
 
-    And the first step of each column's node, and the one after its last.
+    And the first step of each column's node, and the one after its last. `used`: by each step; as defined if not given.
     """
+    used = used or (lambda t: nodes(t, tree.window, tree.expiry))
     order, of_values = {}, np.tril(np.ones((count, count)))
     rows = []
     for t in range(count):
-        here = sorted(nodes(t, tree.window, tree.expiry))
+        here = sorted(used(t))
         rows.append([order.setdefault(node, len(order)) for node in here])
     of_noise = np.zeros((count, len(order)))
     for t, columns in enumerate(rows):
@@ -168,7 +169,7 @@ def test_no_combination_of_releases_is_free_of_noise(expiry):
 
 def exact_loss(tree, i, until):
     """The ρ of releases 0 … until together, of step i's record, for noise of variance 1 and a sensitivity of 1."""
-    of_values, of_noise, _ = factors(tree, until + 1)
+    of_values, of_noise, _ = factors(tree, until + 1, tree.cover)
     shift = of_values[:, i]
     return shift @ np.linalg.solve(of_noise @ of_noise.T, shift) / 2
 
