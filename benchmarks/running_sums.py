@@ -1,6 +1,7 @@
 """What a step of running sums takes beside drawing its noise, and what it remembers, early and late in a stream."""
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -12,7 +13,7 @@ from service.privacy.window_tree import WindowTree
 
 DIMENSION = 7840
 STEPS = (10, 1_000, 60_000)
-FACTORS = {
+FACTORS: dict[str, running_sums.Factor] = {
     "blt": Blt.decaying(0.97),
     "toeplitz": Toeplitz.for_ever(0.97),
     "tree": Tree(steps=2**16),
@@ -38,13 +39,8 @@ def main() -> None:
         cells = []
         for step in STEPS:
             memory = tuple(np.zeros(DIMENSION) for _ in range(factor.remembers(step)))
-            times = [
-                (
-                    seconds(lambda sums=sums, memory=memory, step=step: sums.release(values, memory, step)),
-                    seconds(noise.sample),
-                )
-                for _ in range(TURNS)
-            ]
+            step_again = partial(sums.release, values, memory, step)
+            times = [(seconds(step_again), seconds(noise.sample)) for _ in range(TURNS)]
             least, draw = (min(each) for each in zip(*times, strict=True))
             cells.append(f" {len(memory)} | {least / draw:.2f} |")
         print(f"| {name} |" + "".join(cells))
