@@ -33,6 +33,18 @@ MECHANISMS = {
     "multi_resolution": {"kind": "multi_resolution", "base": 4},
     "every block by itself": {"kind": "independent_batches", "batch": 2},
     "online_leader": {"kind": "online_leader", "batch": 2, "averaging": False},
+    **{
+        f"online_leader, {expiry}": {
+            "kind": "online_leader",
+            "batch": 2,
+            "averaging": False,
+            "noise": "window_tree",
+            "window": 4,
+            "expiry": expiry,
+            "acknowledge_declassification": True,
+        }
+        for expiry in ("leaf", "block")
+    },
 }
 PRIVACY = {"pure": {"epsilon": 2}, "gaussian": {"epsilon": 12, "delta": 1e-6}}
 LEARNERS = {
@@ -50,6 +62,11 @@ CASES = {  # the time until which it is watched, and how often it is published f
     ("every block by itself", "gaussian", "objective_perturbation"): (2, 800),
     ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 800),
     ("online_leader", "gaussian", "noisy_gradient_descent"): (4, 600),
+    ("online_leader, leaf", "gaussian", "noisy_gradient_descent"): (
+        8,
+        600,
+    ),  # the last release in which it is protected
+    ("online_leader, block", "gaussian", "noisy_gradient_descent"): (14, 600),
 }
 
 

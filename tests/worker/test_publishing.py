@@ -309,10 +309,15 @@ def online(noise: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-REMEMBERING = [online({"noise": "blt"}), online({"noise": "toeplitz", "decay": 0.5}), online({"noise": "tree"})]
+REMEMBERING = [
+    online({"noise": "blt"}),
+    online({"noise": "toeplitz", "decay": 0.5}),
+    online({"noise": "tree"}),
+    online({"noise": "window_tree", "window": 3, "expiry": "leaf", "acknowledge_declassification": True}),
+]
 
 
-@pytest.mark.parametrize("bench", REMEMBERING, ids=["blt", "toeplitz", "tree"], indirect=True)
+@pytest.mark.parametrize("bench", REMEMBERING, ids=["blt", "toeplitz", "tree", "leaf"], indirect=True)
 def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeypatch):
     """As an uninterrupted run given the same randomness: here what a step draws depends on nothing but its number."""
     real = OnlineGradient.advance
