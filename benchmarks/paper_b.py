@@ -98,9 +98,10 @@ def two_classes(name: str, batch: int) -> Stream:
 def covtype() -> Stream:
     """What grows in a forest, of 7 kinds: every fourth record; public constants put the columns in [-1, 1]."""
     data = load("covtype", drift.WHERE)
-    middle, spread = np.array([2860, 180, 33, 700, 0, 3560, 127, 127, 127, 3590]), np.array([1000, 180, 33, 700, 600])
+    middle = np.array([2860, 180, 33, 700, 0, 3560, 127, 127, 127, 3590])
+    spread = np.array([1000, 180, 33, 700, 600, 3560, 127, 127, 127, 3590])
     x = data["X"][::4].astype(np.float32)
-    x[:, :10] = (x[:, :10] - middle) / np.concatenate((spread, middle[5:]))
+    x[:, :10] = (x[:, :10] - middle) / spread
     return Stream(x=x, y=data["y"][::4].astype(np.int64), norm_bound=2.5, batch=64, radius=5.0)
 
 
