@@ -1,0 +1,51 @@
+"""An origin for MNIST from public digits: 1,797 of 8×8 pixels by 43 other people, which come with scikit-learn.
+
+They are drawn as MNIST's were, 28×28 with their mass in the middle, each several times, turned, sheared and stretched
+a little. The model without noise of those is where a private run may start: `origin` of a learner.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import affine_transform, center_of_mass
+
+from benchmarks.replay import publication
+from service.learning.feature_maps import FeatureMap
+from service.learning.learners import OutputPerturbation
+from service.learning.records import Records
+
+COPIES = 8
+SIZE = 20.0  # of 28 pixels; MNIST's digits fill a box of that size
+LENGTH = 30.0  # of the model: how far the private steps find it from where all classes are alike
+
+
+def origin(mapped: FeatureMap) -> NDArray[np.float64]:
+    """(10, features), of the features that MNIST's images have."""
+    from sklearn.datasets import load_digits  # not of the project's; benchmarks/README.md says how to get it
+
+    digits = load_digits()
+    random = np.random.default_rng(8)
+    drawn = [_drawn(image / 16, random) for image in digits.images for _ in range(COPIES)]
+    x = mapped(np.stack(drawn).reshape(len(drawn), -1).astype(np.float32))
+    y = np.repeat(digits.target, COPIES)
+    configuration = {
+        "mechanism": {"kind": "independent_batches", "batch": len(y)},
+        "learner": {"kind": "output_perturbation", "regularization": 1e-4, "intercept": False},
+        "privacy": {"epsilon": 1},
+    }
+    schema = {"features": x.shape[1], "task": {"kind": "classification", "classes": 10}}
+    learner = publication(schema, configuration).learner
+    assert isinstance(learner, OutputPerturbation)
+    model = learner.fit(Records(x=x, y=y.astype(np.int64)), len(y), np.zeros(learner.shape))
+    model = model - model.mean(axis=0)  # what all classes have in common changes no prediction
+    return np.asarray(model * (LENGTH / np.linalg.norm(model)))
+
+
+def _drawn(image: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:
+    """(28, 28), from 0 to 1: a little different each time."""
+    angle, shear = random.normal(0, 0.15, 2)
+    turned = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    transform = turned @ np.array([[1, shear], [0, 1]]) @ np.diag(8 / SIZE * np.exp(random.normal(0, 0.12, 2)))
+    offset = np.array(center_of_mass(image)) - transform @ np.array([13.5, 13.5])
+    large = affine_transform(image, transform, offset=offset, output_shape=(28, 28), order=3)
+    stroke = 1 / (1 + np.exp(-6 * (large - 0.45)))  # strokes have edges, which enlarging took away
+    return np.asarray(np.clip(stroke - 1 / (1 + np.exp(6 * 0.45)), 0, 1))
