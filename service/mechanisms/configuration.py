@@ -31,6 +31,7 @@ MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keep
 MAX_BLOCKS = 4096
 MAX_COUNT = 2**40
 MAX_DIMENSION = 2**24
+MAX_REMEMBERED = 2**25  # numbers, of a window's statistics
 LARGEST_TOEPLITZ_DECAY = 0.99
 MAX_MAPPED = 2**16  # numbers that a feature map of a size of its own choice may make of a record
 
@@ -318,6 +319,20 @@ class IndependentBatchesMechanism(_Shape):
     warm_start: Annotated[bool, Field(strict=True)] = False
 
 
+class WindowStatisticsMechanism(_Shape):
+    """A model of the last `blocks` blocks, solved from private sums in which each record is counted once.
+
+    It takes the learner output_perturbation: its loss, intercept and origin.
+    """
+
+    kind: Literal["window_statistics"]
+    block: Count
+    blocks: Annotated[int, Field(strict=True, ge=1, le=MAX_BLOCKS)]
+    ridge: Annotated[
+        _Positive | None, Field(description="α, the pull towards the origin; default: as strong as the noise asks for")
+    ] = None
+
+
 class OnlineLeaderMechanism(_Shape):
     """A step along each batch's gradients and a model after every batch, with the noise of running sums (paper B).
 
@@ -374,6 +389,7 @@ Mechanism = Annotated[
         | ContinualMechanism
         | SlidingWindowMechanism
         | IndependentBatchesMechanism
+        | WindowStatisticsMechanism
         | OnlineLeaderMechanism,
         Field(discriminator="kind"),
     ],
@@ -382,9 +398,9 @@ Mechanism = Annotated[
         "continual",
         "sliding_window",
         "independent_batches",
+        "window_statistics",
         "online_leader",
         planned=(
-            "window_statistics",
             "scheduled_black_box",
             "improving_black_box",
             "linear_queries",

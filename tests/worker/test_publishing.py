@@ -15,6 +15,7 @@ from sqlalchemy import delete, func, select, update
 
 from service.learning import online_gradient
 from service.learning.learners import OutputPerturbation
+from service.learning.moments import Moments
 from service.learning.online_gradient import OnlineGradient
 from service.log import Reader
 from service.mechanisms.building import build
@@ -309,19 +310,24 @@ def online(noise: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-REMEMBERING = [online({"noise": "blt"}), online({"noise": "toeplitz", "decay": 0.5}), online({"noise": "tree"})]
+SUMS = {
+    "mechanism": {"kind": "window_statistics", "block": 1, "blocks": 3},
+    "learner": {"kind": "output_perturbation"},
+    "privacy": {"epsilon": 1, "delta": 1e-6},
+}
+REMEMBERING = [online({"noise": "blt"}), online({"noise": "toeplitz", "decay": 0.5}), online({"noise": "tree"}), SUMS]
 
 
-@pytest.mark.parametrize("bench", REMEMBERING, ids=["blt", "toeplitz", "tree"], indirect=True)
+@pytest.mark.parametrize("bench", REMEMBERING, ids=["blt", "toeplitz", "tree", "window_statistics"], indirect=True)
 def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeypatch):
     """As an uninterrupted run given the same randomness: here what a step draws depends on nothing but its number."""
-    real = OnlineGradient.advance
+    for learner in (OnlineGradient, Moments):
 
-    def advance(self, state, records, n, origin, perturbation, step):
-        monkeypatch.setattr(os, "urandom", np.random.default_rng(step).bytes)
-        return real(self, state, records, n, origin, perturbation, step)
+        def advance(self, state, records, n, origin, perturbation, step, real=learner.advance):
+            monkeypatch.setattr(os, "urandom", np.random.default_rng(step).bytes)
+            return real(self, state, records, n, origin, perturbation, step)
 
-    monkeypatch.setattr(OnlineGradient, "advance", advance)
+        monkeypatch.setattr(learner, "advance", advance)
     mechanism = build(
         StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(bench.now().configuration)
     )
