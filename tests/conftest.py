@@ -176,14 +176,11 @@ class World:
 
 def make_world(servers: Servers, folder: Path, **more: Any) -> World:
     name = f"world_{next(_numbers)}"
-    url = make_url(servers.database_url)
-    with psycopg.connect(url.set(drivername="postgresql").render_as_string(False), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    owner, service = (
-        make_url(each).set(database=name).render_as_string(False)
-        for each in (servers.database_url, servers.service_url)
-    )
-    migrate(owner, service=service)
+    if servers not in _migrated:
+        owner, service = _new_database(servers, "migrated", "template1")
+        migrate(owner, service=service)
+        _migrated.append(servers)
+    owner, service = _new_database(servers, name, "migrated")
     return World(
         Settings(
             _env_file=None,
@@ -195,6 +192,19 @@ def make_world(servers: Servers, folder: Path, **more: Any) -> World:
             **more,
         )
     )
+
+
+_migrated: list[Servers] = []  # those that have a migrated database to copy, which is quicker than to migrate again
+
+
+def _new_database(servers: Servers, name: str, template: str) -> tuple[str, str]:
+    """Its addresses: for the owner of its tables, and for the service."""
+    url = make_url(servers.database_url).set(drivername="postgresql").render_as_string(False)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    urls = (make_url(each).set(database=name) for each in (servers.database_url, servers.service_url))
+    owner, service = (each.render_as_string(False) for each in urls)
+    return owner, service
 
 
 @pytest.fixture

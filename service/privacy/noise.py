@@ -45,6 +45,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
@@ -192,6 +193,7 @@ def _moved(sensitivity: float, noise: Noise) -> Fraction:
     return Fraction(sensitivity) + Fraction(noise.grid) * Fraction(root, 2**64)
 
 
+@lru_cache(maxsize=256)
 def calibrate(kind: Kind, *, sensitivity: float, charge: float, dimension: int) -> SphericalLaplace | Gaussian:
     """Return the least noise whose charge for that sensitivity, rounding included, is at most `charge`.
 

@@ -145,20 +145,23 @@ class Improving:
         return self.bases_ratio**doublings
 
     def since_base(self, epoch: int, j: int) -> Fraction:
-        return self._update(epoch) * self.updates_ratio**j
+        return _smallest(self, epoch) * self.updates_ratio**j
 
     def latest(self, epoch: int, j: int) -> Fraction:
-        return self._update(epoch) * _geometric(self.updates_ratio, j + 1)
+        return _smallest(self, epoch) * _geometric(self.updates_ratio, j + 1)
 
     def worst_epoch(self) -> int:
         return first_epoch(self.base_records, self.update_every, 1)
 
-    def _update(self, epoch: int) -> Fraction:
-        """Return the share of the epoch's smallest update since the base."""
-        updates = since_base(self.base_records, self.update_every, epoch)
-        return (1 - self.bases(epoch)) / _geometric(self.updates_ratio, updates)
+
+@lru_cache(maxsize=256)
+def _smallest(shares: Improving, epoch: int) -> Fraction:
+    """Return the share of the epoch's smallest update since the base."""
+    updates = since_base(shares.base_records, shares.update_every, epoch)
+    return (1 - shares.bases(epoch)) / _geometric(shares.updates_ratio, updates)
 
 
+@lru_cache(maxsize=1024)
 def _geometric(ratio: Fraction, terms: int) -> Fraction:
     """Return 1 + ratio + … + ratio^(terms - 1)."""
     return Fraction(terms) if ratio == 1 else (1 - ratio**terms) / (1 - ratio)

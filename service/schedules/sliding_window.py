@@ -97,7 +97,7 @@ class SlidingWindow:
                 end=end * self.block,
                 near=depth - 1 if depth else None,
                 depth=depth,
-                share=self._share(first, end, depth),
+                share=_share(self, end - first, depth, first < self.blocks),
                 role="model" if index == len(buckets) - 1 else "base" if depth == 0 else "link",
                 window=(time - self.blocks * self.block, time),
             )
@@ -157,9 +157,15 @@ class SlidingWindow:
             return _divide(self.kind, self.blocks, self.shares)[1:]
         return Fraction(1), Fraction(0)
 
-    def _share(self, first: int, end: int, depth: int) -> Fraction:
-        share = self.unit * _cost(self.kind, self.shares, end - first, depth)
-        return share * self._divided[0] if first < self.blocks else share
+    def kept(self, early: bool) -> Fraction:
+        """Return what a warm-up leaves of a bucket's share; early: one that holds some of the first window."""
+        return self._divided[0] if early else Fraction(1)
+
+
+@lru_cache(maxsize=1024)
+def _share(schedule: SlidingWindow, size: int, depth: int, early: bool) -> Fraction:
+    """Return the share of a bucket of so many blocks; early: it holds some of the first window."""
+    return schedule.unit * _cost(schedule.kind, schedule.shares, size, depth) * schedule.kept(early)
 
 
 @lru_cache(maxsize=256)

@@ -90,6 +90,7 @@ def test_released_weights_are_the_exact_minimiser_plus_the_stated_noise(service:
     names = [service.publish(stream, mechanism, epsilon=2, delta=delta, learner=learner, start=0) for _ in range(runs)]
     residuals: dict[str, list[np.ndarray]] = {"base": [], "model": []}
     noises: dict[str, dict] = {}
+    first: np.ndarray | None = None
     lipschitz = 1.5 if classes == 2 else 1.5 * math.sqrt(2)
     for name in names:
         weights: dict[int | None, np.ndarray] = {}
@@ -99,7 +100,11 @@ def test_released_weights_are_the_exact_minimiser_plus_the_stated_noise(service:
             centre = weights.get(release["parent"], np.zeros_like(values))
             rows = slice(release["fit"]["start"], release["fit"]["end"])
             n = rows.stop - rows.start
-            exact = minimiser(mapped(x[rows], 1.5), y[rows], len(values), centre)
+            if release["parent"] is not None or first is None:  # near the origin it is the same in all runs
+                exact = minimiser(mapped(x[rows], 1.5), y[rows], len(values), centre)
+                first = exact if release["parent"] is None else first
+            else:
+                exact = first
             residuals[release["role"]].append((values - exact).ravel())
             noise = noises.setdefault(release["role"], release["noise"])
             assert noise == release["noise"]
