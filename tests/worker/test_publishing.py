@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from service.learning import online_gradient
+from service.learning import moments, online_gradient
 from service.learning.learners import OutputPerturbation
 from service.learning.moments import Moments
 from service.learning.online_gradient import OnlineGradient
@@ -390,6 +390,22 @@ def test_with_other_noise_than_was_charged_for_no_step_goes_on(bench: Bench, mon
         monkeypatch.setattr(online_gradient, "clipped_at", lambda _: 0.1)
     if what == "another factor":
         monkeypatch.setattr(Blt, "decaying", lambda _: Blt(decays=(0.5,), scales=(0.5,), steps=16))
+    assert bench.publisher().step(threading.Event())
+    assert (bench.now().state, bench.now().position) == ("halted", 4)
+    assert "other noise" in bench.now().reason
+
+
+@pytest.mark.parametrize("bench", [SUMS], indirect=True)
+def test_statistics_with_other_weights_are_not_added_up(bench: Bench, monkeypatch):
+    """By a version that weighs the parts of statistics otherwise: what was kept of earlier blocks would mean something
+    else."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=4))
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=10))
+    others = moments.Weights(second=1.0, first=1.0, label=1.0, count=0.5)
+    monkeypatch.setattr(moments, "weights", lambda *_, intercept: others)
     assert bench.publisher().step(threading.Event())
     assert (bench.now().state, bench.now().position) == ("halted", 4)
     assert "other noise" in bench.now().reason
