@@ -5,6 +5,11 @@ them, only as threads of the test process. Tests that need a worker of their own
 no worker running.
 """
 
+import os
+
+# Fits in tests are small. Beside other processes BLAS's threads then wait for each other most of the time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import itertools
 import secrets
 import signal

@@ -50,12 +50,16 @@ class Loss(BaseModel):
 
 
 class LedgerRange(BaseModel):
-    """What every record of [start, end) has spent. `declassified`: it is no longer protected."""
+    """What every record of [start, end) has spent.
+
+    `declassified`: it is no longer protected at all, by anything on this stream; `epsilon` and `delta` are null then,
+    since what it loses is unbounded.
+    """
 
     start: int
     end: int
-    epsilon: float
-    delta: float
+    epsilon: float | None
+    delta: float | None
     declassified: bool
 
 
@@ -88,6 +92,7 @@ class LedgerPublication(BaseModel):
     name: str
     running: bool
     start: int
+    declassified: int = Field(description="How many records, from `start` on, what it released no longer protects")
     reserved: Loss
     lifetime: dict[str, Any] | None = Field(
         description="The record (counted from `start`) that all its fits for ever charge most, and how that adds up"
@@ -96,7 +101,10 @@ class LedgerPublication(BaseModel):
 
 
 class Ledger(BaseModel):
-    """`spent` and `reserved` are the worst record's; the ranges cover [0, records), or the part that was asked for."""
+    """`spent` and `reserved` are the worst record's; the ranges cover [0, records), or the part that was asked for.
+
+    Both are of what records are charged while they are protected: what one that is declassified loses has no bound.
+    """
 
     budget: Loss
     reserved: Loss

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from secrets import token_hex
 from typing import Annotated, Any, Literal
@@ -16,8 +16,9 @@ from service.api.schemas import Before, Charge, Items, Ledger, Name, Range, Time
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Admin, KeyFirst, Reader, Shared, no_stream, stream_or_404, visible
 from service.log import Position
-from service.mechanisms.building import needs
+from service.mechanisms.building import declassified, needs
 from service.mechanisms.configuration import Privacy, StreamSchema, Task
+from service.privacy.account import Loss
 from service.privacy.loss import Kind, round_up
 from service.store import ledger, publications, segments, spending, streams
 from service.store.keys import Key
@@ -229,6 +230,10 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
     The ranges cover [0, records), or the part of it from `start` to `end`. A stream can have more of them than anybody
     reads: then neighbours are told as one range with the most that any of its records has spent, and `exact` is false.
     Ask for a part of it to be told exactly. `spent` is the worst record's, exactly, in any case.
+
+    Where a publication's settings make records expire, those past its window are `declassified`: what they lose is
+    unbounded, so their range has no `epsilon` and no `delta`. All other figures are of what records were charged while
+    they were protected.
     """
 
     def look(connection: Connection) -> Response:
@@ -239,15 +244,18 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
         exact = spending.exact(connection, found.id, low, high) if low < high else []
         told = exact if exact is not None else spending.outlined(connection, found.id, low, high)
         tighter = spending.tighter(of_it, worst.reserved)
+        exposed = {
+            each.name: each.start + declassified(found.schema, each.configuration, each.position) for each in of_it
+        }
         return as_json(
             {
                 **_totals(found, worst),
                 "tighter": tighter.loss.shown()
                 | {"how": tighter.how}
                 | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
-                "publications": [_share(each) for each in of_it],
+                "publications": [_share(each, exposed[each.name]) for each in of_it],
                 "exact": exact is not None,
-                "ranges": list(_merged(told)),
+                "ranges": list(_merged(_with_declassified(told, [(each.start, exposed[each.name]) for each in of_it]))),
             }
         )
 
@@ -320,7 +328,7 @@ def _totals(stream: streams.Stream, worst: spending.Worst) -> dict[str, Any]:
     }
 
 
-def _share(publication: publications.Publication) -> dict[str, Any]:
+def _share(publication: publications.Publication, exposed: int) -> dict[str, Any]:
     """How one publication explains itself."""
     account = spending.account_of(publication)
     amount = Fraction(publication.worst_amount)
@@ -329,6 +337,7 @@ def _share(publication: publications.Publication) -> dict[str, Any]:
         "name": publication.name,
         "running": account.running,
         "start": publication.start,
+        "declassified": exposed - publication.start,
         "reserved": (account.cap if account.running else account.kept(amount)).shown(),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
@@ -339,15 +348,28 @@ def _share(publication: publications.Publication) -> dict[str, Any]:
     }
 
 
-def _merged(ranges: Iterable[spending.Stretch]) -> Iterator[dict[str, Any]]:
-    """Neighbours that spent the same are one range, whatever is reserved on them."""
-    shown = ((start, end, tuple(loss.shown().values())) for start, end, loss in ranges)
-    for (epsilon, delta), alike in groupby(shown, key=itemgetter(2)):
+def _with_declassified(
+    told: Iterable[spending.Stretch], exposed: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int, Loss | None]]:
+    """Stretches of what records have spent, cut where some are declassified; those have no loss: it is unbounded."""
+    exposed = [each for each in exposed if each[0] < each[1]]
+    edges = sorted({edge for each in exposed for edge in each})
+    for start, end, loss in told:
+        cuts = [start, *(edge for edge in edges if start < edge < end), end]
+        for low, high in pairwise(cuts):
+            yield low, high, None if any(first <= low < last for first, last in exposed) else loss
+
+
+def _merged(ranges: Iterable[tuple[int, int, Loss | None]]) -> Iterator[dict[str, Any]]:
+    """Neighbours that spent the same are one range, whatever is reserved on them; so are those declassified."""
+    shown = ((start, end, None if loss is None else tuple(loss.shown().values())) for start, end, loss in ranges)
+    for spent, alike in groupby(shown, key=itemgetter(2)):
         first, *others = alike
+        epsilon, delta = spent or (None, None)
         yield {
             "start": first[0],
             "end": others[-1][1] if others else first[1],
             "epsilon": epsilon,
             "delta": delta,
-            "declassified": False,
+            "declassified": spent is None,
         }

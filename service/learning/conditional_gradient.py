@@ -73,7 +73,7 @@ class Pursuit:
         lag = float(apart[0])
         lag += steepness * (math.sqrt(2.0 * lag / beta_before) + moved)
         gradient = beta * (weights - self.origin) + before + estimate
-        lag = max(0.0, min(lag, float(np.vdot(gradient, weights - self.oracle(weights, math.inf, gradient)))))
+        lag = max(0.0, min(lag, float(np.vdot(gradient, weights - self.constraint.lowest(gradient, self.origin)))))
         towards = self.oracle(weights, math.sqrt(2.0 * lag / beta), gradient)
         rate = 1.0 / (2.0 * self.reach**2)
         return weights + rate * (towards - weights), np.array([(1.0 - rate / 2.0) * lag])
@@ -82,10 +82,7 @@ class Pursuit:
         """Return p: as good along the gradient as any point of the set within `radius` of the weights, or better."""
         bound, size = self.constraint.radius, self.origin.size
         if self.constraint.name == "box":
-            away = weights - np.where(gradient == 0.0, 0.0, radius if radius < math.inf else 4.0 * bound) * np.sign(
-                gradient
-            )
-            return self.constraint.project(away, self.origin)
+            return self.constraint.project(weights - radius * np.sign(gradient), self.origin)
         if self.constraint.name == "simplex":
             mass = min(bound, math.sqrt(size) * radius / 2.0)
             return _shifted(weights.ravel(), gradient.ravel(), mass).reshape(weights.shape)

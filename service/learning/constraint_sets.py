@@ -61,6 +61,22 @@ class ConstraintSet:
                 shrunk = np.maximum(sizes - _excess(sizes, self.radius), 0.0)
                 return np.asarray(origin + np.sign(offset) * shrunk)
 
+    def lowest(self, slope: Floats, origin: Floats) -> Floats:
+        """Return weights in the set with the least <slope, weights>: the linear oracle."""
+        match self.name:
+            case "ball":
+                return origin - slope * (self.radius / (float(np.linalg.norm(slope)) or 1.0))
+            case "box":
+                return np.asarray(origin - self.radius * np.sign(slope))
+            case "simplex":
+                corner = np.zeros(slope.size)
+                corner[np.argmin(slope)] = self.radius
+                return corner.reshape(slope.shape)
+            case "l1_ball":
+                corner, steepest = np.zeros(slope.size), np.argmax(np.abs(slope))
+                corner[steepest] = -self.radius * np.sign(slope.ravel()[steepest])
+                return np.asarray(origin + corner.reshape(slope.shape))
+
 
 def _excess(values: Floats, total: float) -> float:
     """Return the t for which what is left of the values above t adds up to `total`."""

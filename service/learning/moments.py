@@ -127,6 +127,7 @@ def weights(features: int, classes: int, *, intercept: bool) -> Weights:
 class InStatistics(InRunningSums):
     """`noise` is drawn for every block's statistics, and what it adds is taken back by later ones' as `factor` says."""
 
+    factor: Factor
     weights: Weights
     added_to: str = "statistics"
 
@@ -219,7 +220,7 @@ class Moments(Linear):
         and release are kept together or lost together.
         """
         older = min(step, self.blocks - 1)
-        estimate, memory = perturbation.correlated.release(
+        estimate, memory = perturbation.sums.release(
             self.statistics(records, n), state[older:], _place(perturbation.factor, step)
         )
         window = (*state[:older], estimate)

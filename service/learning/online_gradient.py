@@ -3,9 +3,9 @@
 Statement. Private: the records, each of which is in one batch. Neighbours: R⊥. At step t, for the n public slots of
 batch t and the iterate w_t, a function of what was released before,
     v_t = Σ_i clip_C(∇loss(w_t; z_i)),
-of which an estimate ĝ_t is released (`privacy.correlated`); one record moves its batch's v_t by at most Δ = 2C + 2E
+of which an estimate ĝ_t is released (`privacy.running_sums`); one record moves its batch's v_t by at most Δ = 2C + 2E
 (`noisy_gradient_descent`: clipping, and rounding errors E on a public set that holds w_t), whatever came before, and
-‖v_t‖ ≤ nC + Δ. So a run costs a record what `correlated` charges for Δ, once, however many releases follow. All else
+‖v_t‖ ≤ nC + Δ. So a run costs a record what `running_sums` charges for Δ, once, however many releases follow. All else
 looks at no record again: w_(t+1) and the released model are functions of ĝ_0 … ĝ_t and public numbers.
 
     u_(t+1) = m·u_t + (1 - m)·(ĝ_t/n + α(w_t - c)),   w_(t+1) = Π(w_t - η·u_(t+1)),
@@ -39,21 +39,22 @@ from service.learning.conditional_gradient import Pursuit
 from service.learning.learners import Linear, Perturbation
 from service.learning.noisy_gradient_descent import clipped_at, clipped_sum, logit, steepness
 from service.learning.objective import MARGIN, summed
-from service.privacy import correlated
-from service.privacy.correlated import Correlated
+from service.privacy import running_sums
 
 if TYPE_CHECKING:
     from service.learning.constraint_sets import ConstraintSet
     from service.learning.losses import Floats
     from service.learning.records import Records
-    from service.privacy.correlated import Factor, Runs
+    from service.privacy.correlated import Correlated
     from service.privacy.loss import Kind
     from service.privacy.noise import Gaussian, SphericalLaplace
+    from service.privacy.running_sums import Factor, Runs
+    from service.privacy.window_tree import Windowed
 
 FIRST = 0.5
 LONGEST = 24.0
 State = tuple["Floats", ...]
-"""What `correlated` remembers, then how far w can be from its leader, (1,), w, u and a; float64, of the model's shape.
+"""What `running_sums` remembers, then how far w can be from its leader, (1,), w, u and a; float64, of the shape of w.
 
 They are as secret as the records."""
 
@@ -69,12 +70,12 @@ class InRunningSums(Perturbation):
     added_to: str = "running_sums"
 
     @property
-    def correlated(self) -> Correlated:
-        return Correlated(factor=self.factor, noise=self.noise, largest=self.largest)
+    def sums(self) -> Correlated | Windowed:
+        return running_sums.with_noise(self.factor, self.noise, self.largest)
 
     def charge(self) -> float:
         """Return what it costs each record of the batch, now and ever after, rounded up."""
-        return self.correlated.charge(self.sensitivity)
+        return self.sums.charge(self.sensitivity)
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON, with all it takes to recompute the charge."""
@@ -124,7 +125,7 @@ class OnlineGradient(Linear):
         sensitivity = clipped_sum(self, clip=self.longest, records=records, weights=farthest)
         largest = MARGIN * records * self.longest + sensitivity
         factor, _ = self.runs.at(step)
-        found = correlated.calibrate(
+        found = running_sums.calibrate(
             kind, factor=factor, sensitivity=sensitivity, largest=largest, charge=charge, dimension=self.dimension
         )
         return InRunningSums(noise=found.noise, sensitivity=sensitivity, factor=factor, largest=largest)
@@ -160,7 +161,7 @@ class OnlineGradient(Linear):
             raise ValueError("more records than slots")
         _, total = summed(self.loss, rows, y, weights, steepest=steepness(rows, self.longest))
         _, place = self.runs.at(step)
-        estimate, remembered = perturbation.correlated.release(total, tuple(memory), place)
+        estimate, remembered = perturbation.sums.release(total, tuple(memory), place)
         mean = estimate / n
         if self.strong_convexity is None:
             gradient = mean + self.regularization * (weights - origin)

@@ -37,9 +37,11 @@ from service.mechanisms.configuration import (
 from service.mechanisms.online_leader import OnlineLeader
 from service.mechanisms.scheduled import LinearMechanism, Scheduled
 from service.mechanisms.window_statistics import WindowStatistics
-from service.privacy.correlated import Blt, Doubling, Repeated, Toeplitz, Tree
+from service.privacy.correlated import Blt, Toeplitz, Tree
 from service.privacy.loss import Kind, capacity
 from service.privacy.noise import Unaffordable
+from service.privacy.running_sums import Doubling, Repeated
+from service.privacy.window_tree import WindowTree
 from service.schedules.continual import Continual
 from service.schedules.independent_batches import IndependentBatches
 from service.schedules.multi_resolution import MultiResolution
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats, Loss
     from service.mechanisms.configuration import Learner as LearnerSettings
     from service.mechanisms.configuration import Mechanism
-    from service.privacy.correlated import Runs
+    from service.privacy.running_sums import Runs
     from service.schedules.schedule import Schedule
 
 FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
@@ -115,6 +117,17 @@ def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], position:
     """
     publication = PublicationConfiguration.model_validate(configuration)
     return build(StreamSchema.model_validate(schema), publication).needs(position)
+
+
+def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
+    """Return how many records, the first ones of a publication, what it released up to `position` no longer protects.
+
+    schema, configuration, position: as for `needs`.
+    """
+    if configuration.get("mechanism", {}).get("expiry", "never") == "never":  # of most: nothing to build
+        return 0
+    publication = PublicationConfiguration.model_validate(configuration)
+    return build(StreamSchema.model_validate(schema), publication).declassified(position)
 
 
 def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
@@ -241,7 +254,10 @@ def _runs(mechanism: OnlineLeaderMechanism) -> Runs:
         case "tree":
             return Doubling()
         case "window_tree":
-            return Repeated(factor=Tree(steps=1 << ((mechanism.window or 1) - 1).bit_length()))
+            window = mechanism.window or 1
+            if mechanism.expiry == "never":
+                return Repeated(factor=Tree(steps=1 << (window - 1).bit_length()))
+            return Repeated(factor=WindowTree(window=window, expiry=mechanism.expiry))
 
 
 def _origin(settings: LinearLearner, shape: tuple[int, int]) -> Floats:

@@ -33,6 +33,8 @@ MAX_COUNT = 2**40
 MAX_DIMENSION = 2**24
 MAX_REMEMBERED = 2**25  # numbers, of a window's statistics
 LARGEST_TOEPLITZ_DECAY = 0.99
+LARGEST_LEAF_WINDOW = 1024  # a model's worth of numbers is remembered of each of its batches
+LARGEST_BLOCK_WINDOW = 2**20  # what is summed up exactly needs a lattice the coarser, the longer the window
 MAX_MAPPED = 2**16  # numbers that a feature map of a size of its own choice may make of a record
 
 
@@ -95,21 +97,6 @@ def _available(*names: str, planned: tuple[str, ...] = ()) -> BeforeValidator:
                 "not_available",
                 "'{kind}' is not available in this version; available: {names}",
                 {"kind": kind, "names": ", ".join(names)},
-            )
-        return value
-
-    return BeforeValidator(check)
-
-
-def _only(*values: object, planned: tuple[object, ...] = ()) -> BeforeValidator:
-    """Return a check of one setting that says what there is."""
-
-    def check(value: object) -> object:
-        if value not in values and (value in planned or isinstance(value, dict)):
-            raise PydanticCustomError(
-                "not_available",
-                "this setting is not available in this version; available: {names}",
-                {"names": ", ".join("null" if value is None else str(value) for value in values)},
             )
         return value
 
@@ -347,7 +334,13 @@ class OnlineLeaderMechanism(_Shape):
         Field(strict=True, allow_inf_nan=False, ge=0.01, le=1.0, description="blt, toeplitz: γ; default 0.97"),
     ] = None
     window: Annotated[Count | None, Field(description="window_tree: W, in batches")] = None
-    expiry: Annotated[Literal["never"], _only("never", planned=("block", "leaf"))] = "never"
+    expiry: Annotated[
+        Literal["never", "block", "leaf"],
+        Field(description="window_tree: whether batches that the window has left are declassified, and how"),
+    ] = "never"
+    acknowledge_declassification: Annotated[
+        bool, Field(strict=True, description="expiry block, leaf: true, or it is refused")
+    ] = False
     learning_rate: Annotated[_Positive | None, Field(description="η, on the mean gradient")] = None
     strong_convexity: Annotated[
         _Positive | None, Field(description="μ: follow the leader instead of taking steps of a learning rate")
@@ -380,7 +373,31 @@ class OnlineLeaderMechanism(_Shape):
             raise PydanticCustomError("radius", "constraint {name} needs a radius", {"name": self.constraint})
         if (self.window is None) != (self.noise != "window_tree"):
             raise PydanticCustomError("window", "noise window_tree needs a window, and no other noise has one")
+        self._expiry_fits()
         return self
+
+    def _expiry_fits(self) -> None:
+        expires = self.expiry != "never"
+        if expires and self.window is None:
+            raise PydanticCustomError("expiry", "expiry is a setting of noise window_tree")
+        if expires and not self.acknowledge_declassification:
+            raise PydanticCustomError(
+                "declassification",
+                "expiry {expiry} declassifies: once a batch is past the window its records are no longer protected at "
+                "all, by anything on this stream, since the exact sum of their gradients is in what is released from "
+                "then on; what they lose is unbounded, and nothing takes it back. If that is meant, set "
+                "acknowledge_declassification to true; if not, leave expiry at never",
+                {"expiry": self.expiry},
+            )
+        if self.acknowledge_declassification and not expires:
+            raise PydanticCustomError("declassification", "expiry never declassifies nothing: expiry is block or leaf")
+        most = LARGEST_LEAF_WINDOW if self.expiry == "leaf" else LARGEST_BLOCK_WINDOW
+        if expires and (self.window or 0) > most:
+            raise PydanticCustomError(
+                "window",
+                "with expiry {expiry} a window has at most {most} batches",
+                {"expiry": self.expiry, "most": most},
+            )
 
 
 Mechanism = Annotated[

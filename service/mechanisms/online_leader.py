@@ -1,11 +1,12 @@
 """A model after every batch: steps along each batch's gradients, with the noise of running sums (paper B's setting).
 
 Statement. Private: every record of the stream. Neighbours: R⊥. Released: the model after every batch, for ever. Over
-the whole run, whoever chooses the records adaptively, one record loses at most `capacity`: an ε or a ρ.
+the whole run, whoever chooses the records adaptively, one record loses at most `capacity`: an ε or a ρ. With expiry
+that holds for all that is released before its batch is `declassified`, and from then on nothing does.
 
 Why. A record is in one batch, whose slots are public. It enters one sum of clipped gradients, and everything that is
 ever released is a function of that sum's noisy estimate and of others that do not read it: `learning.online_gradient`
-and `privacy.correlated`. Its charge, the whole capacity, is for all of that, and is taken with the first release that
+and `privacy.running_sums`. Its charge, the whole capacity, is for all of that, and is taken with the first release that
 depends on it.
 
 What a step leaves for the next is in `Part`s; they are noise and iterates, secret, and committed with the release or
@@ -13,7 +14,8 @@ not at all. Lost or rolled back they may not be made again: the publication then
 
 Where it differs from paper B: steps are along mini-batches' gradients; the noise is `correlated`'s, whose running sums
 are up to four times nearer the truth than a tree's; with a tree, a record is in ⌈log₂ W⌉ + 1 nodes and Δ is 2C, not
-L + μD (mechanisms.md 2). Nothing expires: the guarantee is for a record's lifetime.
+L + μD (mechanisms.md 2). Nothing expires unless that is asked for (`window_tree`): the guarantee is for a record's
+lifetime.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from service.mechanisms.scheduled import Kept, LinearMechanism, Part, Release, Step, noise_told
+from service.privacy.window_tree import WindowTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,6 +82,38 @@ class OnlineLeader(LinearMechanism):
         if self.learner.runs.at(number)[1] == 0:
             return None
         return self.learner.perturbation(self.kind, self._charge(fit.share), records, self.origin, number).described()
+
+    def declassified(self, time: int) -> int:
+        """Return how many records' batches were in the clear, their exact sum of gradients, at `time`."""
+        batch = self._batch
+        factor, step = self.learner.runs.at(max(0, time // batch - 1))
+        return batch * factor.declassified(step) if isinstance(factor, WindowTree) else 0
+
+    def plan(self) -> dict[str, Any]:
+        """Return what this publication does to a record, and from when on it no longer protects it."""
+        plan = super().plan()
+        factor, _ = self.learner.runs.at(0)
+        if not isinstance(factor, WindowTree):
+            return plan
+        last, after = 0, "its own"
+        if factor.expiry == "block":
+            last, after = factor.block - 1, f"the last one of its block of {factor.block}"
+        plan["lifetime"]["note"] = "until it is declassified; what it loses from then on is unbounded"
+        plan["declassification"] = {
+            "expiry": factor.expiry,
+            "protected_releases": {"least": factor.window, "most": factor.window + last},
+            "first_time": (factor.window + last + 1) * self._batch,
+            "when": f"a record is declassified by the release of the batch that comes {factor.window} after {after}",
+            "epsilon": None,
+            "note": "from then on the record is not protected at all, by anything on this stream: what it loses is "
+            "unbounded (epsilon null), and stopping the publication does not take it back",
+        }
+        return plan
+
+    @property
+    def _batch(self) -> int:
+        (pattern,) = self.schedule.patterns()
+        return pattern.records
 
     def _fits(self) -> list[dict[str, Any]]:
         """Return a step of each kind of run as JSON."""

@@ -105,6 +105,13 @@ class LinearMechanism(ABC):
         """Return the oldest record that any step at a time > after may read."""
         return self.schedule.needs(after)
 
+    def declassified(self, time: int) -> int:  # noqa: ARG002 - of most mechanisms, never any
+        """Return how many records, the first ones, the release at `time`, or one before it, no longer protects at all.
+
+        time: 0, or one at which something is released. What those records lose is unbounded. It never falls.
+        """
+        return 0
+
     def terms(self, time: int) -> dict[str, Any] | None:  # noqa: ARG002 - of most, every step stands for itself
         """Return what the step at `time` must have in common with the one before it, as JSON; None: nothing.
 

@@ -18,8 +18,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from service.privacy import correlated
-from service.privacy.correlated import Correlated
+from service.privacy import running_sums
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise import Gaussian, SphericalLaplace
 
@@ -107,7 +106,7 @@ def _charge(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
 
 def _run(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
     law = _law(kind, noise)
-    run = Correlated(factor=correlated.of(noise["factor"]), noise=law, largest=_positive(noise, "largest"))
+    run = running_sums.with_noise(running_sums.of(noise["factor"]), law, _positive(noise, "largest"))
     charge = Fraction(run.charge(_positive(noise, "sensitivity")))
     return total(kind, charge) if isinstance(law, SphericalLaplace) else charge
 

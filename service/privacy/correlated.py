@@ -59,10 +59,10 @@ import numpy as np
 
 from service.privacy import noise as noises
 from service.privacy.loss import Kind, round_up
-from service.privacy.noise import Gaussian, SphericalLaplace, Unaffordable
+from service.privacy.noise import Gaussian, SphericalLaplace, Unaffordable, root
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -110,7 +110,7 @@ class Factor(Hashable, Protocol):
         """Return what the next step needs to know; noise: n_t, limit: R. The arrays of `memory` are not changed."""
 
     def described(self) -> dict[str, Any]:
-        """Return it as JSON, from which `of` makes it again."""
+        """Return it as JSON, from which `running_sums.of` makes it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,41 +280,6 @@ def _completed(step: int) -> int:
     return (~step & (step + 1)).bit_length() - 1
 
 
-class Runs(Protocol):
-    """Which factor each step of a stream without end belongs to; public."""
-
-    def at(self, step: int) -> tuple[Factor, int]:
-        """Return the factor of the run that this step is in, and the step's number there."""
-
-    def samples(self) -> Sequence[int]:
-        """Return some steps from which on there is another factor, the first one first, to tell people about."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repeated:
-    """One run after another, all alike."""
-
-    factor: Factor
-
-    def at(self, step: int) -> tuple[Factor, int]:
-        return self.factor, step if self.factor.steps is None else step % self.factor.steps
-
-    def samples(self) -> Sequence[int]:
-        return (0,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Doubling:
-    """Trees of 1, 2, 4, … steps. A record is in one of them; the later, the more levels, and the more noise."""
-
-    def at(self, step: int) -> tuple[Factor, int]:
-        steps = 1 << ((step + 1).bit_length() - 1)
-        return Tree(steps=steps), step + 1 - steps
-
-    def samples(self) -> Sequence[int]:
-        return tuple(2**e - 1 for e in (0, 2, 5, 10, 20))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Correlated:
     """A factor, the noise z of every step, and V, the public bound on the norm of every v."""
@@ -353,7 +318,7 @@ def calibrate(
     if not (0.0 < sensitivity < math.inf and 0.0 < charge < math.inf and 0.0 <= largest < math.inf):
         raise ValueError("noise can only be calibrated to a positive finite sensitivity and charge")
     law = SphericalLaplace if kind is Kind.PURE else Gaussian
-    norm = factor.column.total if kind is Kind.PURE else _root(factor.column.square)
+    norm = factor.column.total if kind is Kind.PURE else root(factor.column.square)
     least = law.least_scale(norm * Fraction(sensitivity), charge)
     found = Correlated(factor=factor, noise=law(scale=least, dimension=dimension), largest=largest)
     while (scale := law.least_scale(_moved(found, Fraction(sensitivity)), charge)) != found.noise.scale:
@@ -363,36 +328,11 @@ def calibrate(
     return found
 
 
-def of(described: Mapping[str, Any]) -> Factor:
-    """Return the factor of a description. ValueError, KeyError or TypeError if it describes none."""
-    match described["kind"]:
-        case Toeplitz.kind:
-            return Toeplitz(bands=_whole(described["bands"]), decay=described["decay"])
-        case Blt.kind:
-            decays, scales = (tuple(float(each) for each in described[name]) for name in ("decays", "scales"))
-            return Blt(decays=decays, scales=scales, steps=_whole(described["steps"]))
-        case Tree.kind:
-            return Tree(steps=_whole(described["steps"]))
-        case other:
-            raise ValueError(f"no factor is a {other}")
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("a factor's sizes are whole numbers")
-    return value
-
-
 def _moved(correlated: Correlated, sensitivity: Fraction) -> Fraction:
     """Return ‖c‖·Δ and what rounding adds, in the norm that the noise's cost is in: an upper bound."""
     column, noise = correlated.factor.column, correlated.noise
-    lattice = (4 * column.rounding + 1) * Fraction(noise.grid) * _root(Fraction(noise.dimension))
+    lattice = (4 * column.rounding + 1) * Fraction(noise.grid) * root(Fraction(noise.dimension))
     rounding = 2 * _UNIT * Fraction(correlated.largest) + lattice
     if isinstance(noise, SphericalLaplace):
         return column.total * sensitivity + column.length * rounding
-    return _root(column.square) * sensitivity + _root(Fraction(column.length)) * rounding
-
-
-def _root(square: Fraction) -> Fraction:
-    """Return √square, rounded up to a multiple of 2^-64."""
-    return Fraction(math.isqrt(math.ceil(square * 2**128) - 1) + 1, 2**64)
+    return root(column.square) * sensitivity + root(Fraction(column.length)) * rounding

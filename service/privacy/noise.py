@@ -188,9 +188,12 @@ class Gaussian(_Vector):
 
 def _moved(sensitivity: float, noise: Noise) -> Fraction:
     """Return how far apart neighbours can be once they are rounded to the grid: Δ + grid·√dimension, rounded up."""
-    square = noise.dimension << 128
-    root = math.isqrt(square - 1) + 1  # the least whole number that is at least the root
-    return Fraction(sensitivity) + Fraction(noise.grid) * Fraction(root, 2**64)
+    return Fraction(sensitivity) + Fraction(noise.grid) * root(Fraction(noise.dimension))
+
+
+def root(square: Fraction) -> Fraction:
+    """Return √square, rounded up to a multiple of 2^-64."""
+    return Fraction(math.isqrt(math.ceil(square * 2**128) - 1) + 1, 2**64)
 
 
 @lru_cache(maxsize=256)

@@ -26,6 +26,7 @@ import os
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
+from functools import lru_cache
 from math import isqrt
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -189,13 +190,19 @@ class Envelope:
         return -size if negative else size
 
 
+@lru_cache(maxsize=64)
+def _envelope(variance: Fraction) -> Envelope:
+    """Return the same again: most noise is drawn with few variances."""
+    return Envelope(variance)
+
+
 def discrete_gaussian(variance: Fraction, count: int) -> NDArray[np.int64]:
     """Return `count` independent z with P(z) ∝ exp(-z²/(2·variance)) on the integers, int64 of shape (count,).
 
     0 < variance < 2^116. Exact (see the module), but for a z beyond 64 bits, which raises OverflowError: at least 32
     standard deviations, probability below 2^-700 (below 2^-10^5 at a variance of 2^104, the largest that noise uses).
     """
-    envelope = Envelope(variance)
+    envelope = _envelope(variance)
     drawn = np.empty(count, dtype=np.int64)
     filled = 0
     while (left := count - filled) > 0:

@@ -141,7 +141,7 @@ def _promised(publication: Publication) -> Iterator[str]:
 def _releases(connection: Connection, publication: Publication) -> Iterator[str]:
     """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
     previous = publication.promise
-    number, latest = 0, None
+    number, latest, time = 0, None, publication.start
     run: dict[str, Any] = {}  # the noise of a run of steps that take back each other's, and how long it is yet
     for number, row in enumerate(releases.walk(connection, publication.id), 1):
         where = f"publication {publication.name}, version {row['version']}"
@@ -152,10 +152,11 @@ def _releases(connection: Connection, publication: Publication) -> Iterator[str]
             yield f"{where}: its digest is not that of its content"
         previous = row["digest"]
         latest = row["version"] if row["role"] == "model" else latest
+        time = row["time"]
         yield from _read(where, _paid(where, publication, row))
         yield from _read(where, _as_begun(where, run, row["noise"]))
-    told = publication.version, publication.digest, publication.latest
-    if (number, previous, latest) != told:
+    told = publication.version, publication.digest, publication.latest, publication.start + publication.position
+    if (number, previous, latest, time) != told:
         where = f"publication {publication.name}, version {publication.version}"
         yield f"{where}: it was the newest one, and is missing or another"
 

@@ -4,8 +4,9 @@ import pytest
 
 from service.store import streams
 from service.store.database import Database
+from service.store.verify import look
 from tests.api.test_records import refused
-from tests.conftest import Service, ok
+from tests.conftest import Service, ok, publication
 
 WINDOW = {"kind": "sliding_window", "block": 5, "blocks": 2}
 
@@ -103,3 +104,71 @@ def test_a_stream_whose_ledger_does_not_verify_says_so_and_so_do_its_publication
             assert (shown["reason"] or "").endswith(reason or "")
     finally:
         database.close()
+
+
+def declassified(found: dict) -> set[int]:
+    """Which records are; a range tells of no other loss where it is unbounded."""
+    told = set()
+    position = found["ranges"][0]["start"]
+    for each in found["ranges"]:
+        assert each["start"] == position < each["end"]
+        position = each["end"]
+        assert (each["epsilon"] is None) == (each["delta"] is None) == each["declassified"]
+        told |= set(range(each["start"], each["end"])) if each["declassified"] else set()
+    return told
+
+
+@pytest.mark.parametrize(("expiry", "leaves"), [("leaf", [0, 0, 1, 2, 3, 4]), ("block", [0, 0, 0, 2, 2, 4])])
+def test_records_are_declassified_by_the_release_that_has_them_in_the_clear_and_stay_so(
+    service: Service, stream, expiry, leaves
+):
+    """A window of 2 batches of 3 records from record 4 on; so many batches are past it after each release."""
+    service.post(stream, [[1, 0]] * 4, [0, 1] * 2)
+    mechanism = {
+        "kind": "online_leader",
+        "batch": 3,
+        "noise": "window_tree",
+        "window": 2,
+        "expiry": expiry,
+        "acknowledge_declassification": True,
+    }
+    learner = {"kind": "noisy_gradient_descent"}
+    name = service.publish(stream, mechanism, epsilon=2, delta=1e-6, learner=learner)
+    other = service.publish(stream, {"kind": "independent_batches", "batch": 5}, epsilon=1)
+    assert declassified({"ranges": [{**ledger(service, stream)["ranges"][0]}]}) == set()
+    for number, gone in enumerate(leaves, 1):
+        service.post(stream, [[1, 0]] * 3, [0, 1, 1])
+        service.released(name, time=4 + 3 * number)
+        found = ledger(service, stream)
+        assert declassified(found) == set(range(4, 4 + 3 * gone))
+        told = {each["name"]: each["declassified"] for each in found["publications"]}
+        assert told == {name: 3 * gone, other: 0}
+        assert found["spent"]["epsilon"] <= 3
+        assert found["reserved"] == {"epsilon": 3, "delta": 1e-6}
+    before = set(range(4, 4 + 3 * leaves[-1]))
+    assert declassified(ledger(service, stream, "?start=5&end=9")) == before & set(range(5, 9))
+    service.released(other, time=19)
+    ok(service.client().delete(f"/v1/publications/{name}"))
+    service.post(stream, [[1, 0]] * 9, [0, 1, 1] * 3)
+    service.released(other, time=29)
+    found = ledger(service, stream)
+    assert declassified(found) == before
+    assert max(each["epsilon"] or 0 for each in found["ranges"]) <= found["spent"]["epsilon"]
+    database = Database(str(service.settings.database_url))
+    try:
+        with database.transaction() as connection:
+            identity = streams.find(connection, stream).id
+        with database.transaction() as connection:
+            assert look(connection, identity)[1] == []
+    finally:
+        database.close()
+
+
+def test_without_an_acknowledgement_nothing_is_declassified(service: Service, stream):
+    mechanism = {"kind": "online_leader", "batch": 3, "noise": "window_tree", "window": 2, "expiry": "leaf"}
+    learner = {"kind": "noisy_gradient_descent"}
+    asked = publication(stream, mechanism, delta=1e-6, learner=learner)
+    for path in ("publications", "plan"):
+        problem = refused(service.client().post(f"/v1/{path}", json=asked), 422, "invalid-request")
+        assert "no longer protected at all" in str(problem)
+        assert "acknowledge_declassification" in str(problem)

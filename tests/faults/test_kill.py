@@ -65,6 +65,9 @@ def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up, round_, ki
         thread.start()
     killed = _kill(up, choose, kills)
     up.await_ready(again=True)
+    with up.client() as client:
+        for stream in ("one", "two"):  # enough for a model of each publication, however soon the kills were over
+            wait_until(lambda of=stream: ok(client.get(f"/v1/streams/{of}"))["records"] >= 100, seconds=30)
     for producer in producers:
         producer.finish()
     with up.client() as client:

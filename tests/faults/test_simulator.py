@@ -174,6 +174,7 @@ class Promises:
     number: int = 0
     accepted: dict[str, Batch] = field(default_factory=dict)
     unanswered: set[Batch] = field(default_factory=set)
+    out_of_turn: set[Batch] = field(default_factory=set)
 
 
 class History(RuleBasedStateMachine):
@@ -219,6 +220,8 @@ class History(RuleBasedStateMachine):
     @rule(data=st.data(), accident=accidents(APPENDING))
     def post_again(self, data, accident):
         key = data.draw(st.sampled_from(sorted(self.keys)))
+        if self.keys[key] in self.promises.unanswered:
+            self.promises.out_of_turn.add(self.keys[key])
         self.send(self.keys[key], key, accident)
 
     @rule(accident=accidents(WORKING))

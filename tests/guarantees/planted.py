@@ -26,6 +26,7 @@ _DENSITY = "tests/learning/test_objective_perturbation.py::test_densities_differ
 _CLIPPED = "tests/learning/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
 _RUNNING = "tests/mechanisms/test_online_leader.py::test_from_released_models_comes_white_noise_of_the_right_size"
 _MOMENTS = "tests/learning/test_moments.py"
+_NODES = "tests/privacy/test_window_tree.py::test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md"
 _HISTORIES = "tests/faults/test_simulator.py::test_random_histories_keep_every_promise"
 _APART = "tests/learning/test_learners.py::test_neighbours_are_never_further_apart"
 
@@ -279,11 +280,7 @@ def half_the_noise_in_running_sums() -> None:
     """A scale that is halved, of noise that is taken back."""
     from service.learning import online_gradient
 
-    def calibrate(true: Any, kind: Any, **about: Any) -> Any:
-        found = true(kind, **about)
-        return replace(found, noise=replace(found.noise, scale=found.noise.scale / 2))
-
-    wrap(online_gradient.correlated, "calibrate", calibrate)
+    _halved(online_gradient.running_sums)
 
 
 @bug(f"{_RUNNING}[blt-as it is]")
@@ -305,8 +302,10 @@ def running_sums_with_noise_of_their_own() -> None:
 
 @bug(f"{_AUDIT}[window_statistics gaussian]")
 def half_the_noise_in_windows() -> None:
-    """The same scale, halved."""
-    half_the_noise_in_running_sums()
+    """The same."""
+    from service.learning import moments
+
+    _halved(moments.correlated)
 
 
 @bug(f"{_MOMENTS}::test_some_neighbours_come_close")
@@ -319,6 +318,14 @@ def statistics_of_presence_or_absence() -> None:
 def second_moments_that_count_twice() -> None:
     """The triangle without its √2, and a sensitivity that is about that: the matrix has every entry of it twice."""
     _moved_by(lambda second, first, label, count: 4 * (first**2 + label**2 + second**2 / 8))
+
+
+def _halved(owner: Any) -> None:
+    def calibrate(true: Any, kind: Any, **about: Any) -> Any:
+        found = true(kind, **about)
+        return replace(found, noise=replace(found.noise, scale=found.noise.scale / 2))
+
+    wrap(owner, "calibrate", calibrate)
 
 
 def _moved_by(square: Callable[..., float]) -> None:
@@ -340,6 +347,64 @@ def noise_that_a_restart_draws_again() -> None:
         return true(self, time, again if read_back else chain, *more)
 
     wrap(OnlineLeader, "step", step)
+
+
+@bug(f"{_AUDIT}[online_leader, leaf gaussian noisy_gradient_descent]")
+def half_the_noise_of_a_node() -> None:
+    """A scale that is halved, in a tree with expiry."""
+    from service.privacy import window_tree
+
+    def calibrate(true: Any, kind: Any, **about: Any) -> Any:
+        found = true(kind, **about)
+        return replace(found, noise=replace(found.noise, scale=found.noise.scale / 2))
+
+    wrap(window_tree, "calibrate", calibrate)
+
+
+@bug(
+    "tests/privacy/test_window_tree.py::"
+    "test_until_it_is_declassified_a_record_loses_what_it_is_charged_and_some_do_lose_it[leaf]"
+)
+def a_whole_subtree_without_its_noise() -> None:
+    """A root that expires with its first leaf, while others of its leaves are in the window (mechanisms.md 2)."""
+    from service.privacy.window_tree import WindowTree
+
+    wrap(WindowTree, "declassified", lambda true, self, step: -(-true(self, step) // self.block) * self.block)
+
+
+@bug(_NODES)
+def in_the_clear_a_step_too_early() -> None:
+    """A leaf that is clean at i + W - 1, when it still is the oldest one in the window."""
+    from service.privacy.window_tree import WindowTree
+
+    wrap(WindowTree, "declassified", lambda true, self, step: true(self, step + 1))
+
+
+@bug(
+    "tests/privacy/test_window_tree.py::test_what_is_released_is_the_sums_and_the_nodes_of_one_noise_each[(4, 'leaf')]"
+)
+def noise_of_a_node_drawn_at_each_use() -> None:
+    """A record is then charged for so many nodes, and pays for so many steps."""
+    from service.privacy.window_tree import Windowed
+
+    def release(true: Any, self: Any, values: Any, memory: Any, step: int) -> Any:
+        fresh = np.random.default_rng()
+        noisy = [again for again, _ in self.factor.remembered(step)] + [False] * bool(memory)
+        drawn = [fresh.normal(size=values.shape) * self.noise.scale * again for again in noisy]
+        return true(self, values, tuple(each + more for each, more in zip(memory, drawn, strict=True)), step)
+
+    wrap(Windowed, "release", release)
+
+
+@bug(
+    "tests/mechanisms/test_online_leader.py::"
+    "test_a_record_is_declassified_by_the_release_that_has_its_gradient_in_the_clear_and_not_before[leaf]"
+)
+def a_ledger_that_tells_of_declassification_a_release_too_late() -> None:
+    """Who asks before the next release is told that records are protected which are in the clear already."""
+    from service.mechanisms.online_leader import OnlineLeader
+
+    wrap(OnlineLeader, "declassified", lambda true, self, time: true(self, max(0, time - 1)))
 
 
 @bug(_HISTORIES)

@@ -39,6 +39,18 @@ MECHANISMS = {
         "ridge": 1e6,
     },  # sums, nearly as they are
     "online_leader": {"kind": "online_leader", "batch": 2, "averaging": False},
+    **{
+        f"online_leader, {expiry}": {
+            "kind": "online_leader",
+            "batch": 2,
+            "averaging": False,
+            "noise": "window_tree",
+            "window": 4,
+            "expiry": expiry,
+            "acknowledge_declassification": True,
+        }
+        for expiry in ("leaf", "block")
+    },
 }
 PRIVACY = {"pure": {"epsilon": 2}, "gaussian": {"epsilon": 12, "delta": 1e-6}}
 LEARNERS = {
@@ -57,6 +69,11 @@ CASES = {  # the time until which it is watched, and how often it is published f
     ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 800),
     ("window_statistics", "gaussian"): (4, 600),
     ("online_leader", "gaussian", "noisy_gradient_descent"): (4, 600),
+    ("online_leader, leaf", "gaussian", "noisy_gradient_descent"): (
+        8,
+        600,
+    ),  # the last release in which it is protected
+    ("online_leader, block", "gaussian", "noisy_gradient_descent"): (14, 600),
 }
 
 

@@ -58,3 +58,17 @@ def test_what_is_in_the_set_stays(name):
     kept = ConstraintSet(name=name, radius=RADIUS)
     for weights in members(name, np.random.default_rng(1)):
         np.testing.assert_allclose(kept.project(weights, ORIGIN), weights, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", get_args(Name))
+def test_no_point_of_the_set_is_lower_along_a_slope_than_the_lowest(name):
+    kept, rng = ConstraintSet(name=name, radius=RADIUS), np.random.default_rng(2)
+    everywhere = list(members(name, rng))
+    for _ in range(20):
+        slope = rng.normal(size=ORIGIN.shape)
+        lowest = kept.lowest(slope, ORIGIN)
+        assert inside(name, lowest)
+        assert all(np.vdot(slope, lowest) <= np.vdot(slope, other) + 1e-12 for other in everywhere)
+        far = kept.project(ORIGIN - 1e9 * slope, ORIGIN)  # nearly there
+        assert np.vdot(slope, far) == pytest.approx(np.vdot(slope, lowest), rel=1e-5)
+    assert inside(name, kept.lowest(np.zeros_like(ORIGIN), ORIGIN))

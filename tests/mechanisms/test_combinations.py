@@ -27,6 +27,17 @@ MECHANISMS = {
         for noise in ("blt", "toeplitz", "tree")
     },
     "online_leader, window_tree": {"kind": "online_leader", "batch": 8, "noise": "window_tree", "window": 3},
+    **{
+        f"online_leader, {expiry}": {
+            "kind": "online_leader",
+            "batch": 8,
+            "noise": "window_tree",
+            "window": 2,
+            "expiry": expiry,
+            "acknowledge_declassification": True,
+        }
+        for expiry in ("leaf", "block")
+    },
 }
 LEARNERS = [
     *({"kind": "output_perturbation", "solver": solver} for solver in ("exact", "psgd", "gradient_descent")),

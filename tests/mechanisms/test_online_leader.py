@@ -13,6 +13,7 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused, 
 from service.mechanisms.online_leader import Forgotten
 from service.mechanisms.scheduled import Part
 from service.privacy import claims
+from service.privacy import noise as noises
 from service.privacy.loss import Kind
 from service.privacy.noise import Gaussian, SphericalLaplace
 
@@ -26,6 +27,10 @@ NOISES = {
     "toeplitz": {"noise": "toeplitz", "decay": 0.9},
     "tree": {"noise": "tree"},
     "window_tree": {"noise": "window_tree", "window": 3},
+    **{
+        expiry: {"noise": "window_tree", "window": 3, "expiry": expiry, "acknowledge_declassification": True}
+        for expiry in ("leaf", "block")
+    },
 }
 
 
@@ -180,9 +185,9 @@ def test_parts_are_written_once_and_no_more_of_them_are_kept_than_needed(noise):
         for part in chain:
             assert np.array_equal(written.setdefault(part.number, part.values), part.values)
         assert len(chain) == len({part.number for part in chain}) == mechanism.learner.remembers(number + 1)
-        most = {"blt": 4 + 3, "toeplitz": 4 + 43, "tree": 4 + 5, "window_tree": 4 + 2}[noise]
-        assert len(chain) <= most
-    assert max(written) <= 60 * 7 + 4
+        most = {"blt": 3, "toeplitz": 43, "tree": 5, "window_tree": 2, "leaf": 3 + 2 * 1 + 2, "block": 2 * 2 + 3}[noise]
+        assert len(chain) <= 4 + most
+    assert max(written) <= 60 * 8
 
 
 def test_what_was_forgotten_is_never_made_up(noise):
@@ -338,7 +343,10 @@ def test_iterates_stay_in_their_set(constraint):
         {"noise": "toeplitz", "decay": 0.999},
         {"noise": "window_tree"},
         {"window": 3},
-        {"expiry": "leaf"},
+        {"expiry": "leaf", "acknowledge_declassification": True},
+        {"noise": "window_tree", "window": 3, "acknowledge_declassification": True},
+        {"noise": "window_tree", "window": 1025, "expiry": "leaf", "acknowledge_declassification": True},
+        {"noise": "window_tree", "window": 2**20 + 1, "expiry": "block", "acknowledge_declassification": True},
         {"constraint": "simplex"},
         {"constraint": "cone", "radius": 1.0},
         {"step": "conditional_gradient"},
@@ -356,3 +364,48 @@ def test_settings_of_another_noise_and_of_another_version_are_refused(settings):
                 "privacy": GAUSSIAN,
             }
         )
+
+
+@pytest.mark.parametrize("expiry", ["leaf", "block"])
+def test_what_declassifies_has_to_be_acknowledged_and_the_refusal_says_what_it_means(expiry):
+    with pytest.raises(ValueError, match=r"no longer protected at all.*unbounded.*acknowledge_declassification"):
+        publication(expiry, acknowledge_declassification=False)
+
+
+@pytest.mark.parametrize("expiry", ["leaf", "block"])
+def test_a_record_is_declassified_by_the_release_that_has_its_gradient_in_the_clear_and_not_before(expiry, monkeypatch):
+    """Noise that hides all of what it is added to, and one record: the model moves once it is hidden no longer."""
+    monkeypatch.setattr(noises, "add", lambda values, _: np.zeros(values.shape))
+    mechanism = publication(expiry, averaging=False)
+    x, y = data()
+    for batch in range(9):
+
+        def read(start, end, record=batch * BATCH + 3):
+            here = slice(record, record + (start <= record < end))
+            return Records(x=x[here], y=y[here])
+
+        released, _ = run(mechanism, 20, read)
+        shown = next(release.time for release in released if np.any(release.parameters))
+        told = next(release.time for release in released if mechanism.declassified(release.time) > batch * BATCH + 3)
+        assert shown == told
+
+
+@pytest.mark.parametrize("noise", ["blt", "window_tree", "leaf", "block"])
+def test_a_plan_says_from_when_on_a_record_is_no_longer_protected_and_what_it_loses_then(noise):
+    mechanism = publication(noise)
+    plan = mechanism.plan()
+    if noise not in ("leaf", "block"):
+        assert "declassification" not in plan
+        assert "note" not in plan["lifetime"]
+        assert mechanism.declassified(10**6 * BATCH) == 0
+        return
+    told = plan["declassification"]
+    assert told["epsilon"] is None
+    assert "unbounded" in told["note"]
+    assert "unbounded" in plan["lifetime"]["note"]
+    times = range(0, 40 * BATCH, BATCH)
+    gone = [mechanism.declassified(time) for time in times]
+    assert next(time for time, records in zip(times, gone, strict=True) if records) == told["first_time"]
+    # Batch i has its release at time (i + 1)·b, and is protected in it.
+    releases = [sum(records <= i * BATCH for records in gone[i + 1 :]) for i in range(20)]
+    assert {"least": min(releases), "most": max(releases)} == told["protected_releases"]

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from service.privacy import correlated, noise
-from service.privacy.correlated import Blt, Correlated, Doubling, Repeated, Toeplitz, Tree, calibrate
+from service.privacy import correlated, noise, running_sums
+from service.privacy.correlated import Blt, Correlated, Toeplitz, Tree, calibrate
 from service.privacy.loss import Kind
 from service.privacy.noise import Gaussian, SphericalLaplace, Unaffordable
+from service.privacy.running_sums import Doubling, Repeated
 
 ALARM = 1e-6
 STEPS = 16
@@ -318,7 +319,7 @@ def error_free_column(blt, n):
 
 @pytest.mark.parametrize("factor", CASES.values(), ids=CASES)
 def test_a_description_tells_all_of_a_factor(factor):
-    assert correlated.of(factor.described()) == factor
+    assert running_sums.of(factor.described()) == factor
 
 
 @pytest.mark.parametrize(
@@ -338,4 +339,4 @@ def test_a_description_tells_all_of_a_factor(factor):
 )
 def test_what_describes_no_factor_is_refused(wrong):
     with pytest.raises((ValueError, TypeError)):
-        correlated.of(wrong)
+        running_sums.of(wrong)

@@ -24,7 +24,11 @@ def publish_some(settings: Settings, *, records: int = 12, every_learner: bool =
             sums = {"kind": "window_statistics", "block": 2, "blocks": 3}
             names.append(service.publish(stream, sums, delta=1e-6))
             online = {"kind": "online_leader", "batch": 2}
-            names.append(service.publish(stream, online, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
+            expiring = {"noise": "window_tree", "window": 2, "expiry": "leaf", "acknowledge_declassification": True}
+            learner = {"kind": "noisy_gradient_descent"}
+            for mechanism in (online, online | expiring):
+                name = service.publish(stream, mechanism, delta=1e-6, learner=learner)
+                names.append(name)
         service.post(stream, [[1, 0]] * records, [0, 1] * (records // 2))
         for name in names:
             service.released(name, time=records)

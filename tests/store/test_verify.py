@@ -196,6 +196,7 @@ CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables
             "what ended publications are said to keep",
         ),
         (update(tables.publications).values(version=99), "version 99: it was the newest one"),
+        (update(PUBLICATIONS).values(position=PUBLICATIONS.c.position - 1), "it was the newest one"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

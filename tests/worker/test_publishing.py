@@ -315,10 +315,18 @@ SUMS = {
     "learner": {"kind": "output_perturbation"},
     "privacy": {"epsilon": 1, "delta": 1e-6},
 }
-REMEMBERING = [online({"noise": "blt"}), online({"noise": "toeplitz", "decay": 0.5}), online({"noise": "tree"}), SUMS]
+REMEMBERING = [
+    online({"noise": "blt"}),
+    online({"noise": "toeplitz", "decay": 0.5}),
+    online({"noise": "tree"}),
+    online({"noise": "window_tree", "window": 3, "expiry": "leaf", "acknowledge_declassification": True}),
+    SUMS,
+]
 
 
-@pytest.mark.parametrize("bench", REMEMBERING, ids=["blt", "toeplitz", "tree", "window_statistics"], indirect=True)
+@pytest.mark.parametrize(
+    "bench", REMEMBERING, ids=["blt", "toeplitz", "tree", "leaf", "window_statistics"], indirect=True
+)
 def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeypatch):
     """As an uninterrupted run given the same randomness: here what a step draws depends on nothing but its number."""
     for learner in (OnlineGradient, Moments):
