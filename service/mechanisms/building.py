@@ -10,12 +10,14 @@ from service.learning.constraint_sets import ConstraintSet
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.learners import Linear, OutputPerturbation
 from service.learning.losses import LOSSES, HuberHinge, Squared
+from service.learning.moments import Moments
 from service.learning.noisy_gradient_descent import NoisyGradientDescent
 from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.online_gradient import OnlineGradient
 from service.learning.solvers import Exact, Inaccurate
 from service.mechanisms.configuration import (
     MAX_DIMENSION,
+    MAX_REMEMBERED,
     Classification,
     ContinualMechanism,
     IndependentBatchesMechanism,
@@ -30,9 +32,11 @@ from service.mechanisms.configuration import (
     Regression,
     SlidingWindowMechanism,
     StreamSchema,
+    WindowStatisticsMechanism,
 )
 from service.mechanisms.online_leader import OnlineLeader
 from service.mechanisms.scheduled import LinearMechanism, Scheduled
+from service.mechanisms.window_statistics import WindowStatistics
 from service.privacy.correlated import Blt, Toeplitz, Tree
 from service.privacy.loss import Kind, capacity
 from service.privacy.noise import Unaffordable
@@ -62,11 +66,14 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Linear
     privacy = publication.privacy
     kind, cap = capacity(privacy.epsilon, privacy.delta)
     linear = _linear(stream, publication.learner)
-    learner = (
-        _online(linear, publication.mechanism, publication.learner)
-        if isinstance(publication.mechanism, OnlineLeaderMechanism)
-        else _learner(linear, publication.learner, kind)
-    )
+    learner: Learner | OnlineGradient | Moments
+    match publication.mechanism:
+        case OnlineLeaderMechanism() as settings:
+            learner = _online(linear, settings, publication.learner)
+        case WindowStatisticsMechanism() as settings:
+            learner = _moments(linear, settings, publication.learner)
+        case _:
+            learner = _learner(linear, publication.learner, kind)
     origin = _origin(publication.learner, learner.shape)
     if isinstance(learner, OnlineGradient) and not learner.constraint.holds(origin, origin):
         raise Refused(
@@ -85,16 +92,19 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Linear
         "origin": origin,
         "feature_map": stream.mapping(),
     }
-    mechanism: LinearMechanism = (
-        OnlineLeader(learner=learner, **about)
-        if isinstance(learner, OnlineGradient)
-        else Scheduled(learner=learner, **about)
-    )
+    mechanism: LinearMechanism
+    match learner:
+        case OnlineGradient():
+            mechanism, setting = OnlineLeader(learner=learner, **about), "learner.step"
+        case Moments():
+            mechanism, setting = WindowStatistics(learner=learner, **about), "mechanism.block"
+        case _:
+            mechanism = Scheduled(learner=learner, **about)
+            setting = "learner.step" if isinstance(learner, NoisyGradientDescent) else "learner.regularization"
     try:
         mechanism.plan()
     except Inaccurate as problem:
-        setting = "step" if publication.learner.kind == "noisy_gradient_descent" else "regularization"
-        raise Refused(f"learner.{setting}", str(problem)) from None
+        raise Refused(setting, str(problem)) from None
     except Unaffordable as problem:
         raise Refused("privacy.epsilon", str(problem)) from None
     return mechanism
@@ -138,6 +148,8 @@ def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
             )
         case IndependentBatchesMechanism():
             return IndependentBatches(batch=mechanism.batch, warm_start=mechanism.warm_start)
+        case WindowStatisticsMechanism():
+            return IndependentBatches(batch=mechanism.block)
         case OnlineLeaderMechanism():
             return IndependentBatches(batch=mechanism.batch, warm_start=True)
 
@@ -211,6 +223,25 @@ def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LearnerS
         constraint=ConstraintSet(name=mechanism.constraint, radius=mechanism.radius or FARTHEST / linear.norm_bound),
         projected=mechanism.step == "projection",
     )
+
+
+def _moments(linear: Linear, mechanism: WindowStatisticsMechanism, settings: LearnerSettings) -> Moments:
+    if not isinstance(settings, OutputPerturbationLearner):
+        raise Refused("learner.kind", "window_statistics takes no steps and tilts nothing: use output_perturbation")
+    if settings.solver != "exact":
+        raise Refused("learner.solver", "window_statistics solves exactly: leave it out")
+    if settings.regularization != LinearLearner.model_fields["regularization"].default:
+        raise Refused("learner.regularization", "window_statistics says how strong its pull is: set mechanism.ridge")
+    if isinstance(linear.loss, HuberHinge):
+        raise Refused("learner.loss", "huber_hinge says too little at zero to be expanded: use logistic or softmax")
+    learner = Moments(**vars(linear), blocks=mechanism.blocks, ridge=mechanism.ridge)
+    if learner.entries * mechanism.blocks > MAX_REMEMBERED:
+        raise Refused(
+            "mechanism.blocks",
+            f"{mechanism.blocks} times {learner.entries} statistics are more than the {MAX_REMEMBERED} numbers that it "
+            "may remember: use fewer blocks, or a feature_map to fewer features",
+        )
+    return learner
 
 
 def _runs(mechanism: OnlineLeaderMechanism) -> Runs:

@@ -31,6 +31,7 @@ MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keep
 MAX_BLOCKS = 4096
 MAX_COUNT = 2**40
 MAX_DIMENSION = 2**24
+MAX_REMEMBERED = 2**25  # numbers, of a window's statistics
 LARGEST_TOEPLITZ_DECAY = 0.99
 LARGEST_LEAF_WINDOW = 1024  # a model's worth of numbers is remembered of each of its batches
 LARGEST_BLOCK_WINDOW = 2**20  # what is summed up exactly needs a lattice the coarser, the longer the window
@@ -305,6 +306,20 @@ class IndependentBatchesMechanism(_Shape):
     warm_start: Annotated[bool, Field(strict=True)] = False
 
 
+class WindowStatisticsMechanism(_Shape):
+    """A model of the last `blocks` blocks, solved from private sums in which each record is counted once.
+
+    It takes the learner output_perturbation: its loss, intercept and origin.
+    """
+
+    kind: Literal["window_statistics"]
+    block: Count
+    blocks: Annotated[int, Field(strict=True, ge=1, le=MAX_BLOCKS)]
+    ridge: Annotated[
+        _Positive | None, Field(description="α, the pull towards the origin; default: as strong as the noise asks for")
+    ] = None
+
+
 class OnlineLeaderMechanism(_Shape):
     """A step along each batch's gradients and a model after every batch, with the noise of running sums (paper B).
 
@@ -391,6 +406,7 @@ Mechanism = Annotated[
         | ContinualMechanism
         | SlidingWindowMechanism
         | IndependentBatchesMechanism
+        | WindowStatisticsMechanism
         | OnlineLeaderMechanism,
         Field(discriminator="kind"),
     ],
@@ -399,9 +415,9 @@ Mechanism = Annotated[
         "continual",
         "sliding_window",
         "independent_batches",
+        "window_statistics",
         "online_leader",
         planned=(
-            "window_statistics",
             "scheduled_black_box",
             "improving_black_box",
             "linear_queries",

@@ -72,7 +72,7 @@ class OnlineLeader(LinearMechanism):
             perturbation=perturbation,
             charge=charge,
         )
-        return Step(releases=(release,), chain=_numbered(state, parts))
+        return Step(releases=(release,), chain=numbered(state, parts))
 
     def terms(self, time: int) -> dict[str, Any] | None:
         """Return the noise and the factor of the run that goes on at `time`; None where one begins."""
@@ -139,7 +139,7 @@ class OnlineLeader(LinearMechanism):
         return told
 
 
-def _numbered(state: State, parts: Sequence[Part]) -> tuple[Part, ...]:
+def numbered(state: State, parts: Sequence[Part]) -> tuple[Part, ...]:
     """Return the state in parts of rising numbers; an array that was a part keeps its number where that fits."""
     known = {id(part.values): part.number for part in parts}
     number, newest = 0, max(known.values(), default=0)

@@ -5,6 +5,7 @@
 | weights | values and noise | the noise's charge for the values' sensitivity |
 | gradient_sums | `steps` sums of gradients, each with noise of its own | `steps` times the same |
 | running_sums | an estimate at every step, with noise that later steps take back | of a whole run's noise |
+| statistics | the same, of each block's statistics | of a whole run's noise |
 | objective | the minimiser of a randomly tilted objective, and noise | of the tilt, the curvature and the noise |
 
 A noise's charge is an ε (spherical Laplace) or a ρ (Gaussian), see `noise`. An ε counts ε²/2 where a publication's
@@ -22,7 +23,7 @@ from service.privacy.loss import Kind, round_up
 from service.privacy.noise import Gaussian, SphericalLaplace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _ROUNDED = 1 + Fraction(1, 2**45)  # covers what rounding does in log1p
 
@@ -38,6 +39,18 @@ def cost(kind: Kind, noise: Mapping[str, Any], *, records: int) -> Fraction:
         raise ValueError(f"the noise lacks something, or something is of another type: {problem}") from None
     except OverflowError:
         raise ValueError("the noise costs more than any charge") from None
+
+
+def dimension(noise: Mapping[str, Any], shape: Sequence[int]) -> int:
+    """Return how many coordinates the noise of a release needs, whose parameters are of that shape.
+
+    One for each of them; but for statistics, one for each second moment but the number of records, and each moment
+    with a label: see `learning.moments`.
+    """
+    if noise["added_to"] != "statistics":
+        return math.prod(shape)
+    rows, columns = shape
+    return columns * (columns + 1) // 2 - ("count" in noise["weights"]) + rows * columns
 
 
 def curvature(*, rank: int, steepness: float, records: int, regularization: float) -> float:
@@ -64,7 +77,7 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
             return _charge(kind, noise)
         case "gradient_sums":
             return _count(noise, "steps") * _charge(kind, noise)
-        case "running_sums":
+        case "running_sums" | "statistics":
             return _run(kind, noise)
         case "objective":
             curved = noise["curvature"]

@@ -60,6 +60,49 @@ def gradient_descent(
     return round_up(moved * 2 * Fraction(lipschitz) / (alpha * records) + 2 * Fraction(tolerance) / alpha)
 
 
+def moments(*, second: float, first: float, label: float, count: float, codes: int) -> float:
+    """Return how far one record moves a sum of (s·a⊗a, f·a, l·v⊗a, k·v) in L2 norm, rounded up.
+
+    Statement (mechanisms.md section 4, L2DP-C, with an intercept that is known): ‖a‖ ≤ 1; v is one of `codes` = K ≥ 2
+    unit vectors whose inner products are -1/(K - 1), or for K = 2 a number in [-1, 1]; an empty slot adds zero. a⊗a is
+    in the Frobenius norm. Then two records are at most √(max of `moments_square`, alike and not) apart under R⊥, and
+    some are, for a ⊥ a' or nearly so.
+
+    Why. Of two records with codes at inner product g, lengths α, α' and angle cosine κ, with p = αα', B = f² + l² and
+    G = |f² + g·l²| ≤ B, the square of the distance is
+        s²(α⁴ + α'⁴ - 2p²κ²) + B(α² + α'²) - 2pκ(f² + g·l²) + k²(2 - 2g).
+    (A number v enters as a convex function, so ±1 are the worst.) Over κ, -2s²p²κ² - 2pκ(…) is at most G²/(2s²), and
+    the rest grows with α and α': that is the bound where G ≤ 2s², attained at α = α' = 1. Where G > 2s² that κ is
+    beyond 1, for every p ≤ 1, so κ = ±1 is the worst: s²(α² - α'²)² + B(α² + α'²) + 2pG, which grows if both lengths
+    are scaled up to α = 1 and is then at most 2B + 2G, since s²(1 - α'²)² ≤ B(1 - α'²) by B ≥ 2s². From an empty slot
+    a record is s² + B + k² away, less than the mean of both bounds.
+
+    second s > 0, first f, label l > 0 and count k: at least 0.
+    """
+    if not (second > 0 and label > 0 and first >= 0 and count >= 0 and codes >= 2):
+        raise ValueError("a sensitivity of moments needs positive weights and two codes at least")
+    weighted = {"second": second, "first": first, "label": label, "count": count}
+    square = max(moments_square(**weighted, codes=codes, alike=alike) for alike in (True, False))
+    return math.nextafter(math.sqrt(round_up(square)), math.inf)
+
+
+def moments_square(
+    *,
+    second: Fraction | float,
+    first: Fraction | float,
+    label: Fraction | float,
+    count: Fraction | float,
+    codes: int,
+    alike: bool,
+) -> Fraction:
+    """Return the largest squared distance of two records of the same code (`alike`) or of two; see `moments`."""
+    seconds, firsts, labels, counts = (Fraction(each) ** 2 for each in (second, first, label, count))
+    inner = Fraction(1) if alike else Fraction(-1, codes - 1)
+    across = abs(firsts + inner * labels)
+    turned = seconds + across**2 / (4 * seconds) if across <= 2 * seconds else across
+    return 2 * (firsts + labels + turned + counts * (1 - inner))
+
+
 _ROUNDED = 1 + Fraction(1, 2**40)  # covers what rounding does to step sizes, expm1 and log1p
 
 

@@ -170,8 +170,8 @@ def _paid(where: str, publication: Publication, row: Mapping[str, Any]) -> Itera
         yield f"{where}: its charge is not on the records it read"
     pure = row["charged_rho"] is None
     paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
-    if row["noise"]["dimension"] != math.prod(row["shape"]):
-        yield f"{where}: its noise is not as long as its parameters"
+    if row["noise"]["dimension"] != claims.dimension(row["noise"], row["shape"]):
+        yield f"{where}: its noise is not as long as what it is added to"
     try:
         records = row["fit_stop"] - row["fit_start"]
         if claims.cost(Kind.PURE if pure else Kind.ZCDP, row["noise"], records=records) > paid:
@@ -182,7 +182,7 @@ def _paid(where: str, publication: Publication, row: Mapping[str, Any]) -> Itera
 
 def _as_begun(where: str, run: dict[str, Any], noise: Mapping[str, Any]) -> Iterator[str]:
     """That noise which later steps take back goes on as its run began: what was charged then was for all of it."""
-    if noise["added_to"] != "running_sums":
+    if noise["added_to"] not in ("running_sums", "statistics"):
         return
     if not run.get("left", 0):
         run |= {"noise": noise, "left": noise["factor"].get("steps", math.inf)}

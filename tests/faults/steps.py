@@ -20,6 +20,7 @@ import redis.asyncio
 import service
 from service.mechanisms.online_leader import OnlineLeader
 from service.mechanisms.scheduled import Scheduled
+from service.mechanisms.window_statistics import WindowStatistics
 from service.store.database import Database
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def instrument(reach: Callable[[str, When], None], put: Callable[[Any, str, Any]
     around(os, "unlink", "delete")
     around(Scheduled, "step", "fit")
     around(OnlineLeader, "step", "fit")
+    around(WindowStatistics, "step", "fit")
     around(redis.Redis, "execute_command", "log")
     around_awaited(redis.asyncio.Redis, "execute_command", "log")
     around_awaited(redis.asyncio.client.Pipeline, "execute", "log")

@@ -59,6 +59,7 @@ MECHANISMS = [
     ({"kind": "sliding_window", "block": 2, "blocks": 2}, 0),
     ({"kind": "independent_batches", "batch": 3}, 0),
     ({"kind": "continual", "base": 4, "update_every": 2}, 1e-6),
+    ({"kind": "window_statistics", "block": 2, "blocks": 2}, 1e-6),
 ]
 BUDGET = Loss.of(Decimal("2.5"), Decimal("1e-5"))
 
@@ -237,7 +238,7 @@ class History(RuleBasedStateMachine):
         run_out(self.stage.database)
         self.worker = self.stage.worker()
 
-    @rule(which=st.integers(0, 2))
+    @rule(which=st.integers(0, len(MECHANISMS) - 1))
     def begin_publication(self, which):
         mechanism, delta = MECHANISMS[which]
         privacy = {"epsilon": 1, "delta": delta}

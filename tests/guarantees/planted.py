@@ -25,6 +25,7 @@ _RELEASED = (
 _DENSITY = "tests/learning/test_objective_perturbation.py::test_densities_differ_by_the_charge_and_no_more"
 _CLIPPED = "tests/learning/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
 _RUNNING = "tests/mechanisms/test_online_leader.py::test_from_released_models_comes_white_noise_of_the_right_size"
+_MOMENTS = "tests/learning/test_moments.py"
 _NODES = "tests/privacy/test_window_tree.py::test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md"
 _HISTORIES = "tests/faults/test_simulator.py::test_random_histories_keep_every_promise"
 _APART = "tests/learning/test_learners.py::test_neighbours_are_never_further_apart"
@@ -279,11 +280,7 @@ def half_the_noise_in_running_sums() -> None:
     """A scale that is halved, of noise that is taken back."""
     from service.learning import online_gradient
 
-    def calibrate(true: Any, kind: Any, **about: Any) -> Any:
-        found = true(kind, **about)
-        return replace(found, noise=replace(found.noise, scale=found.noise.scale / 2))
-
-    wrap(online_gradient.running_sums, "calibrate", calibrate)
+    _halved(online_gradient.running_sums)
 
 
 @bug(f"{_RUNNING}[blt-as it is]")
@@ -301,6 +298,40 @@ def running_sums_with_noise_of_their_own() -> None:
     from service.privacy.correlated import Toeplitz
 
     wrap(Toeplitz, "carried", lambda _, self, memory, step: sum(memory[:step], start=0.0))
+
+
+@bug(f"{_AUDIT}[window_statistics gaussian]")
+def half_the_noise_in_windows() -> None:
+    """The same."""
+    from service.learning import moments
+
+    _halved(moments.correlated)
+
+
+@bug(f"{_MOMENTS}::test_some_neighbours_come_close")
+def statistics_of_presence_or_absence() -> None:
+    """The sensitivity that L2DP-C has where a record is only left out: √(a² + b²) (mechanisms.md 4)."""
+    _moved_by(lambda second, first, label, count: second**2 + first**2 + label**2 + count**2)
+
+
+@bug(f"{_MOMENTS}::test_neighbours_never_move_statistics_further")
+def second_moments_that_count_twice() -> None:
+    """The triangle without its √2, and a sensitivity that is about that: the matrix has every entry of it twice."""
+    _moved_by(lambda second, first, label, count: 4 * (first**2 + label**2 + second**2 / 8))
+
+
+def _halved(owner: Any) -> None:
+    def calibrate(true: Any, kind: Any, **about: Any) -> Any:
+        found = true(kind, **about)
+        return replace(found, noise=replace(found.noise, scale=found.noise.scale / 2))
+
+    wrap(owner, "calibrate", calibrate)
+
+
+def _moved_by(square: Callable[..., float]) -> None:
+    from service.privacy import sensitivity
+
+    wrap(sensitivity, "moments", lambda _, *, codes, **weights: square(**weights) ** 0.5)
 
 
 @bug("tests/mechanisms/test_online_leader.py::test_every_restart_goes_on_exactly")

@@ -17,7 +17,7 @@ from service.learning.records import Records
 from service.mechanisms import configuration
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.online_leader import OnlineLeader
+from service.mechanisms.scheduled import Scheduled
 from service.privacy.loss import Kind
 from tests.mechanisms import test_combinations
 
@@ -32,6 +32,12 @@ MECHANISMS = {
     "sliding_window": {"kind": "sliding_window", "block": 2, "blocks": 3},
     "multi_resolution": {"kind": "multi_resolution", "base": 4},
     "every block by itself": {"kind": "independent_batches", "batch": 2},
+    "window_statistics": {
+        "kind": "window_statistics",
+        "block": 2,
+        "blocks": 2,
+        "ridge": 1e6,
+    },  # sums, nearly as they are
     "online_leader": {"kind": "online_leader", "batch": 2, "averaging": False},
     **{
         f"online_leader, {expiry}": {
@@ -61,6 +67,7 @@ CASES = {  # the time until which it is watched, and how often it is published f
     ("every block by itself", "pure", "objective_perturbation"): (2, 3000),
     ("every block by itself", "gaussian", "objective_perturbation"): (2, 800),
     ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 800),
+    ("window_statistics", "gaussian"): (4, 600),
     ("online_leader", "gaussian", "noisy_gradient_descent"): (4, 600),
     ("online_leader, leaf", "gaussian", "noisy_gradient_descent"): (
         8,
@@ -89,12 +96,17 @@ def published(mechanism, privacy, learner="output_perturbation"):
         PublicationConfiguration.model_validate(
             {
                 "mechanism": MECHANISMS[mechanism],
-                "learner": {"kind": learner, "intercept": False, "origin": FAR} | LEARNERS[learner],
+                "learner": {"kind": learner, "intercept": False} | _near(mechanism, learner),
                 "privacy": PRIVACY[privacy],
             }
         ),
     )
     return scheduled, scheduled.schedule.lifetime().record
+
+
+def _near(mechanism, learner):
+    """Where it starts, and how strongly it is kept there: of second moments that is the origin's matter too."""
+    return {} if mechanism == "window_statistics" else {"origin": FAR} | LEARNERS[learner]
 
 
 def moves(scheduled, record, x, until):
@@ -110,7 +122,7 @@ def moves(scheduled, record, x, until):
         chain = step.chain
         for release in step.releases:
             released[release.version] = release.parameters
-            known = 0 if isinstance(scheduled, OnlineLeader) else release.fit[0]  # what is remembered tells on
+            known = release.fit[0] if isinstance(scheduled, Scheduled) else 0  # what is remembered tells on
             if known <= record < release.fit[1]:
                 seen.append(float((release.parameters - released[release.parent])[0, 1]))
     return seen

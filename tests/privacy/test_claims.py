@@ -16,6 +16,12 @@ TILT = LAPLACE | {
     "curvature": {"rank": 2, "steepness": 3.0},
     "output": {"distribution": "spherical_laplace", "scale": 8.0, "sensitivity": 0.5, "dimension": 3},
 }
+STATISTICS = GAUSSIAN | {
+    "added_to": "statistics",
+    "factor": {"kind": "toeplitz", "bands": 2, "decay": 1.0},  # a column of 1 and 1/2
+    "largest": 100.0,
+    "weights": {"second": 1.1, "label": 1.0},
+}
 CURVED = 2 * log(1 + 3 / (2 * 100 * 0.5))
 
 
@@ -26,6 +32,8 @@ CURVED = 2 * log(1 + 3 / (2 * 100 * 0.5))
         (Kind.ZCDP, LAPLACE, 0.125),
         (Kind.ZCDP, GAUSSIAN, 0.125),
         (Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": 10}, 1.25),
+        (Kind.ZCDP, STATISTICS, 0.125 * 1.25),
+        (Kind.PURE, STATISTICS | {"distribution": "spherical_laplace"}, 0.5 * 1.5),
         (Kind.PURE, TILT, 0.5 + CURVED + 0.0625),
         (Kind.ZCDP, TILT, (0.5 + CURVED + 0.0625) ** 2 / 2),
     ],
@@ -47,6 +55,7 @@ def test_the_cost_is_the_formulas(kind, noise, cost):
         (Kind.ZCDP, GAUSSIAN | {"scale": 0.0}),
         (Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums"}),
         (Kind.PURE, {name: TILT[name] for name in TILT if name != "curvature"}),
+        (Kind.ZCDP, {name: STATISTICS[name] for name in STATISTICS if name != "factor"}),
         (Kind.PURE, {}),
         *((Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": steps}) for steps in (0, -3, 0.5, "0", True)),
         *((Kind.PURE, LAPLACE | {"sensitivity": value}) for value in (0, -2.0, "0", float("nan"), float("inf"))),
@@ -61,6 +70,19 @@ def test_the_cost_is_the_formulas(kind, noise, cost):
 def test_what_has_no_such_cost_is_no_claim(kind, noise):
     with pytest.raises(ValueError, match=r"."):
         claims.cost(kind, noise, records=100)
+
+
+@pytest.mark.parametrize(
+    ("noise", "shape", "numbers"),
+    [
+        (GAUSSIAN, (3, 5), 15),
+        (STATISTICS, (3, 5), 15 + 15),
+        (STATISTICS | {"weights": {"second": 1.1, "first": 0.9, "label": 1.0, "count": 0.5}}, (1, 5), 10 + 4 + 5),
+    ],
+)
+def test_noise_is_as_long_as_what_it_is_added_to(noise, shape, numbers):
+    """Second moments of five columns, but not the number of records; then the moments of labels."""
+    assert claims.dimension(noise, shape) == numbers
 
 
 @pytest.mark.parametrize("records", [0, -1])

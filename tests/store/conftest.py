@@ -21,6 +21,8 @@ def publish_some(settings: Settings, *, records: int = 12, every_learner: bool =
             for learner, delta in (("objective_perturbation", 0), ("objective_perturbation", 1e-6)):
                 names.append(service.publish(stream, window, delta=delta, learner={"kind": learner}))
             names.append(service.publish(stream, window, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
+            sums = {"kind": "window_statistics", "block": 2, "blocks": 3}
+            names.append(service.publish(stream, sums, delta=1e-6))
             online = {"kind": "online_leader", "batch": 2}
             expiring = {"noise": "window_tree", "window": 2, "expiry": "leaf", "acknowledge_declassification": True}
             learner = {"kind": "noisy_gradient_descent"}

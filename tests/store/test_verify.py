@@ -20,10 +20,11 @@ from tests.conftest import make_world
 from tests.store.conftest import publish_some
 
 
-def test_noise_that_later_steps_take_back_goes_on_as_its_run_began():
+@pytest.mark.parametrize("added_to", ["running_sums", "statistics"])
+def test_noise_that_later_steps_take_back_goes_on_as_its_run_began(added_to):
     def findings(*noises: dict[str, Any]) -> int:
         run: dict[str, Any] = {}
-        return sum(len([*_as_begun("here", run, {"added_to": "running_sums", **noise})]) for noise in noises)
+        return sum(len([*_as_begun("here", run, {"added_to": added_to, **noise})]) for noise in noises)
 
     two, four = ({"scale": 1.0, "factor": {"kind": "tree", "steps": steps}} for steps in (2, 4))
     for_ever = {"scale": 1.0, "factor": {"kind": "toeplitz", "bands": 3, "decay": 0.5}}

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from service.learning import online_gradient
+from service.learning import moments, online_gradient
 from service.learning.learners import OutputPerturbation
+from service.learning.moments import Moments
 from service.learning.online_gradient import OnlineGradient
 from service.log import Reader
 from service.mechanisms.building import build
@@ -309,24 +310,32 @@ def online(noise: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+SUMS = {
+    "mechanism": {"kind": "window_statistics", "block": 1, "blocks": 3},
+    "learner": {"kind": "output_perturbation"},
+    "privacy": {"epsilon": 1, "delta": 1e-6},
+}
 REMEMBERING = [
     online({"noise": "blt"}),
     online({"noise": "toeplitz", "decay": 0.5}),
     online({"noise": "tree"}),
     online({"noise": "window_tree", "window": 3, "expiry": "leaf", "acknowledge_declassification": True}),
+    SUMS,
 ]
 
 
-@pytest.mark.parametrize("bench", REMEMBERING, ids=["blt", "toeplitz", "tree", "leaf"], indirect=True)
+@pytest.mark.parametrize(
+    "bench", REMEMBERING, ids=["blt", "toeplitz", "tree", "leaf", "window_statistics"], indirect=True
+)
 def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeypatch):
     """As an uninterrupted run given the same randomness: here what a step draws depends on nothing but its number."""
-    real = OnlineGradient.advance
+    for learner in (OnlineGradient, Moments):
 
-    def advance(self, state, records, n, origin, perturbation, step):
-        monkeypatch.setattr(os, "urandom", np.random.default_rng(step).bytes)
-        return real(self, state, records, n, origin, perturbation, step)
+        def advance(self, state, records, n, origin, perturbation, step, real=learner.advance):
+            monkeypatch.setattr(os, "urandom", np.random.default_rng(step).bytes)
+            return real(self, state, records, n, origin, perturbation, step)
 
-    monkeypatch.setattr(OnlineGradient, "advance", advance)
+        monkeypatch.setattr(learner, "advance", advance)
     mechanism = build(
         StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(bench.now().configuration)
     )
@@ -389,6 +398,22 @@ def test_with_other_noise_than_was_charged_for_no_step_goes_on(bench: Bench, mon
         monkeypatch.setattr(online_gradient, "clipped_at", lambda _: 0.1)
     if what == "another factor":
         monkeypatch.setattr(Blt, "decaying", lambda _: Blt(decays=(0.5,), scales=(0.5,), steps=16))
+    assert bench.publisher().step(threading.Event())
+    assert (bench.now().state, bench.now().position) == ("halted", 4)
+    assert "other noise" in bench.now().reason
+
+
+@pytest.mark.parametrize("bench", [SUMS], indirect=True)
+def test_statistics_with_other_weights_are_not_added_up(bench: Bench, monkeypatch):
+    """By a version that weighs the parts of statistics otherwise: what was kept of earlier blocks would mean something
+    else."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=4))
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=10))
+    others = moments.Weights(second=1.0, first=1.0, label=1.0, count=0.5)
+    monkeypatch.setattr(moments, "weights", lambda *_, intercept: others)
     assert bench.publisher().step(threading.Event())
     assert (bench.now().state, bench.now().position) == ("halted", 4)
     assert "other noise" in bench.now().reason
