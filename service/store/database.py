@@ -132,7 +132,8 @@ def pipelined(connection: Connection) -> Iterator[None]:
 def read_together(connection: Connection, *queries: tuple[Select[Any], dict[str, Any]]) -> list[list[Any]]:
     """The rows of several queries, each with what it binds, sent without waiting for each other's answers.
 
-    Rows are named tuples of what psycopg makes of PostgreSQL's types.
+    Nor for that of BEGIN, if they are a transaction's first. Rows are named tuples of what psycopg makes of
+    PostgreSQL's types.
     """
     session = _session(connection)
     cursors = []

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select,
 from sqlalchemy.exc import IntegrityError
 
 from service.store import digests, leases, parts
-from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify
+from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together
 from service.store.keys import NameTaken
 from service.store.leases import Lease, LeaseLost
 from service.store.streams import Stream
@@ -146,9 +146,11 @@ def hold(connection: Connection, identity: int, lease: Lease) -> tuple[Publicati
     Raises:
         LeaseLost: it ran out or is another's.
     """
-    row = connection.execute(_HOLD, {"publication": identity, "resource": lease.resource, "epoch": lease.epoch}).first()
-    if row is None:
+    asked = {"publication": identity, "resource": lease.resource, "epoch": lease.epoch}
+    (rows,) = read_together(connection, (_HOLD, asked))
+    if not rows:
         raise LeaseLost(lease.resource)
+    row = rows[0]
     mine = len(_NAMES)
     return (
         Publication(**dict(zip(_NAMES, row[:mine], strict=True))),

@@ -1,0 +1,44 @@
+"""Queries that are sent together: their answers, and what a lost connection does to those who ask next."""
+
+import psycopg
+import pytest
+from sqlalchemy import bindparam, literal, select, text
+
+from service.store.database import Database, DatabaseUnavailable, read_together
+from service.store.tables import streams
+
+
+@pytest.fixture
+def database(world):
+    database = Database(world.settings.database_url, connections=1)
+    yield database
+    database.close()
+
+
+def test_each_query_has_its_own_rows_in_one_transaction(database):
+    doubled = select((2 * bindparam("n", type_=streams.c.records.type)).label("twice"), literal("kept").label("word"))
+    with database.transaction() as connection:
+        connection.execute(text("CREATE TEMPORARY TABLE one AS SELECT 1"))
+        none, two, four = read_together(connection, (select(streams), {}), (doubled, {"n": 1}), (doubled, {"n": 2}))
+        assert connection.execute(text("SELECT count(*) FROM one")).scalar_one() == 1
+    assert none == []
+    assert [(row.twice, row.word) for row in (*two, *four)] == [(2, "kept"), (4, "kept")]
+
+
+def test_a_connection_that_is_cut_is_told_and_replaced(world, database):
+    other = Database(world.settings.database_url)
+    with pytest.raises(DatabaseUnavailable), database.transaction() as connection:
+        ((row,),) = read_together(connection, (select(text("pg_backend_pid() AS pid")), {}))
+        with other.transaction() as beside:
+            beside.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": row.pid})
+        read_together(connection, (select(streams), {}))
+    other.close()
+    with database.transaction() as connection:
+        assert read_together(connection, (select(streams), {})) == [[]]
+
+
+def test_a_query_that_fails_takes_the_whole_transaction_with_it(database):
+    with pytest.raises(psycopg.Error), database.transaction() as connection:
+        read_together(connection, (select(text("1/0")), {}), (select(streams), {}))
+    with database.transaction() as connection:
+        assert read_together(connection, (select(streams), {})) == [[]]
