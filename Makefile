@@ -23,9 +23,11 @@ up: venv
 demo: venv
 	$(BIN)/python -m demo
 
-# Each of the two processes has servers of its own; tests of one file stay together.
+# Each of the two processes has servers of its own; tests of one file stay together. Faults come after the others, alone:
+# they say how soon the service is back, and that depends on what else runs.
 test: venv check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults
+	$(BIN)/python -m pytest tests/faults
 
 # What needs no server: format, lint, types, and who may import whom.
 check: venv

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.replay import Features, Labels, Used, hits, load, publication, replay
+from benchmarks.replay import Features, Labels, Used, hits, load, publication, replay, titles
 from service.learning.learners import OutputPerturbation
 from service.learning.records import Records
 from service.mechanisms.scheduled import LinearMechanism
@@ -43,9 +43,7 @@ def elec2() -> tuple[Features, Labels, int]:
 
 def changelog() -> tuple[Features, Labels, int]:
     """Which part of the kernel a change is about, by its title's hashed words: seven years, 24 parts."""
-    data = load("linux_changelog", WHERE)
-    x = data["X"].astype(np.float32)
-    return x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)), data["y"].astype(np.int64), 350
+    return *titles("linux_changelog", WHERE, 256), 350
 
 
 STREAMS = {"noaa_weather": noaa, "elec2": elec2, "linux_changelog": changelog}

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import digits
-from benchmarks.replay import Features, Labels, load, publication, replay
+from benchmarks.replay import Features, Labels, load, publication, replay, titles
 from service.learning import feature_maps
 from service.learning.learners import OutputPerturbation, Perturbation
 from service.learning.records import Records
@@ -73,11 +73,9 @@ def mnist(seed: int, hog: dict[str, int], *, prior: bool = False) -> Stream:
     )
 
 
-def titles(name: str) -> Stream:
-    """Titles as hashed words of length 1, in their own order; every fifth is for the test."""
-    data = load(name, WHERE)
-    x, y = data["X"].astype(np.float32), data["y"].astype(np.int64)
-    x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
+def titled(name: str, features: int) -> Stream:
+    """Titles in their own order; every fifth is for the test."""
+    x, y = titles(name, WHERE, features)
     test = np.arange(len(y)) % 5 == 4
     return Stream(
         x=x[~test], y=y[~test], test_x=x[test], test_y=y[test], base=1024, update=256, classes=int(y.max()) + 1
@@ -88,8 +86,8 @@ STREAMS: dict[str, Callable[[int], Stream]] = {
     "mnist": lambda seed: mnist(seed, {"orientations": 8, "cell": 4, "block": 3}),
     "mnist_online": lambda seed: mnist(seed, {"orientations": 7, "cell": 4, "block": 3}, prior=True),
     "mnist_small": lambda seed: mnist(seed, {"orientations": 6, "cell": 7, "block": 2}),
-    "linux_changelog": lambda _: titles("linux_changelog"),
-    "cpython_news": lambda _: titles("cpython_news"),
+    "linux_changelog": lambda _: titled("linux_changelog", 256),
+    "cpython_news": lambda _: titled("cpython_news", 2048),
 }
 LEARNERS: dict[str, dict[str, Any]] = {
     "output_perturbation": {"regularization": 0.1},

@@ -28,6 +28,14 @@ def load(name: str, where: str) -> dict[str, NDArray[Any]]:
         return {key: data[key] for key in data.files}
 
 
+def titles(name: str, where: str, features: int) -> tuple[Features, Labels]:
+    """Titles as words hashed to so many features, a power of two up to 2,048, of length 1; and their labels."""
+    data = load(name, where)
+    x = data["X"].astype(np.float32)
+    x = x.reshape(len(x), -1, features).sum(axis=1)  # a word's hash modulo 2,048, modulo that
+    return x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)), data["y"].astype(np.int64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Used:
     """A model and the records that arrive while it is the latest: [start, end)."""

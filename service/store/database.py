@@ -1,7 +1,8 @@
 """Connections, transactions and notifications."""
 
 import json
-import select
+import math
+import select as polling
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -11,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.abc import RV, PQGen
 from psycopg.rows import namedtuple_row
-from sqlalchemy import Connection, Dialect, Engine, Select, create_engine, event, text
+from sqlalchemy import Connection, Dialect, Engine, Select, bindparam, create_engine, event, func, select, text
 from sqlalchemy.engine import Compiled, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 
@@ -116,8 +117,8 @@ class Database:
 
 def _still_open(connection: psycopg.Connection[Any], *_: Any) -> None:
     """That its server has not ended it. Asking would cost each transaction a round trip; an end comes unasked."""
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
+    poll = polling.poll()
+    poll.register(connection.fileno(), polling.POLLIN)
     if poll.poll(0):
         raise DisconnectionError
 
@@ -125,7 +126,7 @@ def _still_open(connection: psycopg.Connection[Any], *_: Any) -> None:
 @contextmanager
 def pipelined(connection: Connection) -> Iterator[None]:
     """What is written inside is sent without waiting for answers, which come together at the end: nothing is read."""
-    with _session(connection).pipeline():
+    with _pipeline(connection):
         yield
 
 
@@ -135,9 +136,8 @@ def read_together(connection: Connection, *queries: tuple[Select[Any], dict[str,
     Nor for that of BEGIN, if they are a transaction's first. Rows are named tuples of what psycopg makes of
     PostgreSQL's types.
     """
-    session = _session(connection)
     cursors = []
-    with session.pipeline():
+    with _pipeline(connection) as session:
         for query, bound in queries:
             compiled = _compiled(query, connection.dialect)
             cursor = session.cursor(row_factory=namedtuple_row)
@@ -145,8 +145,33 @@ def read_together(connection: Connection, *queries: tuple[Select[Any], dict[str,
     return [cursor.fetchall() for cursor in cursors]
 
 
-def _session(connection: Connection) -> psycopg.Connection[Any]:
-    return connection.connection.driver_connection  # type: ignore[return-value]
+def within(connection: Connection, seconds: float) -> tuple[tuple[Select[Any], dict[str, Any]], ...]:
+    """What `read_together` is to be given so that the transaction ends, one way or the other, within so many seconds.
+
+    PostgreSQL ends it if whoever began it hangs. In the middle of a pipeline he is not idle, so that `_LIMITS` would
+    leave him his locks for ever.
+    """
+    if not _bounds(connection):
+        return ()
+    return ((_WITHIN, {"limit": f"{math.ceil(1000 * seconds)}ms"}),)
+
+
+_WITHIN = select(func.set_config("transaction_timeout", bindparam("limit"), True))
+
+
+def _bounds(connection: Connection) -> bool:
+    """Whether this server can bound a transaction. One before 17 can't, and so gets its statements one by one."""
+    return (connection.dialect.server_version_info or (0,)) >= (17,)
+
+
+@contextmanager
+def _pipeline(connection: Connection) -> Iterator[psycopg.Connection[Any]]:
+    session: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+    if not _bounds(connection):
+        yield session
+        return
+    with session.pipeline():
+        yield session
 
 
 @lru_cache(maxsize=64)

@@ -46,16 +46,20 @@ def create(connection: Connection, resource: str) -> None:
 
 
 def take(connection: Connection, resource: str, *, owner: str, seconds: float) -> Lease | None:
-    """The lease, if nobody else holds it; one that ends far too late was taken before the clock was set back."""
+    """The lease, if nobody else holds it; one that ends far too late was taken before the clock was set back.
+
+    Who is at its row, renewing it or in the middle of a commit, is not waited for: he may hang.
+    """
+    free = select(leases.c.resource).where(
+        leases.c.resource == resource,
+        or_(
+            leases.c.expires_at <= func.clock_timestamp(),
+            leases.c.expires_at > func.clock_timestamp() + NOBODY_ASKS_FOR * timedelta(seconds=seconds),
+        ),
+    )
     row = connection.execute(
         update(leases)
-        .where(
-            leases.c.resource == resource,
-            or_(
-                leases.c.expires_at <= func.clock_timestamp(),
-                leases.c.expires_at > func.clock_timestamp() + NOBODY_ASKS_FOR * timedelta(seconds=seconds),
-            ),
-        )
+        .where(leases.c.resource.in_(free.with_for_update(skip_locked=True)))
         .values(owner=owner, epoch=leases.c.epoch + 1, expires_at=func.clock_timestamp() + timedelta(seconds=seconds))
         .returning(leases.c.epoch)
     ).one_or_none()

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select,
 from sqlalchemy.exc import IntegrityError
 
 from service.store import digests, leases, parts
-from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together
+from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together, within
 from service.store.keys import NameTaken
 from service.store.leases import Lease, LeaseLost
 from service.store.streams import Stream
@@ -138,16 +138,16 @@ def lock(connection: Connection, identity: int) -> Publication:
     )
 
 
-def hold(connection: Connection, identity: int, lease: Lease) -> tuple[Publication, Stream]:
+def hold(connection: Connection, identity: int, lease: Lease, *, seconds: float) -> tuple[Publication, Stream]:
     """What a step is published for, and on; both and the lease stay as they are until the transaction ends.
 
-    They are locked in one go, in the order in which everybody else locks them.
+    It ends within so many seconds. They are locked in one go, in the order in which everybody else locks them.
 
     Raises:
         LeaseLost: it ran out or is another's.
     """
     asked = {"publication": identity, "resource": lease.resource, "epoch": lease.epoch}
-    (rows,) = read_together(connection, (_HOLD, asked))
+    rows, *_ = read_together(connection, (_HOLD, asked), *within(connection, seconds))
     if not rows:
         raise LeaseLost(lease.resource)
     row = rows[0]

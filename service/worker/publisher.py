@@ -37,6 +37,10 @@ _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
 TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
+SECONDS_TO_COMMIT = (
+    5.0  # a worker that hangs longer in the middle of it has its transaction undone, for others to go on
+)
+LEAST_BYTES_PER_SECOND = 1e7  # that a transaction writes
 LOOK_ANYWAY_SECONDS = 1.0  # a notification can be lost while the database is away
 
 
@@ -209,7 +213,11 @@ class Publisher:
         """Charges and releases what one step made, all of it or nothing; None: it was stopped meanwhile, so nothing."""
         start = publication.start
         with self._database.transaction() as connection:
-            current, stream = publications.hold(connection, publication.id, lease)
+            size = sum(each.parameters.nbytes for each in step.releases) + sum(
+                each.values.nbytes for each in step.chain if isinstance(each, Part)
+            )
+            seconds = SECONDS_TO_COMMIT + size / LEAST_BYTES_PER_SECOND
+            current, stream = publications.hold(connection, publication.id, lease, seconds=seconds)
             if current.state != "running":
                 return None
             if (current.position, current.version) != (publication.position, publication.version):

@@ -142,7 +142,7 @@ def test_the_plan_costs_what_was_asked(walk: Walk) -> None:
 
     assert plan["guarantee"]["epsilon"] == 2
     assert plan["lifetime"]["epsilon"] <= 2
-    assert {fit["what"] for fit in plan["fits"]} == {"base", "update"}
+    assert {fit["what"] for fit in plan["fits"]} == {"step"}
 
 
 def test_the_publication_runs(walk: Walk) -> None:
@@ -155,13 +155,13 @@ def test_a_batch_sent_twice_is_one_entry(walk: Walk) -> None:
     first, again, _model = walk.answers("Idempotency-Key")
 
     assert first == again
-    assert first["accepted"] == 2000
+    assert first["accepted"] == 500
 
 
 def test_who_waits_gets_the_first_model(walk: Walk) -> None:
     *_, model = walk.answers("first-model.json")
 
-    assert (model["version"], model["fit"]) == (1, {"start": 0, "end": 2000})
+    assert (model["version"], model["fit"]) == (1, {"start": 0, "end": 500})
 
 
 def test_who_has_the_first_model_gets_a_newer_one(walk: Walk) -> None:

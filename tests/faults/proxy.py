@@ -35,7 +35,7 @@ class Proxy:
 
     def __enter__(self) -> Proxy:
         self._thread.start()
-        listening = asyncio.start_server(self._link, "127.0.0.1", 0)
+        listening = asyncio.start_server(self._accept, "127.0.0.1", 0)
         self._listener = asyncio.run_coroutine_threadsafe(listening, self._loop).result(5)
         self.port = self._listener.sockets[0].getsockname()[1]
         return self
@@ -54,14 +54,23 @@ class Proxy:
             for link in self._links:
                 link.cancel()
             await asyncio.gather(*self._links, return_exceptions=True)
+            await asyncio.sleep(0)  # what was aborted is told so
 
         asyncio.run_coroutine_threadsafe(break_all(), self._loop).result(5)
 
-    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Whatever becomes of the link, also before its first step: once it is over, the client's connection is."""
+        task = self._loop.create_task(self._link(reader, writer))
         self._links.add(task)
-        try:
+
+        def over(task: asyncio.Task[None]) -> None:
+            self._links.discard(task)
+            writer.transport.abort()
+
+        task.add_done_callback(over)
+
+    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
             from_server, to_server = await asyncio.open_unix_connection(str(self._server))
             link = _Link(self, writer, to_server)
             ways = [asyncio.ensure_future(link.ask(reader)), asyncio.ensure_future(link.answer(from_server))]
@@ -72,11 +81,6 @@ class Proxy:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
                 to_server.transport.abort()
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            self._links.discard(task)
-            writer.transport.abort()
 
 
 class _Link:

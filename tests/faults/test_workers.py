@@ -6,7 +6,9 @@ With the settings that a user gets: leases of five seconds.
 import os
 import signal
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -40,7 +42,12 @@ class Scene:
         with self.api.client() as client:
             set_up(client, STREAMS, self.publications)
         self.producers = [Producer(self.api.client, of, number, pause=0.05) for number, of in enumerate(STREAMS)]
+        self.workers: list[BaseProcess] = []
         self.watcher = Watcher(self.api.client, list(self.publications))
+
+    def worker(self, *about: Any) -> BaseProcess:
+        self.workers.append(start_worker(self.settings, *about))
+        return self.workers[-1]
 
     def versions(self) -> dict[str, int]:
         table = tables.publications
@@ -75,14 +82,16 @@ def scene(servers, tmp_path):
     for thread in (*made.producers, made.watcher):
         thread.start()
     yield made
+    for process in made.workers:
+        process.kill()  # those that a failed test left; one that is stopped would not hear SIGTERM
     end(made.api.process)
     made.database.close()
 
 
 def test_of_a_killed_worker_the_other_takes_over_within_ten_seconds(scene):
-    first = start_worker(scene.settings)
+    first = scene.worker()
     scene.all_publish(seconds=20)
-    second = start_worker(scene.settings)
+    second = scene.worker()
     time.sleep(0.5)
     first.kill()
     scene.all_publish()
@@ -98,9 +107,9 @@ def test_of_a_killed_worker_the_other_takes_over_within_ten_seconds(scene):
     ],
 )
 def test_of_a_worker_that_hangs_the_other_takes_over_and_it_can_commit_nothing_when_it_wakes(scene, at):
-    first = start_worker(scene.settings, at, signal.SIGSTOP)
+    first = scene.worker(at, signal.SIGSTOP)
     wait_until(lambda: _stopped(first.pid))
-    second = start_worker(scene.settings)
+    second = scene.worker()
     scene.all_publish()
     os.kill(first.pid, signal.SIGCONT)
     scene.all_publish()  # both are at work

@@ -1,10 +1,12 @@
 """Queries that are sent together: their answers, and what a lost connection does to those who ask next."""
 
+import time
+
 import psycopg
 import pytest
 from sqlalchemy import bindparam, literal, select, text
 
-from service.store.database import Database, DatabaseUnavailable, read_together
+from service.store.database import Database, DatabaseUnavailable, pipelined, read_together, within
 from service.store.tables import streams
 
 
@@ -42,3 +44,14 @@ def test_a_query_that_fails_takes_the_whole_transaction_with_it(database):
         read_together(connection, (select(text("1/0")), {}), (select(streams), {}))
     with database.transaction() as connection:
         assert read_together(connection, (select(streams), {})) == [[]]
+
+
+def test_a_transaction_ends_within_its_time_also_in_the_middle_of_a_pipeline(database):
+    with pytest.raises(DatabaseUnavailable), database.transaction() as connection:
+        read_together(connection, (select(streams), {}), *within(connection, 0.2))
+        with pipelined(connection):
+            connection.execute(text("SELECT 1"))
+            time.sleep(0.5)
+    with database.transaction() as connection:
+        assert read_together(connection, (select(streams), {}), *within(connection, 60)) != []
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
