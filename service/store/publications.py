@@ -141,13 +141,14 @@ def lock(connection: Connection, identity: int) -> Publication:
 def hold(connection: Connection, identity: int, lease: Lease, *, seconds: float) -> tuple[Publication, Stream]:
     """What a step is published for, and on; both and the lease stay as they are until the transaction ends.
 
-    It ends within so many seconds. They are locked in one go, in the order in which everybody else locks them.
+    It ends within so many seconds, waiting included: of threads that hang together and wait for each other's locks, one
+    must not hold them after the other. They are locked in one go, in the order in which everybody else locks them.
 
     Raises:
         LeaseLost: it ran out or is another's.
     """
     asked = {"publication": identity, "resource": lease.resource, "epoch": lease.epoch}
-    rows, *_ = read_together(connection, (_HOLD, asked), *within(connection, seconds))
+    *_, rows = read_together(connection, *within(connection, seconds), (_HOLD, asked))
     if not rows:
         raise LeaseLost(lease.resource)
     row = rows[0]
