@@ -23,7 +23,8 @@ def configure(level: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # A line in one write: other processes write to the same place.
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # anybody can make it warn, as often as they like

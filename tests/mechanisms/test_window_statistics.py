@@ -121,7 +121,10 @@ def test_without_noise_it_is_the_window_s_own_model_and_the_past_is_gone(monkeyp
 
 @pytest.mark.parametrize("classes", [0, 2, 4])
 def test_it_learns_and_clients_predict_as_with_any_model(classes):
-    """Real noise, at a budget at which it is small; the record map and the loss are told with the model."""
+    """Real noise, at a budget at which it is small; the record map and the loss are told with the model.
+
+    Found were .943 with a deviation of .016 (regression), .958 and .003 (two classes), .748 and .020 (four).
+    """
     rng = np.random.default_rng(5)
     x = rng.normal(size=(6 * BLOCK, FEATURES)).astype(np.float32)
     scores = x @ rng.normal(size=(FEATURES, max(classes, 1)))
@@ -132,10 +135,10 @@ def test_it_learns_and_clients_predict_as_with_any_model(classes):
     released, _ = run(mechanism, 6, lambda start, end: Records(x=x[start:end], y=y[start:end]))
     labels, found = predict(mechanism.model_description(), released[-1].parameters, x)
     if classes:
-        assert (labels == y).mean() > 0.65
+        assert (labels == y).mean() > 0.55
         assert found.shape == (len(x), classes)
     else:
-        assert np.corrcoef(labels, y)[0, 1] > 0.9
+        assert np.corrcoef(labels, y)[0, 1] > 0.75
 
 
 def test_every_restart_goes_on_exactly(privacy, monkeypatch):
