@@ -79,7 +79,7 @@ def pvalue(residuals: np.ndarray, distribution: str, scale: float) -> float:
 @pytest.mark.parametrize("classes", [2, 3], ids=["binary", "multiclass"])
 def test_released_weights_are_the_exact_minimiser_plus_the_stated_noise(service: Service, delta, classes):
     """Many publications over the same records: first fits, and fits near a noisy parent."""
-    runs, block = 60, 12
+    runs, block = 100, 12
     random = np.random.default_rng(classes)
     x = random.normal(size=(3 * block, 3)).astype(np.float32).astype(np.float64)
     y = random.integers(0, classes, size=len(x))
