@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.replay import Features, Labels, Used, hits, load, publication, replay, titles
 from service.learning.learners import OutputPerturbation
 from service.learning.records import Records
-from service.mechanisms.scheduled import LinearMechanism
+from service.mechanisms.linear import LinearMechanism
 
 BLOCKS = 7
 PRIVACY = {"epsilon": 1, "delta": 1e-6}

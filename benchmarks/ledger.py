@@ -26,8 +26,10 @@ from service.embedded import embedded_servers
 from service.learning.learners import OutputPerturbation
 from service.learning.records import Records
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import Kept, LinearMechanism
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.linear import LinearMechanism
+from service.mechanisms.mechanism import Kept
+from service.mechanisms.stream_schema import StreamSchema
 from service.settings import Settings
 from service.store import leases, publications, streams, tables
 from service.store.database import Database

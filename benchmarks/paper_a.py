@@ -24,7 +24,7 @@ from benchmarks.replay import Features, Labels, load, publication, replay, title
 from service.learning import feature_maps
 from service.learning.learners import OutputPerturbation, Perturbation
 from service.learning.records import Records
-from service.mechanisms.scheduled import LinearMechanism, predict
+from service.mechanisms.linear import LinearMechanism, predict
 
 WHERE = "benchmarks/README.md says how to make it"
 DELTA = 1e-6

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from service.learning.records import Records
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import Kept, LinearMechanism, predict
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.linear import LinearMechanism, predict
+from service.mechanisms.mechanism import Kept
+from service.mechanisms.stream_schema import StreamSchema
 
 Features = NDArray[np.float32]
 Labels = NDArray[np.int64]

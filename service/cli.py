@@ -142,7 +142,8 @@ def plan(
     from pydantic import ValidationError
 
     from service.mechanisms.building import build
-    from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
+    from service.mechanisms.configuration import PublicationConfiguration, Refused
+    from service.mechanisms.stream_schema import StreamSchema
 
     try:
         asked = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())

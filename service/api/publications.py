@@ -10,8 +10,9 @@ from service.api.problems import Problem, documented
 from service.api.schemas import Before, Items, Name, Timestamp
 from service.api.services import Admin, KeyFirst, Reader, Shared, publication_or_404, stream_or_404
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
-from service.mechanisms.scheduled import LinearMechanism
+from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.mechanism import Mechanism
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.account import Loss
 from service.store import publications, segments, spending, streams
 
@@ -130,7 +131,7 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
     return await shared.run(stop)
 
 
-def _build(stream: streams.Stream, request: PlanRequest) -> LinearMechanism:
+def _build(stream: streams.Stream, request: PlanRequest) -> Mechanism:
     if request.privacy.delta > 0 and stream.delta == 0:
         _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
     try:

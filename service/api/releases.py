@@ -16,7 +16,7 @@ from service.api.representations import JSON, SAFETENSORS, Representation, choos
 from service.api.schemas import Items, Release, ReleaseInfo, as_json
 from service.api.services import KeyFirst, Reader, Services, Shared, publication_or_404
 from service.learning import feature_maps
-from service.mechanisms.scheduled import predict
+from service.mechanisms.linear import predict
 from service.store import digests, publications, releases
 from service.store.keys import Key
 

@@ -17,7 +17,8 @@ from service.api.schemas import Loss as ShownLoss
 from service.api.services import Admin, KeyFirst, Reader, Shared, no_stream, stream_or_404, visible
 from service.log import Position
 from service.mechanisms.building import declassified, needs
-from service.mechanisms.configuration import Privacy, StreamSchema, Task
+from service.mechanisms.configuration import Privacy
+from service.mechanisms.stream_schema import StreamSchema, Task
 from service.privacy.account import Loss
 from service.privacy.loss import Kind, round_up
 from service.store import ledger, publications, segments, spending, streams

@@ -16,9 +16,7 @@ from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.online_gradient import OnlineGradient
 from service.learning.solvers import Exact, Inaccurate
 from service.mechanisms.configuration import (
-    MAX_DIMENSION,
     MAX_REMEMBERED,
-    Classification,
     ContinualMechanism,
     IndependentBatchesMechanism,
     LinearLearner,
@@ -29,13 +27,13 @@ from service.mechanisms.configuration import (
     OutputPerturbationLearner,
     PublicationConfiguration,
     Refused,
-    Regression,
     SlidingWindowMechanism,
-    StreamSchema,
     WindowStatisticsMechanism,
 )
+from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.online_leader import OnlineLeader
-from service.mechanisms.scheduled import LinearMechanism, Scheduled
+from service.mechanisms.scheduled import Scheduled
+from service.mechanisms.stream_schema import MAX_DIMENSION, Classification, Regression, StreamSchema
 from service.mechanisms.window_statistics import WindowStatistics
 from service.privacy.correlated import Blt, Toeplitz, Tree
 from service.privacy.loss import Kind, capacity

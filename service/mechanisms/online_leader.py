@@ -23,18 +23,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.mechanisms.scheduled import Kept, LinearMechanism, Part, Release, Step, noise_told
+from service.mechanisms.linear import LinearMechanism, noise_told
+from service.mechanisms.mechanism import Kept, Release, Step, numbered, parts_of
 from service.privacy.window_tree import WindowTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from service.learning.online_gradient import OnlineGradient, State
+    from service.learning.online_gradient import OnlineGradient
     from service.learning.records import Records
-
-
-class Forgotten(Exception):
-    """What earlier steps left is not what this one needs. Noise that is lost can't be drawn again: it can't go on."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,13 +41,11 @@ class OnlineLeader(LinearMechanism):
     learner: OnlineGradient
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
-        """Take the step of the batch that ends at `time`; see `LinearMechanism.step`. May raise Forgotten."""
+        """Take the step of the batch that ends at `time`; see `Mechanism.step`."""
         (fit,) = self.schedule.fits(time)
         records = fit.end - fit.start
         number = fit.start // records
-        parts = [each for each in chain if isinstance(each, Part)]
-        if len(parts) != self.learner.remembers(number):
-            raise Forgotten("what its earlier steps left for this one is not there, and can't be made again")
+        parts = parts_of(chain, self.learner.remembers(number))
         charge = self._charge(fit.share)
         perturbation = self.learner.perturbation(self.kind, charge, records, self.origin, number)
         state = self.learner.advance(
@@ -137,16 +132,3 @@ class OnlineLeader(LinearMechanism):
                 }
             )
         return told
-
-
-def numbered(state: State, parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Return the state in parts of rising numbers; an array that was a part keeps its number where that fits."""
-    known = {id(part.values): part.number for part in parts}
-    number, newest = 0, max(known.values(), default=0)
-    found: list[Part] = []
-    for values in state:
-        number, before = known.get(id(values), 0), number
-        if number <= before:
-            number = newest = newest + 1
-        found.append(Part(number=number, values=values))
-    return tuple(found)

@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.mechanisms.online_leader import Forgotten, numbered
-from service.mechanisms.scheduled import Kept, LinearMechanism, Part, Release, Step, noise_told
+from service.mechanisms.linear import LinearMechanism, noise_told
+from service.mechanisms.mechanism import Kept, Release, Step, numbered, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,17 +35,12 @@ class WindowStatistics(LinearMechanism):
     learner: Moments
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
-        """Add up the block that ends at `time` and solve for the window; see `LinearMechanism.step`.
-
-        May raise Forgotten.
-        """
+        """Add up the block that ends at `time` and solve for the window; see `Mechanism.step`."""
         (fit,) = self.schedule.fits(time)
         records = fit.end - fit.start
         number = fit.start // records
-        parts = [each for each in chain if isinstance(each, Part)]
         perturbation = self._perturbation(fit)
-        if len(parts) != self.learner.remembers(perturbation, number):
-            raise Forgotten("what its earlier steps left for this one is not there, and can't be made again")
+        parts = parts_of(chain, self.learner.remembers(perturbation, number))
         state, model = self.learner.advance(
             tuple(part.values for part in parts),
             read(fit.start, fit.end),

@@ -16,9 +16,9 @@ from service import metrics
 from service.learning.solvers import Inaccurate
 from service.logs import place_of
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.online_leader import Forgotten
-from service.mechanisms.scheduled import Kept, LinearMechanism, Model, Part, Step
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.mechanism import Forgotten, Kept, Mechanism, Model, Part, Step
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.noise import Unaffordable
 from service.store import leases, ledger, parts, publications, releases, spending, streams
 from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable, pipelined
@@ -37,9 +37,8 @@ _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
 TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
-SECONDS_TO_COMMIT = (
-    5.0  # a worker that hangs longer in the middle of it has its transaction undone, for others to go on
-)
+# A worker that hangs longer in the middle of a commit has its transaction undone, for others to go on.
+SECONDS_TO_COMMIT = 5.0
 LEAST_BYTES_PER_SECOND = 1e7  # that a transaction writes
 LOOK_ANYWAY_SECONDS = 1.0  # a notification can be lost while the database is away
 
@@ -187,7 +186,7 @@ class Publisher:
             with self._database.transaction() as connection:
                 stream = streams.get(connection, stream.id)
 
-    def _as_reckoned(self, lease: Lease, publication: Publication, mechanism: LinearMechanism, memory: Memory) -> bool:
+    def _as_reckoned(self, lease: Lease, publication: Publication, mechanism: Mechanism, memory: Memory) -> bool:
         """Whether it would go on as was reckoned with when its records were charged. If not, it does not go on."""
         asked = (mechanism.kind, mechanism.privacy.epsilon, mechanism.privacy.delta)
         terms = mechanism.terms(publication.due - publication.start)
@@ -208,7 +207,7 @@ class Publisher:
         return False
 
     def _commit(
-        self, lease: Lease, publication: Publication, mechanism: LinearMechanism, time_due: int, step: Step
+        self, lease: Lease, publication: Publication, mechanism: Mechanism, time_due: int, step: Step
     ) -> Publication | None:
         """Charges and releases what one step made, all of it or nothing; None: it was stopped meanwhile, so nothing."""
         start = publication.start

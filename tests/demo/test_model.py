@@ -43,7 +43,7 @@ def test_another_kind_of_model_is_refused(changes):
 
 
 def test_a_release_predicts_what_the_service_predicts():
-    from service.mechanisms.scheduled import predict
+    from service.mechanisms.linear import predict
 
     days = weather.load()
     weights = [[1.0, -2.0, 0.5, 0.1, 0.7, -0.3]]

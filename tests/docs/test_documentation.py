@@ -19,7 +19,8 @@ from service.api.problems import _PROBLEMS
 from service.api.publications import PublicationRequest
 from service.api.streams import StreamRequest
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.loss import Kind
 from service.schedules.continual import Continual
 from service.schedules.sliding_window import SlidingWindow

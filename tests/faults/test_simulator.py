@@ -33,7 +33,8 @@ from sqlalchemy.engine import make_url
 
 from service.log import Appender, Reader
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.account import Loss
 from service.privacy.loss import capacity
 from service.store import publications, segments, spending, streams, tables

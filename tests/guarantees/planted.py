@@ -337,8 +337,8 @@ def _moved_by(square: Callable[..., float]) -> None:
 @bug("tests/mechanisms/test_online_leader.py::test_every_restart_goes_on_exactly")
 def noise_that_a_restart_draws_again() -> None:
     """What is remembered gets fresh noise when it is read back."""
+    from service.mechanisms.mechanism import Part
     from service.mechanisms.online_leader import OnlineLeader
-    from service.mechanisms.scheduled import Part
 
     def step(true: Any, self: Any, time: int, chain: Any, *more: Any) -> Any:
         read_back = [each for each in chain if not each.values.flags.writeable]

@@ -16,8 +16,9 @@ from scipy import stats
 from service.learning.records import Records
 from service.mechanisms import configuration
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.scheduled import Scheduled
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.loss import Kind
 from tests.mechanisms import test_combinations
 

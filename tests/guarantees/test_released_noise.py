@@ -13,7 +13,8 @@ from scipy import optimize, stats
 
 from service.learning.records import Records
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import noise as noises
 
 ALARM = 1e-6

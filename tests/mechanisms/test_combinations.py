@@ -8,7 +8,8 @@ import pytest
 
 from service.learning.records import Records
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
+from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import claims
 
 MECHANISMS = {

@@ -10,7 +10,8 @@ from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.losses import HuberHinge, Squared
 from service.learning.solvers import Exact
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
+from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.loss import Kind
 from service.schedules.continual import Continual
 from service.schedules.independent_batches import IndependentBatches

@@ -9,9 +9,9 @@ from scipy import optimize, special, stats
 
 from service.learning.records import Records
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, Refused, StreamSchema
-from service.mechanisms.online_leader import Forgotten
-from service.mechanisms.scheduled import Part
+from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.mechanism import Forgotten, Part
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import claims
 from service.privacy import noise as noises
 from service.privacy.loss import Kind

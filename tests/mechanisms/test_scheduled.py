@@ -10,8 +10,9 @@ from scipy import special
 
 from service.learning.records import Records, prepare
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
-from service.mechanisms.scheduled import predict
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.linear import predict
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.loss import Kind, zcdp_epsilon
 from service.privacy.noise import Gaussian, SphericalLaplace
 from service.privacy.profile import Profile

@@ -9,9 +9,10 @@ from scipy import stats
 
 from service.learning.records import Records
 from service.mechanisms.building import build
-from service.mechanisms.configuration import MAX_REMEMBERED, PublicationConfiguration, Refused, StreamSchema
-from service.mechanisms.online_leader import Forgotten
-from service.mechanisms.scheduled import Part, predict
+from service.mechanisms.configuration import MAX_REMEMBERED, PublicationConfiguration, Refused
+from service.mechanisms.linear import predict
+from service.mechanisms.mechanism import Forgotten, Part
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import claims
 from service.privacy.loss import Kind
 from service.privacy.noise import Gaussian, SphericalLaplace

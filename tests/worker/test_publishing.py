@@ -19,7 +19,8 @@ from service.learning.moments import Moments
 from service.learning.online_gradient import OnlineGradient
 from service.log import Reader
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, StreamSchema
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.correlated import Blt
 from service.store import leases, ledger, parts, publications, releases, segments, spending, streams, tables
 from service.store.database import Database

@@ -1,0 +1,55 @@
+"""What the shapes that a user writes are made of: exact decimals, counts and numbers within bounds.
+
+Numbers are exact: ε and δ are decimals as written.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keeps
+MAX_COUNT = 2**40
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _decimal(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise PydanticCustomError("decimal_number", "Input should be a number")
+    exact = value if isinstance(value, Decimal) else Decimal(str(value))
+    if not exact.is_finite():
+        raise PydanticCustomError("decimal_number", "Input should be a finite number")
+    exact = exact.normalize()
+    if len(exact.as_tuple().digits) > MAX_DIGITS:
+        raise PydanticCustomError("decimal_digits", "Input should have at most 15 significant digits")
+    return exact
+
+
+def _number(value: Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
+def _at_least(delta: Decimal) -> Decimal:
+    if 0 < delta < Decimal("1e-100"):
+        raise PydanticCustomError("delta_too_small", "Input should be 0 or at least 1e-100")
+    return delta
+
+
+_Exact = Annotated[
+    Decimal,
+    BeforeValidator(_decimal),
+    PlainSerializer(_number, return_type=int | float, when_used="json"),
+    WithJsonSchema({"type": "number"}),
+]
+Epsilon = Annotated[_Exact, Field(ge=Decimal("1e-9"), le=Decimal(1000))]
+Delta = Annotated[_Exact, Field(ge=Decimal(0), lt=Decimal(1)), AfterValidator(_at_least)]
+Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
+Steps = Annotated[int, Field(strict=True, ge=1, le=100_000)]
+Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e6)]
+Weight = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e9, le=1e9)]

@@ -1,0 +1,140 @@
+"""What a mechanism is: steps at public times, each from records and from what the steps before it left.
+
+A mechanism is pure: it reads no clock, no socket and no database. All times and records are relative to the
+publication's start; the caller shifts them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from fractions import Fraction
+
+    from service.learning.learners import Perturbation
+    from service.learning.losses import Floats
+    from service.learning.records import Records
+    from service.mechanisms.configuration import Privacy
+    from service.privacy.loss import Kind
+    from service.schedules.schedule import Role
+
+
+class Forgotten(Exception):
+    """What earlier steps left is not what this one needs. Noise that is lost can't be drawn again: it can't go on."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model:
+    """A released model that later fits may start from."""
+
+    version: int
+    parameters: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """A piece of what a mechanism has to remember, written once: values as secret as the records, numbered by age."""
+
+    number: int
+    values: Floats
+
+
+Kept = Model | Part
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Release:
+    """One noisy model. Everything in it is public; ranges are relative to the publication's start."""
+
+    version: int
+    role: Role
+    time: int
+    window: tuple[int, int]
+    fit: tuple[int, int]
+    parent: int | None
+    parameters: Floats
+    perturbation: Perturbation
+    charge: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one time brought: releases in order, and the chain that the next step starts from, both or neither."""
+
+    releases: tuple[Release, ...]
+    chain: tuple[Kept, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mechanism(ABC):
+    """A publication as it runs."""
+
+    kind: Kind
+    capacity: Fraction
+    """What one record may lose, in the currency `kind`."""
+    privacy: Privacy
+
+    @abstractmethod
+    def next_time(self, after: int) -> int:
+        """Return the first time > after at which something is released."""
+
+    @abstractmethod
+    def needs(self, after: int) -> int:
+        """Return the oldest record that any step at a time > after may read."""
+
+    def declassified(self, time: int) -> int:  # noqa: ARG002 - of most mechanisms, never any
+        """Return how many records, the first ones, the release at `time`, or one before it, no longer protects at all.
+
+        time: 0, or one at which something is released. What those records lose is unbounded. It never falls.
+        """
+        return 0
+
+    def terms(self, time: int) -> dict[str, Any] | None:  # noqa: ARG002 - of most, every step stands for itself
+        """Return what the step at `time` must have in common with the one before it, as JSON; None: nothing.
+
+        What a record was charged covers later steps only while they go on as was reckoned with then. Whoever keeps
+        what a step left keeps these beside it, and lets no other version of this code go on where it says otherwise.
+        """
+        return None
+
+    @abstractmethod
+    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+        """Make and release what there is for `time`, in order.
+
+        chain: what the step before returned, () at the start. next_version: of the first release made here.
+        read(start, end): the records still present in a range. Raises Inaccurate where double precision cannot
+        certify a fit, from public quantities alone, and Forgotten. A step is run once: what it returns is published or
+        lost, never drawn again.
+        """
+
+    @abstractmethod
+    def plan(self) -> dict[str, Any]:
+        """Return what this publication does to a record and to its releases, as JSON: for a person to judge."""
+
+    @abstractmethod
+    def model_description(self) -> dict[str, Any]:
+        """Return all it takes to use what is released, as JSON."""
+
+
+def parts_of(chain: Sequence[Kept], needed: int) -> list[Part]:
+    """Return the parts that earlier steps left. Raises Forgotten unless they are as many as are needed."""
+    parts = [each for each in chain if isinstance(each, Part)]
+    if len(parts) != needed:
+        raise Forgotten("what its earlier steps left for this one is not there, and can't be made again")
+    return parts
+
+
+def numbered(state: Sequence[Floats], parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return the state in parts of rising numbers; an array that was a part keeps its number where that fits."""
+    known = {id(part.values): part.number for part in parts}
+    number, newest = 0, max(known.values(), default=0)
+    found: list[Part] = []
+    for values in state:
+        number, before = known.get(id(values), 0), number
+        if number <= before:
+            number = newest = newest + 1
+        found.append(Part(number=number, values=values))
+    return tuple(found)
