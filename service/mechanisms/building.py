@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.learning.active_gradient import ActiveGradient, Falling
 from service.learning.constraint_sets import ConstraintSet
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.learners import Linear, OutputPerturbation
@@ -15,9 +17,12 @@ from service.learning.noisy_gradient_descent import NoisyGradientDescent
 from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.online_gradient import OnlineGradient
 from service.learning.solvers import Exact, Inaccurate
+from service.mechanisms.active_learning import ActiveLearning
 from service.mechanisms.configuration import (
     MAX_REMEMBERED,
+    ActiveLearningMechanism,
     ContinualMechanism,
+    FallingSetting,
     IndependentBatchesMechanism,
     LinearLearner,
     LinearQueriesMechanism,
@@ -36,12 +41,20 @@ from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.linear_queries import LinearQueries
 from service.mechanisms.online_leader import OnlineLeader
 from service.mechanisms.scheduled import Scheduled
-from service.mechanisms.stream_schema import MAX_DIMENSION, Categorical, Classification, Regression, StreamSchema
+from service.mechanisms.stream_schema import (
+    MAX_DIMENSION,
+    Categorical,
+    Classification,
+    Regression,
+    StreamSchema,
+    Unlabelled,
+)
 from service.mechanisms.window_statistics import WindowStatistics
 from service.privacy.correlated import Blt, Toeplitz, Tree
-from service.privacy.loss import Kind, capacity
+from service.privacy.loss import Kind, capacity, round_down
 from service.privacy.noise import Unaffordable
 from service.privacy.running_sums import Doubling, Repeated
+from service.privacy.selection import Exponential, least_threshold
 from service.privacy.window_tree import WindowTree
 from service.schedules.continual import Continual
 from service.schedules.independent_batches import IndependentBatches
@@ -49,8 +62,7 @@ from service.schedules.multi_resolution import MultiResolution
 from service.schedules.sliding_window import SlidingWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from fractions import Fraction
+    from collections.abc import Mapping, Sequence
 
     from service.learning.learners import Learner, Solver
     from service.learning.losses import Floats, Loss
@@ -76,6 +88,8 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
             if publication.learner is not None:
                 raise Refused("learner", "linear_queries fits no model: leave learner out")
             return _queries(stream, settings, kind, cap, privacy)
+        case ActiveLearningMechanism() as settings:
+            return _active(stream, publication, settings, kind, cap)
         case _:
             return _of_models(stream, publication, kind, cap)
 
@@ -99,6 +113,136 @@ def _queries(
     except Unaffordable as problem:
         raise Refused("privacy.epsilon", str(problem)) from None
     return mechanism
+
+
+def _active(
+    stream: StreamSchema,
+    publication: PublicationConfiguration,
+    settings: ActiveLearningMechanism,
+    kind: Kind,
+    cap: Fraction,
+) -> ActiveLearning:
+    asks = isinstance(stream.task, Unlabelled)
+    if asks:  # labels are those of two classes
+        stream = stream.model_copy(update={"task": Classification(kind="classification", classes=2)})
+    elif settings.label_seconds is not None or settings.lease_seconds is not None:
+        raise Refused(
+            "mechanism.label_seconds", "the labels of this stream come with its records: nobody waits for any"
+        )
+    learner = publication.learner
+    if not isinstance(learner, NoisyGradientDescentLearner):
+        raise Refused("learner.kind", "active_learning takes steps along noisy gradients: use noisy_gradient_descent")
+    _says_itself("active_learning", learner, ("steps", "step", "clip", "momentum"))
+    linear = _linear(stream, learner)
+    if linear.shape[0] != 1:
+        raise Refused(
+            "learner.loss", "active_learning asks about one hyperplane: two classes, and logistic or huber_hinge"
+        )
+    if not linear.classes:
+        raise Refused("learner.loss", "active_learning needs two classes")
+    origin = _origin(learner, linear.shape)
+    epsilon, spent = _split(settings, kind, cap)
+    by_window = settings.batching == "fixed_window"
+    gradient = ActiveGradient(
+        **vars(linear),
+        law=settings.selection,
+        epsilon_selection=epsilon,
+        threshold=_slab(settings, epsilon, linear.norm_bound),
+        batch=settings.size,
+        learning_rate=None if settings.learning_rate is None else _falling(settings.learning_rate),
+        clip=settings.clip,
+        constraint=ConstraintSet(name="ball", radius=settings.radius or 1.0 / linear.norm_bound),
+    )
+    mechanism = ActiveLearning(
+        kind=kind,
+        capacity=spent,
+        privacy=publication.privacy,
+        schedule=IndependentBatches(batch=ActiveLearning.longest(gradient, settings.size, by_window=by_window)),
+        learner=gradient,
+        origin=origin,
+        feature_map=stream.mapping(),
+        size=settings.size,
+        by_window=by_window,
+        asks=asks,
+    )
+    try:
+        mechanism.plan()
+    except Inaccurate as problem:
+        raise Refused("mechanism.size", str(problem)) from None
+    except Unaffordable as problem:
+        raise Refused("privacy.epsilon", str(problem)) from None
+    return mechanism
+
+
+def _split(settings: ActiveLearningMechanism, kind: Kind, cap: Fraction) -> tuple[float, Fraction]:
+    """Return the ε of selection, and what a record is charged for selection and updates together, in its currency."""
+    selection, update = settings.epsilon_selection, settings.epsilon_update
+    if kind is Kind.ZCDP:
+        if update is not None:
+            raise Refused(
+                "mechanism.epsilon_update",
+                "with a delta, updates have what selection leaves of the budget: leave it out",
+            )
+        epsilon = float(cap) ** 0.5 if selection is None else float(selection)
+        if Fraction(epsilon) ** 2 / 2 >= cap:
+            raise Refused(
+                "mechanism.epsilon_selection",
+                f"its square over 2 leaves nothing of the rho of {float(cap):.6g} that privacy promises: at most "
+                f"{(2 * float(cap)) ** 0.5:.3g} does",
+            )
+        return epsilon, cap
+    given = Fraction(selection or 0) + Fraction(update or 0)
+    both = selection is not None and update is not None
+    if given > cap or (given == cap and not both):
+        raise Refused(
+            "mechanism.epsilon_update" if selection is None else "mechanism.epsilon_selection",
+            f"selection and updates share the epsilon of {float(cap)} that privacy promises, and each needs some of it",
+        )
+    spent = given if both else cap
+    if selection is not None:
+        return float(selection), spent
+    return round_down(cap / 2 if update is None else cap - Fraction(update)), spent
+
+
+def _slab(settings: ActiveLearningMechanism, epsilon: float, norm_bound: float) -> Falling:
+    """Return b, and how it falls. Refused where not being selected would tell more than ε of a record."""
+    exponential = settings.selection == "exponential"
+    least = least_threshold(epsilon, norm_bound) if exponential else None
+    if settings.threshold is None:
+        return Falling(initial=least or 0.2 * norm_bound)
+    slab = _falling(settings.threshold, least)
+    if least is None:
+        return slab
+    for b in (slab.at(1), slab.at(2**62)):
+        if b >= norm_bound:
+            raise Refused(
+                "mechanism.threshold", f"exponential selection needs a threshold below norm_bound, {norm_bound}"
+            )
+        loss = Exponential(epsilon=epsilon, threshold=b, norm_bound=norm_bound).loss()
+        if loss > Fraction(epsilon):
+            raise Refused(
+                "mechanism.threshold",
+                f"with a threshold of {b:.6g}, norm_bound {norm_bound:.6g} and epsilon_selection {epsilon:.6g}, a "
+                f"record that is not selected would lose {float(loss):.4g}, which is more than epsilon_selection: "
+                f"the least threshold that works is {least:.4g}",
+            )
+    return slab
+
+
+def _falling(setting: float | FallingSetting, least: float | None = None) -> Falling:
+    """Return a public number that falls, or doesn't; `least`: where it stops if nobody says."""
+    if isinstance(setting, FallingSetting):
+        return Falling(initial=setting.initial, decay=setting.decay, least=setting.least or least or 0.0)
+    return Falling(initial=setting)
+
+
+def _says_itself(mechanism: str, settings: NoisyGradientDescentLearner, names: Sequence[str]) -> None:
+    """Refuse settings of a fit for a mechanism whose steps are not a fit's; it has some of them under other names."""
+    instead = {"step": "set mechanism.learning_rate", "clip": "set mechanism.clip", "momentum": "there is none"}
+    for name in names:
+        if getattr(settings, name) is not None:
+            told = instead.get(name, "there is one for every batch")
+            raise Refused(f"learner.{name}", f"{mechanism} says how its steps are taken: {told}")
 
 
 def _of_models(
@@ -191,8 +335,8 @@ def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:
             return IndependentBatches(batch=mechanism.block)
         case OnlineLeaderMechanism():
             return IndependentBatches(batch=mechanism.batch, warm_start=True)
-        case LinearQueriesMechanism():
-            raise TypeError("linear_queries has no schedule of fits")
+        case LinearQueriesMechanism() | ActiveLearningMechanism():
+            raise TypeError(f"{mechanism.kind} has no schedule of fits")
 
 
 def _linear(stream: StreamSchema, settings: LinearLearner) -> Linear:
@@ -245,10 +389,7 @@ def _learner(linear: Linear, settings: LearnerSettings, kind: Kind) -> Learner:
 def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LearnerSettings) -> OnlineGradient:
     if not isinstance(settings, NoisyGradientDescentLearner):
         raise Refused("learner.kind", "online_leader takes steps along noisy gradients: use noisy_gradient_descent")
-    for name, instead in (("steps", None), ("step", "learning_rate"), ("clip", "clip")):
-        if getattr(settings, name) is not None:
-            told = f"set mechanism.{instead}" if instead else "there is one for every batch"
-            raise Refused(f"learner.{name}", f"online_leader says how its steps are taken: {told}")
+    _says_itself("online_leader", settings, ("steps", "step", "clip"))
     if mechanism.strong_convexity is not None:
         for name in ("momentum", "regularization"):
             if getattr(settings, name):

@@ -6,6 +6,7 @@
 | gradient_sums | `steps` sums of gradients, each with noise of its own | `steps` times the same |
 | running_sums | an estimate at every step, with noise that later steps take back | of a whole run's noise |
 | statistics | the same, of each block's statistics | of a whole run's noise |
+| selected_gradients | a sum over the selected records, with noise | of the coin that selects, and of the noise |
 | objective | the minimiser of a randomly tilted objective, and noise | of the tilt, the curvature and the noise |
 | query | one count, whatever follows from it | the noise's charge for a count that a record moves by `sensitivity` |
 
@@ -22,7 +23,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from service.privacy import numeric_sparse, running_sums
+from service.privacy import numeric_sparse, running_sums, selection
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise import Gaussian, SphericalLaplace
 from service.privacy.sparse_vector import STEPS, Instance
@@ -100,6 +101,8 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
             return _count(noise, "steps") * _charge(kind, noise)
         case "running_sums" | "statistics":
             return _run(kind, noise)
+        case "selected_gradients":
+            return total(kind, _coin(noise["selection"])) + _charge(kind, noise)
         case "objective":
             curved = noise["curvature"]
             parts = (
@@ -130,6 +133,10 @@ def _measured(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
     if noise["distribution"] != numeric_sparse.DISTRIBUTIONS[kind] or noise["sensitivity"] != STEPS:
         raise ValueError("a measured query has another noise, or another sensitivity, in this currency")
     return numeric_sparse.cost(kind, _positive(noise, "scale"))
+
+
+def _coin(told: Mapping[str, Any]) -> Fraction:
+    return selection.of(dict(told) | {name: _positive(told, name) for name in told if name != "law"}).loss()
 
 
 def _run(kind: Kind, noise: Mapping[str, Any]) -> Fraction:

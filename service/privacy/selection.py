@@ -54,8 +54,11 @@ class Selection(Protocol):
     def loss(self) -> Fraction:
         """Return what a coin costs the record of its slot, a pure ε, rounded up."""
 
+    def most(self) -> float:
+        """Return about the largest probability with which a slot is selected, that of the nearest."""
+
     def least(self) -> float:
-        """Return about the least probability with which a slot is selected."""
+        """Return about the least, that of the farthest."""
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON, with all it takes to recompute the loss."""
@@ -79,6 +82,10 @@ class Bernoulli:
     def loss(self) -> Fraction:
         """Return ε."""
         return Fraction(self.epsilon)
+
+    def most(self) -> float:
+        """Return p."""
+        return float(1 / (1 + enclosed_exp(Fraction(self.epsilon), _DIGITS)[0]))
 
     def least(self) -> float:
         """Return 1 - p."""
@@ -118,6 +125,10 @@ class Exponential:
         """Return max{ε, ln((1 - q_min)/(1 - q_max))}, the second rounded up."""
         nearest, farthest = (enclosed_exp(self._exponent(each), _DIGITS) for each in (self.threshold, self.norm_bound))
         return max(Fraction(self.epsilon), log_above((1 - farthest[0]) / (1 - nearest[1]), _DIGITS))
+
+    def most(self) -> float:
+        """Return q_max."""
+        return float(enclosed_exp(self._exponent(self.threshold), _DIGITS)[0])
 
     def least(self) -> float:
         """Return q_min."""

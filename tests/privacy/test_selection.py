@@ -95,7 +95,8 @@ def test_farther_than_the_bound_is_as_far_as_the_bound():
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
-def test_the_least_probability_is_that_of_the_farthest(law):
+def test_the_nearest_are_the_likeliest_and_the_farthest_are_not(law):
+    assert law.most() == pytest.approx(probability(law, 0.0), rel=1e-12)
     assert law.least() == pytest.approx(probability(law, getattr(law, "norm_bound", 9.0)), rel=1e-12)
 
 
