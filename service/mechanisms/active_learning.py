@@ -81,6 +81,10 @@ class ActiveLearning(LinearMechanism):
     """FLSW; else FLMB."""
     asks: bool
     """Whether labels come from people, so that a step needs those that earlier ones asked for."""
+    label_seconds: int
+    """For how long each is asked for."""
+    lease_seconds: int
+    """After how long another person may be asked."""
 
     @staticmethod
     def longest(learner: ActiveGradient, size: int, *, by_window: bool) -> int:
@@ -225,7 +229,11 @@ class ActiveLearning(LinearMechanism):
             "noise": self._perturbation(1).described(),
             "when": "each record when its coin is tossed, selected or not",
         }
-        plan["labels"] = {"from": "people" if self.asks else "the stream"}
+        plan["labels"] = (
+            {"from": "people", "seconds": self.label_seconds, "lease_seconds": self.lease_seconds}
+            if self.asks
+            else {"from": "the stream"}
+        )
         plan["selection"] = {
             **first.described(),
             "loss": {"epsilon": float(first.loss())},

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from service.schedules.schedule import Schedule
 
 FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
+LABEL_SECONDS, LEASE_SECONDS = 3600, 60  # how long people have to label a record, and one of them
 DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
 
 
@@ -164,6 +165,8 @@ def _active(
         size=settings.size,
         by_window=by_window,
         asks=asks,
+        label_seconds=settings.label_seconds or LABEL_SECONDS,
+        lease_seconds=settings.lease_seconds or LEASE_SECONDS,
     )
     try:
         mechanism.plan()
