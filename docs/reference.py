@@ -52,8 +52,10 @@ SCOPES = {
     "GET /v1/publications/{publication}/events": "read",
     "POST /v1/publications/{publication}/predict": "read",
     "POST /v1/publications/{publication}/queries": "read",
+    "GET /v1/publications/{publication}/label-requests": "label",
+    "POST /v1/publications/{publication}/labels": "label",
 }
-_PARTS = ("keys", "streams", "records", "publications", "releases", "queries", "health")
+_PARTS = ("keys", "streams", "records", "publications", "releases", "queries", "labels", "health")
 _EVERYWHERE = {"401", "403", "429", "503"}
 
 _API = """# HTTP interface
