@@ -13,7 +13,19 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
-from service.api import audit, events, health, keys, metrics, problems, publications, records, releases, streams
+from service.api import (
+    audit,
+    events,
+    explorer,
+    health,
+    keys,
+    metrics,
+    problems,
+    publications,
+    records,
+    releases,
+    streams,
+)
 from service.api.notifier import Notifier
 from service.api.problems import Problem
 from service.api.services import Services
@@ -77,7 +89,17 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,  # to an address made from what the request says is our name
     )
     problems.install(app)
-    for part in (records, releases, keys, streams, publications, events, health, metrics):  # tried in this order
+    for part in (
+        records,
+        releases,
+        keys,
+        streams,
+        publications,
+        events,
+        explorer,
+        health,
+        metrics,
+    ):  # tried in this order
         app.include_router(part.router)
     app.add_middleware(records.Shortcut, handlers=app.exception_handlers)
     app.add_middleware(ConfigurationLimit)
@@ -96,7 +118,7 @@ class ConfigurationLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].endswith(("/records", "/predict")):
+        if scope["type"] != "http" or scope["path"].endswith(("/records", "/predict", "/explorer/datasets")):
             await self._app(scope, receive, send)
             return
         size = 0
