@@ -1,5 +1,7 @@
 """`/v1/publications/{publication}/queries`: answers to linear queries of a categorical stream."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,9 @@ from service.api.representations import JSON
 from service.api.schemas import as_json
 from service.api.services import KeyFirst, Reader, Shared, publication_or_404
 from service.mechanisms.histogram import LinearQuery
-from service.store import segments
-from service.store.publications import Publication
+from service.publishing.answering import Answer as Answered
+from service.publishing.answering import from_release
+from service.store import releases, segments
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["queries"])
 
@@ -70,21 +73,23 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
     require_json(request)
     body = await read_body(request, shared.settings.max_body_bytes)
 
-    def look(connection: Connection) -> tuple[Publication, int]:
+    def look(connection: Connection) -> tuple[int, Callable[[list[LinearQuery]], list[Answered]]]:
         found = publication_or_404(connection, key, publication)
-        if found.configuration["mechanism"]["kind"] != "linear_queries":
-            raise Problem("no-queries", "Only a publication of linear_queries answers queries.")
-        return found, segments.newest_erasure(connection, found.stream_id)
+        if found.configuration["mechanism"]["kind"] == "linear_queries":
+            cardinality = found.plan["model"]["cardinality"]
+            erasures = segments.newest_erasure(connection, found.stream_id)
+            return cardinality, partial(shared.answerer.answers, found, erasures)
+        release = releases.find(connection, found.id, found.latest or 0)
+        if release is None or release.model["kind"] != "histogram":
+            raise Problem("no-queries", "Only a publication whose latest release is a histogram answers queries.")
+        return release.model["cardinality"], partial(from_release, release)
 
     def answers() -> Any:
         queries, one = read_queries(body, cardinality)
-        found = [vars(each) for each in shared.answerer.answers(about, cardinality, erasures, queries)]
+        found = [vars(each) for each in answering(queries)]
         return as_json(found[0] if one else found)
 
-    about, erasures = await shared.run(look)
-    stream = await shared.schema(about.stream)
-    assert stream is not None  # noqa: S101 - it is the publication's
-    cardinality = stream.schema["task"]["cardinality"]
+    cardinality, answering = await shared.run(look)
     try:
         return await run_in_threadpool(answers)
     except InvalidRecords as refused:
