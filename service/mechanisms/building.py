@@ -20,6 +20,7 @@ from service.mechanisms.configuration import (
     ContinualMechanism,
     IndependentBatchesMechanism,
     LinearLearner,
+    LinearQueriesMechanism,
     MultiResolutionMechanism,
     NoisyGradientDescentLearner,
     ObjectivePerturbationLearner,
@@ -30,10 +31,12 @@ from service.mechanisms.configuration import (
     SlidingWindowMechanism,
     WindowStatisticsMechanism,
 )
+from service.mechanisms.histogram import MAX_CARDINALITY
 from service.mechanisms.linear import LinearMechanism
+from service.mechanisms.linear_queries import LinearQueries
 from service.mechanisms.online_leader import OnlineLeader
 from service.mechanisms.scheduled import Scheduled
-from service.mechanisms.stream_schema import MAX_DIMENSION, Classification, Regression, StreamSchema
+from service.mechanisms.stream_schema import MAX_DIMENSION, Categorical, Classification, Regression, StreamSchema
 from service.mechanisms.window_statistics import WindowStatistics
 from service.privacy.correlated import Blt, Toeplitz, Tree
 from service.privacy.loss import Kind, capacity
@@ -47,11 +50,14 @@ from service.schedules.sliding_window import SlidingWindow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from fractions import Fraction
 
     from service.learning.learners import Learner, Solver
     from service.learning.losses import Floats, Loss
     from service.mechanisms.configuration import Learner as LearnerSettings
-    from service.mechanisms.configuration import Mechanism
+    from service.mechanisms.configuration import Mechanism as MechanismSettings
+    from service.mechanisms.configuration import Privacy
+    from service.mechanisms.mechanism import Mechanism
     from service.privacy.running_sums import Runs
     from service.schedules.schedule import Schedule
 
@@ -59,10 +65,47 @@ FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwis
 DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
 
 
-def build(stream: StreamSchema, publication: PublicationConfiguration) -> LinearMechanism:
+def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechanism:
     """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
     privacy = publication.privacy
     kind, cap = capacity(privacy.epsilon, privacy.delta)
+    if cap == 0:
+        raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
+    match publication.mechanism:
+        case LinearQueriesMechanism() as settings:
+            if publication.learner is not None:
+                raise Refused("learner", "linear_queries fits no model: leave learner out")
+            return _queries(stream, settings, kind, cap, privacy)
+        case _:
+            return _of_models(stream, publication, kind, cap)
+
+
+def _queries(
+    stream: StreamSchema, settings: LinearQueriesMechanism, kind: Kind, cap: Fraction, privacy: Privacy
+) -> LinearQueries:
+    if not isinstance(stream.task, Categorical):
+        raise Refused("mechanism.kind", "linear_queries counts categories: it needs a categorical stream")
+    if stream.task.cardinality > MAX_CARDINALITY:
+        raise Refused("mechanism.kind", f"linear_queries keeps a histogram of at most {MAX_CARDINALITY} categories")
+    mechanism = LinearQueries(
+        kind=kind,
+        capacity=cap,
+        privacy=privacy,
+        cardinality=stream.task.cardinality,
+        **settings.model_dump(exclude={"kind"}),
+    )
+    try:
+        mechanism.plan()
+    except Unaffordable as problem:
+        raise Refused("privacy.epsilon", str(problem)) from None
+    return mechanism
+
+
+def _of_models(
+    stream: StreamSchema, publication: PublicationConfiguration, kind: Kind, cap: Fraction
+) -> LinearMechanism:
+    privacy = publication.privacy
+    assert publication.learner is not None  # noqa: S101 - the configuration was checked
     linear = _linear(stream, publication.learner)
     learner: Learner | OnlineGradient | Moments
     match publication.mechanism:
@@ -79,8 +122,6 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Linear
             f"the first iterate is the origin, so it has to lie in the simplex: all of {origin.size} weights at "
             f"{learner.constraint.radius / origin.size:.6g} do",
         )
-    if cap == 0:
-        raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
     schedule = _schedule(publication.mechanism, kind)
     about: dict[str, Any] = {
         "kind": kind,
@@ -128,7 +169,7 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
     return build(StreamSchema.model_validate(schema), publication).declassified(position)
 
 
-def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
+def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:
     match mechanism:
         case MultiResolutionMechanism():
             return MultiResolution(kind=kind, base=mechanism.base)
@@ -150,6 +191,8 @@ def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
             return IndependentBatches(batch=mechanism.block)
         case OnlineLeaderMechanism():
             return IndependentBatches(batch=mechanism.batch, warm_start=True)
+        case LinearQueriesMechanism():
+            raise TypeError("linear_queries has no schedule of fits")
 
 
 def _linear(stream: StreamSchema, settings: LinearLearner) -> Linear:

@@ -58,13 +58,7 @@ class LinearMechanism(Mechanism):
         lifetime = self.schedule.lifetime()
         return {
             "kind": self.kind.value,
-            "guarantee": {
-                "neighbours": "one record replaced by any other, or erased",
-                "epsilon": _number(self.privacy.epsilon),
-                "delta": _number(self.privacy.delta),
-                "capacity": float(self.capacity),
-                "currency": "epsilon" if self.kind is Kind.PURE else "rho",
-            },
+            "guarantee": self.guarantee(),
             "first_releases": self._first_times(),
             "model": {
                 "loss": learner.loss.name,
@@ -186,7 +180,3 @@ def predict(description: Mapping[str, Any], parameters: Floats, x: NDArray[Any])
     mapped = feature_map(x)
     labels, scores = learner.predict(np.asarray(parameters, dtype=np.float64).reshape(learner.shape), mapped)
     return labels, np.where(np.isfinite(mapped).all(axis=1)[:, None], scores, np.nan)
-
-
-def _number(value: Any) -> int | float:
-    return int(value) if value == value.to_integral_value() else float(value)

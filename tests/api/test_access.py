@@ -38,6 +38,7 @@ READ = {
     ("get", "/v1/explorer/explorations/{exploration}"),
     ("get", "/v1/explorer/explorations/{exploration}/table"),
     ("delete", "/v1/explorer/explorations/{exploration}"),
+    ("post", "/v1/publications/{publication}/queries"),
 }
 ADMIN = {
     ("post", "/v1/keys"),
@@ -66,6 +67,7 @@ BODIES = {  # of a call that would do something, were the key allowed to
     "/v1/streams/{stream}/records": {"x": [[1, 2]], "y": [0]},
     "/v1/publications/{publication}/predict": {"x": [[1, 2]]},
     "/v1/explorer/explorations": {"dataset": 10**9, "lines": [LINE], "epsilons": [1]},
+    "/v1/publications/{publication}/queries": {"categories": [0]},
 }
 
 every_guarded_route = pytest.mark.parametrize(("method", "path"), GUARDED)

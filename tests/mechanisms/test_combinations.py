@@ -27,6 +27,7 @@ MECHANISMS = {
         f"online_leader, {noise}": {"kind": "online_leader", "batch": 8, "noise": noise}
         for noise in ("blt", "toeplitz", "tree")
     },
+    "linear_queries": {"kind": "linear_queries", "first": 8, "hits": 2},
     "online_leader, window_tree": {"kind": "online_leader", "batch": 8, "noise": "window_tree", "window": 3},
     **{
         f"online_leader, {expiry}": {
@@ -69,6 +70,8 @@ def configured(mechanism, learner, loss, delta):
 
 def reason(mechanism, learner, loss, delta):
     """Why a combination can't be: the setting that is refused, and a word of why."""
+    if mechanism == "linear_queries":
+        return "learner", "leave learner out"
     if mechanism == "window_statistics":
         if learner["kind"] != "output_perturbation":
             return "learner.kind", "use output_perturbation"
