@@ -16,6 +16,7 @@ from service import logs
 from service.api import (
     audit,
     events,
+    explorer,
     health,
     keys,
     labels,
@@ -101,9 +102,10 @@ def create_app(settings: Settings) -> FastAPI:
         keys,
         streams,
         publications,
-        queries,
         labels,
         events,
+        explorer,
+        queries,
         health,
         metrics,
     ):  # tried in this order
@@ -118,6 +120,9 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
+_READ_BY_ROUTES = ("/records", "/predict", "/queries", "/explorer/datasets")
+
+
 class ConfigurationLimit:
     """Configuration is small. Routes that take records have a limit of their own (bodies.py)."""
 
@@ -125,7 +130,7 @@ class ConfigurationLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].endswith(("/records", "/predict", "/queries")):
+        if scope["type"] != "http" or scope["path"].endswith(_READ_BY_ROUTES):
             await self._app(scope, receive, send)
             return
         size = 0

@@ -1,5 +1,8 @@
 """`/v1/publications/{publication}/queries`: answers to linear queries of a categorical stream."""
 
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,9 @@ from service.api.representations import JSON
 from service.api.schemas import as_json
 from service.api.services import KeyFirst, Reader, Shared, publication_or_404
 from service.mechanisms.histogram import LinearQuery
-from service.store import segments
-from service.store.publications import Publication
+from service.publishing.answering import Answer as Answered
+from service.publishing.answering import from_release
+from service.store import releases, segments
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["queries"])
 
@@ -70,21 +74,23 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
     require_json(request)
     body = await read_body(request, shared.settings.max_body_bytes)
 
-    def look(connection: Connection) -> tuple[Publication, int]:
+    def look(connection: Connection) -> tuple[int, Callable[[list[LinearQuery]], list[Answered]]]:
         found = publication_or_404(connection, key, publication)
-        if found.configuration["mechanism"]["kind"] != "linear_queries":
-            raise Problem("no-queries", "Only a publication of linear_queries answers queries.")
-        return found, segments.newest_erasure(connection, found.stream_id)
+        if found.configuration["mechanism"]["kind"] == "linear_queries":
+            cardinality = found.plan["model"]["cardinality"]
+            erasures = segments.newest_erasure(connection, found.stream_id)
+            return cardinality, partial(shared.answerer.answers, found, erasures)
+        release = releases.find(connection, found.id, found.latest or 0)
+        if release is None or release.model["kind"] != "histogram":
+            raise Problem("no-queries", "Only a publication whose latest release is a histogram answers queries.")
+        return release.model["cardinality"], partial(from_release, release)
 
     def answers() -> Any:
         queries, one = read_queries(body, cardinality)
-        found = [vars(each) for each in shared.answerer.answers(about, cardinality, erasures, queries)]
+        found = [vars(each) for each in answering(queries)]
         return as_json(found[0] if one else found)
 
-    about, erasures = await shared.run(look)
-    stream = await shared.schema(about.stream)
-    assert stream is not None  # noqa: S101 - it is the publication's
-    cardinality = stream.schema["task"]["cardinality"]
+    cardinality, answering = await shared.run(look)
     try:
         return await run_in_threadpool(answers)
     except InvalidRecords as refused:
@@ -97,27 +103,36 @@ def read_queries(body: bytes, cardinality: int) -> tuple[list[LinearQuery], bool
     Raises:
         InvalidRecords: by their places in the list.
     """
+    queries, reasons, one = _read(body, cardinality)
+    if reasons:
+        raise InvalidRecords(*reasons)
+    if len(queries) > MOST_QUERIES:
+        raise Problem("too-large", f"At most {MOST_QUERIES} queries at once; split them.")
+    return queries, one
+
+
+def _read(body: bytes, cardinality: int) -> tuple[list[LinearQuery], list[tuple[int | None, str]], bool]:
+    """The first queries, one more than may be, what is wrong with which, and whether it is one.
+
+    Nothing is raised: an error would keep the document, and with it the parser, alive (`parsed`).
+    """
     try:
         document = parsed(body)
     except UNUSUAL:
-        raise InvalidRecords((None, "the body is not JSON")) from None
+        return [], [(None, "the body is not JSON")], False
     one = hasattr(document, "keys")
     if not one and not hasattr(document, "as_buffer"):
-        raise InvalidRecords((None, "the body must be a query, or an array of queries"))
+        return [], [(None, "the body must be a query, or an array of queries")], False
     asked = [document] if one else document
-    if len(asked) > MOST_QUERIES:
-        raise Problem("too-large", f"At most {MOST_QUERIES} queries at once; split them.")
     queries: list[LinearQuery] = []
     reasons: list[tuple[int | None, str]] = []
     nested = count(body, "[") > len(asked) + (not one)  # buffers are flat: what is within an array would not show
-    for row, each in enumerate(asked):
+    for row, each in enumerate(islice(asked, MOST_QUERIES + 1)):
         try:
             queries.append(_query(each, cardinality, nested=nested))
         except _Wrong as wrong:
             reasons.append((row, str(wrong)))
-    if reasons:
-        raise InvalidRecords(*reasons)
-    return queries, one
+    return queries, reasons, one
 
 
 class _Wrong(Exception):

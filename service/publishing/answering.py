@@ -43,6 +43,7 @@ from service.store.database import ONE_VIEW, Database, DatabaseUnavailable
 from service.store.ledger import LedgerBroken
 from service.store.parts import Memory
 from service.store.publications import Publication
+from service.store.releases import Release
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
 
@@ -101,18 +102,15 @@ class Answerer:
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._lock = threading.Lock()
 
-    def answers(
-        self, publication: Publication, cardinality: int, erasures: int, queries: Sequence[LinearQuery]
-    ) -> list[Answer]:
+    def answers(self, publication: Publication, erasures: int, queries: Sequence[LinearQuery]) -> list[Answer]:
         """Answers them one after the other.
 
         Args:
             publication: of linear queries, as it was found when the request came.
-            cardinality: of its stream.
             erasures: the id of the newest erasure on its stream then.
-            queries: of so many categories.
+            queries: of the categories of its stream.
         """
-        held = self._keep(publication.id, cardinality)
+        held = self._keep(publication)
         with held.lock:
             state = self._refreshed(held, publication, erasures)
             found = []
@@ -122,11 +120,11 @@ class Answerer:
             held.state = state
             return found
 
-    def _keep(self, identity: int, cardinality: int) -> _Held:
+    def _keep(self, publication: Publication) -> _Held:
         """What is kept of a publication; of those that nobody asked for longest, nothing."""
         with self._lock:
-            held = self._held.setdefault(identity, _Held(cells=cardinality))
-            self._held.move_to_end(identity)
+            held = self._held.setdefault(publication.id, _Held(cells=publication.plan["model"]["cardinality"]))
+            self._held.move_to_end(publication.id)
             while len(self._held) > 1 and sum(each.cells for each in self._held.values()) > MOST_CELLS:
                 self._held.popitem(last=False)
             return held
@@ -249,6 +247,15 @@ class Answerer:
                 streams.distrust(connection, streams.lock(connection, state.stream.id), reason)
         except DatabaseUnavailable:
             _log.warning("part_unavailable", part="queries", reason="a stream could not be distrusted")
+
+
+def from_release(release: Release, queries: Sequence[LinearQuery]) -> list[Answer]:
+    """Answers from a released histogram, as anybody could compute them who reads it."""
+    (shares,) = release.parameters
+    return [
+        Answer(answer=query.of(shares), measured=False, frozen=False, time=release.time, error_bound=None)
+        for query in queries
+    ]
 
 
 def _moved(known: Publication, found: Publication) -> bool:
