@@ -37,12 +37,16 @@ def publication(privacy=PURE, task=None, learner=None, **settings):
     )
 
 
-def steps(mechanism, until, read, between=tuple):
-    """Every step up to a time as a worker takes them; between: what becomes of a chain from step to step."""
+def steps(mechanism, until, read, between=tuple, *, one_by_one=False):
+    """Every step up to a time as a worker takes them, with all records there or as they come.
+
+    between: what becomes of a chain from step to step.
+    """
     position, chain, released, found, awaits = 0, (), 0, [], False
     while awaits or mechanism.next_time(position) <= until:
         due = position if awaits else mechanism.next_time(position)
-        step = mechanism.step(mechanism.taken_at(due, until), between(chain), released + 1, read)
+        there = due if one_by_one else until
+        step = mechanism.step(mechanism.taken_at(due, there), between(chain), released + 1, read)
         position, chain, awaits = step.reached, step.chain, step.awaits
         released += len(step.releases)
         found.append(step)
@@ -213,8 +217,8 @@ def test_what_was_selected_survives_a_restart(batching, task, monkeypatch):
             for each in chain
         ]
 
-    steps(publication(task=task, **batching), 200, reader(classes=2), stored)
-    assert tossed == list(range(200))
+    steps(publication(task=task, **batching), 100, reader(classes=2), stored, one_by_one=True)
+    assert tossed == list(range(100))
 
 
 def test_what_was_selected_cannot_be_made_again():
