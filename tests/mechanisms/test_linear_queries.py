@@ -25,6 +25,9 @@ PURE, ZCDP = {"epsilon": 2}, {"epsilon": 2, "delta": 1e-6}
 both = pytest.mark.parametrize("privacy", [PURE, ZCDP], ids=["pure", "zcdp"])
 
 
+SETTINGS = {"hits": {"hits": 5}, "accuracy": {"accuracy": 0.9}, "both": {"hits": 3, "accuracy": 0.2}}
+
+
 def queries(privacy, *, cardinality=4, **settings) -> LinearQueries:
     schema = StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": cardinality}})
     mechanism = {"kind": "linear_queries", "first": 20} | settings
@@ -99,8 +102,8 @@ def at_random(cardinality, choose):
 
 
 @both
-@pytest.mark.parametrize("settings", [{"hits": 5}, {"accuracy": 0.9}, {"hits": 3, "accuracy": 0.2}], ids=str)
-def test_every_slot_pays_once_for_each_instance_that_was_open_and_none_more_than_the_cap(privacy, settings):
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_every_slot_pays_once_for_each_instance_that_was_open(privacy, settings):
     choose = Random(5)
     run = Run(queries(privacy, **settings))
     kind, owed, hits = run.mechanism.kind, defaultdict(Fraction), 0
