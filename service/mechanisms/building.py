@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from service.learning.solvers import Exact, Inaccurate
 from service.mechanisms.configuration import (
     MAX_REMEMBERED,
     ContinualMechanism,
+    ImprovingBlackBoxMechanism,
     IndependentBatchesMechanism,
     LinearLearner,
     MultiResolutionMechanism,
@@ -27,6 +29,7 @@ from service.mechanisms.configuration import (
     OutputPerturbationLearner,
     PublicationConfiguration,
     Refused,
+    ScheduledBlackBoxMechanism,
     SlidingWindowMechanism,
     WindowStatisticsMechanism,
 )
@@ -41,8 +44,10 @@ from service.privacy.noise import Unaffordable
 from service.privacy.running_sums import Doubling, Repeated
 from service.privacy.window_tree import WindowTree
 from service.schedules.continual import Continual
+from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.independent_batches import IndependentBatches
 from service.schedules.multi_resolution import MultiResolution
+from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
 
 if TYPE_CHECKING:
@@ -128,7 +133,7 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
     return build(StreamSchema.model_validate(schema), publication).declassified(position)
 
 
-def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
+def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:  # noqa: PLR0911 - one for each kind
     match mechanism:
         case MultiResolutionMechanism():
             return MultiResolution(kind=kind, base=mechanism.base)
@@ -146,6 +151,22 @@ def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
             )
         case IndependentBatchesMechanism():
             return IndependentBatches(batch=mechanism.batch, warm_start=mechanism.warm_start)
+        case ScheduledBlackBoxMechanism():
+            accuracy = Fraction(mechanism.accuracy or 0)
+            return ScheduledBlackBox(
+                kind=kind,
+                first=mechanism.first,
+                growth=Fraction(mechanism.growth) if mechanism.growth else accuracy / (1 - accuracy),
+                warm_start=mechanism.warm_start,
+            )
+        case ImprovingBlackBoxMechanism():
+            return ImprovingBlackBox(
+                kind=kind,
+                first=mechanism.first,
+                every=mechanism.every,
+                exponent=mechanism.exponent,
+                warm_start=mechanism.warm_start,
+            )
         case WindowStatisticsMechanism():
             return IndependentBatches(batch=mechanism.block)
         case OnlineLeaderMechanism():

@@ -78,7 +78,7 @@ def default(field: FieldInfo) -> str:
     """As a table shows it: as JSON writes it, but words without quotes; nothing where there is none."""
     if field.is_required():
         return ""
-    return f"`{field.default if isinstance(field.default, str) else json.dumps(field.default)}`"
+    return f"`{field.default if isinstance(field.default, str) else json.dumps(field.default, default=float)}`"
 
 
 @pytest.mark.parametrize("page", reference.pages())

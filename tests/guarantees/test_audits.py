@@ -32,6 +32,8 @@ MECHANISMS = {
     "continual": {"kind": "continual", "base": 4, "update_every": 2},
     "sliding_window": {"kind": "sliding_window", "block": 2, "blocks": 3},
     "multi_resolution": {"kind": "multi_resolution", "base": 4},
+    "scheduled_black_box": {"kind": "scheduled_black_box", "first": 4, "growth": 1},
+    "improving_black_box": {"kind": "improving_black_box", "first": 4, "every": 4, "exponent": 0.5},
     "every block by itself": {"kind": "independent_batches", "batch": 2},
     "window_statistics": {
         "kind": "window_statistics",
@@ -63,6 +65,8 @@ CASES = {  # the time until which it is watched, and how often it is published f
     ("continual", "gaussian"): (16, 800),
     ("sliding_window", "gaussian"): (16, 800),
     ("multi_resolution", "gaussian"): (16, 800),
+    ("scheduled_black_box", "gaussian"): (128, 600),
+    ("improving_black_box", "gaussian"): (64, 600),
     ("every block by itself", "pure"): (2, 3000),  # several charges of pure ε rarely show all of themselves at once
     ("every block by itself", "gaussian"): (2, 800),
     ("every block by itself", "pure", "objective_perturbation"): (2, 3000),

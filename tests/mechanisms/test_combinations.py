@@ -22,6 +22,10 @@ MECHANISMS = {
     "sliding_window, warm": {"kind": "sliding_window", "block": 4, "blocks": 7, "warm_up": "continual"},
     "independent_batches": {"kind": "independent_batches", "batch": 8},
     "independent_batches, warm": {"kind": "independent_batches", "batch": 8, "warm_start": True},
+    "scheduled_black_box": {"kind": "scheduled_black_box", "first": 8, "growth": 0.4},
+    "scheduled_black_box, warm": {"kind": "scheduled_black_box", "first": 8, "accuracy": 0.3, "warm_start": True},
+    "improving_black_box": {"kind": "improving_black_box", "first": 8, "every": 4},
+    "improving_black_box, warm": {"kind": "improving_black_box", "first": 8, "every": 4, "warm_start": True},
     "window_statistics": {"kind": "window_statistics", "block": 8, "blocks": 2},
     **{
         f"online_leader, {noise}": {"kind": "online_leader", "batch": 8, "noise": noise}
