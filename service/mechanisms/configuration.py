@@ -21,7 +21,7 @@ from service.mechanisms.fields import (
     Growth,
     Positive,
     Shape,
-    Staleness,
+    Share,
     Steps,
     Weight,
 )
@@ -112,7 +112,7 @@ class ScheduledBlackBoxMechanism(Shape):
         None
     )
     accuracy: Annotated[
-        Staleness | None,
+        Share | None,
         Field(description="α: by how much a mean over all records may move before the next fit; then γ = α/(1 - α)"),
     ] = None
     warm_start: Annotated[bool, Field(strict=True)] = False
@@ -332,12 +332,25 @@ class NoisyGradientDescentLearner(LinearLearner):
     ] = None
 
 
+class SmallDatabaseLearner(Shape):
+    """Select a small synthetic database that answers linear queries as the records do. It needs categories."""
+
+    kind: Literal["small_database"]
+    queries: Annotated[
+        Literal["points", "intervals", "all"],
+        Field(description="What is to be answered: shares of categories, of neighbouring ones, or any weights"),
+    ] = "all"
+    accuracy: Annotated[
+        Share, Field(description="α: half of it is how near the nearest database is; the smaller, the more candidates")
+    ]
+
+
 Learner = Annotated[
     Annotated[
-        OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner,
+        OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner | SmallDatabaseLearner,
         Field(discriminator="kind"),
     ],
-    _available("output_perturbation", "objective_perturbation", "noisy_gradient_descent", planned=("small_database",)),
+    _available("output_perturbation", "objective_perturbation", "noisy_gradient_descent", "small_database"),
 ]
 
 

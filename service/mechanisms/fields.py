@@ -50,7 +50,7 @@ _Exact = Annotated[
 Epsilon = Annotated[_Exact, Field(ge=Decimal("1e-9"), le=Decimal(1000))]
 Delta = Annotated[_Exact, Field(ge=Decimal(0), lt=Decimal(1)), AfterValidator(_at_least)]
 Growth = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal(100))]
-Staleness = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal("0.99"))]
+Share = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal("0.99"))]
 Exponent = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal("0.5"))]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
 Steps = Annotated[int, Field(strict=True, ge=1, le=100_000)]
