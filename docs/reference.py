@@ -51,8 +51,9 @@ SCOPES = {
     "GET /v1/publications/{publication}/releases/{version}": "read",
     "GET /v1/publications/{publication}/events": "read",
     "POST /v1/publications/{publication}/predict": "read",
+    "POST /v1/publications/{publication}/queries": "read",
 }
-_PARTS = ("keys", "streams", "records", "publications", "releases", "health")
+_PARTS = ("keys", "streams", "records", "publications", "releases", "queries", "health")
 _EVERYWHERE = {"401", "403", "429", "503"}
 
 _API = """# HTTP interface

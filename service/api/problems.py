@@ -40,6 +40,8 @@ _PROBLEMS = {
     "request-timed-out": (408, "The request did not arrive in time"),
     "last-admin-key": (409, "The last admin key can't be revoked"),
     "not-halted": (409, "There is nothing to resume"),
+    "no-queries": (409, "This publication answers no queries"),
+    "no-predictions": (409, "This publication's releases predict nothing"),
     "name-taken": (409, "The name was used before"),
     "budget-exceeded": (409, "The stream's budget can't hold this"),
     "idempotency-conflict": (422, "The Idempotency-Key came with another body before"),

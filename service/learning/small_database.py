@@ -50,6 +50,8 @@ from service.privacy.exponential import MAX_CANDIDATES, Selection, select
 from service.privacy.loss import round_up
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats
@@ -83,6 +85,14 @@ class Chosen:
             "dimension": self.noise.dimension,
             "added_to": "candidates",
         }
+
+
+def error_bound(told: Mapping[str, Any], scale: float) -> float:
+    """Return how far off the answer to any query of the class is at most, but for a probability of FAILURE.
+
+    told: what a database's learner `describe`s; scale: of the selection.
+    """
+    return float(told["accuracy"] / 2 + scale * math.log(told["candidates"] / FAILURE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +134,6 @@ class SmallDatabase:
             "size": self.size,
             "candidates": self.candidates,
         }
-
-    def error_bound(self, scale: float) -> float:
-        """Return how far off the answer to any query of the class is at most, but for FAILURE."""
-        return float(self.accuracy) / 2 + scale * math.log(self.candidates / FAILURE)
 
     def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Chosen:  # noqa: ARG002 - it starts from nothing
         """Return the selection among candidates that the charge buys."""

@@ -23,6 +23,7 @@ from service.mechanisms.configuration import (
     ImprovingBlackBoxMechanism,
     IndependentBatchesMechanism,
     LinearLearner,
+    LinearQueriesMechanism,
     MultiResolutionMechanism,
     NoisyGradientDescentLearner,
     ObjectivePerturbationLearner,
@@ -35,8 +36,9 @@ from service.mechanisms.configuration import (
     SmallDatabaseLearner,
     WindowStatisticsMechanism,
 )
+from service.mechanisms.histogram import MAX_CARDINALITY
 from service.mechanisms.linear import LinearMechanism
-from service.mechanisms.on_schedule import OnSchedule
+from service.mechanisms.linear_queries import LinearQueries
 from service.mechanisms.online_leader import OnlineLeader
 from service.mechanisms.scheduled import Scheduled, ScheduledHistograms
 from service.mechanisms.stream_schema import MAX_DIMENSION, Categorical, Classification, Regression, StreamSchema
@@ -59,7 +61,8 @@ if TYPE_CHECKING:
 
     from service.learning.learners import Learner, Solver
     from service.learning.losses import Floats, Loss
-    from service.mechanisms.configuration import Mechanism
+    from service.mechanisms.configuration import Mechanism as MechanismSettings
+    from service.mechanisms.mechanism import Mechanism
     from service.privacy.running_sums import Runs
     from service.schedules.schedule import Schedule
 
@@ -69,20 +72,26 @@ FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwis
 DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
 
 
-def build(stream: StreamSchema, publication: PublicationConfiguration) -> OnSchedule:
+def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechanism:
     """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
     privacy = publication.privacy
     kind, cap = capacity(privacy.epsilon, privacy.delta)
     if cap == 0:
         raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
-    schedule = _schedule(publication.mechanism, kind)
-    about: dict[str, Any] = {"kind": kind, "capacity": cap, "privacy": privacy, "schedule": schedule}
-    mechanism: OnSchedule
-    if isinstance(publication.learner, SmallDatabaseLearner):
-        mechanism = _of_histograms(stream, publication.mechanism, publication.learner, about)
-        setting = "learner.accuracy"
+    about: dict[str, Any] = {"kind": kind, "capacity": cap, "privacy": privacy}
+    settings, learner = publication.mechanism, publication.learner
+    mechanism: Mechanism
+    if isinstance(settings, LinearQueriesMechanism):
+        if learner is not None:
+            raise Refused("learner", "linear_queries fits no model: leave learner out")
+        mechanism, setting = _queries(stream, settings, about), "mechanism.accuracy"
     else:
-        mechanism, setting = _of_models(stream, publication.mechanism, publication.learner, about)
+        assert learner is not None  # noqa: S101 - the configuration was checked
+        about["schedule"] = _schedule(settings, kind)
+        if isinstance(learner, SmallDatabaseLearner):
+            mechanism, setting = _of_histograms(stream, settings, learner, about), "learner.accuracy"
+        else:
+            mechanism, setting = _of_models(stream, settings, learner, about)
     try:
         mechanism.plan()
     except Inaccurate as problem:
@@ -92,8 +101,16 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> OnSche
     return mechanism
 
 
+def _queries(stream: StreamSchema, settings: LinearQueriesMechanism, about: dict[str, Any]) -> LinearQueries:
+    if not isinstance(stream.task, Categorical):
+        raise Refused("mechanism.kind", "linear_queries counts categories: it needs a categorical stream")
+    if stream.task.cardinality > MAX_CARDINALITY:
+        raise Refused("mechanism.kind", f"linear_queries keeps a histogram of at most {MAX_CARDINALITY} categories")
+    return LinearQueries(cardinality=stream.task.cardinality, **settings.model_dump(exclude={"kind"}), **about)
+
+
 def _of_models(
-    stream: StreamSchema, mechanism: Mechanism, settings: LinearSettings, about: dict[str, Any]
+    stream: StreamSchema, mechanism: MechanismSettings, settings: LinearSettings, about: dict[str, Any]
 ) -> tuple[LinearMechanism, str]:
     """Return a publication of linear models, and the setting that its accuracy in double precision depends on."""
     linear = _linear(stream, settings)
@@ -123,7 +140,7 @@ def _of_models(
 
 
 def _of_histograms(
-    stream: StreamSchema, mechanism: Mechanism, settings: SmallDatabaseLearner, about: dict[str, Any]
+    stream: StreamSchema, mechanism: MechanismSettings, settings: SmallDatabaseLearner, about: dict[str, Any]
 ) -> ScheduledHistograms:
     if not isinstance(stream.task, Categorical):
         raise Refused("learner.kind", "small_database counts categories: it needs a categorical stream")
@@ -169,7 +186,7 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
     return build(StreamSchema.model_validate(schema), publication).declassified(position)
 
 
-def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:  # noqa: PLR0911 - one for each kind
+def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:  # noqa: PLR0911 - one for each kind
     match mechanism:
         case MultiResolutionMechanism():
             return MultiResolution(kind=kind, base=mechanism.base)
@@ -207,6 +224,8 @@ def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:  # noqa: PLR0911 - 
             return IndependentBatches(batch=mechanism.block)
         case OnlineLeaderMechanism():
             return IndependentBatches(batch=mechanism.batch, warm_start=True)
+        case LinearQueriesMechanism():
+            raise TypeError("linear_queries has no schedule of fits")
 
 
 def _linear(stream: StreamSchema, settings: LinearLearner) -> Linear:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.learning.constraint_sets import Name as ConstraintName
@@ -232,6 +232,42 @@ class OnlineLeaderMechanism(Shape):
             )
 
 
+class LinearQueriesMechanism(Shape):
+    """Answers to linear queries of a categorical stream, and the public histogram they come from (paper C, PMWG).
+
+    It takes no learner. Either `accuracy` is promised, or there are so many `hits`.
+    """
+
+    kind: Literal["linear_queries"]
+    first: Annotated[
+        Count, Field(description="n: how many records there are when queries are first compared with them")
+    ]
+    accuracy: Annotated[
+        float | None,
+        Field(
+            strict=True,
+            allow_inf_nan=False,
+            ge=1e-4,
+            le=1.0,
+            description="α: how far off an answer may be; with hits, default what noise leaves room for",
+        ),
+    ] = None
+    failure_probability: Annotated[
+        float,
+        Field(strict=True, allow_inf_nan=False, ge=1e-9, le=0.5, description="β: that some answer is farther off"),
+    ] = 0.05
+    hits: Annotated[
+        int | None,
+        Field(strict=True, ge=1, le=10**9, description="H: so many hard queries, each for its share of the budget"),
+    ] = None
+
+    @model_validator(mode="after")
+    def _accuracy_or_hits(self) -> Self:
+        if self.accuracy is None and self.hits is None:
+            raise PydanticCustomError("accuracy", "linear_queries needs an accuracy or a number of hits")
+        return self
+
+
 Mechanism = Annotated[
     Annotated[
         MultiResolutionMechanism
@@ -241,7 +277,8 @@ Mechanism = Annotated[
         | ScheduledBlackBoxMechanism
         | ImprovingBlackBoxMechanism
         | WindowStatisticsMechanism
-        | OnlineLeaderMechanism,
+        | OnlineLeaderMechanism
+        | LinearQueriesMechanism,
         Field(discriminator="kind"),
     ],
     _available(
@@ -253,8 +290,8 @@ Mechanism = Annotated[
         "improving_black_box",
         "window_statistics",
         "online_leader",
+        "linear_queries",
         planned=(
-            "linear_queries",
             "active_learning",
             "lifelong",
         ),
@@ -346,11 +383,8 @@ class SmallDatabaseLearner(Shape):
 
 
 Learner = Annotated[
-    Annotated[
-        OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner | SmallDatabaseLearner,
-        Field(discriminator="kind"),
-    ],
-    _available("output_perturbation", "objective_perturbation", "noisy_gradient_descent", "small_database"),
+    OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner | SmallDatabaseLearner,
+    Field(discriminator="kind"),
 ]
 
 
@@ -365,5 +399,17 @@ class PublicationConfiguration(Shape):
     """A mechanism, a learner and a budget."""
 
     mechanism: Mechanism
-    learner: Learner
+    learner: Annotated[
+        Learner | None, Field(validate_default=True, description="null for mechanisms that fit no model")
+    ] = None
     privacy: Privacy
+
+    @field_validator("learner")
+    @classmethod
+    def _where_there_is_something_to_learn(cls, value: Learner | None, info: ValidationInfo) -> Learner | None:
+        mechanism = info.data.get("mechanism")
+        if mechanism is None:  # it is not valid, which is said by itself
+            return value
+        if value is None and not isinstance(mechanism, LinearQueriesMechanism):
+            raise PydanticCustomError("missing", "Field required")
+        return value

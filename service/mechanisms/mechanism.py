@@ -69,11 +69,25 @@ class Release:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What each record of [start, stop) pays for being there, whatever is released; relative to the start."""
+
+    start: int
+    stop: int
+    amount: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one time brought: releases in order, and the chain that the next step starts from, both or neither."""
+    """What one time brought, all of it or nothing of it.
+
+    Releases in order, each with its charge; then charges of records at arrival; and the chain that the next step starts
+    from.
+    """
 
     releases: tuple[Release, ...]
     chain: tuple[Kept, ...]
+    charges: tuple[Charge, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,7 +101,11 @@ class Mechanism(ABC):
 
     @abstractmethod
     def next_time(self, after: int) -> int:
-        """Return the first time > after at which something is released."""
+        """Return the first time > after at which there is a step to take."""
+
+    def taken_at(self, due: int, records: int) -> int:  # noqa: ARG002 - of most, at none but its own time
+        """Return the time of the step to take that is due at `due`, when there are so many records, at least `due`."""
+        return due
 
     @abstractmethod
     def needs(self, after: int) -> int:

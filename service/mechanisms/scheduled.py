@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from service.learning.small_database import SmallDatabase, error_bound
 from service.mechanisms import histogram
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from service.learning import learners
     from service.learning.losses import Floats
     from service.learning.records import Records
-    from service.learning.small_database import SmallDatabase
     from service.schedules.schedule import Pattern
 
 
@@ -99,4 +99,4 @@ class ScheduledHistograms(Fitting):
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
         """Return a kind of fit as JSON, and how far off its answers are."""
         told = super()._pattern(pattern)
-        return told | {"error_bound": self.learner.error_bound(told["noise"]["scale"])}
+        return told | {"error_bound": error_bound(self.learner.describe(), told["noise"]["scale"])}

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
-from math import isqrt
+from math import floor, isqrt, log
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -98,6 +98,8 @@ class Uniform:
 
     def geometric(self, rate: Fraction) -> int:
         """Return the largest k with it < exp(-rate·k): P(k ≥ m) = exp(-rate·m) for a uniform. rate > 0."""
+        if (at_sight := self._at_sight(float(rate))) is not None:
+            return at_sight
         while True:
             if k := self._guess(rate):
                 if below_exp(self.numerator, self.bits, k * rate) and (
@@ -107,6 +109,21 @@ class Uniform:
             elif below_exp(self.numerator, self.bits, rate) is False:
                 return 0
             self._extend()
+
+    def _at_sight(self, rate: float) -> int | None:
+        """Return that k in doubles where the bits at hand leave no doubt of it, else None.
+
+        With a numerator of at least 2^40, what is not known of the real changes its logarithm by less than 2/numerator;
+        double precision, here and in `rate`, by less than 2^-48 of it and 2^-48. So k is right unless a whole number is
+        that near; then, and where rates are so small that one always is, exact arithmetic decides.
+        """
+        if self.bits != _EXTENSION or self.numerator < _LEAST_WORD or rate < 2.0**-100:
+            return None
+        exponent = -log(self.numerator * 2.0**-_EXTENSION)
+        scaled = exponent / rate
+        doubt = (exponent * 2.0**-48 + 2.0**-48 + 2.0 / self.numerator) / rate
+        least, most = floor(scaled - doubt), floor(scaled + doubt)
+        return least if least == most and least >= 0 else None
 
     def _guess(self, rate: Fraction) -> int:
         context = _context(self.bits // 3 + 32, ROUND_FLOOR)

@@ -30,6 +30,7 @@ READ = {
     ("get", "/v1/publications/{publication}/releases/{version}"),
     ("get", "/v1/publications/{publication}/events"),
     ("post", "/v1/publications/{publication}/predict"),
+    ("post", "/v1/publications/{publication}/queries"),
 }
 ADMIN = {
     ("post", "/v1/keys"),
@@ -52,6 +53,7 @@ SCOPES = {"ingest": INGEST, "read": READ, "label": set(), "admin": INGEST | READ
 BODIES = {  # of a call that would do something, were the key allowed to
     "/v1/streams/{stream}/records": {"x": [[1, 2]], "y": [0]},
     "/v1/publications/{publication}/predict": {"x": [[1, 2]]},
+    "/v1/publications/{publication}/queries": {"categories": [0]},
 }
 
 every_guarded_route = pytest.mark.parametrize(("method", "path"), GUARDED)

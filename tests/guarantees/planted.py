@@ -140,6 +140,22 @@ def a_sum_without_its_first_run() -> None:
     wrap(ImprovingBlackBox, "tail", tail)
 
 
+@bug(f"{_AUDIT.rpartition('::')[0]}::test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database[pure]")
+def errors_that_are_not_shares() -> None:
+    """The score of the exponential mechanism in slots, its sensitivity still 1/n."""
+    from service.learning import small_database
+
+    wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 4))
+
+
+@bug("tests/learning/test_small_database.py::test_what_is_released_follows_the_law_of_the_paper[pure-as it is]")
+def the_half_of_the_exponential_mechanism() -> None:
+    """exp(-ε·error/Δ) for exp(-ε·error/(2Δ))."""
+    from service.learning import small_database
+
+    wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 2))
+
+
 @bug("tests/privacy/test_noise.py::test_every_draw_is_fresh_even_after_a_fork")
 def a_seeded_generator() -> None:
     """256 possible noises, and two workers that draw the same ones."""
