@@ -2,6 +2,8 @@
 
 import pytest
 
+from service.store.database import Database
+from service.store.verify import verify
 from tests.api.test_queries import ask, categorical, charges, post
 from tests.conftest import Service, ok, unique, wait_until
 
@@ -38,6 +40,10 @@ def test_it_is_released_at_each_time_and_answers_from_the_latest(service: Servic
     assert (some["time"], some["measured"], some["frozen"]) == (200, False, False)
     assert 0.25 < some["error_bound"] == others["error_bound"] < 0.5
     assert scattered["error_bound"] is None
+    database = Database(service.settings.database_url)
+    with database.transaction() as connection:
+        assert [each for each in verify(connection).findings if name in each or stream in each] == []
+    database.close()
 
 
 def test_it_is_refused_on_a_stream_of_features(service: Service):
