@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -103,27 +104,36 @@ def read_queries(body: bytes, cardinality: int) -> tuple[list[LinearQuery], bool
     Raises:
         InvalidRecords: by their places in the list.
     """
+    queries, reasons, one = _read(body, cardinality)
+    if reasons:
+        raise InvalidRecords(*reasons)
+    if len(queries) > MOST_QUERIES:
+        raise Problem("too-large", f"At most {MOST_QUERIES} queries at once; split them.")
+    return queries, one
+
+
+def _read(body: bytes, cardinality: int) -> tuple[list[LinearQuery], list[tuple[int | None, str]], bool]:
+    """The first queries, one more than may be, what is wrong with which, and whether it is one.
+
+    Nothing is raised: an error would keep the document, and with it the parser, alive (`parsed`).
+    """
     try:
         document = parsed(body)
     except UNUSUAL:
-        raise InvalidRecords((None, "the body is not JSON")) from None
+        return [], [(None, "the body is not JSON")], False
     one = hasattr(document, "keys")
     if not one and not hasattr(document, "as_buffer"):
-        raise InvalidRecords((None, "the body must be a query, or an array of queries"))
+        return [], [(None, "the body must be a query, or an array of queries")], False
     asked = [document] if one else document
-    if len(asked) > MOST_QUERIES:
-        raise Problem("too-large", f"At most {MOST_QUERIES} queries at once; split them.")
     queries: list[LinearQuery] = []
     reasons: list[tuple[int | None, str]] = []
     nested = count(body, "[") > len(asked) + (not one)  # buffers are flat: what is within an array would not show
-    for row, each in enumerate(asked):
+    for row, each in enumerate(islice(asked, MOST_QUERIES + 1)):
         try:
             queries.append(_query(each, cardinality, nested=nested))
         except _Wrong as wrong:
             reasons.append((row, str(wrong)))
-    if reasons:
-        raise InvalidRecords(*reasons)
-    return queries, one
+    return queries, reasons, one
 
 
 class _Wrong(Exception):
