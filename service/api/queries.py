@@ -37,7 +37,8 @@ class Answer(BaseModel):
     frozen: bool = Field(description="They have none any more: the budget is spent, or the publication has ended")
     time: int = Field(description="Absolute record number up to which it counts")
     error_bound: float | None = Field(
-        description="How far off it is at most, but for the publication's failure probability; null: nobody knows"
+        description="How far off it is at most, but for the publication's failure probability "
+        "(0.05 of a small_database); null: nobody knows"
     )
 
 

@@ -13,7 +13,18 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from pydantic_core import PydanticCustomError
 
 from service.learning.constraint_sets import Name as ConstraintName
-from service.mechanisms.fields import Count, Delta, Epsilon, Positive, Shape, Steps, Weight
+from service.mechanisms.fields import (
+    Count,
+    Delta,
+    Epsilon,
+    Exponent,
+    Growth,
+    Positive,
+    Shape,
+    Share,
+    Steps,
+    Weight,
+)
 
 MAX_BLOCKS = 4096
 MAX_REMEMBERED = 2**25  # numbers, of a window's statistics
@@ -86,6 +97,44 @@ class IndependentBatchesMechanism(Shape):
 
     kind: Literal["independent_batches"]
     batch: Count
+    warm_start: Annotated[bool, Field(strict=True)] = False
+
+
+class ScheduledBlackBoxMechanism(Shape):
+    """A fit of all records so far at `first` of them and whenever they have grown by `growth` (paper C, BBScheduler).
+
+    Give either `growth`, or the `accuracy` that growth/(1 + growth) is.
+    """
+
+    kind: Literal["scheduled_black_box"]
+    first: Count
+    growth: Annotated[Growth | None, Field(description="γ, by how much the records grow from one fit to the next")] = (
+        None
+    )
+    accuracy: Annotated[
+        Share | None,
+        Field(description="α: by how much a mean over all records may move before the next fit; then γ = α/(1 - α)"),
+    ] = None
+    warm_start: Annotated[bool, Field(strict=True)] = False
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.growth is None) == (self.accuracy is None):
+            raise PydanticCustomError("growth", "give either growth or accuracy: each follows from the other")
+        return self
+
+
+class ImprovingBlackBoxMechanism(Shape):
+    """A fit of all records so far at `first` of them and `every` so many more (paper C, BBImprover)."""
+
+    kind: Literal["improving_black_box"]
+    first: Count
+    every: Count
+    exponent: Exponent = Field(
+        Decimal("0.25"),
+        description="c: the ε of a fit of t records falls as t^-(1/2 + c), and pure as t^-(1 + c)",
+        json_schema_extra={"default": 0.25},
+    )
     warm_start: Annotated[bool, Field(strict=True)] = False
 
 
@@ -225,6 +274,8 @@ Mechanism = Annotated[
         | ContinualMechanism
         | SlidingWindowMechanism
         | IndependentBatchesMechanism
+        | ScheduledBlackBoxMechanism
+        | ImprovingBlackBoxMechanism
         | WindowStatisticsMechanism
         | OnlineLeaderMechanism
         | LinearQueriesMechanism,
@@ -235,12 +286,12 @@ Mechanism = Annotated[
         "continual",
         "sliding_window",
         "independent_batches",
+        "scheduled_black_box",
+        "improving_black_box",
         "window_statistics",
         "online_leader",
         "linear_queries",
         planned=(
-            "scheduled_black_box",
-            "improving_black_box",
             "active_learning",
             "lifelong",
         ),
@@ -318,12 +369,22 @@ class NoisyGradientDescentLearner(LinearLearner):
     ] = None
 
 
+class SmallDatabaseLearner(Shape):
+    """Select a small synthetic database that answers linear queries as the records do. It needs categories."""
+
+    kind: Literal["small_database"]
+    queries: Annotated[
+        Literal["points", "intervals", "all"],
+        Field(description="What is to be answered: shares of categories, of neighbouring ones, or any weights"),
+    ] = "all"
+    accuracy: Annotated[
+        Share, Field(description="α: half of it is how near the nearest database is; the smaller, the more candidates")
+    ]
+
+
 Learner = Annotated[
-    Annotated[
-        OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner,
-        Field(discriminator="kind"),
-    ],
-    _available("output_perturbation", "objective_perturbation", "noisy_gradient_descent", planned=("small_database",)),
+    OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner | SmallDatabaseLearner,
+    Field(discriminator="kind"),
 ]
 
 

@@ -7,6 +7,7 @@
 | running_sums | an estimate at every step, with noise that later steps take back | of a whole run's noise |
 | statistics | the same, of each block's statistics | of a whole run's noise |
 | objective | the minimiser of a randomly tilted objective, and noise | of the tilt, the curvature and the noise |
+| candidates | one of many, the likelier the less it is off | of selecting it, for errors that a record moves by 1/n |
 | query | one count, whatever follows from it | the noise's charge for a count that a record moves by `sensitivity` |
 
 A noise's charge is an ε (spherical Laplace) or a ρ (Gaussian), see `noise`. An ε counts ε²/2 where a publication's
@@ -23,6 +24,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from service.privacy import numeric_sparse, running_sums
+from service.privacy.exponential import Selection
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise import Gaussian, SphericalLaplace
 from service.privacy.sparse_vector import STEPS, Instance
@@ -94,6 +96,8 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
     match noise["added_to"]:
         case "weights":
             return _charge(kind, noise)
+        case "candidates":
+            return _selected(kind, noise, records)
         case "query":
             return _measured(kind, noise)
         case "gradient_sums":
@@ -123,6 +127,13 @@ def _charge(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
     law = _law(kind, noise)
     charge = Fraction(law.charge(_positive(noise, "sensitivity")))
     return total(kind, charge) if isinstance(law, SphericalLaplace) else charge
+
+
+def _selected(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
+    sensitivity, scale = _positive(noise, "sensitivity"), _positive(noise, "scale")
+    if noise["distribution"] != Selection.distribution or Fraction(sensitivity) * records < 1:
+        raise ValueError("a candidate is selected by the exponential mechanism, for errors that a record moves by 1/n")
+    return Fraction(Selection(kind=kind, scale=scale, dimension=_count(noise, "dimension")).charge(sensitivity))
 
 
 def _measured(kind: Kind, noise: Mapping[str, Any]) -> Fraction:

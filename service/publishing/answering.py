@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from service.logs import place_of
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.histogram import Histogram, LinearQuery
+from service.mechanisms.histogram import Histogram, LinearQuery, error_bound
 from service.mechanisms.linear_queries import LinearQueries, Opened, opened
 from service.mechanisms.mechanism import Forgotten, Part
 from service.mechanisms.stream_schema import StreamSchema
@@ -253,7 +253,13 @@ def from_release(release: Release, queries: Sequence[LinearQuery]) -> list[Answe
     """Answers from a released histogram, as anybody could compute them who reads it."""
     (shares,) = release.parameters
     return [
-        Answer(answer=query.of(shares), measured=False, frozen=False, time=release.time, error_bound=None)
+        Answer(
+            answer=query.of(shares),
+            measured=False,
+            frozen=False,
+            time=release.time,
+            error_bound=error_bound(release.model, release.noise, query),
+        )
         for query in queries
     ]
 
