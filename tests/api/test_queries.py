@@ -1,10 +1,11 @@
 """Linear queries over HTTP: asked of a categorical stream, answered, charged and released."""
 
+import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from tests.conftest import Service, ok, unique, wait_until
+from tests.conftest import Service, ok, serving, unique, wait_until
 
 CATEGORIES = 8
 
@@ -169,6 +170,21 @@ def test_a_histogram_is_a_release_like_any_other(service: Service):
     info = ok(service.client().get(path))
     assert info["learner"] is None
     assert info["plan"]["first_instance"]["opened"] == 100
+
+
+def test_without_its_segments_nothing_is_compared_and_the_answer_says_why(service: Service):
+    stream = categorical(service, epsilon=1000)
+    publication = publish(service, stream, epsilon=1000)
+    post(service, stream, [2] * 100)
+    elsewhere = service.settings.model_copy(update={"segment_store": service.settings.segment_store / "elsewhere"})
+    counted(service, publication, 100)
+    with serving(elsewhere) as url:
+        answer = httpx.post(
+            f"{url}/v1/publications/{publication}/queries",
+            json={"categories": [2]},
+            headers={"Authorization": f"Bearer {service.admin_key}"},
+        )
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:perennial:problem:segments-unavailable")
 
 
 def test_a_plan_warns_where_there_will_be_too_few_records_and_refuses_nothing(service: Service):
