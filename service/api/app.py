@@ -16,6 +16,7 @@ from service import logs
 from service.api import (
     audit,
     events,
+    explorer,
     health,
     keys,
     metrics,
@@ -98,8 +99,9 @@ def create_app(settings: Settings) -> FastAPI:
         keys,
         streams,
         publications,
-        queries,
         events,
+        explorer,
+        queries,
         health,
         metrics,
     ):  # tried in this order
@@ -114,6 +116,9 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
+_READ_BY_ROUTES = ("/records", "/predict", "/queries", "/explorer/datasets")
+
+
 class ConfigurationLimit:
     """Configuration is small. Routes that take records have a limit of their own (bodies.py)."""
 
@@ -121,7 +126,7 @@ class ConfigurationLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].endswith(("/records", "/predict", "/queries")):
+        if scope["type"] != "http" or scope["path"].endswith(_READ_BY_ROUTES):
             await self._app(scope, receive, send)
             return
         size = 0
