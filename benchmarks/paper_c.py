@@ -67,12 +67,14 @@ GRID = 2.0**-40  # on which the noise of single answers is drawn
 
 def cover(data: dict[str, NDArray[Any]]) -> Counts:
     """What grows there, of 7 kinds."""
-    return np.asarray(data["y"], dtype=np.int64)
+    kinds: Counts = data["y"].astype(np.int64)
+    return kinds
 
 
 def cover_and_soil(data: dict[str, NDArray[Any]]) -> Counts:
     """The same and the kind of soil, of 40."""
-    return cover(data) * 40 + data["X"][:, 14:].argmax(axis=1)
+    both: Counts = cover(data) * 40 + data["X"][:, 14:].argmax(axis=1)
+    return both
 
 
 def zipf(cardinality: int, seed: int) -> Counts:
