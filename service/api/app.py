@@ -13,14 +13,29 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
-from service.api import audit, events, health, keys, metrics, problems, publications, records, releases, streams
+from service.api import (
+    audit,
+    events,
+    explorer,
+    health,
+    keys,
+    metrics,
+    problems,
+    publications,
+    queries,
+    records,
+    releases,
+    streams,
+)
 from service.api.notifier import Notifier
 from service.api.problems import Problem
 from service.api.services import Services
 from service.log import Appender
+from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
+from service.store.segment_files import SegmentFiles
 
 _log = structlog.get_logger(__name__)
 
@@ -51,6 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
             settings=settings,
             database=database,
             appender=appender,
+            answerer=Answerer(database, SegmentFiles(settings.segment_store)),
             notifier=Notifier(database, keys_changed=lambda: services.look_at_keys_again()),  # noqa: PLW0108 - not made yet
         )
         if settings.admin_key is not None:
@@ -77,7 +93,18 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,  # to an address made from what the request says is our name
     )
     problems.install(app)
-    for part in (records, releases, keys, streams, publications, events, health, metrics):  # tried in this order
+    for part in (
+        records,
+        releases,
+        keys,
+        streams,
+        publications,
+        events,
+        explorer,
+        queries,
+        health,
+        metrics,
+    ):  # tried in this order
         app.include_router(part.router)
     app.add_middleware(records.Shortcut, handlers=app.exception_handlers)
     app.add_middleware(ConfigurationLimit)
@@ -89,6 +116,9 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
+_READ_BY_ROUTES = ("/records", "/predict", "/queries", "/explorer/datasets")
+
+
 class ConfigurationLimit:
     """Configuration is small. Routes that take records have a limit of their own (bodies.py)."""
 
@@ -96,7 +126,7 @@ class ConfigurationLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].endswith(("/records", "/predict")):
+        if scope["type"] != "http" or scope["path"].endswith(_READ_BY_ROUTES):
             await self._app(scope, receive, send)
             return
         size = 0

@@ -37,7 +37,7 @@ class PublicationInfo(BaseModel):
     stream: str
     start: int
     mechanism: dict[str, Any]
-    learner: dict[str, Any]
+    learner: dict[str, Any] | None = Field(description="null where no model is fitted")
     privacy: dict[str, Any]
     plan: dict[str, Any] = Field(description="As POST /v1/plan answers")
     state: str = Field(description="`running`, `stopped` or `halted`")
