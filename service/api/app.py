@@ -13,10 +13,23 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
-from service.api import audit, events, health, keys, metrics, problems, publications, records, releases, streams
+from service.api import (
+    audit,
+    events,
+    health,
+    keys,
+    metrics,
+    problems,
+    publications,
+    records,
+    releases,
+    sessions,
+    streams,
+)
 from service.api.notifier import Notifier
 from service.api.problems import Problem
 from service.api.services import Services
+from service.dashboard import pages
 from service.log import Appender
 from service.settings import Settings
 from service.store import keys as stored_keys
@@ -77,7 +90,8 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,  # to an address made from what the request says is our name
     )
     problems.install(app)
-    for part in (records, releases, keys, streams, publications, events, health, metrics):  # tried in this order
+    # Tried in this order.
+    for part in (records, releases, keys, streams, publications, events, sessions, health, metrics, pages):
         app.include_router(part.router)
     app.add_middleware(records.Shortcut, handlers=app.exception_handlers)
     app.add_middleware(ConfigurationLimit)
@@ -116,14 +130,15 @@ class Outermost:
     """What holds for every request and every answer.
 
     Each request has an id, which every line of the log about it names. HEAD is GET without the body, which the server
-    leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look. What
-    an administrator does, or tries, is logged. What nobody foresaw is logged without its text, and answered.
+    leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look; the
+    dashboard's pages say themselves what they may do. What an administrator does, or tries, is logged. What nobody
+    foresaw is logged without its text, and answered.
     """
 
-    _HEADERS = (
-        (b"x-content-type-options", b"nosniff"),
+    _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+    _UNLESS_TOLD = (
+        (b"cache-control", b"private, no-cache"),
         (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-        (b"referrer-policy", b"no-referrer"),
     )
 
     def __init__(self, app: ASGIApp) -> None:
@@ -146,8 +161,8 @@ class Outermost:
             if message["type"] == "http.response.start":
                 started = True
                 headers = [*message.get("headers", ())]
-                if not any(name.lower() == b"cache-control" for name, _ in headers):
-                    headers.append((b"cache-control", b"private, no-cache"))
+                told = {name.lower() for name, _ in headers}
+                headers += (each for each in self._UNLESS_TOLD if each[0] not in told)
                 headers += ((b"x-request-id", request.encode()), *self._HEADERS)
                 message["headers"] = headers
                 if "perennial.audit" in scope:

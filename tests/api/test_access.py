@@ -26,10 +26,14 @@ READ = {
     ("get", "/v1/publications"),
     ("get", "/v1/publications/{publication}"),
     ("get", "/v1/publications/{publication}/releases"),
+    ("get", "/v1/publications/{publication}/releases/outline"),
     ("get", "/v1/publications/{publication}/releases/latest"),
     ("get", "/v1/publications/{publication}/releases/{version}"),
     ("get", "/v1/publications/{publication}/events"),
     ("post", "/v1/publications/{publication}/predict"),
+    ("post", "/v1/session"),
+    ("get", "/v1/session"),
+    ("delete", "/v1/session"),
 }
 ADMIN = {
     ("post", "/v1/keys"),
