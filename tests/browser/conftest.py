@@ -2,42 +2,61 @@
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, BrowserType, Page, sync_playwright
 
-from tests.browser import looking
+from tests.browser.looking import DESKTOP, enter, watched
 from tests.conftest import Service
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-SCREENSHOTS = Path(__file__).parent / "screenshots"
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def chromium() -> Iterator[BrowserType]:
+    """It is the system's: Playwright's own comes from elsewhere."""
+    with sync_playwright() as playwright:
+        yield playwright.chromium
+
+
+@pytest.fixture(scope="session")
+def installed() -> str:
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is here; on Debian `apt install chromium`")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found)
-        yield browser
-        browser.close()
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser(installed: str, chromium: BrowserType) -> Iterator[Browser]:
+    browser = chromium.launch(executable_path=installed)
+    yield browser
+    browser.close()
 
 
 @pytest.fixture
-def context(browser: Browser, service: Service) -> Iterator[BrowserContext]:
-    """Somebody's browser, which has not been here before; whatever its console says against us fails the test."""
-    context = browser.new_context(base_url=service.url, viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(10_000)
-    said: list[str] = []
-    context.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-    context.on("weberror", lambda error: said.append(str(error.error)))
-    yield context
-    context.close()
-    assert [each for each in said if not looking.expected(each)] == []
+def page(browser: Browser, service: Service) -> Iterator[Page]:
+    """Of somebody who has not been here before."""
+    with watched(browser.new_context(base_url=service.url, viewport=DESKTOP)) as context:
+        yield context.new_page()
 
 
-@pytest.fixture
-def page(context: BrowserContext) -> Page:
-    return context.new_page()
+@pytest.fixture(scope="session")
+def reading(
+    installed: str, chromium: BrowserType, service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrowserContext]:
+    """The browser of somebody who is signed in and may read everything; it keeps on disk what it has loaded."""
+    profile = tmp_path_factory.mktemp("profile")
+    kept = chromium.launch_persistent_context(
+        profile, executable_path=installed, base_url=service.url, viewport=DESKTOP
+    )
+    with watched(kept) as context:
+        enter(context, service.key("read"))
+        yield context
+
+
+@pytest.fixture(scope="class")
+def reader(reading: BrowserContext) -> Iterator[Page]:
+    page = reading.new_page()
+    yield page
+    page.close()

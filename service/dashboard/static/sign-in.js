@@ -1,4 +1,5 @@
 import { signIn } from "./api.js";
+import { prefetch } from "./charts.js";
 import { $ } from "./dom.js";
 
 const next = new URLSearchParams(location.search).get("next") ?? "";
@@ -20,3 +21,4 @@ $("sign-in").addEventListener("submit", async (event) => {
   }
 });
 $("key").focus();
+prefetch();
