@@ -16,11 +16,13 @@ from service import logs
 from service.api import (
     audit,
     events,
+    explorer,
     health,
     keys,
     metrics,
     problems,
     publications,
+    queries,
     records,
     releases,
     sessions,
@@ -31,9 +33,11 @@ from service.api.problems import Problem
 from service.api.services import Services
 from service.dashboard import pages
 from service.log import Appender
+from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
+from service.store.segment_files import SegmentFiles
 
 _log = structlog.get_logger(__name__)
 
@@ -64,6 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
             settings=settings,
             database=database,
             appender=appender,
+            answerer=Answerer(database, SegmentFiles(settings.segment_store)),
             notifier=Notifier(database, keys_changed=lambda: services.look_at_keys_again()),  # noqa: PLW0108 - not made yet
         )
         if settings.admin_key is not None:
@@ -90,8 +95,20 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,  # to an address made from what the request says is our name
     )
     problems.install(app)
-    # Tried in this order.
-    for part in (records, releases, keys, streams, publications, events, sessions, health, metrics, pages):
+    for part in (
+        records,
+        releases,
+        keys,
+        streams,
+        publications,
+        events,
+        explorer,
+        queries,
+        sessions,
+        health,
+        metrics,
+        pages,
+    ):  # tried in this order
         app.include_router(part.router)
     app.add_middleware(records.Shortcut, handlers=app.exception_handlers)
     app.add_middleware(ConfigurationLimit)
@@ -103,6 +120,9 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
+_READ_BY_ROUTES = ("/records", "/predict", "/queries", "/explorer/datasets")
+
+
 class ConfigurationLimit:
     """Configuration is small. Routes that take records have a limit of their own (bodies.py)."""
 
@@ -110,7 +130,7 @@ class ConfigurationLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].endswith(("/records", "/predict")):
+        if scope["type"] != "http" or scope["path"].endswith(_READ_BY_ROUTES):
             await self._app(scope, receive, send)
             return
         size = 0

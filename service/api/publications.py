@@ -37,13 +37,13 @@ class PublicationInfo(BaseModel):
     stream: str
     start: int
     mechanism: dict[str, Any]
-    learner: dict[str, Any]
+    learner: dict[str, Any] | None = Field(description="null where no model is fitted")
     privacy: dict[str, Any]
     plan: dict[str, Any] = Field(description="As POST /v1/plan answers")
     state: str = Field(description="`running`, `stopped` or `halted`")
     reason: str | None = Field(description="Why it halted")
     latest: int | None = Field(description="The newest version with role `model`")
-    due: int | None = Field(description="As soon as so many records are numbered there is a release; null: never again")
+    due: int | None = Field(description="It goes on, mostly with a release, as soon as so many records are numbered; null: never")
     created_at: Timestamp
 
 

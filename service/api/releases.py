@@ -160,7 +160,7 @@ async def get_release(
 
 @router.post(
     "/predict",
-    responses=documented("not-found", "too-large", "unsupported-media-type", "invalid-records"),
+    responses=documented("not-found", "no-predictions", "too-large", "unsupported-media-type", "invalid-records"),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -196,6 +196,8 @@ async def predict_labels(
         release = releases.find(connection, found.id, version or found.latest or 0)
         if release is None:
             raise _no_release()
+        if release.model["kind"] != "linear":
+            raise Problem("no-predictions", "Its releases are histograms: ask `POST …/queries`, or read a release.")
         x = batches.read_features(body, release.model["features"], release.model["feature_map"])
         most = feature_maps.of_stream(release.model).most_records
         if len(x) > most:

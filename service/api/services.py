@@ -19,6 +19,7 @@ from service.api.notifier import Notifier
 from service.api.problems import Problem
 from service.api.schemas import is_name
 from service.log import Appender
+from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import keys, publications, sessions, streams
 from service.store.database import Database
@@ -70,6 +71,7 @@ class Services:
     database: Database
     appender: Appender
     notifier: Notifier
+    answerer: Answerer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     keys: dict[Hashable, tuple[Key, float]] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)

@@ -67,6 +67,18 @@ def half_the_noise() -> None:
     wrap(noise, "calibrate", lambda true, *a, **k: (law := true(*a, **k)) and replace(law, scale=law.scale / 2))
 
 
+@bug(f"{_AUDIT}[scheduled_black_box gaussian]")
+def half_the_noise_of_every_run() -> None:
+    """The same."""
+    half_the_noise()
+
+
+@bug(f"{_AUDIT}[improving_black_box gaussian]")
+def half_the_noise_of_ever_more_runs() -> None:
+    """The same."""
+    half_the_noise()
+
+
 @bug(f"{_RELEASED}[continual-pure-logistic-as it is]")
 def a_third_too_little_noise() -> None:
     """What is drawn is less than what is said."""
@@ -107,6 +119,41 @@ def noise_drawn_again() -> None:
     from service.privacy import noise
 
     wrap(noise, "add", lambda true, values, law: np.mean([true(values, law) for _ in range(4)], axis=0))
+
+
+@bug("tests/schedules/test_scheduled_black_box.py::test_epsilons_add_up_to_epsilon_exactly")
+def runs_charged_by_an_index_off_by_one() -> None:
+    """γ²(i + 1)q^(i+1), as if runs were numbered from 1 in one place and from 0 in the other."""
+    from service.schedules.scheduled_black_box import ScheduledBlackBox
+
+    wrap(ScheduledBlackBox, "tail", lambda true, self, run: true(self, run) * (1 + self.growth))
+
+
+@bug("tests/schedules/test_improving_black_box.py::test_what_is_left_never_grows_and_every_run_gets_some")
+def a_sum_without_its_first_run() -> None:
+    """Σ_{t > n} (n/t)^2a ≤ n/(2a - 1) alone: the run at n is one more."""
+    from service.schedules.improving_black_box import ImprovingBlackBox
+
+    def tail(true: Any, self: Any, time: int) -> Fraction:
+        return true(self, time) * (1 + Fraction(self.every, self.first))
+
+    wrap(ImprovingBlackBox, "tail", tail)
+
+
+@bug(f"{_AUDIT.rpartition('::')[0]}::test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database[pure]")
+def errors_that_are_not_shares() -> None:
+    """The score of the exponential mechanism in slots, its sensitivity still 1/n."""
+    from service.learning import small_database
+
+    wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 4))
+
+
+@bug("tests/learning/test_small_database.py::test_what_is_released_follows_the_law_of_the_paper[pure-as it is]")
+def the_half_of_the_exponential_mechanism() -> None:
+    """exp(-ε·error/Δ) for exp(-ε·error/(2Δ))."""
+    from service.learning import small_database
+
+    wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 2))
 
 
 @bug("tests/privacy/test_noise.py::test_every_draw_is_fresh_even_after_a_fork")

@@ -3,17 +3,14 @@
 import { amount, count, h, range, table } from "./dom.js";
 
 const CURRENCY = { epsilon: "ε", rho: "ρ" };
-const part = (fraction) => {
-  const [above, below = 1] = fraction.split("/").map(Number);
-  return above / below;
-};
-const percent = (fraction) => `${(100 * part(fraction)).toLocaleString("en", { maximumFractionDigits: 1 })} %`;
+const percent = (part) => `${(100 * part).toLocaleString("en", { maximumFractionDigits: 1 })} %`;
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** A plan, as `GET /v1/publications/{publication}` tells it. */
 export function explained({ plan, start, privacy }) {
   const { guarantee, lifetime, declassification } = plan;
   const unit = CURRENCY[guarantee.currency];
+  const parts = (lifetime?.parts ?? []).map((each) => ({ ...each, part: each[guarantee.currency] / guarantee.capacity }));
   return [
     h("p", {}, "Take any one record of the stream and put another in its place, or erase it. Whatever this publication ever publishes, for as long as it runs, ",
       "is then almost as likely as before: within a factor of ", h("strong", {}, amount(Math.exp(privacy.epsilon))),
@@ -24,11 +21,11 @@ export function explained({ plan, start, privacy }) {
       `Its noise is Gaussian, so what it charges is counted in ρ, which adds up exactly. Altogether ρ = ${amount(guarantee.capacity)} implies that ε at that δ.`),
     lifetime && h("p", {}, `The record that all its releases for ever charge most is number ${count(start + lifetime.record)}`,
       `. In its whole life it pays ${unit} ${amount(lifetime[guarantee.currency])} of at most ${amount(guarantee.capacity)}`,
-      lifetime.parts?.length ? ", for these:" : ".", lifetime.note ? ` (${sentence(lifetime.note)}.)` : ""),
-    lifetime?.parts?.length > 0 && shares(lifetime.parts),
-    lifetime?.parts?.length > 0 && table("What the worst record pays for",
+      parts.length ? ", for these:" : ".", lifetime.note ? ` (${sentence(lifetime.note)}.)` : ""),
+    parts.length > 0 && shares(parts),
+    parts.length > 0 && table("What the worst record pays for",
       [{ title: "What reads it", wide: true }, { title: "Times", number: true }, { title: `${unit} in all`, number: true }, { title: "Part of the cap", number: true }],
-      lifetime.parts.map((each) => [sentence(each.what), each.fits === null ? "for ever" : count(each.fits), amount(each[guarantee.currency]), percent(each.share)])),
+      parts.map((each) => [sentence(each.what), each.fits === null ? "for ever" : count(each.fits), amount(each[guarantee.currency]), percent(each.part)])),
     plan.fits?.length > 0 && h("h3", {}, "What is fitted, and when"),
     plan.fits?.length > 0 && table("Kinds of fits",
       [{ title: "Fit" }, { title: "When", wide: true }, { title: "Records", number: true }, { title: `${unit} each`, number: true }, { title: "Noise scale", number: true }, { title: "Expected length", number: true }],
@@ -41,10 +38,10 @@ export function explained({ plan, start, privacy }) {
 
 /** Parts of a cap, side by side. */
 function shares(parts) {
-  const bar = h("div", { class: "shares", role: "img", "aria-label": parts.map((each) => `${percent(each.share)}: ${each.what}`).join("; ") },
+  const bar = h("div", { class: "shares", role: "img", "aria-label": parts.map((each) => `${percent(each.part)}: ${each.what}`).join("; ") },
     parts.map(() => h("span")));
   parts.forEach((each, index) => {
-    bar.children[index].style.flexGrow = part(each.share);
+    bar.children[index].style.flexGrow = each.part;
     bar.children[index].title = each.what;
   });
   return bar;
@@ -62,7 +59,7 @@ export function described(release) {
     ["Kept near version", release.parent === null ? "none" : count(release.parent)],
     ["Noise", `${noise.distribution?.replaceAll("_", " ") ?? "–"}, scale ${amount(noise.scale)}`],
     ["Charged", `${paid} to each record it read (charge ${count(charge.id)} of the stream)`],
-    ["Weights", `${release.parameters.shape.join(" × ")}${model.loss ? `, ${model.loss.replaceAll("_", " ")}` : ""}`],
+    ["Parameters", `${release.parameters.shape.join(" × ")}${model.loss ? `, ${model.loss.replaceAll("_", " ")}` : ""}`],
     ["Published", new Date(release.published_at).toLocaleString("en", { dateStyle: "medium", timeStyle: "medium" })],
   ];
 }

@@ -40,7 +40,7 @@ async function look() {
   heading(publication, stream);
   tiles(publication, stream, share, outline.items);
   replace($("plan"), ...explained(publication).filter(Boolean));
-  charts(publication, stream, outline.items).catch(failed); // they take longer, and nothing waits for them
+  charts(publication, stream, share, outline.items).catch(failed); // they take longer, and nothing waits for them
 }
 
 function heading({ stream, state, reason, mechanism, learner, privacy }, { distrusted, halted }) {
@@ -56,20 +56,20 @@ function heading({ stream, state, reason, mechanism, learner, privacy }, { distr
 }
 
 function tiles(publication, stream, share, outline) {
-  const { latest, due, privacy, state } = publication;
+  const { latest, due, privacy, state, plan } = publication;
   const newest = outline.at(-1);
   const spent = share?.spent.epsilon ?? 0;
   replace($("tiles"),
     fact("Latest model", latest === null ? "none yet" : `version ${count(latest)}`, h("small", {}, newest ? when(newest.published_at) : "")),
     fact("Records", count(stream.records), h("small", {}, newest ? `${count(newest.time)} seen by a model` : "")),
-    fact("Next release", due === null ? "none" : due > stream.records ? `in ${counted(due - stream.records, "record")}` : `${count(stream.records - due)} behind`,
+    fact(plan.first_releases?.length ? "Next release" : "Goes on", due === null ? "none" : due > stream.records ? `in ${counted(due - stream.records, "record")}` : `${count(stream.records - due)} behind`,
       h("small", {}, due === null ? state : `at record ${count(due)}`)),
     fact("Paid by the worst record", `ε ${amount(spent)} of ${amount(privacy.epsilon)}`,
       h("small", {}, meter(spent, 0, privacy.epsilon, `${amount(spent)} of ${amount(privacy.epsilon)}`))));
   $("tiles").removeAttribute("aria-busy");
 }
 
-async function charts({ plan }, { records }, outline) {
+async function charts({ plan }, { records }, share, outline) {
   const [unit, cap] = [plan.guarantee.currency === "rho" ? "ρ" : "ε", plan.guarantee.capacity];
   $("charts").hidden = outline.length === 0;
   if (outline.length === 0) return;
@@ -77,6 +77,9 @@ async function charts({ plan }, { records }, outline) {
   const text = outline.map((each) => (each.first === each.last ? `version ${count(each.last)}` : `versions ${count(each.first)} – ${count(each.last)}`));
   const [least, most] = ["least_noise", "most_noise"].map((which) => outline.map((each) => each[which]));
   const paid = outline.reduce((sums, each) => [...sums, (sums.at(-1) ?? 0) + each.on_record], []);
+  // Where records are charged as they arrive, releases alone don't tell what the worst record has paid.
+  $("paid").parentElement.hidden = paid.at(-1) < 0.999 * (share.spent.rho ?? share.spent.epsilon);
+  $("noise").parentElement.hidden = most.every((each) => each === null);
   const x = { title: { text: "records seen", standoff: 4 } };
   const band = { mode: "lines", line: { width: 0, shape: "linear" }, hoverinfo: "skip" };
   $("noise-said").textContent = `scale, now ${amount(most.at(-1))}`;
