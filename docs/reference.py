@@ -55,6 +55,7 @@ SCOPES = {
     "GET /v1/publications/{publication}": "read",
     "DELETE /v1/publications/{publication}": "admin",
     "GET /v1/publications/{publication}/releases": "read",
+    "GET /v1/publications/{publication}/releases/outline": "read",
     "GET /v1/publications/{publication}/releases/latest": "read",
     "GET /v1/publications/{publication}/releases/{version}": "read",
     "GET /v1/publications/{publication}/events": "read",
@@ -62,8 +63,22 @@ SCOPES = {
     "POST /v1/publications/{publication}/queries": "read",
     "GET /v1/publications/{publication}/label-requests": "label",
     "POST /v1/publications/{publication}/labels": "label",
+    "POST /v1/session": "read",
+    "GET /v1/session": "read",
+    "DELETE /v1/session": "read",
 }
-_PARTS = ("keys", "streams", "records", "publications", "releases", "queries", "labels", "explorer", "health")
+_PARTS = (
+    "keys",
+    "streams",
+    "records",
+    "publications",
+    "releases",
+    "queries",
+    "labels",
+    "explorer",
+    "session",
+    "health",
+)
 _EVERYWHERE = {"401", "403", "429", "503"}
 
 _API = """# HTTP interface

@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.learning.records import Records
-from service.mechanisms.linear import LinearMechanism, noise_told
+from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Charge, Forgotten, Kept, Model, Part, Release, Step, parts_of
+from service.mechanisms.on_schedule import noise_told
 from service.privacy import claims
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class ActiveLearning(LinearMechanism):
     """After how long another person may be asked."""
 
     @staticmethod
-    def longest(learner: ActiveGradient, size: int, *, by_window: bool) -> int:
+    def most_slots(learner: ActiveGradient, size: int, *, by_window: bool) -> int:
         """Return over how many slots a batch runs at most."""
         if by_window:
             return size

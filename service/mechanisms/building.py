@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning.active_gradient import ActiveGradient, Falling
 from service.learning.constraint_sets import ConstraintSet
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.learners import Linear, OutputPerturbation
+from service.learning.lifelong import TaskStatistics
 from service.learning.losses import LOSSES, HuberHinge, Squared
 from service.learning.moments import Moments
 from service.learning.noisy_gradient_descent import NoisyGradientDescent
 from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.online_gradient import OnlineGradient
+from service.learning.small_database import MAX_NUMBERS, SmallDatabase
 from service.learning.solvers import Exact, Inaccurate
+from service.mechanisms import active_learners, statistics_learners
 from service.mechanisms.active_learning import ActiveLearning
 from service.mechanisms.configuration import (
-    MAX_REMEMBERED,
     ActiveLearningMechanism,
     ContinualMechanism,
-    FallingSetting,
+    ImprovingBlackBoxMechanism,
     IndependentBatchesMechanism,
+    LifelongMechanism,
     LinearLearner,
     LinearQueriesMechanism,
     MultiResolutionMechanism,
@@ -33,48 +35,45 @@ from service.mechanisms.configuration import (
     OutputPerturbationLearner,
     PublicationConfiguration,
     Refused,
+    ScheduledBlackBoxMechanism,
     SlidingWindowMechanism,
+    SmallDatabaseLearner,
     WindowStatisticsMechanism,
 )
 from service.mechanisms.histogram import MAX_CARDINALITY
+from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.linear_queries import LinearQueries
 from service.mechanisms.online_leader import OnlineLeader
-from service.mechanisms.scheduled import Scheduled
-from service.mechanisms.stream_schema import (
-    MAX_DIMENSION,
-    Categorical,
-    Classification,
-    Regression,
-    StreamSchema,
-    Unlabelled,
-)
+from service.mechanisms.scheduled import Scheduled, ScheduledHistograms
+from service.mechanisms.stream_schema import MAX_DIMENSION, Categorical, Classification, Regression, StreamSchema
 from service.mechanisms.window_statistics import WindowStatistics
 from service.privacy.correlated import Blt, Toeplitz, Tree
-from service.privacy.loss import Kind, capacity, round_down
+from service.privacy.exponential import MAX_CANDIDATES
+from service.privacy.loss import Kind, capacity
 from service.privacy.noise import Unaffordable
 from service.privacy.running_sums import Doubling, Repeated
-from service.privacy.selection import Exponential, least_threshold
 from service.privacy.window_tree import WindowTree
 from service.schedules.continual import Continual
+from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.independent_batches import IndependentBatches
 from service.schedules.multi_resolution import MultiResolution
+from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from service.learning.learners import Learner, Solver
     from service.learning.losses import Floats, Loss
-    from service.mechanisms.configuration import Learner as LearnerSettings
     from service.mechanisms.configuration import Mechanism as MechanismSettings
-    from service.mechanisms.configuration import Privacy
     from service.mechanisms.mechanism import Mechanism
     from service.privacy.running_sums import Runs
     from service.schedules.schedule import Schedule
 
+    LinearSettings = OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner
+
 FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
-LABEL_SECONDS, LEASE_SECONDS = 3600, 60  # how long people have to label a record, and one of them
 DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
 
 
@@ -84,209 +83,26 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
     kind, cap = capacity(privacy.epsilon, privacy.delta)
     if cap == 0:
         raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
-    match publication.mechanism:
-        case LinearQueriesMechanism() as settings:
-            if publication.learner is not None:
-                raise Refused("learner", "linear_queries fits no model: leave learner out")
-            return _queries(stream, settings, kind, cap, privacy)
-        case ActiveLearningMechanism() as settings:
-            return _active(stream, publication, settings, kind, cap)
-        case _:
-            return _of_models(stream, publication, kind, cap)
-
-
-def _queries(
-    stream: StreamSchema, settings: LinearQueriesMechanism, kind: Kind, cap: Fraction, privacy: Privacy
-) -> LinearQueries:
-    if not isinstance(stream.task, Categorical):
-        raise Refused("mechanism.kind", "linear_queries counts categories: it needs a categorical stream")
-    if stream.task.cardinality > MAX_CARDINALITY:
-        raise Refused("mechanism.kind", f"linear_queries keeps a histogram of at most {MAX_CARDINALITY} categories")
-    mechanism = LinearQueries(
-        kind=kind,
-        capacity=cap,
-        privacy=privacy,
-        cardinality=stream.task.cardinality,
-        **settings.model_dump(exclude={"kind"}),
-    )
-    try:
-        mechanism.plan()
-    except Unaffordable as problem:
-        raise Refused("privacy.epsilon", str(problem)) from None
-    return mechanism
-
-
-def _active(
-    stream: StreamSchema,
-    publication: PublicationConfiguration,
-    settings: ActiveLearningMechanism,
-    kind: Kind,
-    cap: Fraction,
-) -> ActiveLearning:
-    asks = isinstance(stream.task, Unlabelled)
-    if asks:  # labels are those of two classes
-        stream = stream.model_copy(update={"task": Classification(kind="classification", classes=2)})
-    elif settings.label_seconds is not None or settings.lease_seconds is not None:
-        raise Refused(
-            "mechanism.label_seconds", "the labels of this stream come with its records: nobody waits for any"
+    about: dict[str, Any] = {"kind": kind, "capacity": cap, "privacy": privacy}
+    settings, learner = publication.mechanism, publication.learner
+    mechanism: Mechanism
+    if isinstance(settings, LinearQueriesMechanism):
+        if learner is not None:
+            raise Refused("learner", "linear_queries fits no model: leave learner out")
+        mechanism, setting = _queries(stream, settings, about), "mechanism.accuracy"
+    elif isinstance(settings, ActiveLearningMechanism):
+        assert learner is not None  # noqa: S101 - the configuration was checked
+        mechanism, setting = (
+            _active(stream, settings, active_learners.checked(settings, learner), about),
+            "mechanism.size",
         )
-    learner = publication.learner
-    if not isinstance(learner, NoisyGradientDescentLearner):
-        raise Refused("learner.kind", "active_learning takes steps along noisy gradients: use noisy_gradient_descent")
-    _says_itself("active_learning", learner, ("steps", "step", "clip", "momentum"))
-    linear = _linear(stream, learner)
-    if linear.shape[0] != 1:
-        raise Refused(
-            "learner.loss", "active_learning asks about one hyperplane: two classes, and logistic or huber_hinge"
-        )
-    if not linear.classes:
-        raise Refused("learner.loss", "active_learning needs two classes")
-    origin = _origin(learner, linear.shape)
-    epsilon, spent = _split(settings, kind, cap)
-    by_window = settings.batching == "fixed_window"
-    gradient = ActiveGradient(
-        **vars(linear),
-        law=settings.selection,
-        epsilon_selection=epsilon,
-        threshold=_slab(settings, epsilon, linear.norm_bound),
-        batch=settings.size,
-        learning_rate=None if settings.learning_rate is None else _falling(settings.learning_rate),
-        clip=settings.clip,
-        constraint=ConstraintSet(name="ball", radius=settings.radius or 1.0 / linear.norm_bound),
-    )
-    mechanism = ActiveLearning(
-        kind=kind,
-        capacity=spent,
-        privacy=publication.privacy,
-        schedule=IndependentBatches(batch=ActiveLearning.longest(gradient, settings.size, by_window=by_window)),
-        learner=gradient,
-        origin=origin,
-        feature_map=stream.mapping(),
-        size=settings.size,
-        by_window=by_window,
-        asks=asks,
-        label_seconds=settings.label_seconds or LABEL_SECONDS,
-        lease_seconds=settings.lease_seconds or LEASE_SECONDS,
-    )
-    try:
-        mechanism.plan()
-    except Inaccurate as problem:
-        raise Refused("mechanism.size", str(problem)) from None
-    except Unaffordable as problem:
-        raise Refused("privacy.epsilon", str(problem)) from None
-    return mechanism
-
-
-def _split(settings: ActiveLearningMechanism, kind: Kind, cap: Fraction) -> tuple[float, Fraction]:
-    """Return the ε of selection, and what a record is charged for selection and updates together, in its currency."""
-    selection, update = settings.epsilon_selection, settings.epsilon_update
-    if kind is Kind.ZCDP:
-        if update is not None:
-            raise Refused(
-                "mechanism.epsilon_update",
-                "with a delta, updates have what selection leaves of the budget: leave it out",
-            )
-        epsilon = float(cap) ** 0.5 if selection is None else float(selection)
-        if Fraction(epsilon) ** 2 / 2 >= cap:
-            raise Refused(
-                "mechanism.epsilon_selection",
-                f"its square over 2 leaves nothing of the rho of {float(cap):.6g} that privacy promises: at most "
-                f"{(2 * float(cap)) ** 0.5:.3g} does",
-            )
-        return epsilon, cap
-    given = Fraction(selection or 0) + Fraction(update or 0)
-    both = selection is not None and update is not None
-    if given > cap or (given == cap and not both):
-        raise Refused(
-            "mechanism.epsilon_update" if selection is None else "mechanism.epsilon_selection",
-            f"selection and updates share the epsilon of {float(cap)} that privacy promises, and each needs some of it",
-        )
-    spent = given if both else cap
-    if selection is not None:
-        return float(selection), spent
-    return round_down(cap / 2 if update is None else cap - Fraction(update)), spent
-
-
-def _slab(settings: ActiveLearningMechanism, epsilon: float, norm_bound: float) -> Falling:
-    """Return b, and how it falls. Refused where not being selected would tell more than ε of a record."""
-    exponential = settings.selection == "exponential"
-    least = least_threshold(epsilon, norm_bound) if exponential else None
-    if settings.threshold is None:
-        return Falling(initial=least or 0.2 * norm_bound)
-    slab = _falling(settings.threshold, least)
-    if least is None:
-        return slab
-    for b in (slab.at(1), slab.at(2**62)):
-        if b >= norm_bound:
-            raise Refused(
-                "mechanism.threshold", f"exponential selection needs a threshold below norm_bound, {norm_bound}"
-            )
-        loss = Exponential(epsilon=epsilon, threshold=b, norm_bound=norm_bound).loss()
-        if loss > Fraction(epsilon):
-            raise Refused(
-                "mechanism.threshold",
-                f"with a threshold of {b:.6g}, norm_bound {norm_bound:.6g} and epsilon_selection {epsilon:.6g}, a "
-                f"record that is not selected would lose {float(loss):.4g}, which is more than epsilon_selection: "
-                f"the least threshold that works is {least:.4g}",
-            )
-    return slab
-
-
-def _falling(setting: float | FallingSetting, least: float | None = None) -> Falling:
-    """Return a public number that falls, or doesn't; `least`: where it stops if nobody says."""
-    if isinstance(setting, FallingSetting):
-        return Falling(initial=setting.initial, decay=setting.decay, least=setting.least or least or 0.0)
-    return Falling(initial=setting)
-
-
-def _says_itself(mechanism: str, settings: NoisyGradientDescentLearner, names: Sequence[str]) -> None:
-    """Refuse settings of a fit for a mechanism whose steps are not a fit's; it has some of them under other names."""
-    instead = {"step": "set mechanism.learning_rate", "clip": "set mechanism.clip", "momentum": "there is none"}
-    for name in names:
-        if getattr(settings, name) is not None:
-            told = instead.get(name, "there is one for every batch")
-            raise Refused(f"learner.{name}", f"{mechanism} says how its steps are taken: {told}")
-
-
-def _of_models(
-    stream: StreamSchema, publication: PublicationConfiguration, kind: Kind, cap: Fraction
-) -> LinearMechanism:
-    privacy = publication.privacy
-    assert publication.learner is not None  # noqa: S101 - the configuration was checked
-    linear = _linear(stream, publication.learner)
-    learner: Learner | OnlineGradient | Moments
-    match publication.mechanism:
-        case OnlineLeaderMechanism() as settings:
-            learner = _online(linear, settings, publication.learner)
-        case WindowStatisticsMechanism() as settings:
-            learner = _moments(linear, settings, publication.learner)
-        case _:
-            learner = _learner(linear, publication.learner, kind)
-    origin = _origin(publication.learner, learner.shape)
-    if isinstance(learner, OnlineGradient) and not learner.constraint.holds(origin, origin):
-        raise Refused(
-            "learner.origin",
-            f"the first iterate is the origin, so it has to lie in the simplex: all of {origin.size} weights at "
-            f"{learner.constraint.radius / origin.size:.6g} do",
-        )
-    schedule = _schedule(publication.mechanism, kind)
-    about: dict[str, Any] = {
-        "kind": kind,
-        "capacity": cap,
-        "privacy": privacy,
-        "schedule": schedule,
-        "origin": origin,
-        "feature_map": stream.mapping(),
-    }
-    mechanism: LinearMechanism
-    match learner:
-        case OnlineGradient():
-            mechanism, setting = OnlineLeader(learner=learner, **about), "learner.step"
-        case Moments():
-            mechanism, setting = WindowStatistics(learner=learner, **about), "mechanism.block"
-        case _:
-            mechanism = Scheduled(learner=learner, **about)
-            setting = "learner.step" if isinstance(learner, NoisyGradientDescent) else "learner.regularization"
+    else:
+        assert learner is not None  # noqa: S101 - the same
+        about["schedule"] = _schedule(settings, kind)
+        if isinstance(learner, SmallDatabaseLearner):
+            mechanism, setting = _of_histograms(stream, settings, learner, about), "learner.accuracy"
+        else:
+            mechanism, setting = _of_models(stream, settings, learner, about)
     try:
         mechanism.plan()
     except Inaccurate as problem:
@@ -294,6 +110,91 @@ def _of_models(
     except Unaffordable as problem:
         raise Refused("privacy.epsilon", str(problem)) from None
     return mechanism
+
+
+def _queries(stream: StreamSchema, settings: LinearQueriesMechanism, about: dict[str, Any]) -> LinearQueries:
+    if not isinstance(stream.task, Categorical):
+        raise Refused("mechanism.kind", "linear_queries counts categories: it needs a categorical stream")
+    if stream.task.cardinality > MAX_CARDINALITY:
+        raise Refused("mechanism.kind", f"linear_queries keeps a histogram of at most {MAX_CARDINALITY} categories")
+    return LinearQueries(cardinality=stream.task.cardinality, **settings.model_dump(exclude={"kind"}), **about)
+
+
+def _active(
+    stream: StreamSchema, mechanism: ActiveLearningMechanism, settings: LinearSettings, about: dict[str, Any]
+) -> ActiveLearning:
+    linear = _linear(active_learners.labelled(stream), settings)
+    learner, spent = active_learners.gradient(linear, mechanism, about["kind"], about["capacity"])
+    how = active_learners.asking(mechanism, stream, learner)
+    return ActiveLearning(
+        learner=learner,
+        origin=_origin(settings, linear.shape),
+        feature_map=stream.mapping(),
+        schedule=IndependentBatches(batch=how.pop("longest")),
+        **about | how | {"capacity": spent},
+    )
+
+
+def _of_models(
+    stream: StreamSchema, mechanism: MechanismSettings, settings: LinearSettings, about: dict[str, Any]
+) -> tuple[LinearMechanism, str]:
+    """Return a publication of linear models, and the setting that its accuracy in double precision depends on."""
+    linear = _linear(stream, settings)
+    learner: Learner | OnlineGradient | Moments | TaskStatistics
+    match mechanism:
+        case OnlineLeaderMechanism():
+            learner = _online(linear, mechanism, settings)
+        case WindowStatisticsMechanism():
+            learner = statistics_learners.window(linear, mechanism, settings)
+        case LifelongMechanism():
+            learner = statistics_learners.lifelong(linear, mechanism, settings)
+        case _:
+            learner = _learner(linear, settings, about["kind"])
+    origin = _origin(settings, learner.shape)
+    if isinstance(learner, OnlineGradient) and not learner.constraint.holds(origin, origin):
+        raise Refused(
+            "learner.origin",
+            f"the first iterate is the origin, so it has to lie in the simplex: all of {origin.size} weights at "
+            f"{learner.constraint.radius / origin.size:.6g} do",
+        )
+    about = about | {"origin": origin, "feature_map": stream.mapping()}
+    match learner:
+        case OnlineGradient():
+            return OnlineLeader(learner=learner, **about), "learner.step"
+        case TaskStatistics():
+            maps = statistics_learners.maps(mechanism, stream.mapping())
+            return Lifelong(learner=learner, **about | maps), "mechanism.batch"
+        case Moments():
+            return WindowStatistics(learner=learner, **about), "mechanism.block"
+    setting = "learner.step" if isinstance(learner, NoisyGradientDescent) else "learner.regularization"
+    return Scheduled(learner=learner, **about), setting
+
+
+def _of_histograms(
+    stream: StreamSchema, mechanism: MechanismSettings, settings: SmallDatabaseLearner, about: dict[str, Any]
+) -> ScheduledHistograms:
+    if not isinstance(stream.task, Categorical):
+        raise Refused("learner.kind", "small_database counts categories: it needs a categorical stream")
+    if isinstance(mechanism, OnlineLeaderMechanism | WindowStatisticsMechanism | LifelongMechanism):
+        raise Refused("learner.kind", f"{mechanism.kind} makes linear models: small_database makes none")
+    if not all(pattern.near_origin for pattern in about["schedule"].patterns()):
+        raise Refused(
+            "learner.kind",
+            "a small_database is of the records of its own fit and near no other, and here a release is of more than "
+            "its fit: use multi_resolution, independent_batches, scheduled_black_box or improving_black_box, without "
+            "warm_start",
+        )
+    learner = SmallDatabase(
+        cardinality=stream.task.cardinality, queries=settings.queries, accuracy=Fraction(settings.accuracy)
+    )
+    if learner.too_many:
+        raise Refused(
+            "learner.accuracy",
+            f"there are too many databases of {learner.size} records over {learner.cardinality} categories to look at "
+            f"each: at most {MAX_CANDIDATES}, and {MAX_NUMBERS} numbers in all; ask for less accuracy, or for fewer "
+            "queries (intervals, points)",
+        )
+    return ScheduledHistograms(learner=learner, origin=np.zeros(learner.shape), **about)
 
 
 def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
@@ -316,7 +217,7 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
     return build(StreamSchema.model_validate(schema), publication).declassified(position)
 
 
-def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:
+def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:  # noqa: C901, PLR0911 - one for each kind
     match mechanism:
         case MultiResolutionMechanism():
             return MultiResolution(kind=kind, base=mechanism.base)
@@ -334,8 +235,26 @@ def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:
             )
         case IndependentBatchesMechanism():
             return IndependentBatches(batch=mechanism.batch, warm_start=mechanism.warm_start)
+        case ScheduledBlackBoxMechanism():
+            accuracy = Fraction(mechanism.accuracy or 0)
+            return ScheduledBlackBox(
+                kind=kind,
+                first=mechanism.first,
+                growth=Fraction(mechanism.growth) if mechanism.growth else accuracy / (1 - accuracy),
+                warm_start=mechanism.warm_start,
+            )
+        case ImprovingBlackBoxMechanism():
+            return ImprovingBlackBox(
+                kind=kind,
+                first=mechanism.first,
+                every=mechanism.every,
+                exponent=mechanism.exponent,
+                warm_start=mechanism.warm_start,
+            )
         case WindowStatisticsMechanism():
             return IndependentBatches(batch=mechanism.block)
+        case LifelongMechanism():
+            return statistics_learners.tasks(mechanism)
         case OnlineLeaderMechanism():
             return IndependentBatches(batch=mechanism.batch, warm_start=True)
         case LinearQueriesMechanism() | ActiveLearningMechanism():
@@ -363,7 +282,7 @@ def _linear(stream: StreamSchema, settings: LinearLearner) -> Linear:
     )
 
 
-def _learner(linear: Linear, settings: LearnerSettings, kind: Kind) -> Learner:
+def _learner(linear: Linear, settings: LinearSettings, kind: Kind) -> Learner:
     if isinstance(settings, OutputPerturbationLearner):
         return OutputPerturbation(**vars(linear), solver=_solver(settings))
     if isinstance(settings, ObjectivePerturbationLearner):
@@ -389,10 +308,13 @@ def _learner(linear: Linear, settings: LearnerSettings, kind: Kind) -> Learner:
     )
 
 
-def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LearnerSettings) -> OnlineGradient:
+def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LinearSettings) -> OnlineGradient:
     if not isinstance(settings, NoisyGradientDescentLearner):
         raise Refused("learner.kind", "online_leader takes steps along noisy gradients: use noisy_gradient_descent")
-    _says_itself("online_leader", settings, ("steps", "step", "clip"))
+    for name, instead in (("steps", None), ("step", "learning_rate"), ("clip", "clip")):
+        if getattr(settings, name) is not None:
+            told = f"set mechanism.{instead}" if instead else "there is one for every batch"
+            raise Refused(f"learner.{name}", f"online_leader says how its steps are taken: {told}")
     if mechanism.strong_convexity is not None:
         for name in ("momentum", "regularization"):
             if getattr(settings, name):
@@ -408,25 +330,6 @@ def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LearnerS
         constraint=ConstraintSet(name=mechanism.constraint, radius=mechanism.radius or FARTHEST / linear.norm_bound),
         projected=mechanism.step == "projection",
     )
-
-
-def _moments(linear: Linear, mechanism: WindowStatisticsMechanism, settings: LearnerSettings) -> Moments:
-    if not isinstance(settings, OutputPerturbationLearner):
-        raise Refused("learner.kind", "window_statistics takes no steps and tilts nothing: use output_perturbation")
-    if settings.solver != "exact":
-        raise Refused("learner.solver", "window_statistics solves exactly: leave it out")
-    if settings.regularization != LinearLearner.model_fields["regularization"].default:
-        raise Refused("learner.regularization", "window_statistics says how strong its pull is: set mechanism.ridge")
-    if isinstance(linear.loss, HuberHinge):
-        raise Refused("learner.loss", "huber_hinge says too little at zero to be expanded: use logistic or softmax")
-    learner = Moments(**vars(linear), blocks=mechanism.blocks, ridge=mechanism.ridge)
-    if learner.entries * mechanism.blocks > MAX_REMEMBERED:
-        raise Refused(
-            "mechanism.blocks",
-            f"{mechanism.blocks} times {learner.entries} statistics are more than the {MAX_REMEMBERED} numbers that it "
-            "may remember: use fewer blocks, or a feature_map to fewer features",
-        )
-    return learner
 
 
 def _runs(mechanism: OnlineLeaderMechanism) -> Runs:
@@ -463,8 +366,10 @@ def _loss(stream: StreamSchema, settings: LinearLearner) -> tuple[Loss, int]:
             raise Refused("learner.loss", f"{settings.loss} needs classes; this stream is a regression: use squared")
         return Squared(bound=task.bound), 0
     if not isinstance(task, Classification):
+        instead = "; small_database is for categories" if isinstance(task, Categorical) else ""
         raise Refused(
-            "learner.loss", f"no loss for a {task.kind} stream is available; available: classification, regression"
+            "learner.loss",
+            f"no loss for a {task.kind} stream is available; available: classification, regression{instead}",
         )
     if settings.loss == "squared":
         raise Refused("learner.loss", "squared needs a regression stream: use logistic, softmax or huber_hinge")

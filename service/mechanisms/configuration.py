@@ -9,14 +9,26 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.learning.constraint_sets import Name as ConstraintName
-from service.mechanisms.fields import Count, Delta, Epsilon, Positive, Shape, Steps, Weight
+from service.mechanisms.fields import (
+    Count,
+    Delta,
+    Epsilon,
+    Exponent,
+    Growth,
+    Positive,
+    Shape,
+    Share,
+    Steps,
+    Weight,
+)
 
 MAX_BLOCKS = 4096
 MAX_REMEMBERED = 2**25  # numbers, of a window's statistics
+MAX_TASKS = 4096  # whose lengths are listed
 LARGEST_TOEPLITZ_DECAY = 0.99
 LARGEST_LEAF_WINDOW = 1024  # a model's worth of numbers is remembered of each of its batches
 LARGEST_BLOCK_WINDOW = 2**20  # what is summed up exactly needs a lattice the coarser, the longer the window
@@ -29,22 +41,6 @@ class Refused(Exception):
         super().__init__(f"{path}: {message}")
         self.path = path
         self.message = message
-
-
-def _available(*names: str, planned: tuple[str, ...] = ()) -> BeforeValidator:
-    """Return a check of an object's `kind` that says what there is."""
-
-    def check(value: object) -> object:
-        kind = value.get("kind") if isinstance(value, dict) else None
-        if isinstance(kind, str) and kind in planned:
-            raise PydanticCustomError(
-                "not_available",
-                "'{kind}' is not available in this version; available: {names}",
-                {"kind": kind, "names": ", ".join(names)},
-            )
-        return value
-
-    return BeforeValidator(check)
 
 
 class MultiResolutionMechanism(Shape):
@@ -89,6 +85,44 @@ class IndependentBatchesMechanism(Shape):
     warm_start: Annotated[bool, Field(strict=True)] = False
 
 
+class ScheduledBlackBoxMechanism(Shape):
+    """A fit of all records so far at `first` of them and whenever they have grown by `growth` (paper C, BBScheduler).
+
+    Give either `growth`, or the `accuracy` that growth/(1 + growth) is.
+    """
+
+    kind: Literal["scheduled_black_box"]
+    first: Count
+    growth: Annotated[Growth | None, Field(description="γ, by how much the records grow from one fit to the next")] = (
+        None
+    )
+    accuracy: Annotated[
+        Share | None,
+        Field(description="α: by how much a mean over all records may move before the next fit; then γ = α/(1 - α)"),
+    ] = None
+    warm_start: Annotated[bool, Field(strict=True)] = False
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.growth is None) == (self.accuracy is None):
+            raise PydanticCustomError("growth", "give either growth or accuracy: each follows from the other")
+        return self
+
+
+class ImprovingBlackBoxMechanism(Shape):
+    """A fit of all records so far at `first` of them and `every` so many more (paper C, BBImprover)."""
+
+    kind: Literal["improving_black_box"]
+    first: Count
+    every: Count
+    exponent: Exponent = Field(
+        Decimal("0.25"),
+        description="c: the ε of a fit of t records falls as t^-(1/2 + c), and pure as t^-(1 + c)",
+        json_schema_extra={"default": 0.25},
+    )
+    warm_start: Annotated[bool, Field(strict=True)] = False
+
+
 class WindowStatisticsMechanism(Shape):
     """A model of the last `blocks` blocks, solved from private sums in which each record is counted once.
 
@@ -101,6 +135,63 @@ class WindowStatisticsMechanism(Shape):
     ridge: Annotated[
         Positive | None, Field(description="α, the pull towards the origin; default: as strong as the noise asks for")
     ] = None
+
+
+class LifelongMechanism(Shape):
+    """A model of all tasks so far, from private statistics of each record's batch that are remembered (paper D).
+
+    It takes the learner output_perturbation: its loss, intercept and origin.
+    """
+
+    kind: Literal["lifelong"]
+    task_size: Annotated[
+        Count | Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_TASKS)],
+        Field(description="Records of a task; of a list each of the first ones has its own, and all others the last"),
+    ]
+    batch: Annotated[Count | None, Field(description="Most records of a batch; default: a task is one")] = None
+    features: Annotated[
+        Count | None,
+        Field(description="p, of a random_fourier map of what the stream's own map returns; default: none"),
+    ] = None
+    width: Annotated[Positive | None, Field(description="features: that map's width; default 1")] = None
+    memory: Annotated[
+        int | None,
+        Field(
+            strict=True, ge=1, le=MAX_BLOCKS, description="Most tasks remembered one by one; default: the sum of all"
+        ),
+    ] = None
+    training: Literal["joint", "agem"] = "joint"
+    heads: Literal["shared", "per_task"] = "shared"
+    near: Annotated[
+        Literal["shared", "origin"] | None,
+        Field(description="per_task: towards what a task's model is pulled; default shared, the model of all tasks"),
+    ] = None
+    hidden: Annotated[
+        Count | None, Field(description="r, the codes of the autoencoder; default 64 for agem, for joint all features")
+    ] = None
+    epochs: Annotated[
+        Steps | Annotated[tuple[Steps, ...], Field(min_length=1, max_length=MAX_TASKS)] | None,
+        Field(description="agem: steps after every batch, by task as in task_size; default 100"),
+    ] = None
+    ridge: Annotated[
+        Positive | None, Field(description="α, the pull towards the origin; default: as strong as the noise asks for")
+    ] = None
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> Self:
+        if self.width is not None and self.features is None:
+            raise PydanticCustomError("width", "width is a setting of the map that features asks for")
+        if self.heads == "per_task" and (self.memory is None or self.training != "joint"):
+            raise PydanticCustomError(
+                "heads",
+                "heads per_task are solved for one by one: they need training joint, and a memory, which is how many "
+                "tasks have one beside the task under way",
+            )
+        if self.near is not None and self.heads != "per_task":
+            raise PydanticCustomError("near", "near is a setting of heads per_task")
+        if self.training != "agem" and self.epochs is not None:
+            raise PydanticCustomError("epochs", "epochs is a setting of training agem")
+        return self
 
 
 class OnlineLeaderMechanism(Shape):
@@ -200,7 +291,7 @@ class LinearQueriesMechanism(Shape):
             allow_inf_nan=False,
             ge=1e-4,
             le=1.0,
-            description="α: how far off an answer may be; with hits, default what noise leaves room for",
+            description="α: how far off an answer may be; with hits, default what noise alone does not pass",
         ),
     ] = None
     failure_probability: Annotated[
@@ -272,32 +363,18 @@ class ActiveLearningMechanism(Shape):
 
 
 Mechanism = Annotated[
-    Annotated[
-        MultiResolutionMechanism
-        | ContinualMechanism
-        | SlidingWindowMechanism
-        | IndependentBatchesMechanism
-        | WindowStatisticsMechanism
-        | OnlineLeaderMechanism
-        | LinearQueriesMechanism
-        | ActiveLearningMechanism,
-        Field(discriminator="kind"),
-    ],
-    _available(
-        "multi_resolution",
-        "continual",
-        "sliding_window",
-        "independent_batches",
-        "window_statistics",
-        "online_leader",
-        "linear_queries",
-        "active_learning",
-        planned=(
-            "scheduled_black_box",
-            "improving_black_box",
-            "lifelong",
-        ),
-    ),
+    MultiResolutionMechanism
+    | ContinualMechanism
+    | SlidingWindowMechanism
+    | IndependentBatchesMechanism
+    | ScheduledBlackBoxMechanism
+    | ImprovingBlackBoxMechanism
+    | WindowStatisticsMechanism
+    | LifelongMechanism
+    | OnlineLeaderMechanism
+    | LinearQueriesMechanism
+    | ActiveLearningMechanism,
+    Field(discriminator="kind"),
 ]
 
 
@@ -371,12 +448,22 @@ class NoisyGradientDescentLearner(LinearLearner):
     ] = None
 
 
+class SmallDatabaseLearner(Shape):
+    """Select a small synthetic database that answers linear queries as the records do. It needs categories."""
+
+    kind: Literal["small_database"]
+    queries: Annotated[
+        Literal["points", "intervals", "all"],
+        Field(description="What is to be answered: shares of categories, of neighbouring ones, or any weights"),
+    ] = "all"
+    accuracy: Annotated[
+        Share, Field(description="α: half of it is how near the nearest database is; the smaller, the more candidates")
+    ]
+
+
 Learner = Annotated[
-    Annotated[
-        OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner,
-        Field(discriminator="kind"),
-    ],
-    _available("output_perturbation", "objective_perturbation", "noisy_gradient_descent", planned=("small_database",)),
+    OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner | SmallDatabaseLearner,
+    Field(discriminator="kind"),
 ]
 
 

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.learning import small_database
 from service.privacy.sparse_vector import STEPS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
+
+    from service.learning.small_database import Queries
 
 MAX_CARDINALITY = 2**20
 
@@ -38,6 +43,13 @@ class LinearQuery:
         """Return the query for the share of slots in any of these categories."""
         once = np.unique(categories)
         return LinearQuery(weights=np.full(len(once), STEPS, dtype=np.int64), categories=once)
+
+    def within(self, queries: Queries) -> bool:
+        """Return whether it is one of a class: of points or intervals all that weigh something weigh the same."""
+        places = np.flatnonzero(self.weights) if isinstance(self.categories, slice) else self.categories
+        together = places[-1] - places[0] + 1 == len(places) if len(places) else True
+        alike = len(np.unique(self.weights[self.weights > 0])) <= 1
+        return queries == "all" or bool(alike and together and (queries == "intervals" or len(places) <= 1))
 
     def count(self, counts: NDArray[np.int64]) -> int:
         """Return the weights of all counted records together, in 1/STEPS; exact for up to 2^42 of them."""
@@ -79,6 +91,16 @@ class Histogram:
         shares[query.categories] *= np.exp(4.0 * gap * query.weights / STEPS)
         empty = max(0.0, 1.0 - float(self.shares.sum()))
         return Histogram(shares=shares / (shares.sum() + empty), time=self.time)
+
+
+def error_bound(model: Mapping[str, Any], noise: Mapping[str, Any], query: LinearQuery) -> float | None:
+    """Return how far off the answer from a released histogram is at most, but for `FAILURE`; None: nobody knows.
+
+    model, noise: as the release tells them. It is known of a small database, for the queries that it was chosen for.
+    """
+    if noise["added_to"] != "candidates" or not query.within(model["queries"]):
+        return None
+    return small_database.error_bound(model, noise["scale"])
 
 
 def described(cardinality: int, **more: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@
 | statistics | the same, of each block's statistics | of a whole run's noise |
 | selected_gradients | a sum over the selected records, with noise | of the coin that selects, and of the noise |
 | objective | the minimiser of a randomly tilted objective, and noise | of the tilt, the curvature and the noise |
+| candidates | one of many, the likelier the less it is off | of selecting it, for errors that a record moves by 1/n |
 | query | one count, whatever follows from it | the noise's charge for a count that a record moves by `sensitivity` |
 
 A noise's charge is an ε (spherical Laplace) or a ρ (Gaussian), see `noise`. An ε counts ε²/2 where a publication's
@@ -24,6 +25,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from service.privacy import numeric_sparse, running_sums, selection
+from service.privacy.exponential import Selection
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise import Gaussian, SphericalLaplace
 from service.privacy.sparse_vector import STEPS, Instance
@@ -51,13 +53,15 @@ def dimension(noise: Mapping[str, Any], shape: Sequence[int]) -> int:
     """Return how many coordinates the noise of a release needs, whose parameters are of that shape.
 
     One for each of them; but for statistics, one for each second moment but the number of records, and each moment
-    with a label: see `learning.moments`.
+    with a label, of which there are as many as rows unless `rows` says otherwise: see `learning.moments`.
     """
     if noise["added_to"] == "query":
         return 1
     if noise["added_to"] != "statistics":
         return math.prod(shape)
     rows, columns = shape
+    if "rows" in noise:
+        rows = _count(noise, "rows")
     return columns * (columns + 1) // 2 - ("count" in noise["weights"]) + rows * columns
 
 
@@ -91,10 +95,12 @@ def total(kind: Kind, epsilon: Fraction) -> Fraction:
     return epsilon if kind is Kind.PURE else epsilon**2 / 2
 
 
-def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
+def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:  # noqa: PLR0911 - one for each place
     match noise["added_to"]:
         case "weights":
             return _charge(kind, noise)
+        case "candidates":
+            return _selected(kind, noise, records)
         case "query":
             return _measured(kind, noise)
         case "gradient_sums":
@@ -126,6 +132,13 @@ def _charge(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
     law = _law(kind, noise)
     charge = Fraction(law.charge(_positive(noise, "sensitivity")))
     return total(kind, charge) if isinstance(law, SphericalLaplace) else charge
+
+
+def _selected(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
+    sensitivity, scale = _positive(noise, "sensitivity"), _positive(noise, "scale")
+    if noise["distribution"] != Selection.distribution or Fraction(sensitivity) * records < 1:
+        raise ValueError("a candidate is selected by the exponential mechanism, for errors that a record moves by 1/n")
+    return Fraction(Selection(kind=kind, scale=scale, dimension=_count(noise, "dimension")).charge(sensitivity))
 
 
 def _measured(kind: Kind, noise: Mapping[str, Any]) -> Fraction:

@@ -56,17 +56,18 @@ def _quotient(value: Fraction, context: Context) -> Decimal:
     return context.divide(Decimal(value.numerator), Decimal(value.denominator))
 
 
-def below_exp(numerator: int, bits: int, x: Fraction) -> bool | None:
-    """Return whether R < exp(-x), x ≥ 0, for a real R in [numerator, numerator + 1)·2^-bits; None if both can be.
+def below_exp(numerator: int, bits: int, x: Fraction, factor: Fraction = Fraction(1)) -> bool | None:
+    """Return whether factor·R < exp(-x) for a real R in [numerator, numerator + 1)·2^-bits; None if both can be.
 
-    decimal's exp is correctly rounded, so its neighbours enclose it; the exponent is rounded both ways.
+    x ≥ 0, factor > 0. decimal's exp is correctly rounded, so its neighbours enclose it; the exponent is rounded both
+    ways.
     """
-    if x == 0:
+    if x == 0 and factor <= 1:
         return True
     least, most = enclosed_exp(x, bits // 3 + 12)  # far narrower than 2^-bits
-    if Fraction(numerator + 1, 2**bits) <= least:
+    if factor * Fraction(numerator + 1, 2**bits) <= least:
         return True
-    if Fraction(numerator, 2**bits) >= most:
+    if factor * Fraction(numerator, 2**bits) >= most:
         return False
     return None
 
@@ -107,14 +108,14 @@ class Uniform:
         self.numerator = self.numerator << _EXTENSION | _bits(_EXTENSION)
         self.bits += _EXTENSION
 
-    def below_exp(self, x: Fraction) -> bool:
-        """Return whether it is < exp(-x), x ≥ 0.
+    def below_exp(self, x: Fraction, factor: Fraction = Fraction(1)) -> bool:
+        """Return whether factor times it is < exp(-x), x ≥ 0.
 
         In doubles where they leave no doubt: they are within 2^-50 of it, and what is not known of it within 2^-64.
         """
-        if x < _PLAIN and abs(above := self.numerator * 2.0**-self.bits - exp(-x)) > MARGIN:
+        if factor == 1 and x < _PLAIN and abs(above := self.numerator * 2.0**-self.bits - exp(-x)) > MARGIN:
             return above < 0
-        while (settled := below_exp(self.numerator, self.bits, x)) is None:
+        while (settled := below_exp(self.numerator, self.bits, x, factor)) is None:
             self._extend()
         return settled
 
@@ -151,6 +152,14 @@ class Uniform:
         context = _context(self.bits // 3 + 32, ROUND_FLOOR)
         middle = Fraction(2 * self.numerator + 1, 2 ** (self.bits + 1))
         return int(Fraction(context.ln(_quotient(middle, context)).copy_negate()) / rate)
+
+
+def uniform_below(end: int) -> int:
+    """Return a uniform whole number, 0 ≤ k < end."""
+    bits = end.bit_length()
+    while (drawn := _bits(-(-bits // 8) * 8) >> (-bits % 8)) >= end:
+        pass
+    return drawn
 
 
 def discrete_laplace(scale: Fraction) -> int:

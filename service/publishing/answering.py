@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from service.logs import place_of
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.histogram import Histogram, LinearQuery
+from service.mechanisms.histogram import Histogram, LinearQuery, error_bound
 from service.mechanisms.linear_queries import LinearQueries, Opened, opened
 from service.mechanisms.mechanism import Forgotten, Part
 from service.mechanisms.stream_schema import StreamSchema
@@ -222,7 +222,7 @@ class Answerer:
             if not remembers(current, state.mechanism, memory):
                 return None
             latest = opened(_chain(memory))
-            if latest is None or (latest.instance, latest.noise) != (now.instance, now.noise):
+            if latest is None or not _is(latest, now):
                 return None  # another was first
             step, answer = state.mechanism.hit(
                 latest, query, held.counts, state.histogram, Fraction(current.worst_amount), current.version + 1
@@ -253,9 +253,20 @@ def from_release(release: Release, queries: Sequence[LinearQuery]) -> list[Answe
     """Answers from a released histogram, as anybody could compute them who reads it."""
     (shares,) = release.parameters
     return [
-        Answer(answer=query.of(shares), measured=False, frozen=False, time=release.time, error_bound=None)
+        Answer(
+            answer=query.of(shares),
+            measured=False,
+            frozen=False,
+            time=release.time,
+            error_bound=error_bound(release.model, release.noise, query),
+        )
         for query in queries
     ]
+
+
+def _is(latest: Opened, now: Opened) -> bool:
+    """Whether the instance that is open is the one that a query was compared by."""
+    return (latest.instance, latest.noise) == (now.instance, now.noise)
 
 
 def _moved(known: Publication, found: Publication) -> bool:
