@@ -307,7 +307,7 @@ class LinearQueriesMechanism(Shape):
             allow_inf_nan=False,
             ge=1e-4,
             le=1.0,
-            description="α: how far off an answer may be; with hits, default what noise leaves room for",
+            description="α: how far off an answer may be; with hits, default what noise alone does not pass",
         ),
     ] = None
     failure_probability: Annotated[
