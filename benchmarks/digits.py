@@ -4,6 +4,8 @@ They are drawn as MNIST's were, 28×28 with their mass in the middle, each sever
 a little. The model without noise of those is where a private run may start: `origin` of a learner.
 """
 
+import sys
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import affine_transform, center_of_mass
@@ -20,7 +22,10 @@ LENGTH = 30.0  # of the model: how far the private steps find it from where all 
 
 def origin(mapped: FeatureMap) -> NDArray[np.float64]:
     """(10, features), of the features that MNIST's images have."""
-    from sklearn.datasets import load_digits  # not of the project's; benchmarks/README.md says how to get it
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        sys.exit("the digits come with scikit-learn, which is not of the project's: pip install scikit-learn")
 
     digits = load_digits()
     random = np.random.default_rng(8)

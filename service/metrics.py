@@ -121,6 +121,13 @@ class State(Collector):
             for part in ("epsilon", "delta"):
                 values = [([each.name], getattr(each, name)[part]) for each in streams]
                 yield _gauge(f"perennial_{name}_{part}", f"{what}: {part}", ["stream"], values)
+        declassified = [([each.name], each.declassified) for each in streams]
+        yield _gauge(
+            "perennial_declassified_records",
+            "Records that are no longer protected, since they expired: what they lose is not in spent",
+            ["stream"],
+            declassified,
+        )
         waiting = [([each.name], found) for each in streams if (found := (self._backlogs or {}).get(each.log))]
         for name, what in (
             ("backlog_batches", "Batches on disk in the log that have no numbers yet"),

@@ -19,15 +19,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["publication_id"], ["publications.id"], name=op.f("parts_publication_id_fkey")),
         sa.PrimaryKeyConstraint("publication_id", "number", name=op.f("parts_pkey")),
     )
-    op.create_table(
-        "memories",
-        sa.Column("publication_id", sa.BigInteger(), nullable=False),
-        sa.Column("digest", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(["publication_id"], ["publications.id"], name=op.f("memories_publication_id_fkey")),
-        sa.PrimaryKeyConstraint("publication_id", name=op.f("memories_pkey")),
-    )
 
 
 def downgrade() -> None:
-    op.drop_table("memories")
     op.drop_table("parts")

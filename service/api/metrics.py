@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
@@ -12,6 +13,7 @@ from service import metrics
 from service.api.problems import Problem
 from service.api.services import Services, Shared
 from service.log import Backlog, LogUnavailable, Position
+from service.mechanisms.building import declassified
 from service.store.database import DatabaseUnavailable
 from service.store.overview import Overview, overview
 
@@ -50,7 +52,7 @@ async def _nobody() -> None:
 async def _state(shared: Services) -> tuple[Overview | None, Mapping[str, Backlog] | None]:
     found, positions = None, {}
     try:
-        found = await shared.run(overview)
+        found = await shared.run(partial(overview, declassified=declassified))
         positions = {each.log: Position(entry=each.entry, sequence=each.sequence) for each in found.streams}
     except DatabaseUnavailable:
         pass

@@ -17,6 +17,8 @@ Before = Annotated[
 ]
 Timestamp = Annotated[datetime, PlainSerializer(timestamp, return_type=str)]
 
+DECLASSIFIED = "How many records are no longer protected, since they expired: what they lose is not in `spent`"
+
 Item = TypeVar("Item")
 
 
@@ -109,6 +111,7 @@ class Ledger(BaseModel):
     budget: Loss
     reserved: Loss
     spent: Loss
+    declassified: int = Field(description=DECLASSIFIED)
     tighter: Tighter
     publications: list[LedgerPublication]
     exact: bool = Field(description="False: a range tells the most that any of its records has spent")

@@ -1,6 +1,6 @@
 """`/v1/streams`: what is collected, under which budget, and what of it is spent."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from service.api.problems import Problem, documented
-from service.api.schemas import Before, Charge, Items, Ledger, Name, Range, Timestamp, as_json, is_entry
+from service.api.schemas import DECLASSIFIED, Before, Charge, Items, Ledger, Name, Range, Timestamp, as_json, is_entry
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Admin, KeyFirst, Reader, Shared, no_stream, stream_or_404, visible
 from service.log import Position
@@ -21,6 +21,7 @@ from service.mechanisms.configuration import Privacy
 from service.mechanisms.stream_schema import StreamSchema, Task
 from service.privacy.account import Loss
 from service.privacy.loss import Kind, round_up
+from service.privacy.profile import covered
 from service.store import ledger, publications, segments, spending, streams
 from service.store.keys import Key
 
@@ -96,6 +97,7 @@ class StreamInfo(StreamSchema):
     budget: ShownLoss
     reserved: ShownLoss = Field(description="The worst record's, over what runs and what has run")
     spent: ShownLoss = Field(description="The worst record's")
+    declassified: int = Field(description=DECLASSIFIED)
     publications: list[str]
     erased: Erased
     kept: Kept
@@ -233,8 +235,8 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
     Ask for a part of it to be told exactly. `spent` is the worst record's, exactly, in any case.
 
     Where a publication's settings make records expire, those past its window are `declassified`: what they lose is
-    unbounded, so their range has no `epsilon` and no `delta`. All other figures are of what records were charged while
-    they were protected.
+    unbounded, so their range has no `epsilon` and no `delta`, and beside `spent` stands how many they are. All other
+    figures are of what records were charged while they were protected.
     """
 
     def look(connection: Connection) -> Response:
@@ -245,18 +247,16 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
         exact = spending.exact(connection, found.id, low, high) if low < high else []
         told = exact if exact is not None else spending.outlined(connection, found.id, low, high)
         tighter = spending.tighter(of_it, worst.reserved)
-        exposed = {
-            each.name: each.start + declassified(found.schema, each.configuration, each.position) for each in of_it
-        }
+        exposed = _exposed(found, of_it)
         return as_json(
             {
-                **_totals(found, worst),
+                **_totals(found, worst, exposed),
                 "tighter": tighter.loss.shown()
                 | {"how": tighter.how}
                 | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
                 "publications": [_share(each, exposed[each.name]) for each in of_it],
                 "exact": exact is not None,
-                "ranges": list(_merged(_with_declassified(told, [(each.start, exposed[each.name]) for each in of_it]))),
+                "ranges": list(_merged(_with_declassified(told, exposed.values()))),
             }
         )
 
@@ -299,7 +299,7 @@ def _info(connection: Connection, stream: streams.Stream) -> StreamInfo:
         halted=stream.halted,
         distrusted=stream.distrusted,
         created_at=stream.created_at,
-        **_totals(stream, spending.worst(connection, stream.id, of_it)),
+        **_totals(stream, spending.worst(connection, stream.id, of_it), _exposed(stream, of_it)),
     )
 
 
@@ -321,15 +321,24 @@ def _kept(connection: Connection, stream: streams.Stream, of_it: list[publicatio
     return Kept(start=segments.kept_from(connection, stream.id), needed=needed)
 
 
-def _totals(stream: streams.Stream, worst: spending.Worst) -> dict[str, Any]:
+def _exposed(stream: streams.Stream, of_it: Iterable[publications.Publication]) -> dict[str, tuple[int, int]]:
+    """By publication, the records that what it released no longer protects; of most, none."""
+    return {
+        each.name: (each.start, each.start + declassified(stream.schema, each.configuration, each.position))
+        for each in of_it
+    }
+
+
+def _totals(stream: streams.Stream, worst: spending.Worst, exposed: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     return {
         "budget": {"epsilon": float(stream.epsilon), "delta": float(stream.delta)},
         "reserved": worst.reserved.shown(),
         "spent": worst.spent.shown(),
+        "declassified": covered(exposed.values()),
     }
 
 
-def _share(publication: publications.Publication, exposed: int) -> dict[str, Any]:
+def _share(publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
     """How one publication explains itself."""
     account = spending.account_of(publication)
     amount = Fraction(publication.worst_amount)
@@ -338,7 +347,7 @@ def _share(publication: publications.Publication, exposed: int) -> dict[str, Any
         "name": publication.name,
         "running": account.running,
         "start": publication.start,
-        "declassified": exposed - publication.start,
+        "declassified": exposed[1] - exposed[0],
         "reserved": (account.cap if account.running else account.kept(amount)).shown(),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {

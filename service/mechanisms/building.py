@@ -9,16 +9,18 @@ import numpy as np
 from service.learning.constraint_sets import ConstraintSet
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.learners import Linear, OutputPerturbation
+from service.learning.lifelong import TaskStatistics
 from service.learning.losses import LOSSES, HuberHinge, Squared
 from service.learning.moments import Moments
 from service.learning.noisy_gradient_descent import NoisyGradientDescent
 from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.online_gradient import OnlineGradient
 from service.learning.solvers import Exact, Inaccurate
+from service.mechanisms import statistics_learners
 from service.mechanisms.configuration import (
-    MAX_REMEMBERED,
     ContinualMechanism,
     IndependentBatchesMechanism,
+    LifelongMechanism,
     LinearLearner,
     MultiResolutionMechanism,
     NoisyGradientDescentLearner,
@@ -30,6 +32,7 @@ from service.mechanisms.configuration import (
     SlidingWindowMechanism,
     WindowStatisticsMechanism,
 )
+from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.online_leader import OnlineLeader
 from service.mechanisms.scheduled import Scheduled
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
     from service.privacy.running_sums import Runs
     from service.schedules.schedule import Schedule
 
+    _AnyLearner = Learner | OnlineGradient | Moments | TaskStatistics
+
 FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
 DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
 
@@ -63,15 +68,7 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Linear
     """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
     privacy = publication.privacy
     kind, cap = capacity(privacy.epsilon, privacy.delta)
-    linear = _linear(stream, publication.learner)
-    learner: Learner | OnlineGradient | Moments
-    match publication.mechanism:
-        case OnlineLeaderMechanism() as settings:
-            learner = _online(linear, settings, publication.learner)
-        case WindowStatisticsMechanism() as settings:
-            learner = _moments(linear, settings, publication.learner)
-        case _:
-            learner = _learner(linear, publication.learner, kind)
+    learner = _learning(_linear(stream, publication.learner), publication, kind)
     origin = _origin(publication.learner, learner.shape)
     if isinstance(learner, OnlineGradient) and not learner.constraint.holds(origin, origin):
         raise Refused(
@@ -90,15 +87,7 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Linear
         "origin": origin,
         "feature_map": stream.mapping(),
     }
-    mechanism: LinearMechanism
-    match learner:
-        case OnlineGradient():
-            mechanism, setting = OnlineLeader(learner=learner, **about), "learner.step"
-        case Moments():
-            mechanism, setting = WindowStatistics(learner=learner, **about), "mechanism.block"
-        case _:
-            mechanism = Scheduled(learner=learner, **about)
-            setting = "learner.step" if isinstance(learner, NoisyGradientDescent) else "learner.regularization"
+    mechanism, setting = _running(learner, publication.mechanism, about)
     try:
         mechanism.plan()
     except Inaccurate as problem:
@@ -106,6 +95,35 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Linear
     except Unaffordable as problem:
         raise Refused("privacy.epsilon", str(problem)) from None
     return mechanism
+
+
+def _learning(linear: Linear, publication: PublicationConfiguration, kind: Kind) -> _AnyLearner:
+    settings = publication.learner
+    match publication.mechanism:
+        case OnlineLeaderMechanism() as mechanism:
+            return _online(linear, mechanism, settings)
+        case WindowStatisticsMechanism() as mechanism:
+            return statistics_learners.window(linear, mechanism, settings)
+        case LifelongMechanism() as mechanism:
+            return statistics_learners.lifelong(linear, mechanism, settings)
+        case _:
+            return _learner(linear, settings, kind)
+
+
+def _running(learner: _AnyLearner, mechanism: Mechanism, about: dict[str, Any]) -> tuple[LinearMechanism, str]:
+    """Return what runs, and the setting to change where double precision does not do."""
+    match learner:
+        case OnlineGradient():
+            return OnlineLeader(learner=learner, **about), "learner.step"
+        case TaskStatistics():
+            maps = statistics_learners.maps(mechanism, about["feature_map"])
+            return Lifelong(learner=learner, **about | maps), "mechanism.batch"
+        case Moments():
+            return WindowStatistics(learner=learner, **about), "mechanism.block"
+        case NoisyGradientDescent():
+            return Scheduled(learner=learner, **about), "learner.step"
+        case _:
+            return Scheduled(learner=learner, **about), "learner.regularization"
 
 
 def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
@@ -129,15 +147,16 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
 
 
 def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
+    found: Schedule
     match mechanism:
         case MultiResolutionMechanism():
-            return MultiResolution(kind=kind, base=mechanism.base)
+            found = MultiResolution(kind=kind, base=mechanism.base)
         case ContinualMechanism():
-            return Continual(
+            found = Continual(
                 kind=kind, base=mechanism.base, update_every=mechanism.update_every, shares=mechanism.shares
             )
         case SlidingWindowMechanism():
-            return SlidingWindow(
+            found = SlidingWindow(
                 kind=kind,
                 block=mechanism.block,
                 blocks=mechanism.blocks,
@@ -145,11 +164,14 @@ def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
                 warm_up=mechanism.warm_up == "continual",
             )
         case IndependentBatchesMechanism():
-            return IndependentBatches(batch=mechanism.batch, warm_start=mechanism.warm_start)
+            found = IndependentBatches(batch=mechanism.batch, warm_start=mechanism.warm_start)
         case WindowStatisticsMechanism():
-            return IndependentBatches(batch=mechanism.block)
+            found = IndependentBatches(batch=mechanism.block)
+        case LifelongMechanism():
+            found = statistics_learners.tasks(mechanism)
         case OnlineLeaderMechanism():
-            return IndependentBatches(batch=mechanism.batch, warm_start=True)
+            found = IndependentBatches(batch=mechanism.batch, warm_start=True)
+    return found
 
 
 def _linear(stream: StreamSchema, settings: LinearLearner) -> Linear:
@@ -221,25 +243,6 @@ def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LearnerS
         constraint=ConstraintSet(name=mechanism.constraint, radius=mechanism.radius or FARTHEST / linear.norm_bound),
         projected=mechanism.step == "projection",
     )
-
-
-def _moments(linear: Linear, mechanism: WindowStatisticsMechanism, settings: LearnerSettings) -> Moments:
-    if not isinstance(settings, OutputPerturbationLearner):
-        raise Refused("learner.kind", "window_statistics takes no steps and tilts nothing: use output_perturbation")
-    if settings.solver != "exact":
-        raise Refused("learner.solver", "window_statistics solves exactly: leave it out")
-    if settings.regularization != LinearLearner.model_fields["regularization"].default:
-        raise Refused("learner.regularization", "window_statistics says how strong its pull is: set mechanism.ridge")
-    if isinstance(linear.loss, HuberHinge):
-        raise Refused("learner.loss", "huber_hinge says too little at zero to be expanded: use logistic or softmax")
-    learner = Moments(**vars(linear), blocks=mechanism.blocks, ridge=mechanism.ridge)
-    if learner.entries * mechanism.blocks > MAX_REMEMBERED:
-        raise Refused(
-            "mechanism.blocks",
-            f"{mechanism.blocks} times {learner.entries} statistics are more than the {MAX_REMEMBERED} numbers that it "
-            "may remember: use fewer blocks, or a feature_map to fewer features",
-        )
-    return learner
 
 
 def _runs(mechanism: OnlineLeaderMechanism) -> Runs:

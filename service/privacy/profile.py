@@ -102,6 +102,12 @@ class Profile:
         yield from zip(self.starts, ends, self.amounts, strict=True)
 
 
+def covered(ranges: Iterable[tuple[int, int]]) -> int:
+    """Return how many records are in at least one of the ranges [start, end)."""
+    held = Profile.of((start, end, 1) for start, end in ranges)
+    return sum(end - start for start, end, times in held.ranges() if end is not None and times)
+
+
 def _check(start: int, end: int | None) -> None:
     if start < 0 or (end is not None and end < start):
         raise ValueError("a range of records starts at 0 or later and does not end before it starts")

@@ -1,13 +1,19 @@
 """Everything at a glance, for whoever watches the service."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, and_, func, select
 
+from service.privacy.profile import covered
 from service.store import spending, streams
 from service.store.publications import of_stream as publications_of
 from service.store.tables import publications, releases
 from service.store.tables import streams as streams_table
+
+Declassified = Callable[[Mapping[str, Any], Mapping[str, Any], int], int]
+"""From a stream's schema, a publication's configuration and its position: how many records it no longer protects."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +31,7 @@ class StreamState:
     budget: dict[str, float]
     reserved: dict[str, float]
     spent: dict[str, float]
+    declassified: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +54,8 @@ class Overview:
     publications: list[PublicationState]
 
 
-def overview(connection: Connection) -> Overview:
-    """What there is now."""
+def overview(connection: Connection, *, declassified: Declassified) -> Overview:
+    """What there is now. declassified: says of a publication how many records it no longer protects."""
     query = (
         select(
             publications,
@@ -65,7 +72,7 @@ def overview(connection: Connection) -> Overview:
         .order_by(publications.c.id)
     )
     return Overview(
-        streams=[_stream(connection, each) for each in streams.every(connection)],
+        streams=[_stream(connection, each, declassified) for each in streams.every(connection)],
         publications=[
             PublicationState(
                 name=row.name,
@@ -82,8 +89,9 @@ def overview(connection: Connection) -> Overview:
     )
 
 
-def _stream(connection: Connection, stream: streams.Stream) -> StreamState:
-    worst = spending.worst(connection, stream.id, publications_of(connection, stream.id))
+def _stream(connection: Connection, stream: streams.Stream, declassified: Declassified) -> StreamState:
+    of_it = publications_of(connection, stream.id)
+    worst = spending.worst(connection, stream.id, of_it)
     return StreamState(
         name=stream.name,
         log=stream.log,
@@ -96,4 +104,7 @@ def _stream(connection: Connection, stream: streams.Stream) -> StreamState:
         dead_letters=streams.waiting_dead_letters(connection, stream.id),
         reserved=worst.reserved.shown(),
         spent=worst.spent.shown(),
+        declassified=covered(
+            (each.start, each.start + declassified(stream.schema, each.configuration, each.position)) for each in of_it
+        ),
     )

@@ -6,7 +6,7 @@ from service.store import streams
 from service.store.database import Database
 from service.store.verify import look
 from tests.api.test_records import refused
-from tests.conftest import Service, ok, publication
+from tests.conftest import Service, ok, publication, wait_until
 
 WINDOW = {"kind": "sliding_window", "block": 5, "blocks": 2}
 
@@ -143,6 +143,7 @@ def test_records_are_declassified_by_the_release_that_has_them_in_the_clear_and_
         assert declassified(found) == set(range(4, 4 + 3 * gone))
         told = {each["name"]: each["declassified"] for each in found["publications"]}
         assert told == {name: 3 * gone, other: 0}
+        assert found["declassified"] == ok(service.client().get(f"/v1/streams/{stream}"))["declassified"] == 3 * gone
         assert found["spent"]["epsilon"] <= 3
         assert found["reserved"] == {"epsilon": 3, "delta": 1e-6}
     before = set(range(4, 4 + 3 * leaves[-1]))
@@ -153,6 +154,8 @@ def test_records_are_declassified_by_the_release_that_has_them_in_the_clear_and_
     service.released(other, time=29)
     found = ledger(service, stream)
     assert declassified(found) == before
+    counted = f'perennial_declassified_records{{stream="{stream}"}} {len(before):.1f}'
+    wait_until(lambda: counted in service.client().get("/metrics").text)  # it is looked at once a second
     assert max(each["epsilon"] or 0 for each in found["ranges"]) <= found["spent"]["epsilon"]
     database = Database(str(service.settings.database_url))
     try:

@@ -350,6 +350,15 @@ def test_the_same_records_never_get_the_same_noise_twice(service: Service):
     assert len(values) == 20
 
 
+def each_batch_is_charged_once(service: Service, stream: str, name: str, rho: float) -> None:
+    """All that a publication charges: five batches of 4, and never more than ε = 1."""
+    charges = [charge for charge in all_charges(service, stream) if charge["publication"] == name]
+    assert [(charge["start"], charge["end"], charge["rho"]) for charge in charges] == [
+        (start, start + 4, rho) for start in range(0, 20, 4)
+    ]
+    assert ok(service.client().get(f"/v1/streams/{stream}/ledger"))["spent"]["epsilon"] <= 1
+
+
 def test_a_window_of_statistics_charges_each_record_once_and_predicts_like_any_model(service: Service):
     """Its noise is recomputed from the weights it tells: (s, f, l, k) for two classes, over a window of 3."""
     stream = service.stream(features=2, delta=1e-5)
@@ -369,11 +378,7 @@ def test_a_window_of_statistics_charges_each_record_once_and_predicts_like_any_m
     assert noise["sensitivity"] >= apart**0.5
     assert noise["dimension"] == 3 + 2 + 3
     assert (1 + np.sum(column**2)) * apart / noise["scale"] ** 2 / 2 == pytest.approx(rho, rel=1e-3)
-    charges = [charge for charge in all_charges(service, stream) if charge["publication"] == name]
-    assert [(charge["start"], charge["end"], charge["rho"]) for charge in charges] == [
-        (start, start + 4, rho) for start in range(0, 20, 4)
-    ]
-    assert ok(service.client().get(f"/v1/streams/{stream}/ledger"))["spent"]["epsilon"] <= 1
+    each_batch_is_charged_once(service, stream, name, rho)
     predicted = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": [[0.6, 0.8]]}))
     assert predicted["version"] == 5
     weights = np.array(released[-1]["parameters"]["values"]).reshape(3)
@@ -399,11 +404,7 @@ def test_an_online_leader_charges_each_record_once_for_a_model_after_every_batch
     assert noise["sensitivity"] == pytest.approx(0.5, rel=1e-4)
     assert owed == pytest.approx(rho, rel=1e-6)
     assert noise["sensitivity"] >= 0.5
-    charges = [charge for charge in all_charges(service, stream) if charge["publication"] == name]
-    assert [(charge["start"], charge["end"], charge["rho"]) for charge in charges] == [
-        (start, start + 4, rho) for start in range(0, 20, 4)
-    ]
-    assert ok(service.client().get(f"/v1/streams/{stream}/ledger"))["spent"]["epsilon"] <= 1
+    each_batch_is_charged_once(service, stream, name, rho)
     predicted = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": [[0.6, 0.8]]}))
     assert predicted["version"] == 5
     told = service.client().get(f"/v1/publications/{name}").text

@@ -23,6 +23,9 @@ MECHANISMS = {
     "independent_batches": {"kind": "independent_batches", "batch": 8},
     "independent_batches, warm": {"kind": "independent_batches", "batch": 8, "warm_start": True},
     "window_statistics": {"kind": "window_statistics", "block": 8, "blocks": 2},
+    "lifelong": {"kind": "lifelong", "task_size": 16, "batch": 8},
+    "lifelong, agem": {"kind": "lifelong", "task_size": [4, 8], "training": "agem", "epochs": 3},
+    "lifelong, heads": {"kind": "lifelong", "task_size": 8, "heads": "per_task", "memory": 2},
     **{
         f"online_leader, {noise}": {"kind": "online_leader", "batch": 8, "noise": noise}
         for noise in ("blt", "toeplitz", "tree")
@@ -69,11 +72,13 @@ def configured(mechanism, learner, loss, delta):
 
 def reason(mechanism, learner, loss, delta):
     """Why a combination can't be: the setting that is refused, and a word of why."""
-    if mechanism == "window_statistics":
+    if mechanism == "window_statistics" or mechanism.startswith("lifelong"):
         if learner["kind"] != "output_perturbation":
             return "learner.kind", "use output_perturbation"
         if learner["solver"] != "exact":
             return "learner.solver", "leave it out"
+        if mechanism == "lifelong, agem" and loss[0] != "huber_hinge":
+            return "learner.origin", "leave it out"
         return ("learner.loss", "use logistic or softmax") if loss[0] == "huber_hinge" else None
     if mechanism.startswith("online_leader"):
         fits = learner["kind"] == "noisy_gradient_descent"

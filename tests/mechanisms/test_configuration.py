@@ -199,9 +199,9 @@ def test_a_categorical_stream_has_nothing_to_map():
         StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 9}, "feature_map": FOURIER})
 
 
-@pytest.mark.parametrize("kind", ["scheduled_black_box", "linear_queries", "lifelong"])
+@pytest.mark.parametrize("kind", ["scheduled_black_box", "linear_queries", "active_learning"])
 def test_a_mechanism_still_to_come_says_what_there_is(kind):
-    there_is = "multi_resolution, continual, sliding_window, independent_batches, window_statistics, online_leader"
+    there_is = "multi_resolution, continual, sliding_window, independent_batches, window_statistics, lifelong"
     with pytest.raises(ValidationError, match=f"not available in this version; available: {there_is}"):
         publication("mechanism", {"kind": kind})
 

@@ -1,7 +1,6 @@
 """DP-FTRL with the noise of running sums: what is released follows from noisy sums, each read once and charged once."""
 
 import os
-from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -10,18 +9,15 @@ from scipy import optimize, special, stats
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.mechanisms.mechanism import Forgotten, Part
+from service.mechanisms.mechanism import Forgotten
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import claims
 from service.privacy import noise as noises
 from service.privacy.loss import Kind
 from service.privacy.noise import Gaussian, SphericalLaplace
+from tests.mechanisms.steps import ALARM, FEATURES, GAUSSIAN, RHO, a_third_too_small, data, nothing, reader, run, stored
 
-ALARM = 1e-6
 BATCH = 8
-FEATURES = 5
-GAUSSIAN = {"epsilon": 1, "delta": 1e-6}
-RHO = 0.024355970359  # the ρ that implies (1, 1e-6), mechanisms.md N3
 NOISES = {
     "blt": {"noise": "blt", "decay": 0.9},
     "toeplitz": {"noise": "toeplitz", "decay": 0.9},
@@ -45,38 +41,6 @@ def publication(noise="blt", privacy=GAUSSIAN, classes=3, learner=None, features
             }
         ),
     )
-
-
-def data(seed=0, classes=3):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(400, FEATURES)).astype(np.float32), rng.integers(0, classes, 400)
-
-
-def reader(seed=0):
-    x, y = data(seed)
-    return lambda start, end: Records(x=x[start:end], y=y[start:end])
-
-
-def nothing(start, end):
-    """A reader of a stream whose every record was erased."""
-    return Records(x=np.empty((0, FEATURES)), y=np.empty(0))
-
-
-def run(mechanism, steps, read, between=lambda chain: chain):
-    chain, released = (), []
-    for number in range(steps):
-        step = mechanism.step((number + 1) * BATCH, between(chain), number + 1, read)
-        chain = step.chain
-        released += step.releases
-    return released, chain
-
-
-def stored(chain):
-    """As it comes back from a database: in the order of numbers."""
-    return [
-        Part(number=part.number, values=np.frombuffer(part.values.tobytes()).reshape(part.values.shape))
-        for part in sorted(chain, key=attrgetter("number"))
-    ]
 
 
 @pytest.fixture(params=NOISES)
@@ -220,8 +184,7 @@ def factor(noise, steps):
 def test_from_released_models_comes_white_noise_of_the_right_size(kind, planted, monkeypatch):
     """All records erased, so that models move by noise alone; clip C = .25, Δ = 2C."""
     if planted:
-        true = Gaussian.sample
-        monkeypatch.setattr(Gaussian, "sample", lambda self: np.rint(true(self) * (2 / 3)).astype(np.int64))
+        a_third_too_small(monkeypatch, Gaussian)
     mechanism = publication(kind, averaging=False, clip=0.25, learning_rate=1.0, learner={"momentum": 0.0})
     released = [run(mechanism, 20, nothing)[0] for _ in range(12)]
     models = np.array([[np.zeros((3, FEATURES)), *(each.parameters for each in one)] for one in released])
@@ -237,8 +200,7 @@ def test_from_released_models_comes_white_noise_of_the_right_size(kind, planted,
 def test_from_released_models_come_nodes_with_spherical_laplace_noise(planted, monkeypatch):
     """A window of 4 batches: every record is in at most 3 nodes, each of scale 3Δ/ε (mechanisms.md 2, strict)."""
     if planted:
-        true = SphericalLaplace.sample
-        monkeypatch.setattr(SphericalLaplace, "sample", lambda self: np.rint(true(self) * (2 / 3)).astype(np.int64))
+        a_third_too_small(monkeypatch, SphericalLaplace)
     settings = {"averaging": False, "clip": 0.25, "learning_rate": 1.0, "learner": {"momentum": 0.0}}
     mechanism = publication("window_tree", {"epsilon": 1}, **settings)
     radii = []

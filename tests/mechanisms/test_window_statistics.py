@@ -1,7 +1,6 @@
 """A window of private statistics: each record counted once, forgotten exactly, and the noise of sums over a window."""
 
 import os
-from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -11,19 +10,15 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import MAX_REMEMBERED, PublicationConfiguration, Refused
 from service.mechanisms.linear import predict
-from service.mechanisms.mechanism import Forgotten, Part
+from service.mechanisms.mechanism import Forgotten
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import claims
 from service.privacy.loss import Kind
 from service.privacy.noise import Gaussian, SphericalLaplace
+from tests.mechanisms.steps import ALARM, FEATURES, GAUSSIAN, PURE, RHO, a_third_too_small, nothing, reader, run, stored
 
-ALARM = 1e-6
 BLOCK = 8
 BLOCKS = 3
-FEATURES = 5
-GAUSSIAN = {"epsilon": 1, "delta": 1e-6}
-PURE = {"epsilon": 1}
-RHO = 0.024355970359  # the ρ that implies (1, 1e-6), mechanisms.md N3
 ENTRIES = 5 * 6 // 2 + 5 + 3 * 6  # second and first moments, and of each of three classes' codes
 
 
@@ -39,40 +34,6 @@ def publication(privacy=GAUSSIAN, classes=3, learner=None, features=FEATURES, **
             }
         ),
     )
-
-
-def reader(seed=0, classes=3):
-    rng = np.random.default_rng(seed)
-    x, y = rng.normal(size=(400, FEATURES)).astype(np.float32), rng.integers(0, classes, 400)
-    return lambda start, end: Records(x=x[start:end], y=y[start:end])
-
-
-def nothing(start, end):
-    """A reader of a stream whose every record was erased."""
-    return Records(x=np.empty((0, FEATURES)), y=np.empty(0))
-
-
-def run(mechanism, steps, read, between=lambda chain: chain):
-    chain, released = (), []
-    for number in range(steps):
-        step = mechanism.step((number + 1) * BLOCK, between(chain), number + 1, read)
-        chain = step.chain
-        released += step.releases
-    return released, chain
-
-
-def stored(chain):
-    """As it comes back from a database: in the order of numbers."""
-    return [
-        Part(number=part.number, values=np.frombuffer(part.values.tobytes()).reshape(part.values.shape))
-        for part in sorted(chain, key=attrgetter("number"))
-    ]
-
-
-def plant(monkeypatch, law):
-    """Noise a third too small."""
-    true = law.sample
-    monkeypatch.setattr(law, "sample", lambda self: np.rint(true(self) * (2 / 3)).astype(np.int64))
 
 
 @pytest.fixture(params=[GAUSSIAN, PURE], ids=["gaussian", "pure"])
@@ -120,11 +81,12 @@ def test_without_noise_it_is_the_window_s_own_model_and_the_past_is_gone(monkeyp
     np.testing.assert_allclose(release.parameters, exact, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("classes", [0, 2, 4])
-def test_it_learns_and_clients_predict_as_with_any_model(classes):
+@pytest.mark.parametrize(("classes", "least"), [(0, 0.75), (2, 0.9), (4, 0.55)])
+def test_it_learns_and_clients_predict_as_with_any_model(classes, least):
     """Real noise, at a budget at which it is small; the record map and the loss are told with the model.
 
-    Found were .943 with a deviation of .016 (regression), .958 and .003 (two classes), .748 and .020 (four).
+    Found were .943 with a deviation of .016 (regression), .958 and .003 (two classes), .748 and .020 (four): more than
+    nine deviations above what is asked for.
     """
     rng = np.random.default_rng(5)
     x = rng.normal(size=(6 * BLOCK, FEATURES)).astype(np.float32)
@@ -136,10 +98,10 @@ def test_it_learns_and_clients_predict_as_with_any_model(classes):
     released, _ = run(mechanism, 6, lambda start, end: Records(x=x[start:end], y=y[start:end]))
     labels, found = predict(mechanism.model_description(), released[-1].parameters, x)
     if classes:
-        assert (labels == y).mean() > 0.55
+        assert (labels == y).mean() > least
         assert found.shape == (len(x), classes)
     else:
-        assert np.corrcoef(labels, y)[0, 1] > 0.75
+        assert np.corrcoef(labels, y)[0, 1] > least
 
 
 def test_every_restart_goes_on_exactly(privacy, monkeypatch):
@@ -190,7 +152,7 @@ def test_from_released_models_comes_white_noise_of_the_right_size(planted, monke
     Two classes: with codes ±1, a record replaced moves Σ v⊗a by up to 2, and all weighted statistics by Δ.
     """
     if planted:
-        plant(monkeypatch, Gaussian)
+        a_third_too_small(monkeypatch, Gaussian)
     steps, runs = 12, 30
     mechanism = publication(classes=2, ridge=1e6)
     weights = mechanism.learner.weights
@@ -219,7 +181,7 @@ def test_from_released_models_comes_white_noise_of_the_right_size(planted, monke
 def test_pure_statistics_have_spherical_laplace_noise_of_their_own(planted, monkeypatch):
     """What is kept of an empty block is its noise, for all statistics together; every block's is independent."""
     if planted:
-        plant(monkeypatch, SphericalLaplace)
+        a_third_too_small(monkeypatch, SphericalLaplace)
     mechanism = publication(PURE)
     w = mechanism.learner.weights
     s, f = w.second**2, w.first**2

@@ -78,11 +78,17 @@ def test_what_has_no_such_cost_is_no_claim(kind, noise):
         (GAUSSIAN, (3, 5), 15),
         (STATISTICS, (3, 5), 15 + 15),
         (STATISTICS | {"weights": {"second": 1.1, "first": 0.9, "label": 1.0, "count": 0.5}}, (1, 5), 10 + 4 + 5),
+        (STATISTICS | {"rows": 2}, (9, 5), 15 + 10),
     ],
 )
 def test_noise_is_as_long_as_what_it_is_added_to(noise, shape, numbers):
     """Second moments of five columns, but not the number of records; then the moments of labels."""
     assert claims.dimension(noise, shape) == numbers
+
+
+def test_statistics_of_no_labels_are_no_claim():
+    with pytest.raises(ValueError, match="rows"):
+        claims.dimension(STATISTICS | {"rows": 0}, (9, 5))
 
 
 @pytest.mark.parametrize("records", [0, -1])

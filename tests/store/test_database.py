@@ -10,8 +10,11 @@ from service.store.database import Database, DatabaseUnavailable, pipelined, rea
 from service.store.tables import streams
 
 
-@pytest.fixture
-def database(world):
+@pytest.fixture(params=[True, False], ids=["pipelined", "one by one"])
+def database(world, request, monkeypatch):
+    """As it is, and as a server before PostgreSQL 17 is spoken to, which can't bound a transaction."""
+    if not request.param:
+        monkeypatch.setattr("service.store.database._bounds", lambda connection: False)
     database = Database(world.settings.database_url, connections=1)
     yield database
     database.close()
@@ -46,6 +49,7 @@ def test_a_query_that_fails_takes_the_whole_transaction_with_it(database):
         assert read_together(connection, (select(streams), {})) == [[]]
 
 
+@pytest.mark.parametrize("database", [True], ids=["pipelined"], indirect=True)
 def test_a_transaction_ends_within_its_time_also_in_the_middle_of_a_pipeline(database):
     with pytest.raises(DatabaseUnavailable), database.transaction() as connection:
         read_together(connection, (select(streams), {}), *within(connection, 0.2))
@@ -55,3 +59,11 @@ def test_a_transaction_ends_within_its_time_also_in_the_middle_of_a_pipeline(dat
     with database.transaction() as connection:
         assert read_together(connection, (select(streams), {}), *within(connection, 60)) != []
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
+
+
+@pytest.mark.parametrize("database", [False], ids=["one by one"], indirect=True)
+def test_a_server_that_cannot_bound_a_transaction_is_not_asked_to(database):
+    with database.transaction() as connection:
+        assert within(connection, 60) == ()
+        with pipelined(connection):
+            assert connection.execute(text("SELECT 1")).scalar_one() == 1, "no answer is waited for later"

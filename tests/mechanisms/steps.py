@@ -1,0 +1,54 @@
+"""Runs a mechanism's steps as a worker does, on made-up records or on none."""
+
+from operator import attrgetter
+
+import numpy as np
+
+from service.learning.records import Records
+from service.mechanisms.mechanism import Part
+
+ALARM = 1e-6
+FEATURES = 5
+GAUSSIAN = {"epsilon": 1, "delta": 1e-6}
+PURE = {"epsilon": 1}
+RHO = 0.024355970359  # the ρ that implies (1, 1e-6), mechanisms.md N3
+
+
+def data(seed=0, classes=3):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(400, FEATURES)).astype(np.float32), rng.integers(0, classes, 400)
+
+
+def reader(seed=0, classes=3):
+    x, y = data(seed, classes)
+    return lambda start, end: Records(x=x[start:end], y=y[start:end])
+
+
+def nothing(start, end):
+    """A reader of a stream whose every record was erased."""
+    return Records(x=np.empty((0, FEATURES)), y=np.empty(0))
+
+
+def run(mechanism, steps, read, between=lambda chain: chain):
+    """Return what the first steps release, and what they leave; between: what becomes of that from step to step."""
+    chain, released, time = (), [], 0
+    for _ in range(steps):
+        time = mechanism.next_time(time)
+        step = mechanism.step(time, between(chain), len(released) + 1, read)
+        chain = step.chain
+        released += step.releases
+    return released, chain
+
+
+def stored(chain):
+    """As it comes back from a database: in the order of numbers."""
+    return [
+        Part(number=part.number, values=np.frombuffer(part.values.tobytes()).reshape(part.values.shape))
+        for part in sorted(chain, key=attrgetter("number"))
+    ]
+
+
+def a_third_too_small(monkeypatch, law):
+    """Plants noise that is."""
+    true = law.sample
+    monkeypatch.setattr(law, "sample", lambda self: np.rint(true(self) * (2 / 3)).astype(np.int64))
