@@ -32,7 +32,8 @@ from scipy import stats
 
 from benchmarks.l2dp_ml import Batch, Floats, Parameters, Printed
 from benchmarks.replay import load, publication
-from service.learning.moments import InStatistics, Moments
+from service.learning.lifelong import TaskStatistics
+from service.learning.moments import InStatistics
 from service.learning.records import Records
 
 WHERE = "benchmarks/README.md says how to make it"
@@ -121,9 +122,9 @@ def _fit(design: Floats, values: Floats) -> tuple[Floats, float]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ours:
-    """What the mechanism keeps of a task of so many records, from which all its models follow: noisy statistics."""
+    """What `lifelong` keeps of a task of so many records, from which all its models follow: noisy statistics."""
 
-    learner: Moments
+    learner: TaskStatistics
     perturbation: InStatistics
     records: int
 
@@ -133,12 +134,12 @@ class Ours:
         built = publication(
             {"features": features, "task": {"kind": "classification", "classes": CLASSES}},
             {
-                "mechanism": {"kind": "window_statistics", "block": records, "blocks": 1},
+                "mechanism": {"kind": "lifelong", "task_size": records, "memory": 1},
                 "learner": {"kind": "output_perturbation", "intercept": False},
                 "privacy": {"epsilon": epsilon, "delta": DELTA},
             },
         )
-        assert isinstance(built.learner, Moments)
+        assert isinstance(built.learner, TaskStatistics)
         perturbation = built.learner.perturbation(built.kind, float(built.capacity), records)
         return cls(learner=built.learner, perturbation=perturbation, records=records)
 
