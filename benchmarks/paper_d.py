@@ -66,13 +66,13 @@ PRINTED: dict[str, dict[tuple[str, float], tuple[str, str]]] = {  # (line, ε): 
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """Records to learn from, in order, and records to test with."""
+    """Records to learn from, in order, and records to test with; x is made when it is asked for."""
 
-    x: Features
+    x: Callable[[], Features]
     y: Labels
-    test_x: Features
+    test_x: Callable[[], Features]
     test_y: Labels
 
 
@@ -82,7 +82,7 @@ class Stream:
 
     classes: int
     maps: Sequence[dict[str, Any]]
-    tasks: Sequence[Callable[[], Task]]
+    tasks: Sequence[Task]
     hidden: int
     rate: float
     naive_rate: float
@@ -99,27 +99,32 @@ def fourier(features: int, width: float) -> dict[str, Any]:
 
 
 @cache
-def digits(held_out: bool) -> Task:
-    """MNIST; held out: the last 10,000 for training are for the test."""
+def digits(held_out: bool) -> tuple[Features, Labels, Features, Labels]:
+    """MNIST to learn from and for the test; held out: the last 10,000 for training are for the test."""
     data = load("mnist", WHERE)
     x, y = data["X"].astype(np.float32) / np.float32(255), data["y"].astype(np.int64)
     train, test = (slice(50_000), slice(50_000, 60_000)) if held_out else (slice(60_000), slice(60_000, None))
-    return Task(x=x[train], y=y[train], test_x=x[test], test_y=y[test])
+    return x[train], y[train], x[test], y[test]
 
 
 def permuted_mnist(held_out: bool) -> Stream:
     """20 tasks: all digits, their pixels in an order of each task's own, public; every fourth test digit."""
+    x, y, test_x, test_y = digits(held_out)
 
     def permuted(task: int) -> Task:
         order = np.random.default_rng((0, task)).permutation(784)
-        whole = digits(held_out)
-        return Task(x=whole.x[:, order], y=whole.y, test_x=whole.test_x[::4, order], test_y=whole.test_y[::4])
+        return Task(
+            x=partial(np.take, x, order, axis=1),
+            y=y,
+            test_x=partial(np.take, test_x[::4], order, axis=1),
+            test_y=test_y[::4],
+        )
 
     return Stream(
         classes=10,
         maps=(NORMALIZE, CENTER, NORMALIZE, fourier(1024, 1.0), NORMALIZE),
-        tasks=[partial(permuted, task) for task in range(20)],
-        hidden=256,
+        tasks=[permuted(task) for task in range(20)],
+        hidden=128,
         rate=0.3,
         naive_rate=0.1,
         naive_steps=10,
@@ -130,16 +135,17 @@ def permuted_mnist(held_out: bool) -> Stream:
 def split_mnist(held_out: bool) -> Stream:
     """5 tasks of two digits each, 0 and 1 first; told among all ten, whatever task they come from."""
 
+    x, y, test_x, test_y = digits(held_out)
+
     def two(task: int) -> Task:
-        whole = digits(held_out)
-        train, test = whole.y // 2 == task, whole.test_y // 2 == task
-        return Task(x=whole.x[train], y=whole.y[train], test_x=whole.test_x[test], test_y=whole.test_y[test])
+        train, test = y // 2 == task, test_y // 2 == task
+        return _some(x[train], y[train], test_x[test], test_y[test])
 
     hog = {"kind": "hog", "width": 28, "height": 28, "orientations": 6, "cell": 4, "block": 1}
     return Stream(
         classes=10,
         maps=(hog, NORMALIZE, CENTER, NORMALIZE),
-        tasks=[partial(two, task) for task in range(5)],
+        tasks=[two(task) for task in range(5)],
         hidden=256,
         rate=0.003,
         naive_rate=0.01,
@@ -156,17 +162,21 @@ def activity(held_out: bool) -> Stream:
         *learnt, last, tested = group
         train = np.isin(person, learnt if held_out else [*learnt, last])
         test = person == (last if held_out else tested)
-        return Task(x=x[train], y=y[train], test_x=x[test], test_y=y[test])
+        return _some(x[train], y[train], x[test], y[test])
 
     return Stream(
         classes=12,
         maps=(NORMALIZE, fourier(256, 0.5), NORMALIZE),
-        tasks=[partial(people, group) for group in np.array_split(np.unique(person), 5)],
+        tasks=[people(group) for group in np.array_split(np.unique(person), 5)],
         hidden=64,
         rate=0.1,
         naive_rate=0.1,
         naive_steps=10,
     )
+
+
+def _some(x: Features, y: Labels, test_x: Features, test_y: Labels) -> Task:
+    return Task(x=lambda: x, y=y, test_x=lambda: test_x, test_y=test_y)
 
 
 STREAMS: dict[str, Callable[[bool], Stream]] = {
@@ -188,9 +198,9 @@ class Once:
 
     def __post_init__(self) -> None:
         maps = [{"version": 1, **each} for each in self.stream.maps]
-        width = self.stream.tasks[0]().x.shape[1]
+        width = self.stream.tasks[0].test_x().shape[1]
         self.mapped = feature_maps.build({"kind": "compose", "maps": maps}, width)
-        self.sizes = [len(task().y) for task in self.stream.tasks]
+        self.sizes = [len(task.y) for task in self.stream.tasks]
 
     def statistics(self, learner: TaskStatistics, task: int) -> Floats:
         """Of a task, without noise."""
@@ -199,8 +209,8 @@ class Once:
         if key not in self.totals and file and file.exists():
             self.totals[key] = np.load(file)
         if key not in self.totals:
-            own = self.stream.tasks[task]()
-            self.totals[key] = learner.statistics(Records(x=self.mapped(own.x), y=own.y), len(own.y))
+            own = self.stream.tasks[task]
+            self.totals[key] = learner.statistics(Records(x=self.mapped(own.x()), y=own.y), len(own.y))
             if file:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 np.save(file, self.totals[key])
@@ -209,8 +219,8 @@ class Once:
     def test(self, task: int) -> tuple[Features, Labels]:
         """Mapped test records and their labels."""
         if task not in self.tests:
-            own = self.stream.tasks[task]()
-            self.tests[task] = self.mapped(own.test_x), own.test_y
+            own = self.stream.tasks[task]
+            self.tests[task] = self.mapped(own.test_x()), own.test_y
         return self.tests[task]
 
 
@@ -259,8 +269,8 @@ def steps(found: Lifelong, tasks: Iterable[Records]) -> Iterator[Step]:
 
 def network(stream: Stream, line: str, epsilon: float) -> Floats:
     """The accuracies a[l, t] of what the paper compares with."""
-    random, first = np.random.default_rng(), stream.tasks[0]()
-    fresh = Network.fresh(first.x.shape[1], stream.hidden, stream.classes, random)
+    random, width = np.random.default_rng(), stream.tasks[0].test_x().shape[1]
+    fresh = Network.fresh(width, stream.hidden, stream.classes, random)
     learner = (
         Episodic(rate=stream.rate)
         if line == AGEM
@@ -272,14 +282,9 @@ def network(stream: Stream, line: str, epsilon: float) -> Floats:
             rate=stream.naive_rate,
         )
     )
-    learnt = list(learner.learn(fresh, ((task.x, task.y) for task in _each(stream)), random))
-    return np.array(
-        [[np.mean(each.predict(task.test_x) == task.test_y) for each in learnt] for task in _each(stream)]
-    ).T
-
-
-def _each(stream: Stream) -> Iterator[Task]:
-    return (task() for task in stream.tasks)
+    tests = [(task.test_x(), task.test_y) for task in stream.tasks]
+    learnt = learner.learn(fresh, ((task.x(), task.y) for task in stream.tasks), random)
+    return np.array([[np.mean(each.predict(x) == y) for x, y in tests] for each in learnt])
 
 
 def cells(stream: Stream, options: argparse.Namespace) -> Iterator[tuple[str, float]]:
