@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("--shown", type=int, default=8)
     parser.add_argument("--epsilons", nargs="+", type=float, default=[0.1, 0.5, 1.0, 2.0, 4.0, 8.0])
     parser.add_argument("--audited", type=int, default=200, help="records of a data set that is audited")
-    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--plots", type=Path)
     options = parser.parse_args()
     data = load("mnist", WHERE)
