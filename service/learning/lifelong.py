@@ -11,13 +11,15 @@ one array holds all tasks there ever were. With a `memory` of m tasks it is a fa
 by Vitter's Algorithm R with public draws (`remembered`), so that which tasks are in it follows from the number of tasks
 alone. A task under way is always there.
 
-What is learned. With V and M the estimates of the means of v⊗φ and φ⊗φ over some slots, M without its negative
-eigenvalues but with α/h on its diagonal, φ = a record's row of length ≤ 1 with its constant, and (g, h) of
-`Statistics.expansion`, an autoencoder θ (p × r) and a classifier W (rows × r) of its codes θᵀφ have the losses
-    R(θ) = tr M - 2·tr θᵀMθ + tr θᵀMθθᵀθ,   the mean of ‖φ - θθᵀφ‖² but for what α adds,
-    L(θ, W) = (h/2)·tr WθᵀMθWᵀ - gh·tr WθᵀVᵀ,
-the second-order expansion at zero of the mean of the losses of Wθᵀφ, and (α/2)·‖Wθᵀ‖². What is released is Wθᵀ, a
-linear model of φ. (Pulled on is the model, not W alone: θ might else grow without end where M is nothing but noise.)
+What is learned. With M and V the estimates of the means of φ⊗φ and v⊗φ over some slots, M without its negative
+eigenvalues, N = M + (α/h)·1, φ = a record's row of length ≤ 1 with its constant, and (g, h) of `Statistics.expansion`,
+an autoencoder θ (p × r) and a classifier W (rows × r) of its codes θᵀφ have the losses
+    R(θ) = tr N - 2·tr θᵀNθ + tr θᵀNθθᵀθ,   the mean of ‖φ - θθᵀφ‖², and as if noise of α/h were in φ,
+    L(θ, W) = (h/2)·tr WθᵀMθWᵀ - gh·tr WθᵀVᵀ + (α/2)·‖W‖²,
+the second-order expansion at zero of the mean of the losses of Wθᵀφ. What is released is Wθᵀ, a linear model of φ.
+(Without that α/h in N, θ could grow for ever where M is nothing but noise, and W with it. On MNIST's
+digits, two after two, a pull on Wθᵀ and codes made orthogonal after every step forgot two and ten times as much: what
+losses have in common hides where they conflict.)
 
  - `joint`: the minimisers, of all that is remembered: θ has the r eigenvectors of M with the largest eigenvalues
    (Eckart and Young), which are all of them unless `hidden` says how many, and W is solved for.
@@ -27,8 +29,9 @@ linear model of φ. (Pulled on is the model, not W alone: θ might else grow wit
    the first θ is that of `joint`, the first W zero. A step is as long as an eighth of 1/(the largest eigenvalue).
 
 `heads`: with one per task, a release has for every task remembered a model of its own, solved from its statistics and
-pulled towards the model that `shared` would be, and a row of scores by which a record's task is told: least squares on
-codes of the tasks, for which the first moments of each task are all it takes. Both are linear in φ.
+pulled towards the model that `shared` would be, or towards the origin (`near`), and a row of scores by which a record's
+task is told: least squares on codes of the tasks, for which the first moments of each task are all it takes. Both are
+linear in φ.
 """
 
 from __future__ import annotations
@@ -79,10 +82,11 @@ class Place:
 
 
 class _Means(NamedTuple):
-    """M and V."""
+    """M, V and α/h."""
 
     second: Floats
     labels: Floats
+    pulled: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +95,7 @@ class TaskStatistics(Statistics):
 
     training: Literal["joint", "agem"] = "joint"
     heads: Literal["shared", "per_task"] = "shared"
+    near: Literal["shared", "origin"] = "shared"
     memory: int | None = None
     hidden: int | None = None
     epochs: tuple[int, ...] = (STEPS,)
@@ -180,8 +185,8 @@ class TaskStatistics(Statistics):
     def _per_task(self, tasks: Sequence[Floats], origin: Floats, perturbation: InStatistics) -> Floats:
         """Return the tasks' models, one below the other, and below them each task's scores: see the module."""
         total = sum(tasks[1:], start=tasks[0])
-        shared = self._joint(total, origin, perturbation)
-        models = [self._joint(each, shared, perturbation) for each in tasks]
+        center = self._joint(total, origin, perturbation) if self.near == "shared" else origin
+        models = [self._joint(each, center, perturbation) for each in tasks]
         slots, batches = _sizes(total)
         second, _ = self.sums(total[:-_SIZES], slots)
         firsts = np.array([self.sums(each[:-_SIZES], _sizes(each)[0])[0][-1] for each in tasks])
@@ -212,13 +217,13 @@ class TaskStatistics(Statistics):
             _, vectors = np.linalg.eigh(means.second)
             encoder, classifier = vectors[:, -self.codes :], np.zeros((self.shape[0], self.codes))
         _, curvature = self.expansion
-        steepest = max(_longest(each.second) for each in (means, remembered) if each is not None)
+        steepest = max(_longest(each.second) + each.pulled for each in (means, remembered) if each is not None)
         for _ in range(epochs):
             gradient = self.gradient(encoder, classifier, means)
             longest, widest = _longest(encoder.T @ encoder), _longest(classifier @ classifier.T)
             rates = (
                 0.5 / (steepest * (8.0 * max(1.0, longest) + curvature * widest)),
-                0.5 / (steepest * curvature * longest),
+                0.5 / (curvature * steepest * max(1.0, longest)),
             )
             if remembered is not None:
                 gradient = projected(gradient, self.gradient(encoder, classifier, remembered), rates)
@@ -229,11 +234,12 @@ class TaskStatistics(Statistics):
     def gradient(self, encoder: Floats, classifier: Floats, means: _Means) -> tuple[Floats, Floats]:
         """Return ∇(R + L) by θ and by W."""
         gain, curvature = self.expansion
-        second, labels = means
+        second, labels, pulled = means
         moved = second @ encoder
-        reconstructed = 2.0 * (moved @ (encoder.T @ encoder) + encoder @ (encoder.T @ moved)) - 4.0 * moved
+        raised = moved + pulled * encoder
+        reconstructed = 2.0 * (raised @ (encoder.T @ encoder) + encoder @ (encoder.T @ raised)) - 4.0 * raised
         by_score = curvature * (classifier @ moved.T - gain * labels)
-        return reconstructed + by_score.T @ classifier, by_score @ encoder
+        return reconstructed + by_score.T @ classifier, by_score @ encoder + curvature * pulled * classifier
 
     def _means(self, total: Floats, perturbation: InStatistics) -> _Means:
         slots, batches = _sizes(total)
@@ -243,8 +249,9 @@ class TaskStatistics(Statistics):
         _, curvature = self.expansion
         pulled = self.pull(perturbation, slots, batches) / (self.norm_bound**2 * curvature)
         return _Means(
-            second=(vectors * (np.maximum(values, 0.0) * unit**2 / slots + pulled)) @ vectors.T,
+            second=(vectors * np.maximum(values, 0.0)) @ vectors.T * (unit**2 / slots),
             labels=labels * (unit / slots),
+            pulled=pulled,
         )
 
     def _epochs(self, task: int) -> int:

@@ -129,6 +129,10 @@ class LifelongMechanism(Shape):
     ] = None
     training: Literal["joint", "agem"] = "joint"
     heads: Literal["shared", "per_task"] = "shared"
+    near: Annotated[
+        Literal["shared", "origin"] | None,
+        Field(description="per_task: towards what a task's model is pulled; default shared, the model of all tasks"),
+    ] = None
     hidden: Annotated[
         Count | None, Field(description="r, the codes of the autoencoder; default 64 for agem, for joint all features")
     ] = None
@@ -150,6 +154,8 @@ class LifelongMechanism(Shape):
                 "heads per_task are solved for one by one: they need training joint, and a memory, which is how many "
                 "tasks have one beside the task under way",
             )
+        if self.near is not None and self.heads != "per_task":
+            raise PydanticCustomError("near", "near is a setting of heads per_task")
         if self.training != "agem" and self.epochs is not None:
             raise PydanticCustomError("epochs", "epochs is a setting of training agem")
         return self

@@ -52,6 +52,7 @@ def lifelong(linear: Linear, mechanism: LifelongMechanism, settings: Learner) ->
         ridge=mechanism.ridge,
         training=mechanism.training,
         heads=mechanism.heads,
+        near=mechanism.near or "shared",
         memory=mechanism.memory,
         hidden=mechanism.hidden,
         epochs=_listed(mechanism.epochs or STEPS),

@@ -30,7 +30,7 @@ def learner(name="softmax", classes=4, features=3, **changed):
 
 def means(rng, rows, columns):
     square = rng.normal(size=(columns, columns))
-    return _Means(second=square @ square.T / columns, labels=rng.normal(size=(rows, columns)))
+    return _Means(second=square @ square.T / columns, labels=rng.normal(size=(rows, columns)), pulled=0.03)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -42,12 +42,13 @@ def test_gradients_are_those_of_the_losses(case):
     gain, curvature = one.expansion
 
     def loss(theta, w):
-        m, v = of
+        m, v, pulled = of
+        n = m + pulled * np.eye(columns)
         reconstruction = (
-            np.trace(m) - 2 * np.trace(theta.T @ m @ theta) + np.trace(theta.T @ m @ theta @ theta.T @ theta)
+            np.trace(n) - 2 * np.trace(theta.T @ n @ theta) + np.trace(theta.T @ n @ theta @ theta.T @ theta)
         )
         fit = curvature / 2 * np.trace(w @ theta.T @ m @ theta @ w.T) - gain * curvature * np.trace(w @ theta.T @ v.T)
-        return reconstruction + fit
+        return reconstruction + fit + curvature * pulled / 2 * np.sum(w**2)
 
     by_encoder, by_classifier = one.gradient(encoder, classifier, of)
     for _ in range(5):
@@ -85,10 +86,10 @@ def test_solving_for_both_minimises_what_is_remembered(rank):
     total, slots, ridge = one.statistics(records, 64), 64, 0.02
     model = one.solve(total, slots, ridge, np.zeros(one.shape), rank=one.codes)
     second, labels = one.sums(total, slots)
-    m, v = second * one.unit**2 / slots + ridge / one.expansion[1] * np.eye(4), labels * one.unit / slots
+    m, v = second * one.unit**2 / slots, labels * one.unit / slots
     encoder = np.linalg.eigh(m)[1][:, -(rank or 4) :]
     np.testing.assert_allclose(model @ encoder @ encoder.T, model, atol=1e-12)
-    _, slope = one.gradient(encoder, model @ encoder, _Means(second=m, labels=v))
+    _, slope = one.gradient(encoder, model @ encoder, _Means(second=m, labels=v, pulled=ridge / one.expansion[1]))
     np.testing.assert_allclose(slope, 0, atol=1e-12)
 
 

@@ -116,11 +116,14 @@ def two_tasks(rng, size=4000):
 
 @pytest.mark.parametrize("training", ["joint", "agem"])
 def test_it_learns_and_does_not_forget(training):
-    """Real noise; and a model of the last task alone, which has forgotten all of the first."""
+    """Real noise; and a model of the last task alone, which knows nothing of the first.
+
+    Found were .997 and 0, with deviations below .001.
+    """
     x, y = two_tasks(np.random.default_rng(1))
     normal = {"kind": "normalize"}
     about = {"classes": 4, "columns": 3, "feature_map": normal, "task_size": 4000, "batch": None}
-    mechanism = publication({"epsilon": 8, "delta": 1e-6}, training=training, **about)
+    mechanism = publication({"epsilon": 20, "delta": 1e-6}, training=training, **about)
     mapped = x / np.linalg.norm(x, axis=1, keepdims=True)
     released, _ = run(mechanism, 2, lambda start, end: Records(x=mapped[start:end], y=y[start:end]))
     description = mechanism.model_description()
@@ -134,7 +137,8 @@ def test_it_learns_and_does_not_forget(training):
     assert (predict(description, alone[0].parameters, x[:4000])[0] == y[:4000]).mean() < 0.1
 
 
-def test_heads_of_their_own_learn_what_contradicts_and_tell_the_tasks(privacy):
+@pytest.mark.parametrize("near", ["shared", "origin"])
+def test_heads_of_their_own_learn_what_contradicts_and_tell_the_tasks(privacy, near):
     """The same question with opposite answers, told apart by where it is asked; one linear model cannot have both."""
     rng = np.random.default_rng(3)
     x = rng.normal(size=(6000, 3)).astype(np.float32) * 0.3
@@ -143,7 +147,8 @@ def test_heads_of_their_own_learn_what_contradicts_and_tell_the_tasks(privacy):
     about = {"classes": 2, "columns": 3, "task_size": 3000, "batch": None}
     found = {}
     for heads in ("shared", "per_task"):
-        mechanism = publication(privacy | {"epsilon": 20}, heads=heads, memory=3, **about)
+        of_tasks = {} if heads == "shared" else {"near": near}
+        mechanism = publication(privacy | {"epsilon": 20}, heads=heads, memory=3, **about, **of_tasks)
         released, _ = run(mechanism, 2, lambda start, end: Records(x=x[start:end], y=y[start:end]))
         labels, scores = predict(mechanism.model_description(), released[-1].parameters, x)
         found[heads] = (labels == y).mean()
@@ -151,6 +156,28 @@ def test_heads_of_their_own_learn_what_contradicts_and_tell_the_tasks(privacy):
     assert released[-1].parameters.shape == (4, 4)
     assert found["per_task"] > 0.9
     assert found["shared"] < 0.65
+
+
+def test_a_task_s_model_is_near_what_it_is_said_to_be_near(silent):
+    x, y = two_tasks(np.random.default_rng(4), 40)
+    origin = np.random.default_rng(5).normal(size=(4, 4))
+    learner = {"origin": origin.tolist()}
+    about = {"classes": 4, "columns": 3, "task_size": 40, "batch": None, "memory": 3, "learner": learner}
+
+    def released(ridge, **settings):
+        mechanism = publication(ridge=ridge, **about, **settings)
+        return run(mechanism, 2, lambda start, end: Records(x=x[start:end], y=y[start:end]))[0][-1].parameters
+
+    shared, near_shared, near_origin = (
+        released(0.05),
+        released(0.05, heads="per_task"),
+        released(0.05, heads="per_task", near="origin"),
+    )
+    own = [near[:4] for near in (near_shared, near_origin)]
+    alone = publication(**about).learner
+    total = alone.statistics(Records(x=x[:40], y=y[:40]), 40)
+    for found, center in zip(own, (shared, origin), strict=True):
+        np.testing.assert_allclose(found, alone.solve(total, 40, 0.05, center), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -341,6 +368,7 @@ def test_what_the_mechanism_says_the_learner_does_not(path, learner, settings):
         {"heads": "per_task"},
         {"heads": "per_task", "memory": 2, "training": "agem"},
         {"epochs": 3},
+        {"near": "origin"},
         {"tasks": 3},
     ],
 )
