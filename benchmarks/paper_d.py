@@ -249,11 +249,11 @@ def lifelong(once: Once, line: str, epsilon: float) -> Floats:
     assert isinstance(found, Lifelong)
     counted = Counted(**vars(found.learner), once=once, plain=found.learner)
     found, description = replace(found, learner=counted), found.model_description()
-    tests = [once.test(task) for task in range(len(once.sizes))]
     numbers = (
-        Records(x=np.full((1, features), task, np.float32), y=np.zeros(1, np.int64)) for task in range(len(tests))
+        Records(x=np.full((1, features), task, np.float32), y=np.zeros(1, np.int64)) for task in range(len(once.sizes))
     )
     models = [step.releases[-1].parameters for step in steps(found, numbers)]
+    tests = [once.test(task) for task in range(len(once.sizes))]
     return np.array([[np.mean(predict(description, each, x)[0] == y) for x, y in tests] for each in models])
 
 
