@@ -63,7 +63,8 @@ class Simulated:
         mechanism = {"kind": "sliding_window", "block": block, "blocks": blocks}
         self.configuration = {"mechanism": mechanism, "learner": {"kind": "output_perturbation"}, "privacy": privacy}
         built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(self.configuration))
-        self.mechanism: LinearMechanism = replace(built, learner=Idle(**vars(built.learner)))
+        assert isinstance(built, LinearMechanism)
+        self.mechanism = replace(built, learner=Idle(**vars(built.learner)))
         with self.database.transaction() as connection:
             budget = {"epsilon": Decimal(2), "delta": Decimal("1e-5")}
             stream = streams.create(connection, name=name, log=name, schema=SCHEMA, retention="keep", **budget)

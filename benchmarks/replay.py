@@ -49,7 +49,9 @@ class Used:
 
 def publication(stream: dict[str, Any], configuration: dict[str, Any]) -> LinearMechanism:
     """What the service would build of this."""
-    return build(StreamSchema.model_validate(stream), PublicationConfiguration.model_validate(configuration))
+    built = build(StreamSchema.model_validate(stream), PublicationConfiguration.model_validate(configuration))
+    assert isinstance(built, LinearMechanism)
+    return built
 
 
 def replay(scheduled: LinearMechanism, x: Features, y: Labels) -> Iterator[Used]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,5 +92,6 @@ class Weather:
 
 def load() -> Weather:
     """Return the bundled copy."""
-    with np.load(Path(__file__).with_name("noaa_weather.npz")) as file:
+    file_of_it = files("service.explorer").joinpath("samples/noaa_weather.npz")
+    with file_of_it.open("rb") as opened, np.load(opened) as file:
         return Weather(x=standardise(file["x"]), y=file["y"])

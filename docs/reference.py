@@ -39,6 +39,14 @@ SCOPES = {
     "GET /v1/streams/{stream}/ledger": "read",
     "GET /v1/streams/{stream}/ledger/charges": "read",
     "POST /v1/streams/{stream}/records": "ingest",
+    "GET /v1/explorer/datasets": "read",
+    "POST /v1/explorer/datasets": "read",
+    "DELETE /v1/explorer/datasets/{dataset}": "read",
+    "POST /v1/explorer/explorations": "read",
+    "GET /v1/explorer/explorations": "read",
+    "GET /v1/explorer/explorations/{exploration}": "read",
+    "GET /v1/explorer/explorations/{exploration}/table": "read",
+    "DELETE /v1/explorer/explorations/{exploration}": "read",
     "DELETE /v1/streams/{stream}/records": "admin",
     "GET /v1/streams/{stream}/entries/{entry}": "ingest",
     "POST /v1/plan": "read",
@@ -47,12 +55,17 @@ SCOPES = {
     "GET /v1/publications/{publication}": "read",
     "DELETE /v1/publications/{publication}": "admin",
     "GET /v1/publications/{publication}/releases": "read",
+    "GET /v1/publications/{publication}/releases/outline": "read",
     "GET /v1/publications/{publication}/releases/latest": "read",
     "GET /v1/publications/{publication}/releases/{version}": "read",
     "GET /v1/publications/{publication}/events": "read",
     "POST /v1/publications/{publication}/predict": "read",
+    "POST /v1/publications/{publication}/queries": "read",
+    "POST /v1/session": "read",
+    "GET /v1/session": "read",
+    "DELETE /v1/session": "read",
 }
-_PARTS = ("keys", "streams", "records", "publications", "releases", "health")
+_PARTS = ("keys", "streams", "records", "publications", "releases", "queries", "explorer", "session", "health")
 _EVERYWHERE = {"401", "403", "429", "503"}
 
 _API = """# HTTP interface

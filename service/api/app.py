@@ -13,14 +13,31 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
-from service.api import audit, events, health, keys, metrics, problems, publications, records, releases, streams
+from service.api import (
+    audit,
+    events,
+    explorer,
+    health,
+    keys,
+    metrics,
+    problems,
+    publications,
+    queries,
+    records,
+    releases,
+    sessions,
+    streams,
+)
 from service.api.notifier import Notifier
 from service.api.problems import Problem
 from service.api.services import Services
+from service.dashboard import pages
 from service.log import Appender
+from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
+from service.store.segment_files import SegmentFiles
 
 _log = structlog.get_logger(__name__)
 
@@ -51,6 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
             settings=settings,
             database=database,
             appender=appender,
+            answerer=Answerer(database, SegmentFiles(settings.segment_store)),
             notifier=Notifier(database, keys_changed=lambda: services.look_at_keys_again()),  # noqa: PLW0108 - not made yet
         )
         if settings.admin_key is not None:
@@ -77,7 +95,20 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,  # to an address made from what the request says is our name
     )
     problems.install(app)
-    for part in (records, releases, keys, streams, publications, events, health, metrics):  # tried in this order
+    for part in (
+        records,
+        releases,
+        keys,
+        streams,
+        publications,
+        events,
+        explorer,
+        queries,
+        sessions,
+        health,
+        metrics,
+        pages,
+    ):  # tried in this order
         app.include_router(part.router)
     app.add_middleware(records.Shortcut, handlers=app.exception_handlers)
     app.add_middleware(ConfigurationLimit)
@@ -89,6 +120,9 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
+_READ_BY_ROUTES = ("/records", "/predict", "/queries", "/explorer/datasets")
+
+
 class ConfigurationLimit:
     """Configuration is small. Routes that take records have a limit of their own (bodies.py)."""
 
@@ -96,7 +130,7 @@ class ConfigurationLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].endswith(("/records", "/predict")):
+        if scope["type"] != "http" or scope["path"].endswith(_READ_BY_ROUTES):
             await self._app(scope, receive, send)
             return
         size = 0
@@ -116,14 +150,15 @@ class Outermost:
     """What holds for every request and every answer.
 
     Each request has an id, which every line of the log about it names. HEAD is GET without the body, which the server
-    leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look. What
-    an administrator does, or tries, is logged. What nobody foresaw is logged without its text, and answered.
+    leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look; the
+    dashboard's pages say themselves what they may do. What an administrator does, or tries, is logged. What nobody
+    foresaw is logged without its text, and answered.
     """
 
-    _HEADERS = (
-        (b"x-content-type-options", b"nosniff"),
+    _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+    _UNLESS_TOLD = (
+        (b"cache-control", b"private, no-cache"),
         (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-        (b"referrer-policy", b"no-referrer"),
     )
 
     def __init__(self, app: ASGIApp) -> None:
@@ -146,8 +181,8 @@ class Outermost:
             if message["type"] == "http.response.start":
                 started = True
                 headers = [*message.get("headers", ())]
-                if not any(name.lower() == b"cache-control" for name, _ in headers):
-                    headers.append((b"cache-control", b"private, no-cache"))
+                told = {name.lower() for name, _ in headers}
+                headers += (each for each in self._UNLESS_TOLD if each[0] not in told)
                 headers += ((b"x-request-id", request.encode()), *self._HEADERS)
                 message["headers"] = headers
                 if "perennial.audit" in scope:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +16,16 @@ from service.learning.moments import Moments
 from service.learning.noisy_gradient_descent import NoisyGradientDescent
 from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.online_gradient import OnlineGradient
+from service.learning.small_database import MAX_NUMBERS, SmallDatabase
 from service.learning.solvers import Exact, Inaccurate
 from service.mechanisms import statistics_learners
 from service.mechanisms.configuration import (
     ContinualMechanism,
+    ImprovingBlackBoxMechanism,
     IndependentBatchesMechanism,
     LifelongMechanism,
     LinearLearner,
+    LinearQueriesMechanism,
     MultiResolutionMechanism,
     NoisyGradientDescentLearner,
     ObjectivePerturbationLearner,
@@ -29,23 +33,30 @@ from service.mechanisms.configuration import (
     OutputPerturbationLearner,
     PublicationConfiguration,
     Refused,
+    ScheduledBlackBoxMechanism,
     SlidingWindowMechanism,
+    SmallDatabaseLearner,
     WindowStatisticsMechanism,
 )
+from service.mechanisms.histogram import MAX_CARDINALITY
 from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.linear import LinearMechanism
+from service.mechanisms.linear_queries import LinearQueries
 from service.mechanisms.online_leader import OnlineLeader
-from service.mechanisms.scheduled import Scheduled
-from service.mechanisms.stream_schema import MAX_DIMENSION, Classification, Regression, StreamSchema
+from service.mechanisms.scheduled import Scheduled, ScheduledHistograms
+from service.mechanisms.stream_schema import MAX_DIMENSION, Categorical, Classification, Regression, StreamSchema
 from service.mechanisms.window_statistics import WindowStatistics
 from service.privacy.correlated import Blt, Toeplitz, Tree
+from service.privacy.exponential import MAX_CANDIDATES
 from service.privacy.loss import Kind, capacity
 from service.privacy.noise import Unaffordable
 from service.privacy.running_sums import Doubling, Repeated
 from service.privacy.window_tree import WindowTree
 from service.schedules.continual import Continual
+from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.independent_batches import IndependentBatches
 from service.schedules.multi_resolution import MultiResolution
+from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
 
 if TYPE_CHECKING:
@@ -53,41 +64,37 @@ if TYPE_CHECKING:
 
     from service.learning.learners import Learner, Solver
     from service.learning.losses import Floats, Loss
-    from service.mechanisms.configuration import Learner as LearnerSettings
-    from service.mechanisms.configuration import Mechanism
+    from service.mechanisms.configuration import Mechanism as MechanismSettings
+    from service.mechanisms.mechanism import Mechanism
     from service.privacy.running_sums import Runs
     from service.schedules.schedule import Schedule
 
-    _AnyLearner = Learner | OnlineGradient | Moments | TaskStatistics
+    LinearSettings = OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner
 
 FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
 DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
 
 
-def build(stream: StreamSchema, publication: PublicationConfiguration) -> LinearMechanism:
+def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechanism:
     """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
     privacy = publication.privacy
     kind, cap = capacity(privacy.epsilon, privacy.delta)
-    learner = _learning(_linear(stream, publication.learner), publication, kind)
-    origin = _origin(publication.learner, learner.shape)
-    if isinstance(learner, OnlineGradient) and not learner.constraint.holds(origin, origin):
-        raise Refused(
-            "learner.origin",
-            f"the first iterate is the origin, so it has to lie in the simplex: all of {origin.size} weights at "
-            f"{learner.constraint.radius / origin.size:.6g} do",
-        )
     if cap == 0:
         raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
-    schedule = _schedule(publication.mechanism, kind)
-    about: dict[str, Any] = {
-        "kind": kind,
-        "capacity": cap,
-        "privacy": privacy,
-        "schedule": schedule,
-        "origin": origin,
-        "feature_map": stream.mapping(),
-    }
-    mechanism, setting = _running(learner, publication.mechanism, about)
+    about: dict[str, Any] = {"kind": kind, "capacity": cap, "privacy": privacy}
+    settings, learner = publication.mechanism, publication.learner
+    mechanism: Mechanism
+    if isinstance(settings, LinearQueriesMechanism):
+        if learner is not None:
+            raise Refused("learner", "linear_queries fits no model: leave learner out")
+        mechanism, setting = _queries(stream, settings, about), "mechanism.accuracy"
+    else:
+        assert learner is not None  # noqa: S101 - the configuration was checked
+        about["schedule"] = _schedule(settings, kind)
+        if isinstance(learner, SmallDatabaseLearner):
+            mechanism, setting = _of_histograms(stream, settings, learner, about), "learner.accuracy"
+        else:
+            mechanism, setting = _of_models(stream, settings, learner, about)
     try:
         mechanism.plan()
     except Inaccurate as problem:
@@ -97,33 +104,74 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Linear
     return mechanism
 
 
-def _learning(linear: Linear, publication: PublicationConfiguration, kind: Kind) -> _AnyLearner:
-    settings = publication.learner
-    match publication.mechanism:
-        case OnlineLeaderMechanism() as mechanism:
-            return _online(linear, mechanism, settings)
-        case WindowStatisticsMechanism() as mechanism:
-            return statistics_learners.window(linear, mechanism, settings)
-        case LifelongMechanism() as mechanism:
-            return statistics_learners.lifelong(linear, mechanism, settings)
+def _queries(stream: StreamSchema, settings: LinearQueriesMechanism, about: dict[str, Any]) -> LinearQueries:
+    if not isinstance(stream.task, Categorical):
+        raise Refused("mechanism.kind", "linear_queries counts categories: it needs a categorical stream")
+    if stream.task.cardinality > MAX_CARDINALITY:
+        raise Refused("mechanism.kind", f"linear_queries keeps a histogram of at most {MAX_CARDINALITY} categories")
+    return LinearQueries(cardinality=stream.task.cardinality, **settings.model_dump(exclude={"kind"}), **about)
+
+
+def _of_models(
+    stream: StreamSchema, mechanism: MechanismSettings, settings: LinearSettings, about: dict[str, Any]
+) -> tuple[LinearMechanism, str]:
+    """Return a publication of linear models, and the setting that its accuracy in double precision depends on."""
+    linear = _linear(stream, settings)
+    learner: Learner | OnlineGradient | Moments | TaskStatistics
+    match mechanism:
+        case OnlineLeaderMechanism():
+            learner = _online(linear, mechanism, settings)
+        case WindowStatisticsMechanism():
+            learner = statistics_learners.window(linear, mechanism, settings)
+        case LifelongMechanism():
+            learner = statistics_learners.lifelong(linear, mechanism, settings)
         case _:
-            return _learner(linear, settings, kind)
-
-
-def _running(learner: _AnyLearner, mechanism: Mechanism, about: dict[str, Any]) -> tuple[LinearMechanism, str]:
-    """Return what runs, and the setting to change where double precision does not do."""
+            learner = _learner(linear, settings, about["kind"])
+    origin = _origin(settings, learner.shape)
+    if isinstance(learner, OnlineGradient) and not learner.constraint.holds(origin, origin):
+        raise Refused(
+            "learner.origin",
+            f"the first iterate is the origin, so it has to lie in the simplex: all of {origin.size} weights at "
+            f"{learner.constraint.radius / origin.size:.6g} do",
+        )
+    about = about | {"origin": origin, "feature_map": stream.mapping()}
     match learner:
         case OnlineGradient():
             return OnlineLeader(learner=learner, **about), "learner.step"
         case TaskStatistics():
-            maps = statistics_learners.maps(mechanism, about["feature_map"])
+            maps = statistics_learners.maps(mechanism, stream.mapping())
             return Lifelong(learner=learner, **about | maps), "mechanism.batch"
         case Moments():
             return WindowStatistics(learner=learner, **about), "mechanism.block"
-        case NoisyGradientDescent():
-            return Scheduled(learner=learner, **about), "learner.step"
-        case _:
-            return Scheduled(learner=learner, **about), "learner.regularization"
+    setting = "learner.step" if isinstance(learner, NoisyGradientDescent) else "learner.regularization"
+    return Scheduled(learner=learner, **about), setting
+
+
+def _of_histograms(
+    stream: StreamSchema, mechanism: MechanismSettings, settings: SmallDatabaseLearner, about: dict[str, Any]
+) -> ScheduledHistograms:
+    if not isinstance(stream.task, Categorical):
+        raise Refused("learner.kind", "small_database counts categories: it needs a categorical stream")
+    if isinstance(mechanism, OnlineLeaderMechanism | WindowStatisticsMechanism | LifelongMechanism):
+        raise Refused("learner.kind", f"{mechanism.kind} makes linear models: small_database makes none")
+    if not all(pattern.near_origin for pattern in about["schedule"].patterns()):
+        raise Refused(
+            "learner.kind",
+            "a small_database is of the records of its own fit and near no other, and here a release is of more than "
+            "its fit: use multi_resolution, independent_batches, scheduled_black_box or improving_black_box, without "
+            "warm_start",
+        )
+    learner = SmallDatabase(
+        cardinality=stream.task.cardinality, queries=settings.queries, accuracy=Fraction(settings.accuracy)
+    )
+    if learner.too_many:
+        raise Refused(
+            "learner.accuracy",
+            f"there are too many databases of {learner.size} records over {learner.cardinality} categories to look at "
+            f"each: at most {MAX_CANDIDATES}, and {MAX_NUMBERS} numbers in all; ask for less accuracy, or for fewer "
+            "queries (intervals, points)",
+        )
+    return ScheduledHistograms(learner=learner, origin=np.zeros(learner.shape), **about)
 
 
 def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
@@ -146,17 +194,16 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
     return build(StreamSchema.model_validate(schema), publication).declassified(position)
 
 
-def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
-    found: Schedule
+def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:  # noqa: C901, PLR0911 - one for each kind
     match mechanism:
         case MultiResolutionMechanism():
-            found = MultiResolution(kind=kind, base=mechanism.base)
+            return MultiResolution(kind=kind, base=mechanism.base)
         case ContinualMechanism():
-            found = Continual(
+            return Continual(
                 kind=kind, base=mechanism.base, update_every=mechanism.update_every, shares=mechanism.shares
             )
         case SlidingWindowMechanism():
-            found = SlidingWindow(
+            return SlidingWindow(
                 kind=kind,
                 block=mechanism.block,
                 blocks=mechanism.blocks,
@@ -164,14 +211,31 @@ def _schedule(mechanism: Mechanism, kind: Kind) -> Schedule:
                 warm_up=mechanism.warm_up == "continual",
             )
         case IndependentBatchesMechanism():
-            found = IndependentBatches(batch=mechanism.batch, warm_start=mechanism.warm_start)
+            return IndependentBatches(batch=mechanism.batch, warm_start=mechanism.warm_start)
+        case ScheduledBlackBoxMechanism():
+            accuracy = Fraction(mechanism.accuracy or 0)
+            return ScheduledBlackBox(
+                kind=kind,
+                first=mechanism.first,
+                growth=Fraction(mechanism.growth) if mechanism.growth else accuracy / (1 - accuracy),
+                warm_start=mechanism.warm_start,
+            )
+        case ImprovingBlackBoxMechanism():
+            return ImprovingBlackBox(
+                kind=kind,
+                first=mechanism.first,
+                every=mechanism.every,
+                exponent=mechanism.exponent,
+                warm_start=mechanism.warm_start,
+            )
         case WindowStatisticsMechanism():
-            found = IndependentBatches(batch=mechanism.block)
+            return IndependentBatches(batch=mechanism.block)
         case LifelongMechanism():
-            found = statistics_learners.tasks(mechanism)
+            return statistics_learners.tasks(mechanism)
         case OnlineLeaderMechanism():
-            found = IndependentBatches(batch=mechanism.batch, warm_start=True)
-    return found
+            return IndependentBatches(batch=mechanism.batch, warm_start=True)
+        case LinearQueriesMechanism():
+            raise TypeError("linear_queries has no schedule of fits")
 
 
 def _linear(stream: StreamSchema, settings: LinearLearner) -> Linear:
@@ -195,7 +259,7 @@ def _linear(stream: StreamSchema, settings: LinearLearner) -> Linear:
     )
 
 
-def _learner(linear: Linear, settings: LearnerSettings, kind: Kind) -> Learner:
+def _learner(linear: Linear, settings: LinearSettings, kind: Kind) -> Learner:
     if isinstance(settings, OutputPerturbationLearner):
         return OutputPerturbation(**vars(linear), solver=_solver(settings))
     if isinstance(settings, ObjectivePerturbationLearner):
@@ -221,7 +285,7 @@ def _learner(linear: Linear, settings: LearnerSettings, kind: Kind) -> Learner:
     )
 
 
-def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LearnerSettings) -> OnlineGradient:
+def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LinearSettings) -> OnlineGradient:
     if not isinstance(settings, NoisyGradientDescentLearner):
         raise Refused("learner.kind", "online_leader takes steps along noisy gradients: use noisy_gradient_descent")
     for name, instead in (("steps", None), ("step", "learning_rate"), ("clip", "clip")):
@@ -279,8 +343,10 @@ def _loss(stream: StreamSchema, settings: LinearLearner) -> tuple[Loss, int]:
             raise Refused("learner.loss", f"{settings.loss} needs classes; this stream is a regression: use squared")
         return Squared(bound=task.bound), 0
     if not isinstance(task, Classification):
+        instead = "; small_database is for categories" if isinstance(task, Categorical) else ""
         raise Refused(
-            "learner.loss", f"no loss for a {task.kind} stream is available; available: classification, regression"
+            "learner.loss",
+            f"no loss for a {task.kind} stream is available; available: classification, regression{instead}",
         )
     if settings.loss == "squared":
         raise Refused("learner.loss", "squared needs a regression stream: use logistic, softmax or huber_hinge")

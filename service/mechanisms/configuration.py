@@ -9,11 +9,22 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.learning.constraint_sets import Name as ConstraintName
-from service.mechanisms.fields import Count, Delta, Epsilon, Positive, Shape, Steps, Weight
+from service.mechanisms.fields import (
+    Count,
+    Delta,
+    Epsilon,
+    Exponent,
+    Growth,
+    Positive,
+    Shape,
+    Share,
+    Steps,
+    Weight,
+)
 
 MAX_BLOCKS = 4096
 MAX_REMEMBERED = 2**25  # numbers, of a window's statistics
@@ -87,6 +98,44 @@ class IndependentBatchesMechanism(Shape):
 
     kind: Literal["independent_batches"]
     batch: Count
+    warm_start: Annotated[bool, Field(strict=True)] = False
+
+
+class ScheduledBlackBoxMechanism(Shape):
+    """A fit of all records so far at `first` of them and whenever they have grown by `growth` (paper C, BBScheduler).
+
+    Give either `growth`, or the `accuracy` that growth/(1 + growth) is.
+    """
+
+    kind: Literal["scheduled_black_box"]
+    first: Count
+    growth: Annotated[Growth | None, Field(description="γ, by how much the records grow from one fit to the next")] = (
+        None
+    )
+    accuracy: Annotated[
+        Share | None,
+        Field(description="α: by how much a mean over all records may move before the next fit; then γ = α/(1 - α)"),
+    ] = None
+    warm_start: Annotated[bool, Field(strict=True)] = False
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.growth is None) == (self.accuracy is None):
+            raise PydanticCustomError("growth", "give either growth or accuracy: each follows from the other")
+        return self
+
+
+class ImprovingBlackBoxMechanism(Shape):
+    """A fit of all records so far at `first` of them and `every` so many more (paper C, BBImprover)."""
+
+    kind: Literal["improving_black_box"]
+    first: Count
+    every: Count
+    exponent: Exponent = Field(
+        Decimal("0.25"),
+        description="c: the ε of a fit of t records falls as t^-(1/2 + c), and pure as t^-(1 + c)",
+        json_schema_extra={"default": 0.25},
+    )
     warm_start: Annotated[bool, Field(strict=True)] = False
 
 
@@ -241,15 +290,54 @@ class OnlineLeaderMechanism(Shape):
             )
 
 
+class LinearQueriesMechanism(Shape):
+    """Answers to linear queries of a categorical stream, and the public histogram they come from (paper C, PMWG).
+
+    It takes no learner. Either `accuracy` is promised, or there are so many `hits`.
+    """
+
+    kind: Literal["linear_queries"]
+    first: Annotated[
+        Count, Field(description="n: how many records there are when queries are first compared with them")
+    ]
+    accuracy: Annotated[
+        float | None,
+        Field(
+            strict=True,
+            allow_inf_nan=False,
+            ge=1e-4,
+            le=1.0,
+            description="α: how far off an answer may be; with hits, default what noise alone does not pass",
+        ),
+    ] = None
+    failure_probability: Annotated[
+        float,
+        Field(strict=True, allow_inf_nan=False, ge=1e-9, le=0.5, description="β: that some answer is farther off"),
+    ] = 0.05
+    hits: Annotated[
+        int | None,
+        Field(strict=True, ge=1, le=10**9, description="H: so many hard queries, each for its share of the budget"),
+    ] = None
+
+    @model_validator(mode="after")
+    def _accuracy_or_hits(self) -> Self:
+        if self.accuracy is None and self.hits is None:
+            raise PydanticCustomError("accuracy", "linear_queries needs an accuracy or a number of hits")
+        return self
+
+
 Mechanism = Annotated[
     Annotated[
         MultiResolutionMechanism
         | ContinualMechanism
         | SlidingWindowMechanism
         | IndependentBatchesMechanism
+        | ScheduledBlackBoxMechanism
+        | ImprovingBlackBoxMechanism
         | WindowStatisticsMechanism
         | LifelongMechanism
-        | OnlineLeaderMechanism,
+        | OnlineLeaderMechanism
+        | LinearQueriesMechanism,
         Field(discriminator="kind"),
     ],
     _available(
@@ -257,15 +345,13 @@ Mechanism = Annotated[
         "continual",
         "sliding_window",
         "independent_batches",
+        "scheduled_black_box",
+        "improving_black_box",
         "window_statistics",
         "lifelong",
         "online_leader",
-        planned=(
-            "scheduled_black_box",
-            "improving_black_box",
-            "linear_queries",
-            "active_learning",
-        ),
+        "linear_queries",
+        planned=("active_learning",),
     ),
 ]
 
@@ -340,12 +426,22 @@ class NoisyGradientDescentLearner(LinearLearner):
     ] = None
 
 
+class SmallDatabaseLearner(Shape):
+    """Select a small synthetic database that answers linear queries as the records do. It needs categories."""
+
+    kind: Literal["small_database"]
+    queries: Annotated[
+        Literal["points", "intervals", "all"],
+        Field(description="What is to be answered: shares of categories, of neighbouring ones, or any weights"),
+    ] = "all"
+    accuracy: Annotated[
+        Share, Field(description="α: half of it is how near the nearest database is; the smaller, the more candidates")
+    ]
+
+
 Learner = Annotated[
-    Annotated[
-        OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner,
-        Field(discriminator="kind"),
-    ],
-    _available("output_perturbation", "objective_perturbation", "noisy_gradient_descent", planned=("small_database",)),
+    OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner | SmallDatabaseLearner,
+    Field(discriminator="kind"),
 ]
 
 
@@ -360,5 +456,17 @@ class PublicationConfiguration(Shape):
     """A mechanism, a learner and a budget."""
 
     mechanism: Mechanism
-    learner: Learner
+    learner: Annotated[
+        Learner | None, Field(validate_default=True, description="null for mechanisms that fit no model")
+    ] = None
     privacy: Privacy
+
+    @field_validator("learner")
+    @classmethod
+    def _where_there_is_something_to_learn(cls, value: Learner | None, info: ValidationInfo) -> Learner | None:
+        mechanism = info.data.get("mechanism")
+        if mechanism is None:  # it is not valid, which is said by itself
+            return value
+        if value is None and not isinstance(mechanism, LinearQueriesMechanism):
+            raise PydanticCustomError("missing", "Field required")
+        return value

@@ -1,6 +1,6 @@
 """What the shapes that a user writes are made of: exact decimals, counts and numbers within bounds.
 
-Numbers are exact: ε and δ are decimals as written.
+Numbers are exact: ε, δ and whatever shares of them follow from are decimals as written.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ _Exact = Annotated[
 ]
 Epsilon = Annotated[_Exact, Field(ge=Decimal("1e-9"), le=Decimal(1000))]
 Delta = Annotated[_Exact, Field(ge=Decimal(0), lt=Decimal(1)), AfterValidator(_at_least)]
+Growth = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal(100))]
+Share = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal("0.99"))]
+Exponent = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal("0.5"))]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
 Steps = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e6)]

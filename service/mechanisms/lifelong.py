@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from service.learning.records import Records
-from service.mechanisms.linear import LinearMechanism, noise_told
+from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Release, Step, numbered, parts_of
 
 if TYPE_CHECKING:
@@ -91,16 +91,6 @@ class Lifelong(LinearMechanism):
         return self.learner.perturbation(self.kind, self._charge(self.schedule.lifetime().share), slots)
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
-        """Return a batch as JSON."""
+        """Return a batch as JSON, with the pull after the first one."""
         perturbation = self._perturbation(pattern.records)
-        noise = noise_told(perturbation)
-        return {
-            "what": pattern.what,
-            "when": pattern.when,
-            "records": pattern.records,
-            "share": str(pattern.share),
-            "charge": self._charge(pattern.share),
-            "ridge": self.learner.pull(perturbation, pattern.records, 1),
-            "sensitivity": noise.pop("sensitivity"),
-            "noise": noise,
-        }
+        return super()._pattern(pattern) | {"ridge": self.learner.pull(perturbation, pattern.records, 1)}

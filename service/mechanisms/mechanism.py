@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from service.privacy.loss import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from decimal import Decimal
     from fractions import Fraction
 
-    from service.learning.learners import Perturbation
     from service.learning.losses import Floats
     from service.learning.records import Records
     from service.mechanisms.configuration import Privacy
-    from service.privacy.loss import Kind
     from service.schedules.schedule import Role
 
 
@@ -45,6 +46,13 @@ class Part:
 Kept = Model | Part
 
 
+class Described(Protocol):
+    """How a release was made private."""
+
+    def described(self) -> dict[str, Any]:
+        """Return it as JSON, with all it takes to recompute the charge (`privacy.claims`)."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Release:
     """One noisy model. Everything in it is public; ranges are relative to the publication's start."""
@@ -56,16 +64,30 @@ class Release:
     fit: tuple[int, int]
     parent: int | None
     parameters: Floats
-    perturbation: Perturbation
+    perturbation: Described
     charge: float
 
 
 @dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What each record of [start, stop) pays for being there, whatever is released; relative to the start."""
+
+    start: int
+    stop: int
+    amount: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one time brought: releases in order, and the chain that the next step starts from, both or neither."""
+    """What one time brought, all of it or nothing of it.
+
+    Releases in order, each with its charge; then charges of records at arrival; and the chain that the next step starts
+    from.
+    """
 
     releases: tuple[Release, ...]
     chain: tuple[Kept, ...]
+    charges: tuple[Charge, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,7 +101,11 @@ class Mechanism(ABC):
 
     @abstractmethod
     def next_time(self, after: int) -> int:
-        """Return the first time > after at which something is released."""
+        """Return the first time > after at which there is a step to take."""
+
+    def taken_at(self, due: int, records: int) -> int:  # noqa: ARG002 - of most, at none but its own time
+        """Return the time of the step to take that is due at `due`, when there are so many records, at least `due`."""
+        return due
 
     @abstractmethod
     def needs(self, after: int) -> int:
@@ -114,6 +140,16 @@ class Mechanism(ABC):
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and to its releases, as JSON: for a person to judge."""
 
+    def guarantee(self) -> dict[str, Any]:
+        """Return what is promised of one record, as JSON."""
+        return {
+            "neighbours": "one record replaced by any other, or erased",
+            "epsilon": _number(self.privacy.epsilon),
+            "delta": _number(self.privacy.delta),
+            "capacity": float(self.capacity),
+            "currency": "epsilon" if self.kind is Kind.PURE else "rho",
+        }
+
     @abstractmethod
     def model_description(self) -> dict[str, Any]:
         """Return all it takes to use what is released, as JSON."""
@@ -138,3 +174,7 @@ def numbered(state: Sequence[Floats], parts: Sequence[Part]) -> tuple[Part, ...]
             number = newest = newest + 1
         found.append(Part(number=number, values=values))
     return tuple(found)
+
+
+def _number(value: Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)

@@ -23,8 +23,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.mechanisms.linear import LinearMechanism, noise_told
+from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Release, Step, numbered, parts_of
+from service.mechanisms.on_schedule import noise_told
 from service.privacy.window_tree import WindowTree
 
 if TYPE_CHECKING:

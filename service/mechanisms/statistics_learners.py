@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def window(linear: Linear, mechanism: WindowStatisticsMechanism, settings: Learner) -> Moments:
     """Return what keeps a window's statistics. Raises Refused."""
-    _check(linear, mechanism.kind, settings)
+    _checked(linear, mechanism.kind, settings)
     learner = Moments(**vars(linear), blocks=mechanism.blocks, ridge=mechanism.ridge)
     if learner.entries * mechanism.blocks > MAX_REMEMBERED:
         raise Refused(
@@ -40,10 +40,10 @@ def window(linear: Linear, mechanism: WindowStatisticsMechanism, settings: Learn
 
 def lifelong(linear: Linear, mechanism: LifelongMechanism, settings: Learner) -> TaskStatistics:
     """Return what learns task after task, of a linear model of its own features if it has any. Raises Refused."""
-    _check(linear, mechanism.kind, settings)
+    asked = _checked(linear, mechanism.kind, settings)
     if mechanism.heads == "per_task" and not linear.intercept:
         raise Refused("learner.intercept", "tasks are told by what their records' features sum up to: keep it")
-    if mechanism.training == "agem" and settings.origin is not None:
+    if mechanism.training == "agem" and asked.origin is not None:
         raise Refused("learner.origin", "agem starts from codes of the first task, with weights of zero: leave it out")
     if mechanism.features is not None:
         linear = replace(linear, features=mechanism.features, norm_bound=1.0)
@@ -91,8 +91,8 @@ def maps(mechanism: Mechanism, stream: FeatureMap) -> dict[str, FeatureMap]:
     return {"own_map": own, "feature_map": both}
 
 
-def _check(linear: Linear, kind: str, settings: Learner) -> None:
-    """Raise Refused for what a learner that is given cannot say about statistics."""
+def _checked(linear: Linear, kind: str, settings: Learner) -> OutputPerturbationLearner:
+    """Return the settings. Raises Refused for what they cannot say about statistics."""
     if not isinstance(settings, OutputPerturbationLearner):
         raise Refused("learner.kind", f"{kind} takes no noisy steps and tilts nothing: use output_perturbation")
     if settings.solver != "exact":
@@ -101,6 +101,7 @@ def _check(linear: Linear, kind: str, settings: Learner) -> None:
         raise Refused("learner.regularization", f"{kind} says how strong its pull is: set mechanism.ridge")
     if isinstance(linear.loss, HuberHinge):
         raise Refused("learner.loss", "huber_hinge says too little at zero to be expanded: use logistic or softmax")
+    return settings
 
 
 def _listed(setting: int | tuple[int, ...]) -> tuple[int, ...]:

@@ -7,9 +7,14 @@
 | running_sums | an estimate at every step, with noise that later steps take back | of a whole run's noise |
 | statistics | the same, of each block's statistics | of a whole run's noise |
 | objective | the minimiser of a randomly tilted objective, and noise | of the tilt, the curvature and the noise |
+| candidates | one of many, the likelier the less it is off | of selecting it, for errors that a record moves by 1/n |
+| query | one count, whatever follows from it | the noise's charge for a count that a record moves by `sensitivity` |
 
 A noise's charge is an ε (spherical Laplace) or a ρ (Gaussian), see `noise`. An ε counts ε²/2 where a publication's
 currency is ρ; a ρ is worth nothing where it is ε.
+
+A query is hard because an instance of the sparse vector technique found it so, which is charged by itself, without a
+version, to each record that was there while it was open: `opening` recomputes that.
 """
 
 from __future__ import annotations
@@ -18,9 +23,11 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from service.privacy import running_sums
+from service.privacy import numeric_sparse, running_sums
+from service.privacy.exponential import Selection
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise import Gaussian, SphericalLaplace
+from service.privacy.sparse_vector import STEPS, Instance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,12 +54,26 @@ def dimension(noise: Mapping[str, Any], shape: Sequence[int]) -> int:
     One for each of them; but for statistics, one for each second moment but the number of records, and each moment
     with a label, of which there are as many as rows unless `rows` says otherwise: see `learning.moments`.
     """
+    if noise["added_to"] == "query":
+        return 1
     if noise["added_to"] != "statistics":
         return math.prod(shape)
     rows, columns = shape
     if "rows" in noise:
         rows = _count(noise, "rows")
     return columns * (columns + 1) // 2 - ("count" in noise["weights"]) + rows * columns
+
+
+def opening(kind: Kind, instance: Mapping[str, Any]) -> Fraction:
+    """Return what an instance of the sparse vector technique costs each record that is there while it is open.
+
+    instance: as a release, or a plan, states it. ValueError as for `cost`.
+    """
+    try:
+        found = Instance(opened=_count(instance, "opened"), scale=_positive(instance, "scale"))
+    except (KeyError, TypeError) as problem:
+        raise ValueError(f"the instance lacks something, or something is of another type: {problem}") from None
+    return numeric_sparse.cost_of_opening(kind, found)
 
 
 def curvature(*, rank: int, steepness: float, records: int, regularization: float) -> float:
@@ -77,6 +98,10 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
     match noise["added_to"]:
         case "weights":
             return _charge(kind, noise)
+        case "candidates":
+            return _selected(kind, noise, records)
+        case "query":
+            return _measured(kind, noise)
         case "gradient_sums":
             return _count(noise, "steps") * _charge(kind, noise)
         case "running_sums" | "statistics":
@@ -104,6 +129,20 @@ def _charge(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
     law = _law(kind, noise)
     charge = Fraction(law.charge(_positive(noise, "sensitivity")))
     return total(kind, charge) if isinstance(law, SphericalLaplace) else charge
+
+
+def _selected(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
+    sensitivity, scale = _positive(noise, "sensitivity"), _positive(noise, "scale")
+    if noise["distribution"] != Selection.distribution or Fraction(sensitivity) * records < 1:
+        raise ValueError("a candidate is selected by the exponential mechanism, for errors that a record moves by 1/n")
+    return Fraction(Selection(kind=kind, scale=scale, dimension=_count(noise, "dimension")).charge(sensitivity))
+
+
+def _measured(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
+    """Return the cost of a count, in whole steps of which a record weighs at most STEPS."""
+    if noise["distribution"] != numeric_sparse.DISTRIBUTIONS[kind] or noise["sensitivity"] != STEPS:
+        raise ValueError("a measured query has another noise, or another sensitivity, in this currency")
+    return numeric_sparse.cost(kind, _positive(noise, "scale"))
 
 
 def _run(kind: Kind, noise: Mapping[str, Any]) -> Fraction:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
-from math import isqrt
+from math import floor, isqrt, log
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -55,20 +55,21 @@ def _quotient(value: Fraction, context: Context) -> Decimal:
     return context.divide(Decimal(value.numerator), Decimal(value.denominator))
 
 
-def below_exp(numerator: int, bits: int, x: Fraction) -> bool | None:
-    """Return whether R < exp(-x), x ≥ 0, for a real R in [numerator, numerator + 1)·2^-bits; None if both can be.
+def below_exp(numerator: int, bits: int, x: Fraction, factor: Fraction = Fraction(1)) -> bool | None:
+    """Return whether factor·R < exp(-x) for a real R in [numerator, numerator + 1)·2^-bits; None if both can be.
 
-    decimal's exp is correctly rounded, so its neighbours enclose it; the exponent is rounded both ways.
+    x ≥ 0, factor > 0. decimal's exp is correctly rounded, so its neighbours enclose it; the exponent is rounded both
+    ways.
     """
-    if x == 0:
+    if x == 0 and factor <= 1:
         return True
     digits = bits // 3 + len(str(int(x))) + 12  # so that the enclosure is far narrower than 2^-bits
     down, up = _context(digits, ROUND_FLOOR), _context(digits, ROUND_CEILING)
     most = up.next_plus(up.exp(_quotient(x, down).copy_negate()))
     least = down.next_minus(down.exp(_quotient(x, up).copy_negate()))
-    if Fraction(numerator + 1, 2**bits) <= Fraction(least):
+    if factor * Fraction(numerator + 1, 2**bits) <= Fraction(least):
         return True
-    if Fraction(numerator, 2**bits) >= Fraction(most):
+    if factor * Fraction(numerator, 2**bits) >= Fraction(most):
         return False
     return None
 
@@ -89,14 +90,16 @@ class Uniform:
         self.numerator = self.numerator << _EXTENSION | _bits(_EXTENSION)
         self.bits += _EXTENSION
 
-    def below_exp(self, x: Fraction) -> bool:
-        """Return whether it is < exp(-x), x ≥ 0."""
-        while (settled := below_exp(self.numerator, self.bits, x)) is None:
+    def below_exp(self, x: Fraction, factor: Fraction = Fraction(1)) -> bool:
+        """Return whether factor times it is < exp(-x), x ≥ 0."""
+        while (settled := below_exp(self.numerator, self.bits, x, factor)) is None:
             self._extend()
         return settled
 
     def geometric(self, rate: Fraction) -> int:
         """Return the largest k with it < exp(-rate·k): P(k ≥ m) = exp(-rate·m) for a uniform. rate > 0."""
+        if (at_sight := self._at_sight(float(rate))) is not None:
+            return at_sight
         while True:
             if k := self._guess(rate):
                 if below_exp(self.numerator, self.bits, k * rate) and (
@@ -107,10 +110,33 @@ class Uniform:
                 return 0
             self._extend()
 
+    def _at_sight(self, rate: float) -> int | None:
+        """Return that k in doubles where the bits at hand leave no doubt of it, else None.
+
+        With a numerator of at least 2^40, what is not known of the real changes its logarithm by less than 2/numerator;
+        double precision, here and in `rate`, by less than 2^-48 of it and 2^-48. So k is right unless a whole number is
+        that near; then, and where rates are so small that one always is, exact arithmetic decides.
+        """
+        if self.bits != _EXTENSION or self.numerator < _LEAST_WORD or rate < 2.0**-100:
+            return None
+        exponent = -log(self.numerator * 2.0**-_EXTENSION)
+        scaled = exponent / rate
+        doubt = (exponent * 2.0**-48 + 2.0**-48 + 2.0 / self.numerator) / rate
+        least, most = floor(scaled - doubt), floor(scaled + doubt)
+        return least if least == most and least >= 0 else None
+
     def _guess(self, rate: Fraction) -> int:
         context = _context(self.bits // 3 + 32, ROUND_FLOOR)
         middle = Fraction(2 * self.numerator + 1, 2 ** (self.bits + 1))
         return int(Fraction(context.ln(_quotient(middle, context)).copy_negate()) / rate)
+
+
+def uniform_below(end: int) -> int:
+    """Return a uniform whole number, 0 ≤ k < end."""
+    bits = end.bit_length()
+    while (drawn := _bits(-(-bits // 8) * 8) >> (-bits % 8)) >= end:
+        pass
+    return drawn
 
 
 def discrete_laplace(scale: Fraction) -> int:

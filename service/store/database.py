@@ -22,6 +22,9 @@ NEW_PUBLICATION = "perennial_publication"
 KEYS_CHANGED = "perennial_keys"
 
 
+ONE_VIEW = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+"""First in a transaction: all that it reads is of one moment, however much is written meanwhile."""
+
 # A process that hangs in the middle of a transaction must not hold its locks for ever.
 _LIMITS = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=15s"
 

@@ -36,6 +36,10 @@ def publication(identity: int) -> str:
     return f"publication:{identity}"
 
 
+def exploration(identity: int) -> str:
+    return f"exploration:{identity}"
+
+
 def publication_of(identity: ColumnElement[int]) -> ColumnElement[str]:
     """The same of a column, in a query."""
     return literal("publication:").concat(cast(identity, Text))

@@ -138,18 +138,21 @@ def lock(connection: Connection, identity: int) -> Publication:
     )
 
 
-def hold(connection: Connection, identity: int, lease: Lease, *, seconds: float) -> tuple[Publication, Stream]:
+def hold(connection: Connection, identity: int, lease: Lease | None, *, seconds: float) -> tuple[Publication, Stream]:
     """What a step is published for, and on; both and the lease stay as they are until the transaction ends.
 
     It ends within so many seconds, waiting included: of threads that hang together and wait for each other's locks, one
     must not hold them after the other. They are locked in one go, in the order in which everybody else locks them.
+    lease None: of who publishes without one, and so must look whether somebody else did.
 
     Raises:
         LeaseLost: it ran out or is another's.
     """
-    asked = {"publication": identity, "resource": lease.resource, "epoch": lease.epoch}
-    *_, rows = read_together(connection, *within(connection, seconds), (_HOLD, asked))
-    if not rows:
+    asked: dict[str, Any] = {"publication": identity}
+    if lease is not None:
+        asked |= {"resource": lease.resource, "epoch": lease.epoch}
+    *_, rows = read_together(connection, *within(connection, seconds), (_HOLD_ALONE if lease is None else _HOLD, asked))
+    if lease is not None and not rows:
         raise LeaseLost(lease.resource)
     row = rows[0]
     mine = len(_NAMES)
@@ -257,6 +260,12 @@ _HOLD = (
     select(*_query().selected_columns, streams)
     .select_from(leased.join(streams, true()).join(publications, publications.c.stream_id == streams.c.id))
     .where(publications.c.id == bindparam("publication"), *leases.is_held(bindparam("resource"), bindparam("epoch")))
+    .with_for_update()
+)
+_HOLD_ALONE = (
+    select(*_query().selected_columns, streams)
+    .select_from(streams.join(publications, publications.c.stream_id == streams.c.id))
+    .where(publications.c.id == bindparam("publication"))
     .with_for_update()
 )
 

@@ -58,6 +58,15 @@ keys = Table(
     Column("revoked_at", DateTime(timezone=True)),
 )
 
+# Of people who signed in with a key in a browser.
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("hash", LargeBinary, primary_key=True),  # SHA-256; the secret itself is stored nowhere
+    Column("key_id", ForeignKey("keys.id"), nullable=False, index=True),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+)
+
 streams = Table(
     "streams",
     metadata,
@@ -274,10 +283,46 @@ kept = Table(
     Column("delta", Numeric, nullable=False),
 )
 
+# The explorer's: data sets that somebody uploaded to try things out on, and what was tried. No stream is behind them.
+datasets = Table(
+    "datasets",
+    metadata,
+    _identity(),
+    Column("key_id", ForeignKey("keys.id"), nullable=False),  # whose it is
+    Column("name", Text, nullable=False),
+    Column("records", Integer, nullable=False),
+    Column("features", Integer, nullable=False),
+    Column("classes", Integer, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    _now("created_at"),
+)
+
+explorations = Table(
+    "explorations",
+    metadata,
+    _identity(),
+    Column("key_id", ForeignKey("keys.id"), nullable=False),
+    Column("comparison", JSON, nullable=False),
+    Column("cells", Integer, nullable=False),
+    Column("state", Text, nullable=False, server_default="waiting"),  # running, done, failed, cancelled
+    Column("reason", Text),
+    Column("progress", Float(53), nullable=False, server_default="0"),  # of the cell that runs
+    _now("created_at"),
+    Column("ended_at", DateTime(timezone=True)),
+)
+
+findings = Table(
+    "findings",
+    metadata,
+    Column("exploration_id", ForeignKey("explorations.id", ondelete="CASCADE"), primary_key=True),
+    Column("cell", Integer, primary_key=True, autoincrement=False),
+    Column("found", JSON, nullable=False),
+)
+
 leases = Table(
     "leases",
     metadata,
-    Column("resource", Text, primary_key=True),  # "stream:<id>" or "publication:<id>"
+    Column("resource", Text, primary_key=True),  # "stream:<id>", "publication:<id>" or "exploration:<id>"
     Column("owner", Text),
     Column("epoch", BigInteger, nullable=False, server_default="0"),
     Column("expires_at", DateTime(timezone=True), nullable=False, server_default=func.now()),

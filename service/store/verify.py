@@ -14,19 +14,17 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DataError
 
 from service.privacy import account, claims
 from service.privacy.loss import Kind, capacity
 from service.store import ledger, publications, releases, segments, spending, streams, tables, witness
-from service.store.database import Database
+from service.store.database import ONE_VIEW, Database
 from service.store.publications import Publication
 from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.segments import Segment
 from service.store.streams import Stream
-
-_ONE_VIEW = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +43,7 @@ def verify(connection: Connection, *, isolated: bool = True) -> Report:
     happened yet in the transaction.
     """
     if isolated:
-        connection.execute(_ONE_VIEW)
+        connection.execute(ONE_VIEW)
     try:
         known = streams.every(connection)
     except DataError:
@@ -66,7 +64,7 @@ def look(connection: Connection, stream: int, *, most: int = 100) -> tuple[Strea
 
     Those are as many as batches were ever sent, and an invariant asks for them.
     """
-    connection.execute(_ONE_VIEW)
+    connection.execute(ONE_VIEW)
     found = streams.get(connection, stream)
     return found, list(islice(_of_stream(connection, found), most))
 
@@ -88,6 +86,7 @@ def _publications(connection: Connection, stream: Stream) -> Iterator[str]:
         yield from _read(where, _releases(connection, publication))
         yield from _read(where, _spent(connection, publication))
         yield from _read(where, _released(connection, publication))
+        yield from _read(where, _arrivals(connection, publication))
 
 
 def _read(where: str, found: Iterator[str]) -> Iterator[str]:
@@ -155,8 +154,11 @@ def _releases(connection: Connection, publication: Publication) -> Iterator[str]
         time = row["time"]
         yield from _read(where, _paid(where, publication, row))
         yield from _read(where, _as_begun(where, run, row["noise"]))
-    told = publication.version, publication.digest, publication.latest, publication.start + publication.position
-    if (number, previous, latest, time) != told:
+    told = publication.version, publication.digest, publication.latest
+    reached = publication.start + publication.position
+    # A step that only counts records in moves it on without a release.
+    late = time > reached if _counts_in(publication) else time != reached
+    if (number, previous, latest) != told or late:
         where = f"publication {publication.name}, version {publication.version}"
         yield f"{where}: it was the newest one, and is missing or another"
 
@@ -308,6 +310,47 @@ def _released(connection: Connection, publication: Publication) -> Iterator[str]
     )
     for version in unreleased.scalars():
         yield f"publication {publication.name}, version {version}: it was charged, but there is no such release"
+
+
+def _counts_in(publication: Publication) -> bool:
+    """Whether its records are charged when they arrive, before anything is released of them."""
+    return "first_instance" in publication.plan
+
+
+def _arrivals(connection: Connection, publication: Publication) -> Iterator[str]:
+    """That what is charged without a version is what each record owes, once, to each instance that was open.
+
+    The first instance is told by the plan, each later one by the release with which it opened. Each record that is
+    there when it opens, or arrives while it is open, pays for it before anything is measured of it.
+    """
+    if not _counts_in(publication):
+        return
+    where = f"publication {publication.name}"
+    kind, instance = Kind(publication.kind), publication.plan["first_instance"]
+    released = releases.walk(connection, publication.id)
+    paid = 0  # so many records have paid for the instance that is open
+    table = tables.charges
+    query = select(table).where(table.c.publication_id == publication.id).order_by(table.c.id)
+    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
+        for row in rows:
+            start, stop = row.start - publication.start, row.stop - publication.start
+            if instance is None:
+                yield f"{where}, charge {row.id}: it is for no instance that was open"
+                return
+            if row.version is None:
+                amount = Fraction(row.epsilon if kind is Kind.PURE else row.rho)
+                if start != paid or amount < claims.opening(kind, instance):
+                    yield f"{where}, charge {row.id}: it is not what each record owes to the instance that was open"
+                paid = stop
+                continue
+            noise = next(released)["noise"]
+            if noise["instance"] != {name: instance[name] for name in ("opened", "scale")}:
+                yield f"{where}, version {row.version}: it closed another instance than was open"
+            if not instance["opened"] <= stop <= paid:
+                yield f"{where}, version {row.version}: it measured records that had not paid for its instance"
+            instance, paid = noise["next"], 0
+    if instance is not None and paid != publication.position:
+        yield f"{where}: not all of its records have paid for the instance that is open"
 
 
 def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""One worker process: a sealer, some publishers, what keeps them informed, and what looks after the ledger."""
+"""One worker process: a sealer, some publishers, what keeps them informed and looks after the ledger, an explorer."""
 
 import signal
 import sys
@@ -15,6 +15,7 @@ from service.settings import Settings
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from service.worker.audit import Audit
+from service.worker.explorer import Explorer
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
 from service.worker.sealer import Sealer
@@ -34,7 +35,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
     """
     assert settings.database_url is not None  # noqa: S101 - `perennial worker` checked
     assert settings.redis_url is not None  # noqa: S101
-    database = Database(settings.database_url, connections=settings.publishers + 5)
+    database = Database(settings.database_url, connections=settings.publishers + settings.explorations + 5)
     reader = Reader(settings.redis_url)
     files = SegmentFiles(settings.segment_store)
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
@@ -44,6 +45,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
     jobs = [Sealer(database, reader, files, keeper).run, bell.run, audit.run] + [
         Publisher(database, files, keeper, bell, audit).run for _ in range(settings.publishers)
     ]
+    jobs += [Explorer(database, keeper).run for _ in range(settings.explorations)]
     threads = [threading.Thread(target=_until_stopped, args=(job, stop), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()

@@ -7,7 +7,6 @@ all checked inside, so that of two workers that believe they publish the same mo
 
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -20,26 +19,23 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.mechanism import Forgotten, Kept, Mechanism, Model, Part, Step
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.noise import Unaffordable
-from service.store import leases, ledger, parts, publications, releases, spending, streams
-from service.store.database import NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable, pipelined
+from service.publishing.commit import check, commit, of_another_guarantee, remembers, seconds_to_write, written
+from service.publishing.records import SegmentsMissing, read_records
+from service.store import leases, parts, publications, releases, spending, streams
+from service.store.database import NEW_PUBLICATION, NEW_RECORDS, ONE_VIEW, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
-from service.store.ledger import LedgerBroken, NewCharge
+from service.store.ledger import LedgerBroken
 from service.store.parts import Memory
 from service.store.publications import Publication
-from service.store.releases import NewRelease
 from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.spending import OverBudget
 from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
-from service.worker.records import SegmentsMissing, read_records
 
 _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
 TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
-# A worker that hangs longer in the middle of a commit has its transaction undone, for others to go on.
-SECONDS_TO_COMMIT = 5.0
-LEAST_BYTES_PER_SECOND = 1e7  # that a transaction writes
 LOOK_ANYWAY_SECONDS = 1.0  # a notification can be lost while the database is away
 
 
@@ -131,6 +127,7 @@ class Publisher:
     def _publish_due(self, lease: Lease, identity: int, stream_identity: int, stop: threading.Event) -> None:
         self._audit.look(stream_identity)
         with self._database.transaction() as connection:
+            connection.execute(ONE_VIEW)  # where a query is hard, an API publishes too
             publication = publications.get(connection, identity)
             stream = streams.get(connection, publication.stream_id)
             chain: list[Kept] = [
@@ -151,7 +148,7 @@ class Publisher:
             and stream.distrusted is None
         ):
             began = time.perf_counter()
-            time_due = publication.due - publication.start
+            time_due = mechanism.taken_at(publication.due - publication.start, stream.records - publication.start)
             try:
                 step = mechanism.step(
                     time_due,
@@ -174,7 +171,7 @@ class Publisher:
             metrics.FIT.labels(publication.name).observe(fitted - began)
             metrics.PUBLISH.labels(publication.name).observe(done - fitted)
             _log.info(
-                "released",
+                "released" if step.releases else "counted_in",
                 publication=publication.name,
                 version=publication.version,
                 time=publication.start + time_due,
@@ -188,14 +185,11 @@ class Publisher:
 
     def _as_reckoned(self, lease: Lease, publication: Publication, mechanism: Mechanism, memory: Memory) -> bool:
         """Whether it would go on as was reckoned with when its records were charged. If not, it does not go on."""
-        asked = (mechanism.kind, mechanism.privacy.epsilon, mechanism.privacy.delta)
-        terms = mechanism.terms(publication.due - publication.start)
-        if asked != (publication.kind, publication.epsilon, publication.delta):
-            # Its noise and its charges follow from the one, what other publications may still have from the other.
+        if of_another_guarantee(publication, mechanism):
             self._halt(lease, publication, "its configuration is of another guarantee than was reserved for it")
         elif publications.promised(publication) != publication.promise:
             self._distrust(publication, f"publication {publication.name}: it is not what was promised")
-        elif memory.digest != parts.remembered(memory.parts, terms).digest:
+        elif not remembers(publication, mechanism, memory):
             self._halt(
                 lease,
                 publication,
@@ -209,67 +203,16 @@ class Publisher:
     def _commit(
         self, lease: Lease, publication: Publication, mechanism: Mechanism, time_due: int, step: Step
     ) -> Publication | None:
-        """Charges and releases what one step made, all of it or nothing; None: it was stopped meanwhile, so nothing."""
-        start = publication.start
+        """Charges and releases what one step made, or nothing; None: it was stopped or went on meanwhile."""
         with self._database.transaction() as connection:
-            size = sum(each.parameters.nbytes for each in step.releases) + sum(
-                each.values.nbytes for each in step.chain if isinstance(each, Part)
-            )
-            seconds = SECONDS_TO_COMMIT + size / LEAST_BYTES_PER_SECOND
+            seconds = seconds_to_write(written(step))
             current, stream = publications.hold(connection, publication.id, lease, seconds=seconds)
             if current.state != "running":
                 return None
             if (current.position, current.version) != (publication.position, publication.version):
-                raise LeaseLost(lease.resource)
-            if stream.distrusted is not None:
-                raise LedgerBroken(stream.distrusted)
-            if not publications.as_left(current):
-                raise LedgerBroken(f"publication {current.name}: it is not as it was left")
-            charged = ledger.charge(
-                connection,
-                stream,
-                current,
-                mechanism.capacity,
-                [
-                    NewCharge(
-                        start=start + each.fit[0], stop=start + each.fit[1], version=each.version, amount=each.charge
-                    )
-                    for each in step.releases
-                ],
-            )
-            model = mechanism.model_description()
-            released = [
-                NewRelease(
-                    version=each.version,
-                    time=start + each.time,
-                    role=each.role,
-                    window=(start + each.window[0], start + each.window[1]),
-                    fit=(start + each.fit[0], start + each.fit[1]),
-                    parent=each.parent,
-                    parameters=each.parameters,
-                    model=model,
-                    noise=each.perturbation.described(),
-                )
-                for each in step.releases
-            ]
-            kept = {each.number: each.values for each in step.chain if isinstance(each, Part)}
-            parts.keep(connection, current.id, parts.remembered(kept, mechanism.terms(mechanism.next_time(time_due))))
-            with pipelined(connection):
-                ledger.append(connection, charged)
-                moved = replace(
-                    current,
-                    position=time_due,
-                    due=start + mechanism.next_time(time_due),
-                    version=step.releases[-1].version,
-                    latest=max(
-                        (each.version for each in step.releases if each.role == "model"), default=current.latest
-                    ),
-                    chain=[each.version for each in step.chain if isinstance(each, Model)],
-                    digest=releases.append(connection, current, released, charged.charges, charged.at),
-                    worst_record=charged.counted.worst_record,
-                    worst_amount=charged.counted.worst_amount,
-                )
-                return publications.move(connection, moved)
+                return None
+            check(current, stream)
+            return commit(connection, current, stream, mechanism, step, time_due)
 
     def _halt(self, lease: Lease, publication: Publication, reason: str) -> None:
         _log.error("publication_halted", publication=publication.name, reason=reason)

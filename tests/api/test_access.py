@@ -26,10 +26,23 @@ READ = {
     ("get", "/v1/publications"),
     ("get", "/v1/publications/{publication}"),
     ("get", "/v1/publications/{publication}/releases"),
+    ("get", "/v1/publications/{publication}/releases/outline"),
     ("get", "/v1/publications/{publication}/releases/latest"),
     ("get", "/v1/publications/{publication}/releases/{version}"),
     ("get", "/v1/publications/{publication}/events"),
     ("post", "/v1/publications/{publication}/predict"),
+    ("get", "/v1/explorer/datasets"),
+    ("post", "/v1/explorer/datasets"),
+    ("delete", "/v1/explorer/datasets/{dataset}"),
+    ("post", "/v1/explorer/explorations"),
+    ("get", "/v1/explorer/explorations"),
+    ("get", "/v1/explorer/explorations/{exploration}"),
+    ("get", "/v1/explorer/explorations/{exploration}/table"),
+    ("delete", "/v1/explorer/explorations/{exploration}"),
+    ("post", "/v1/publications/{publication}/queries"),
+    ("post", "/v1/session"),
+    ("get", "/v1/session"),
+    ("delete", "/v1/session"),
 }
 ADMIN = {
     ("post", "/v1/keys"),
@@ -49,16 +62,25 @@ DOCUMENT = create_app(Settings(_env_file=None)).openapi()
 OPERATIONS = sorted((method, path) for path, operations in DOCUMENT["paths"].items() for method in operations)
 GUARDED = [operation for operation in OPERATIONS if operation not in OPEN]
 SCOPES = {"ingest": INGEST, "read": READ, "label": set(), "admin": INGEST | READ | ADMIN}
+LINE = {
+    "name": "a line",
+    "mechanism": {"kind": "independent_batches", "batch": 9},
+    "learner": {"kind": "output_perturbation"},
+}
 BODIES = {  # of a call that would do something, were the key allowed to
     "/v1/streams/{stream}/records": {"x": [[1, 2]], "y": [0]},
     "/v1/publications/{publication}/predict": {"x": [[1, 2]]},
+    "/v1/explorer/explorations": {"dataset": 10**9, "lines": [LINE], "epsilons": [1]},
+    "/v1/publications/{publication}/queries": {"categories": [0]},
 }
 
 every_guarded_route = pytest.mark.parametrize(("method", "path"), GUARDED)
 
 
 def call(client, method: str, path: str, *, stream: str = "no-such", publication: str = "no-such") -> httpx.Response:
-    url = path.format(stream=stream, publication=publication, entry="1-1", version=1, key=10**9)
+    url = path.format(
+        stream=stream, publication=publication, entry="1-1", version=1, key=10**9, dataset=10**9, exploration=10**9
+    )
     url += "?start=0&end=1" if method == "delete" and path.endswith("/records") else ""
     return client.request(method, url, json=BODIES.get(path, {}) if method == "post" else None)
 
@@ -205,7 +227,7 @@ def test_nobody_makes_it_read_a_large_configuration(service: Service, path):
 
 @pytest.mark.parametrize("path", sorted(path for method, path in OPERATIONS if method == "get"))
 def test_head_is_get_without_its_body(service: Service, path):
-    url = path.format(stream=service.stream(), publication="no-such", entry="1-1", version=1)
+    url = path.format(stream=service.stream(), publication="no-such", entry="1-1", version=1, exploration=10**9)
     head = service.client().head(url)
     assert head.content == b""
     got = service.client().get(url)

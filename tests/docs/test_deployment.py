@@ -107,6 +107,16 @@ def test_a_pod_gets_secrets_by_reference(pod) -> None:
     assert by_value <= {"PERENNIAL_SEGMENT_STORE", "PERENNIAL_METRICS_PORT"}
 
 
+def test_the_api_reads_the_segments_and_cannot_write_to_them() -> None:
+    (pod,) = (each["spec"]["template"]["spec"] for each in resources("Deployment") if "api" in each["metadata"]["name"])
+    (container,) = pod["containers"]
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "segments")
+    assert mount["readOnly"] is True
+    assert {"name": "PERENNIAL_SEGMENT_STORE", "value": mount["mountPath"]} in container["env"]
+    (mounted,) = COMPOSE["services"]["api"]["volumes"]
+    assert mounted == f"segments:{mount['mountPath']}:ro"
+
+
 def test_the_manifests_listed_are_the_manifests() -> None:
     (kustomization,) = resources("Kustomization")
 

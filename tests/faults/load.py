@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 
+from service.publishing.records import read_records
 from service.store import publications, segments, streams, verify
 from service.store.invariants import INVARIANTS
-from service.worker.records import read_records
 from tests.conftest import ok
 
 if TYPE_CHECKING:

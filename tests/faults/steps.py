@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 When = Literal["before", "after"]
 
-ROOMS = ("api", "log", "store", "worker")
+ROOMS = ("api", "log", "publishing", "store", "worker")
 _DATABASE = "service.store.database"  # transactions are their caller's, not its own
 
 

@@ -36,6 +36,7 @@ LOOKS = {
     "Audit.ask_invariants: commit",
     "Audit.run: commit",
     "Audit.testify: commit",
+    "Answerer._read: commit",
     "Publisher._publish_due: commit",
     "Publisher.step: commit",
     "Reader.check: log",
@@ -86,10 +87,11 @@ ELSEWHERE = {
     "Reader.go_on: log",
 }
 BY_THE_API = {"Appender._evaluate: log", "Appender.create: log", "Services.run.<locals>.transact: commit"}
+BY_A_HARD_QUERY = {"Answerer._distrust: commit", "Answerer._published: commit"}  # tests/faults/test_queries.py
 
 
 def test_every_step_that_there_is_is_listed():
-    listed = (LOOKS, BY_A_WORKER, WHEN_SOMETHING_IS_WRONG, ELSEWHERE, BY_THE_API)
+    listed = (LOOKS, BY_A_WORKER, WHEN_SOMETHING_IS_WRONG, ELSEWHERE, BY_THE_API, BY_A_HARD_QUERY)
     assert in_the_code() == set().union(*listed)
     assert sum(map(len, listed)) == len(in_the_code())
 

@@ -28,6 +28,7 @@ _RUNNING = "tests/mechanisms/test_online_leader.py::test_from_released_models_co
 _MOMENTS = "tests/learning/test_moments.py"
 _TASKS = "tests/mechanisms/test_lifelong.py"
 _NODES = "tests/privacy/test_window_tree.py::test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md"
+_SLOTS = "tests/mechanisms/test_linear_queries.py::test_every_slot_pays_once_for_each_instance_that_was_open"
 _HISTORIES = "tests/faults/test_simulator.py::test_random_histories_keep_every_promise"
 _APART = "tests/learning/test_learners.py::test_neighbours_are_never_further_apart"
 
@@ -66,6 +67,18 @@ def half_the_noise() -> None:
     from service.privacy import noise
 
     wrap(noise, "calibrate", lambda true, *a, **k: (law := true(*a, **k)) and replace(law, scale=law.scale / 2))
+
+
+@bug(f"{_AUDIT}[scheduled_black_box gaussian]")
+def half_the_noise_of_every_run() -> None:
+    """The same."""
+    half_the_noise()
+
+
+@bug(f"{_AUDIT}[improving_black_box gaussian]")
+def half_the_noise_of_ever_more_runs() -> None:
+    """The same."""
+    half_the_noise()
 
 
 @bug(f"{_RELEASED}[continual-pure-logistic-as it is]")
@@ -108,6 +121,41 @@ def noise_drawn_again() -> None:
     from service.privacy import noise
 
     wrap(noise, "add", lambda true, values, law: np.mean([true(values, law) for _ in range(4)], axis=0))
+
+
+@bug("tests/schedules/test_scheduled_black_box.py::test_epsilons_add_up_to_epsilon_exactly")
+def runs_charged_by_an_index_off_by_one() -> None:
+    """γ²(i + 1)q^(i+1), as if runs were numbered from 1 in one place and from 0 in the other."""
+    from service.schedules.scheduled_black_box import ScheduledBlackBox
+
+    wrap(ScheduledBlackBox, "tail", lambda true, self, run: true(self, run) * (1 + self.growth))
+
+
+@bug("tests/schedules/test_improving_black_box.py::test_what_is_left_never_grows_and_every_run_gets_some")
+def a_sum_without_its_first_run() -> None:
+    """Σ_{t > n} (n/t)^2a ≤ n/(2a - 1) alone: the run at n is one more."""
+    from service.schedules.improving_black_box import ImprovingBlackBox
+
+    def tail(true: Any, self: Any, time: int) -> Fraction:
+        return true(self, time) * (1 + Fraction(self.every, self.first))
+
+    wrap(ImprovingBlackBox, "tail", tail)
+
+
+@bug(f"{_AUDIT.rpartition('::')[0]}::test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database[pure]")
+def errors_that_are_not_shares() -> None:
+    """The score of the exponential mechanism in slots, its sensitivity still 1/n."""
+    from service.learning import small_database
+
+    wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 4))
+
+
+@bug("tests/learning/test_small_database.py::test_what_is_released_follows_the_law_of_the_paper[pure-as it is]")
+def the_half_of_the_exponential_mechanism() -> None:
+    """exp(-ε·error/Δ) for exp(-ε·error/(2Δ))."""
+    from service.learning import small_database
+
+    wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 2))
 
 
 @bug("tests/privacy/test_noise.py::test_every_draw_is_fresh_even_after_a_fork")
@@ -513,3 +561,54 @@ def what_was_answered_is_not_remembered() -> None:
     assert appender._APPEND.count(step) == 1
     appender._APPEND = appender._APPEND.replace(step, step.replace("body ~= ''", "false"))
     appender._APPEND_SHA = hashlib.sha1(appender._APPEND.encode(), usedforsecurity=False).hexdigest()
+
+
+@bug("tests/privacy/test_sparse_vector.py::test_what_an_instance_tells_has_the_stated_law")
+def a_third_too_little_noise_in_comparisons() -> None:
+    """Thresholds and comparisons with less noise than the scale says."""
+    from service.privacy import sparse_vector
+
+    wrap(sparse_vector, "discrete_laplace", lambda true, scale: true(scale * 2 / 3))
+
+
+@bug("tests/privacy/test_numeric_sparse.py::test_noise_has_the_stated_law_and_a_third_less_has_not[zcdp]")
+def a_third_too_little_noise_in_measured_answers() -> None:
+    """The same of what is told after a yes."""
+    from service.privacy import numeric_sparse
+
+    wrap(numeric_sparse, "discrete_gaussian", lambda true, variance, count: true(variance * 4 / 9, count))
+
+
+@bug("tests/guarantees/test_queries.py::test_whoever_asks_on_purpose_learns_no_more_than_is_promised[pure]")
+def comparisons_without_noise_of_their_own() -> None:
+    """The sparse vector technique as some printed it: noise on the threshold alone (Lyu, Su, Li 2017, Algorithm 5)."""
+    from service.privacy.sparse_vector import Instance
+
+    Instance.is_above = lambda self, value, height, noise: value >= self.steps(height) + noise  # type: ignore[method-assign]
+
+
+@bug("tests/mechanisms/test_linear_queries.py::test_a_threshold_is_drawn_once_for_an_instance_and_anew_for_the_next")
+def a_threshold_that_is_never_drawn_again() -> None:
+    """One threshold for all instances: Lyu, Su, Li 2017, what is wrong with their Algorithm 3."""
+    from service.privacy.sparse_vector import Instance
+
+    Instance.threshold_noise = lambda self: 7  # type: ignore[method-assign]
+
+
+@bug(f"{_SLOTS}[hits-pure]")
+def records_that_arrive_pay_nothing() -> None:
+    """Only those pay for an instance that were there when it opened."""
+    from service.mechanisms.linear_queries import LinearQueries
+
+    def step(true: Any, self: Any, time: int, *others: Any) -> Any:
+        return replace(found, charges=()) if (found := true(self, time, *others)) and time > self.first else found
+
+    wrap(LinearQueries, "step", step)
+
+
+@bug("tests/publishing/test_answering.py::test_of_two_processes_the_first_measures_and_the_other_says_nothing_of_it")
+def a_second_yes_from_one_threshold() -> None:
+    """Of two processes that found a query hard with one threshold, both measure and tell."""
+    from service.publishing import answering
+
+    answering._is = lambda latest, now: True

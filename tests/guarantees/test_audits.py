@@ -32,6 +32,8 @@ MECHANISMS = {
     "continual": {"kind": "continual", "base": 4, "update_every": 2},
     "sliding_window": {"kind": "sliding_window", "block": 2, "blocks": 3},
     "multi_resolution": {"kind": "multi_resolution", "base": 4},
+    "scheduled_black_box": {"kind": "scheduled_black_box", "first": 4, "growth": 1},
+    "improving_black_box": {"kind": "improving_black_box", "first": 4, "every": 4, "exponent": 0.5},
     "every block by itself": {"kind": "independent_batches", "batch": 2},
     "window_statistics": {
         "kind": "window_statistics",
@@ -66,6 +68,8 @@ CASES = {  # the time until which it is watched, and how often it is published f
     ("continual", "gaussian"): (16, 800),
     ("sliding_window", "gaussian"): (16, 800),
     ("multi_resolution", "gaussian"): (16, 800),
+    ("scheduled_black_box", "gaussian"): (128, 600),
+    ("improving_black_box", "gaussian"): (64, 600),
     ("every block by itself", "pure"): (2, 3000),  # several charges of pure ε rarely show all of themselves at once
     ("every block by itself", "gaussian"): (2, 800),
     ("every block by itself", "pure", "objective_perturbation"): (2, 3000),
@@ -84,16 +88,22 @@ CASES = {  # the time until which it is watched, and how often it is published f
 }
 
 
+DATABASE = {"kind": "small_database", "queries": "points", "accuracy": 0.5}
+
+
 def test_every_mechanism_and_every_learner_is_audited():
     """And combined with all the others. Whoever adds one joins here and there."""
 
     def kinds(settings):
         return {get_args(each.model_fields["kind"].annotation)[0] for each in get_args(get_args(settings)[0])}
 
-    assert {MECHANISMS[case[0]]["kind"] for case in CASES} == kinds(configuration.Mechanism)
+    audited = {MECHANISMS[case[0]]["kind"] for case in CASES} | {"linear_queries"}  # test_queries.py
+    assert audited == kinds(configuration.Mechanism)
     assert {each["kind"] for each in test_combinations.MECHANISMS.values()} == kinds(configuration.Mechanism)
-    assert {each["kind"] for each in test_combinations.LEARNERS} == kinds(configuration.Learner)
-    assert {(*case, "output_perturbation")[2] for case in CASES} == kinds(configuration.Learner)
+    combined = test_combinations.LEARNERS + test_combinations.OF_CATEGORIES
+    assert {each["kind"] for each in combined} == kinds(configuration.Learner)
+    learners = {(*case, "output_perturbation")[2] for case in CASES} | {DATABASE["kind"]}  # by itself, below
+    assert learners == kinds(configuration.Learner)
 
 
 def published(mechanism, privacy, learner="output_perturbation"):
@@ -156,10 +166,24 @@ def attack(scheduled, record, until, count):
     return first[PILOTS:] > line, second[PILOTS:] > line
 
 
+def rates(hits, false_hits, alarm):
+    """The least rate of hits and the largest of false hits, at confidence 1 - alarm."""
+    least = stats.beta.ppf(alarm / 2, sum(hits), len(hits) - sum(hits) + 1) if any(hits) else 0.0
+    return least, stats.beta.ppf(1 - alarm / 2, sum(false_hits) + 1, len(false_hits) - sum(false_hits))
+
+
+def bound_of_any(hits, false_hits, kind, alarm):
+    """The same where noise is not Gaussian: then a ρ is at least the Rényi divergence of two coins, by its order."""
+    p, q = rates(hits, false_hits, alarm)
+    if kind is Kind.PURE or not 0 < q < p < 1:
+        return bound(hits, false_hits, kind, alarm)
+    divergences = {a: log(p**a * q ** (1 - a) + (1 - p) ** a * (1 - q) ** (1 - a)) / (a - 1) for a in (1.1, 2, 4, 8)}
+    return max(divergence / a for a, divergence in divergences.items())
+
+
 def bound(hits, false_hits, kind, alarm):
     """The least loss (an ε, or the ρ of the Gaussian that would be this easy to tell) at confidence 1 - alarm."""
-    least = stats.beta.ppf(alarm / 2, sum(hits), len(hits) - sum(hits) + 1) if any(hits) else 0.0
-    most = stats.beta.ppf(1 - alarm / 2, sum(false_hits) + 1, len(false_hits) - sum(false_hits))
+    least, most = rates(hits, false_hits, alarm)
     if not least > 0 or not most < 1:
         return -inf
     if kind is Kind.PURE:
@@ -172,3 +196,24 @@ def bound(hits, false_hits, kind, alarm):
 def test_nobody_can_tell_two_records_apart_better_than_promised(case):
     scheduled, record = published(*case)
     assert bound(*attack(scheduled, record, *CASES[case]), scheduled.kind, ALARM) <= scheduled.capacity
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database(privacy):
+    """All other slots are empty. Without the record the empty database is nearer to the truth, all others farther."""
+    scheduled = build(
+        StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 1}}),
+        PublicationConfiguration.model_validate(
+            {
+                "mechanism": {"kind": "independent_batches", "batch": 4},
+                "learner": DATABASE,
+                "privacy": PRIVACY[privacy],
+            }
+        ),
+    )
+
+    def empty(records):
+        read = Records(x=np.zeros((records, 0), dtype=np.float32), y=np.zeros(records, dtype=np.int32))
+        return [not scheduled.step(4, (), 1, lambda *_: read).releases[0].parameters.any() for _ in range(1500)]
+
+    assert bound_of_any(empty(0), empty(1), scheduled.kind, ALARM) <= scheduled.capacity

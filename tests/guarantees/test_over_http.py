@@ -215,6 +215,11 @@ def expected_fits(mechanism: dict, records: int) -> list[tuple[int, int]]:
         case "independent_batches":
             batch = mechanism["batch"]
             return [(end - batch, end) for end in range(batch, records + 1, batch)]
+        case "scheduled_black_box":
+            ends = {math.ceil(mechanism["first"] * (1 + Fraction(str(mechanism["growth"]))) ** i) for i in range(100)}
+            return [(0, end) for end in sorted(ends) if end <= records]
+        case "improving_black_box":
+            return [(0, end) for end in range(mechanism["first"], records + 1, mechanism["every"])]
     size, blocks = mechanism["block"], mechanism["blocks"]
     before = continual_fits(size, size, (blocks - 1) * size) if mechanism.get("warm_up") == "continual" else []
     return before + sliding_window_fits(blocks, size, records // size - blocks)
@@ -237,6 +242,8 @@ CASES += [
     ({"kind": "multi_resolution", "base": 3}, 60),
     ({"kind": "independent_batches", "batch": 8}, 60),
     ({"kind": "independent_batches", "batch": 8, "warm_start": True}, 60),
+    ({"kind": "scheduled_black_box", "first": 2, "growth": 0.3}, 60),
+    ({"kind": "improving_black_box", "first": 5, "every": 4}, 60),
 ]
 
 

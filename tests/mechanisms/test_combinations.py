@@ -11,6 +11,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import claims
+from service.privacy.loss import Kind
 
 MECHANISMS = {
     "multi_resolution": {"kind": "multi_resolution", "base": 8},
@@ -22,6 +23,10 @@ MECHANISMS = {
     "sliding_window, warm": {"kind": "sliding_window", "block": 4, "blocks": 7, "warm_up": "continual"},
     "independent_batches": {"kind": "independent_batches", "batch": 8},
     "independent_batches, warm": {"kind": "independent_batches", "batch": 8, "warm_start": True},
+    "scheduled_black_box": {"kind": "scheduled_black_box", "first": 8, "growth": 0.4},
+    "scheduled_black_box, warm": {"kind": "scheduled_black_box", "first": 8, "accuracy": 0.3, "warm_start": True},
+    "improving_black_box": {"kind": "improving_black_box", "first": 8, "every": 4},
+    "improving_black_box, warm": {"kind": "improving_black_box", "first": 8, "every": 4, "warm_start": True},
     "window_statistics": {"kind": "window_statistics", "block": 8, "blocks": 2},
     "lifelong": {"kind": "lifelong", "task_size": 16, "batch": 8},
     "lifelong, agem": {"kind": "lifelong", "task_size": [4, 8], "training": "agem", "epochs": 3},
@@ -30,6 +35,7 @@ MECHANISMS = {
         f"online_leader, {noise}": {"kind": "online_leader", "batch": 8, "noise": noise}
         for noise in ("blt", "toeplitz", "tree")
     },
+    "linear_queries": {"kind": "linear_queries", "first": 8, "hits": 2},
     "online_leader, window_tree": {"kind": "online_leader", "batch": 8, "noise": "window_tree", "window": 3},
     **{
         f"online_leader, {expiry}": {
@@ -47,6 +53,9 @@ LEARNERS = [
     *({"kind": "output_perturbation", "solver": solver} for solver in ("exact", "psgd", "gradient_descent")),
     {"kind": "objective_perturbation"},
     {"kind": "noisy_gradient_descent"},
+]
+OF_CATEGORIES = [
+    {"kind": "small_database", "accuracy": 0.5, "queries": queries} for queries in ("points", "intervals", "all")
 ]
 LOSSES = [("logistic", 2), ("softmax", 3), ("huber_hinge", 2), ("huber_hinge", 3), ("squared", 0)]
 DELTAS = [0, 1e-6]
@@ -72,6 +81,8 @@ def configured(mechanism, learner, loss, delta):
 
 def reason(mechanism, learner, loss, delta):
     """Why a combination can't be: the setting that is refused, and a word of why."""
+    if mechanism == "linear_queries":
+        return "learner", "leave learner out"
     if mechanism == "window_statistics" or mechanism.startswith("lifelong"):
         if learner["kind"] != "output_perturbation":
             return "learner.kind", "use output_perturbation"
@@ -124,6 +135,91 @@ def test_every_combination_publishes_for_its_charge_or_says_why_not(mechanism, l
             assert 0 < claims.cost(scheduled.kind, described, records=end - start) <= release.charge
             assert np.isfinite(release.parameters).all()
     assert made >= 3
+
+
+@pytest.mark.parametrize(("mechanism", "learner", "delta"), list(product(MECHANISMS, OF_CATEGORIES, DELTAS)), ids=name)
+def test_a_learner_of_categories_works_where_each_fit_stands_for_what_it_read_or_says_why_not(
+    mechanism, learner, delta
+):
+    schema = StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 3}})
+    publication = PublicationConfiguration.model_validate(
+        {"mechanism": MECHANISMS[mechanism], "learner": learner, "privacy": {"epsilon": 1, "delta": delta}}
+    )
+    kind = MECHANISMS[mechanism]["kind"]
+    if mechanism.endswith("warm") or kind in ("continual", "sliding_window"):
+        why = "is of more than its fit"
+    elif kind in ("online_leader", "window_statistics", "lifelong"):
+        why = "makes linear models"
+    else:
+        why = "leave learner out" if kind == "linear_queries" else None
+    if why is not None:
+        with pytest.raises(Refused, match=why):
+            build(schema, publication)
+        return
+    scheduled = build(schema, publication)
+    y = np.random.default_rng(0).integers(0, 3, 64)
+    made, time = 0, 0
+    for _ in range(3):
+        time = scheduled.next_time(time)
+        for release in scheduled.step(
+            time, (), made + 1, lambda start, end: Records(x=np.zeros((end - start, 0)), y=y[start:end])
+        ).releases:
+            start, end = release.fit
+            assert release.window == release.fit
+            assert release.parent is None
+            assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
+            described = release.perturbation.described()
+            assert 0 < claims.cost(scheduled.kind, described, records=end - start) <= release.charge
+            assert claims.dimension(described, release.parameters.shape) == described["dimension"]
+            assert (release.parameters >= 0).all()
+            assert release.parameters.sum() <= 1
+            made += 1
+    assert made >= 3
+    (fit,) = scheduled.plan()["fits"]
+    assert fit["error_bound"] > learner["accuracy"] / 2
+
+
+@pytest.mark.parametrize("mechanism", ["scheduled_black_box", "linear_queries"])
+def test_categories_are_for_learners_of_categories_and_only_for_these(mechanism):
+    numbers = StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": 3}})
+    categories = StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 3}})
+    learner = None if mechanism == "linear_queries" else OF_CATEGORIES[0]
+    about = {"mechanism": MECHANISMS[mechanism], "privacy": {"epsilon": 1}}
+    with pytest.raises(Refused, match="needs a categorical stream"):
+        build(numbers, PublicationConfiguration.model_validate(about | {"learner": learner}))
+    if learner is not None:
+        with pytest.raises(Refused, match="small_database is for categories") as refused:
+            build(categories, PublicationConfiguration.model_validate(about | {"learner": LEARNERS[0]}))
+        assert refused.value.path == "learner.loss"
+
+
+def test_more_databases_than_can_be_looked_at_are_refused():
+    schema = StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 40}})
+    publication = PublicationConfiguration.model_validate(
+        {"mechanism": MECHANISMS["multi_resolution"], "learner": OF_CATEGORIES[2], "privacy": {"epsilon": 1}}
+    )
+    with pytest.raises(Refused, match="too many databases of 41 records over 40 categories") as refused:
+        build(schema, publication)
+    assert refused.value.path == "learner.accuracy"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"sensitivity": 0.01}, {"distribution": "gaussian"}, {"scale": 0.0}, {"dimension": 0}],
+    ids=lambda each: next(iter(each)),
+)
+@pytest.mark.parametrize("kind", Kind)
+def test_a_selection_that_claims_what_it_can_not_costs_nothing_that_is_believed(kind, wrong):
+    told = {
+        "distribution": "exponential_mechanism",
+        "scale": 0.5,
+        "sensitivity": 0.1,
+        "dimension": 3,
+        "added_to": "candidates",
+    }
+    assert claims.cost(kind, told, records=10) == pytest.approx(0.4 if kind is Kind.PURE else 0.02)
+    with pytest.raises(ValueError, match=r"moves by 1/n|needs"):
+        claims.cost(kind, told | wrong, records=10)
 
 
 @pytest.mark.parametrize("learner", ["output_perturbation", "objective_perturbation"])

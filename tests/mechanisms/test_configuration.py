@@ -2,6 +2,7 @@
 
 import json
 from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from pydantic import ValidationError
@@ -14,8 +15,10 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.loss import Kind
 from service.schedules.continual import Continual
+from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.independent_batches import IndependentBatches
 from service.schedules.multi_resolution import MultiResolution
+from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
 
 STREAM = {"features": 4, "task": {"kind": "classification", "classes": 3}}
@@ -199,15 +202,17 @@ def test_a_categorical_stream_has_nothing_to_map():
         StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 9}, "feature_map": FOURIER})
 
 
-@pytest.mark.parametrize("kind", ["scheduled_black_box", "linear_queries", "active_learning"])
+@pytest.mark.parametrize("kind", ["active_learning"])
 def test_a_mechanism_still_to_come_says_what_there_is(kind):
-    there_is = "multi_resolution, continual, sliding_window, independent_batches, window_statistics, lifelong"
+    there_is = "multi_resolution, continual, .*, online_leader, linear_queries"
     with pytest.raises(ValidationError, match=f"not available in this version; available: {there_is}"):
         publication("mechanism", {"kind": kind})
 
 
 MULTI = {"kind": "multi_resolution", "base": 64}
 BATCHES = {"kind": "independent_batches", "batch": 64}
+BLACK_BOX = {"kind": "scheduled_black_box", "first": 64, "growth": 0.1}
+IMPROVING = {"kind": "improving_black_box", "first": 64, "every": 16}
 
 
 @pytest.mark.parametrize(
@@ -225,6 +230,16 @@ BATCHES = {"kind": "independent_batches", "batch": 64}
         (SLIDING | {"warm_up": "continual"}, SlidingWindow(kind=Kind.PURE, block=8, blocks=7, warm_up=True)),
         (BATCHES, IndependentBatches(batch=64, warm_start=False)),
         (BATCHES | {"warm_start": True}, IndependentBatches(batch=64, warm_start=True)),
+        (BLACK_BOX, ScheduledBlackBox(kind=Kind.PURE, first=64, growth=Fraction(1, 10))),
+        (
+            BLACK_BOX | {"growth": None, "accuracy": 0.2, "warm_start": True},
+            ScheduledBlackBox(kind=Kind.PURE, first=64, growth=Fraction(1, 4), warm_start=True),
+        ),
+        (IMPROVING, ImprovingBlackBox(kind=Kind.PURE, first=64, every=16, exponent=Decimal("0.25"))),
+        (
+            IMPROVING | {"exponent": 0.1, "warm_start": True},
+            ImprovingBlackBox(kind=Kind.PURE, first=64, every=16, exponent=Decimal("0.1"), warm_start=True),
+        ),
     ],
     ids=str,
 )
@@ -246,6 +261,11 @@ def test_the_schedule_is_the_one_asked_for(mechanism, schedule):
             (SLIDING, "blocks", (0, 4097)),
             (BATCHES, "batch", (0, -1, True, "8")),
             (BATCHES, "warm_start", (1, "yes", None)),
+            (BLACK_BOX, "growth", (0.009, 101, "0.1", True)),
+            (BLACK_BOX | {"growth": None}, "accuracy", (0, 1, 0.995)),
+            (BLACK_BOX, "first", (0, 1.5)),
+            (IMPROVING, "exponent", (0, 0.51, None)),
+            (IMPROVING, "every", (0, None)),
         ]
         for bad in values
     ],
@@ -256,15 +276,24 @@ def test_a_schedule_is_refused_by_the_name_of_the_setting(mechanism, setting, ba
     assert all(setting in error["loc"] for error in refused.value.errors())
 
 
+@pytest.mark.parametrize("both", [{}, {"growth": 0.25, "accuracy": 0.2}], ids=str)
+def test_growth_and_accuracy_are_two_ways_to_say_one_thing(both):
+    with pytest.raises(ValidationError, match="either growth or accuracy"):
+        publication("mechanism", {"kind": "scheduled_black_box", "first": 64} | both)
+
+
+DATABASE = {"kind": "small_database", "queries": "points", "accuracy": 0.1}
+
+
 @pytest.mark.parametrize(
-    ("path", "value", "available"),
-    [
-        ("learner", {"kind": "small_database"}, "output_perturbation"),
-    ],
+    ("setting", "bad"),
+    [*(("accuracy", bad) for bad in (0, 0.009, 1, "0.1", None)), ("queries", "some"), ("regularization", 0.1)],
 )
-def test_a_setting_still_to_come_says_what_there_is(path, value, available):
-    with pytest.raises(ValidationError, match=f"not available in this version; available: {available}"):
-        publication(path, value)
+def test_a_small_database_is_refused_by_the_name_of_the_setting(setting, bad):
+    assert publication("learner", DATABASE).learner.accuracy == Decimal("0.1")
+    with pytest.raises(ValidationError) as refused:
+        publication("learner", DATABASE | {setting: bad})
+    assert all(setting in error["loc"] for error in refused.value.errors())
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from service.log import Reader
+from service.publishing.records import read_records
 from service.store import leases, segments, streams
 from service.store.segment_files import SegmentFiles
 from service.store.verify import verify_segments
-from service.worker.records import read_records
 from tests.conftest import wait_until
 from tests.worker.conftest import Bench
 from tests.worker.test_sealing import Crash

@@ -23,6 +23,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.correlated import Blt
+from service.publishing.records import read_records
 from service.store import leases, ledger, parts, publications, releases, segments, spending, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
@@ -30,7 +31,6 @@ from service.worker import publisher as publisher_module
 from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
-from service.worker.records import read_records
 from service.worker.sealer import Sealer
 from tests.conftest import World, wait_until
 

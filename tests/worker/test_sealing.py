@@ -8,10 +8,10 @@ import pytest
 from service.learning import feature_maps
 from service.learning.feature_maps import build
 from service.log import LogUnavailable, Reader
+from service.publishing.records import read_records
 from service.store import leases, segments, streams
 from service.store.segment_files import SegmentFiles
 from service.worker import sealer as sealing
-from service.worker.records import read_records
 from tests.conftest import wait_until
 from tests.worker.conftest import Bench
 

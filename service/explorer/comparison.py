@@ -1,0 +1,174 @@
+"""Mechanisms side by side on one data set, with noise and without: how accurate each is as records come in.
+
+Every fifth record is held out and only ever predicted; the others come in order. What runs is what the service runs.
+Beside each line stands the same loss fitted without noise, by the certified solver, to the records that its release
+stands for: what privacy costs is the distance between the two. Nothing here is private.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field, StringConstraints, ValidationError
+
+from service.explorer.scores import score
+from service.learning.learners import OutputPerturbation
+from service.learning.records import Records
+from service.learning.solvers import Inaccurate
+from service.mechanisms.building import build
+from service.mechanisms.configuration import Learner, Mechanism, PublicationConfiguration, Refused
+from service.mechanisms.fields import Delta, Epsilon, Positive, Shape
+from service.mechanisms.linear import LinearMechanism, predict
+from service.mechanisms.stream_schema import FeatureMapShape, StreamSchema
+from service.privacy.noise import Unaffordable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from service.explorer.datasets import Dataset
+    from service.mechanisms.mechanism import Kept, Release
+
+HELD_OUT_EVERY = 5
+CHECKPOINTS = 40
+MOST_JUDGED = 20_000
+WITHOUT_NOISE = 1e-3  # the regularization, times norm_bound², of fits without noise: enough to have one minimiser
+
+
+class Line(Shape):
+    """A mechanism and a learner, for each ε of the comparison."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=80, strip_whitespace=True)]
+    mechanism: Mechanism
+    learner: Learner
+    delta: Delta = Field(Decimal(0), json_schema_extra={"default": 0})
+
+
+class Comparison(Shape):
+    """What is to be compared. The ε and δ of a line are what one record may lose to its whole run."""
+
+    dataset: Annotated[int | str, Field(description="The id of one that was uploaded, or the name of a sample")]
+    feature_map: FeatureMapShape | None = None
+    norm_bound: Positive = 1.0
+    lines: Annotated[tuple[Line, ...], Field(min_length=1, max_length=6)]
+    epsilons: Annotated[tuple[Epsilon, ...], Field(min_length=1, max_length=8)]
+    runs: Annotated[int, Field(strict=True, ge=1, le=10, description="Of each line and ε, with fresh noise")] = 1
+    shuffle: Annotated[bool, Field(strict=True, description="Records in a random order instead of the data's own")] = (
+        False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of one line. `epsilon` None: without noise."""
+
+    line: int
+    epsilon: float | None
+    run: int
+
+
+def cells(comparison: Comparison) -> list[Cell]:
+    """Return all there is to run, in an order in which what was found so far tells most."""
+    found = [
+        Cell(line=line, epsilon=float(epsilon), run=run)
+        for run in range(comparison.runs)
+        for epsilon in sorted(comparison.epsilons, reverse=True)
+        for line in range(len(comparison.lines))
+    ]
+    return [Cell(line=line, epsilon=None, run=0) for line in range(len(comparison.lines))] + found
+
+
+def mechanism(comparison: Comparison, line: int, epsilon: float, shape: dict[str, int]) -> LinearMechanism:
+    """Return what a publication of a line would run. Raises Refused; its path begins with lines.N.
+
+    shape: of the data set.
+    """
+    asked = comparison.lines[line]
+    try:
+        stream = StreamSchema(
+            features=shape["features"],
+            task={"kind": "classification", "classes": shape["classes"]},
+            norm_bound=comparison.norm_bound,
+            feature_map=comparison.feature_map,
+        )
+    except ValidationError as problem:  # of the data set with the map: each by itself is fine
+        raise Refused("feature_map", problem.errors()[0]["msg"]) from None
+    configuration = PublicationConfiguration.model_validate(
+        {"mechanism": asked.mechanism, "learner": asked.learner, "privacy": {"epsilon": epsilon, "delta": asked.delta}}
+    )
+    try:
+        built = build(stream, configuration)
+    except Refused as refused:
+        raise Refused(f"lines.{line}.{refused.path}", refused.message) from None
+    if not isinstance(built, LinearMechanism):
+        raise Refused(f"lines.{line}.mechanism.kind", "only mechanisms that publish a model of classes are compared")
+    return built
+
+
+def releases(
+    publication: LinearMechanism, read: Callable[[int, int], Records], records: int
+) -> Iterator[tuple[Release, int]]:
+    """Yield each release with role `model` of the first so many records, and the time of the next one."""
+    time, version = publication.next_time(0), 0
+    chain: Sequence[Kept] = ()
+    while time <= records:
+        step = publication.step(time, chain, version + 1, read)
+        chain, version = step.chain, version + len(step.releases)
+        following = publication.next_time(time)
+        models = [each for each in step.releases if each.role == "model"]
+        if models:
+            yield models[-1], following
+        time = following
+
+
+def run(
+    comparison: Comparison, cell: Cell, data: Dataset, progress: Callable[[float], None] = lambda _: None
+) -> dict[str, Any]:
+    """Run one cell; return its `curve` [[records, accuracy], …] and the `scores` of the last model, as JSON.
+
+    A line that can't go on says so as `problem`. progress: is told how far it is, from 0 to 1.
+    """
+    order = np.arange(len(data.y))
+    if comparison.shuffle:
+        order = np.random.default_rng(cell.run).permutation(order)
+    held_out = np.arange(len(order)) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+    kept, judged = order[~held_out], order[held_out][:MOST_JUDGED]
+    publication = mechanism(comparison, cell.line, cell.epsilon or float(max(comparison.epsilons)), data.shape)
+    x, y = publication.feature_map(data.x[kept]), data.y[kept]
+    description = publication.model_description()
+    ends = [round(len(kept) * number / CHECKPOINTS) for number in range(1, CHECKPOINTS + 1)]
+    found: dict[str, Any] = {"curve": [], "scores": None}
+    try:
+        for release, following in releases(
+            publication, lambda start, end: Records(x=x[start:end], y=y[start:end]), len(y)
+        ):
+            progress(release.time / len(y))
+            next_end = bisect_left(ends, release.time)
+            if next_end == len(ends) or ends[next_end] >= min(following, len(y) + 1):
+                continue  # a newer one will be there at the next checkpoint
+            parameters = release.parameters
+            if cell.epsilon is None:
+                window = slice(*release.window)
+                parameters = _without_noise(publication, Records(x=x[window], y=y[window]))
+            labels, _ = predict(description, parameters, data.x[judged])
+            found["scores"] = score(data.y[judged], labels, len(data.names))
+            found["curve"].append([release.time, found["scores"]["accuracy"]])
+    except (Inaccurate, Unaffordable) as problem:
+        found["problem"] = str(problem)
+    return found
+
+
+def _without_noise(publication: LinearMechanism, records: Records) -> np.ndarray[Any, np.dtype[np.float64]]:
+    learner = publication.learner
+    fitted = OutputPerturbation(
+        loss=learner.loss,
+        regularization=WITHOUT_NOISE * learner.norm_bound**2,
+        intercept=learner.intercept,
+        norm_bound=learner.norm_bound,
+        features=learner.features,
+        classes=learner.classes,
+    )
+    return fitted.fit(records, len(records.y), np.zeros(learner.shape))

@@ -1,0 +1,165 @@
+"""Data sets to try things out on: bundled samples, and what somebody uploads as CSV or npz.
+
+A data set is public or made for evaluation; still no error repeats what is in it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MOST_RECORDS = 200_000
+MOST_FEATURES = 4096
+MOST_NUMBERS = 2**25
+MOST_CLASSES = 1000
+_LABELS = ("y", "label", "class", "target")
+_SAMPLES = Path(__file__).with_name("samples")
+SAMPLES = {
+    "weather": ("noaa_weather.npz", "Did it rain? Fifty years of days at one station, eight measurements each."),
+    "fashion": ("fashion.npz", "Ten kinds of clothes, 28×28 grey pixels each: take hog features."),
+}
+
+
+class Unreadable(Exception):
+    """A data set that can't be used; says where and what to do, and repeats nothing of it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Records to try things out on, in order."""
+
+    x: NDArray[np.float32]
+    """(records, features), finite."""
+    y: NDArray[np.int64]
+    """(records,), of classes 0 … len(names) - 1."""
+    names: tuple[str, ...]
+    """What the labels were called, in the order of classes."""
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """Return how many records, features and classes it has."""
+        return {"records": len(self.y), "features": self.x.shape[1], "classes": len(self.names)}
+
+    def packed(self) -> bytes:
+        """Return it as `unpacked` reads it."""
+        out = io.BytesIO()
+        np.savez_compressed(out, x=self.x, y=self.y, names=np.array(self.names))
+        return out.getvalue()
+
+
+def unpacked(content: bytes) -> Dataset:
+    """Return a data set that was `packed`."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return Dataset(x=arrays["x"], y=arrays["y"], names=tuple(arrays["names"].tolist()))
+
+
+def sample(name: str) -> Dataset:
+    """Return a bundled one, of `SAMPLES`."""
+    return read_npz((_SAMPLES / SAMPLES[name][0]).read_bytes())
+
+
+def read_npz(content: bytes) -> Dataset:
+    """Read arrays `x` (records × features) and `y` (a class per record) from an npz file. Raises Unreadable."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if sum(each.file_size for each in archive.infolist()) > 8 * MOST_NUMBERS + 2**20:
+                raise Unreadable(f"unpacked, it has more than {MOST_NUMBERS} numbers: take fewer records")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            found = {key.lower(): np.asarray(arrays[key]) for key in arrays.files if key.lower() in ("x", "y")}
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError):
+        raise Unreadable("it is no npz file of plain arrays: numpy.savez(file, x=…, y=…) makes one") from None
+    if set(found) != {"x", "y"}:
+        raise Unreadable("it needs an array x, a row per record, and an array y, a class per record")
+    return _checked(found["x"], found["y"])
+
+
+def read_csv(content: bytes, label: str | None = None) -> Dataset:
+    """Read a CSV file: one record a row, one column of classes, all others numbers. Raises Unreadable.
+
+    A first row that is not all numbers names the columns. label: the column of classes by its name or, from 1, its
+    number; None: the one called y, label, class or target, else the last.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Unreadable("it is not UTF-8 text") from None
+    try:
+        rows = list(islice((row for row in csv.reader(io.StringIO(text)) if row), MOST_RECORDS + 2))
+    except csv.Error:
+        raise Unreadable("it is no CSV file") from None
+    if not rows:
+        raise Unreadable("it is empty")
+    named = not all(_is_number(cell) for cell in rows[0])
+    if named and len(rows) > 1 and all(_is_number(cell) for cell in rows[0][:-1]) and not _is_number(rows[1][-1]):
+        named = False  # numbers, and classes that have names
+    header = [cell.strip() for cell in rows[0]] if named else [str(number + 1) for number in range(len(rows[0]))]
+    column = _label_column(header, label)
+    rows = rows[named:]
+    for number, row in enumerate(rows, 1 + named):
+        if len(row) != len(header):
+            raise Unreadable(f"row {number} has not as many columns as the first one")
+    names, y = np.unique(np.array([row[column].strip() for row in rows]), return_inverse=True)
+    try:
+        x = np.array([row[:column] + row[column + 1 :] for row in rows], dtype=np.float64)
+    except ValueError:
+        where = next(
+            (number, header[place])
+            for number, row in enumerate(rows, 1 + named)
+            for place, cell in enumerate(row)
+            if place != column and not _is_number(cell)
+        )
+        raise Unreadable("row {}, column {} is not a number: leave such columns out".format(*where)) from None
+    return _checked(x, y, tuple(names.tolist()))
+
+
+def _label_column(header: list[str], label: str | None) -> int:
+    if label is None:
+        lower = [each.lower() for each in header]
+        return next((lower.index(name) for name in _LABELS if name in lower), len(header) - 1)
+    if label in header:
+        return header.index(label)
+    if label.isdecimal() and 1 <= int(label) <= len(header):
+        return int(label) - 1
+    raise Unreadable("it has no such column as `label` says: give its name in the first row, or its number from 1")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _checked(x: NDArray[Any], y: NDArray[Any], names: tuple[str, ...] | None = None) -> Dataset:
+    if x.dtype.kind not in "buif" or (names is None and y.dtype.kind not in "buif"):
+        raise Unreadable("x and y must be numbers")
+    if x.ndim != 2 or y.shape != (len(x),):
+        raise Unreadable("x needs a row per record, and y one class per record")
+    if not 10 <= len(x) <= MOST_RECORDS:
+        raise Unreadable(f"it needs 10 to {MOST_RECORDS} records")
+    if not 1 <= x.shape[1] <= MOST_FEATURES or x.size > MOST_NUMBERS:
+        raise Unreadable(f"it may have up to {MOST_FEATURES} features and {MOST_NUMBERS} numbers in all")
+    with np.errstate(over="ignore"):
+        single = x.astype(np.float32)
+    if not np.isfinite(single).all():
+        row = int(np.flatnonzero(~np.isfinite(single).all(axis=1))[0])
+        raise Unreadable(f"record {row + 1} has a value that is missing, or not finite as a 32-bit float")
+    if names is None:
+        if not np.isfinite(y.astype(np.float64)).all() or (y != np.floor(y)).any():
+            raise Unreadable("y must hold classes, whole numbers: there is no explorer of regressions")
+        found, y = np.unique(y, return_inverse=True)
+        names = tuple(str(int(each)) for each in found)
+    if not 2 <= len(names) <= MOST_CLASSES:
+        raise Unreadable(f"it needs 2 to {MOST_CLASSES} classes")
+    return Dataset(x=single, y=y.astype(np.int64), names=names)

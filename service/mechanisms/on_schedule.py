@@ -1,0 +1,145 @@
+"""Publications made at the times of a schedule, and what their plans tell.
+
+All times and records here are relative to the publication's start; the caller shifts them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Protocol
+
+from service.mechanisms.mechanism import Described, Mechanism
+from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
+
+if TYPE_CHECKING:
+    from service.learning.losses import Floats
+    from service.schedules.schedule import Pattern, Schedule
+
+_GROWS = (
+    "the sensitivity is proportional to norm_bound·‖c‖ + bound, c being the released model that the fit is kept near; "
+    "these are the figures for c = 0"
+)
+
+
+class Law(Protocol):
+    """What a plan tells of a noise beside its description."""
+
+    @property
+    def slack(self) -> float: ...
+    def expected_norm(self) -> float | None:
+        """Return the mean length of what is added; None where nothing is."""
+
+
+class Perturbs(Described, Protocol):
+    """How a fit is made private: the law that it has from a charge."""
+
+    @property
+    def noise(self) -> Law: ...
+
+
+class Perturbed(Protocol):
+    """What is public of how models are made: of `shape`, each fit for a charge."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def same_everywhere(self) -> bool:
+        """Whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
+
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Perturbs:
+        """Return how a fit of n = `records` slots near `center` (0 if None) spends at most `charge`."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OnSchedule(Mechanism):
+    """A publication of a learner's models, made at the times of a schedule."""
+
+    schedule: Schedule
+    learner: Perturbed
+    origin: Floats
+
+    def next_time(self, after: int) -> int:
+        """Return the first time > after at which something is released."""
+        return self.schedule.next_time(after)
+
+    def needs(self, after: int) -> int:
+        """Return the oldest record that any step at a time > after may read."""
+        return self.schedule.needs(after)
+
+    @abstractmethod
+    def planned_model(self) -> dict[str, Any]:
+        """Return what a plan tells of the model and its learner, as JSON."""
+
+    def plan(self) -> dict[str, Any]:
+        """Return what this publication does to a record and to its models, as JSON: for a person to judge."""
+        lifetime = self.schedule.lifetime()
+        return {
+            "kind": self.kind.value,
+            "guarantee": self.guarantee(),
+            "first_releases": self._first_times(),
+            "model": self.planned_model(),
+            "fits": self._fits(),
+            "lifetime": {
+                "record": lifetime.record,
+                **self._loss(lifetime.share),
+                "share": str(lifetime.share),
+                **({} if lifetime.note is None else {"note": lifetime.note}),
+                "parts": [
+                    {"what": part.what, "fits": part.fits, "share": str(part.share), **self._loss(part.share)}
+                    for part in lifetime.parts
+                ],
+            },
+        }
+
+    def _first_times(self) -> list[int]:
+        times = [0]
+        for _ in range(8):
+            times.append(self.next_time(times[-1]))
+        return times[1:]
+
+    def _charge(self, share: Fraction) -> float:
+        return round_down(share * self.capacity)
+
+    def _loss(self, share: Fraction) -> dict[str, float]:
+        """Return a share of the capacity in its currency, rounded up, and for ρ the ε that it implies at δ."""
+        amount = round_up(share * self.capacity)
+        if self.kind is Kind.PURE:
+            return {"epsilon": amount}
+        delta = round_down(Fraction(self.privacy.delta))
+        return {"rho": amount, "epsilon": zcdp_epsilon(amount, delta)}
+
+    def _fits(self) -> list[dict[str, Any]]:
+        """Return the kinds of fits as JSON."""
+        return [self._pattern(pattern) for pattern in self.schedule.patterns()]
+
+    def _pattern(self, pattern: Pattern) -> dict[str, Any]:
+        """Return a kind of fit as JSON. Where a fit is perturbed according to the model it starts from, and that is
+        still to be released, nobody can know how yet: at least as near a model of zeros.
+        """
+        known = pattern.near_origin or self.learner.same_everywhere
+        charge = self._charge(pattern.share)
+        perturbation = self.learner.perturbation(self.kind, charge, pattern.records, self.origin if known else None)
+        noise = noise_told(perturbation)
+        sensitivity, scale = noise.pop("sensitivity"), noise["scale"]
+        if not known:
+            noise |= {"scale": None, "expected_norm": None}
+        return {
+            "what": pattern.what,
+            "when": pattern.when,
+            "records": pattern.records,
+            "share": str(pattern.share),
+            "charge": charge,
+            "sensitivity": sensitivity if known else None,
+            "noise": noise,
+            **({} if known else {"at_least": {"sensitivity": sensitivity, "scale": scale, "why": _GROWS}}),
+        }
+
+
+def noise_told(perturbation: Perturbs) -> dict[str, Any]:
+    """Return a perturbation as a plan tells it."""
+    noise = perturbation.noise
+    return perturbation.described() | {"expected_norm": noise.expected_norm(), "slack": noise.slack}

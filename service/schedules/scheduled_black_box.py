@@ -1,0 +1,118 @@
+"""Any static private algorithm on a growing data set, run at geometric times (paper C, BBScheduler).
+
+| here | paper C | meaning |
+|---|---|---|
+| first | n | records before the first run |
+| growth | γ | how much the records grow from one run to the next |
+| time of run i | t_i | ⌈(1 + γ)^i·n⌉, i = 0, 1, … |
+| q | 1/(1 + γ) | |
+| the shares of runs i, i + 1, … | Σ_{l ≥ i} ε_l/ε | `tail(i)` |
+
+A run reads all records so far, and what it releases stands until the next. By then less than a share γ/(1 + γ) of the
+records is newer than it: any mean over the records of something in [0, 1] has moved by less than that.
+
+Shares (mechanisms.md 3.2), with their closed tails:
+ - pure: run i gets γ²(i + 1)q^(i+2); runs i, i + 1, … together q^i·(1 + i·(1 - q)).
+ - ρ, r = q²: run i gets (i + 1)²·r^i·(1 - r)³/(1 + r); with m = i + 1, all from run i on together get
+   r^i·(m²(1 - r)² + 2mr(1 - r) + r(1 + r))/(1 + r).
+Both tails are 1 at i = 0 and fall to 0, so the first n records, which every run reads, are charged exactly the budget,
+and any later one less.
+
+Where it differs from the paper. Where rounding up makes several t_i the same (only while n·γ·(1 + γ)^i < 1), the paper
+runs the last of these; here that one run gets the shares of them all, so that nothing of the budget is lost. In ρ the
+shares are the paper's ε_i as √(2ρ_i), and a Gaussian algorithm may spend ρ_i as it is.
+
+Times and shares are exact rationals. Their numerators grow with i, the logarithm of the time, not with the time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from service.privacy.loss import Kind
+from service.schedules.schedule import Fit, Lifetime, Part, Pattern
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledBlackBox:
+    """BBScheduler in the currency `kind`; with `warm_start` a run is kept near the release before it."""
+
+    kind: Kind
+    first: int
+    growth: Fraction
+    warm_start: bool = False
+
+    def __post_init__(self) -> None:
+        if self.first < 1 or self.growth <= 0:
+            raise ValueError("a scheduled black box needs first >= 1 and growth > 0")
+
+    def next_time(self, after: int) -> int:
+        """Return the first t_i > after."""
+        return math.ceil(self._unrounded(self.run_after(after)))
+
+    def fits(self, time: int) -> tuple[Fit, ...]:
+        """Return the run of that time, for the shares of all runs that fall on it, or nothing."""
+        run, following = self.run_after(time - 1), self.run_after(time)
+        if run == following:
+            return ()
+        return (
+            Fit(
+                start=0,
+                end=time,
+                near=0 if self.warm_start and run else None,
+                depth=0,
+                share=self.tail(run) - self.tail(following),
+                role="model",
+                window=(0, time),
+            ),
+        )
+
+    def needs(self, after: int) -> int:  # noqa: ARG002
+        """Return 0: every run reads everything."""
+        return 0
+
+    def lifetime(self) -> Lifetime:
+        """Return what the first n records are charged by the infinitely many runs: exactly 1."""
+        what = f"runs over {self.first} records and every growth of them by {self.growth}, over all so far"
+        return Lifetime(record=0, parts=(Part(what=what, fits=None, share=self.tail(0)),))
+
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Return the first run; at a sensitivity of 1/n the noise of the others follows from it."""
+        near = ", near the release before" if self.warm_start else ""
+        return (
+            Pattern(
+                what="run",
+                when=(
+                    f"at {self.first} records and whenever they have grown by {self.growth}, over all records{near}; "
+                    "where the sensitivity is inverse to the records, the noise of the i-th run is 1/i of the first's; "
+                    f"at any time less than {self.growth / (1 + self.growth)} of the records are newer than the release"
+                ),
+                records=self.first,
+                share=self.fits(self.first)[0].share,
+                near_origin=not self.warm_start,
+            ),
+        )
+
+    def run_after(self, time: int) -> int:
+        """Return the first i with t_i > time. Doubles only guess; what decides is exact."""
+        if time < self.first:
+            return 0
+        guess = max(0, int((math.log(time) - math.log(self.first)) / math.log1p(self.growth)))
+        while self._unrounded(guess) <= time:
+            guess += 1
+        while self._unrounded(guess - 1) > time:
+            guess -= 1
+        return guess
+
+    def tail(self, run: int) -> Fraction:
+        """Return the shares of run i and all later ones together: see the module."""
+        q = 1 / (1 + self.growth)
+        if self.kind is Kind.PURE:
+            return q**run * (1 + run * (1 - q))
+        r, m = q**2, run + 1
+        return r**run * (m**2 * (1 - r) ** 2 + 2 * m * r * (1 - r) + r * (1 + r)) / (1 + r)
+
+    def _unrounded(self, run: int) -> Fraction:
+        return (1 + self.growth) ** run * self.first

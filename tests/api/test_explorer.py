@@ -1,0 +1,192 @@
+"""Trying mechanisms out over HTTP: in the background, for one's own key only, and never on a stream."""
+
+import csv
+import io
+import os
+import signal
+import subprocess
+
+import numpy as np
+import pytest
+
+from service.explorer.scores import SCORES
+from tests.api.test_records import refused
+from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, wait_until
+
+PATH = "/v1/explorer"
+WINDOWS = {
+    "name": "windows",
+    "mechanism": {"kind": "sliding_window", "block": 20, "blocks": 3},
+    "learner": {"kind": "output_perturbation"},
+}
+
+
+def table(rows: int = 500) -> bytes:
+    random = np.random.default_rng(1)
+    x = random.normal(size=(rows, 2))
+    return "".join(f"{a},{b},{'up' if a > b else 'down'}\n" for a, b in x).encode()
+
+
+def upload(client, content: bytes = b"", **query) -> dict:
+    headers = {"Content-Type": "text/csv"}
+    return ok(client.post(f"{PATH}/datasets", content=content or table(), headers=headers, params=query), 201)
+
+
+def asked(data_set, **more) -> dict:
+    return {"dataset": data_set, "lines": [WINDOWS], "epsilons": [1]} | more
+
+
+def ended(client, identity: int) -> dict:
+    found = wait_until(
+        lambda: (
+            (found := ok(client.get(f"{PATH}/explorations/{identity}")))["state"] not in ("waiting", "running")
+            and found
+        ),
+        seconds=60,
+    )
+    assert found["ended_at"] is not None
+    return found
+
+
+def children() -> list[int]:
+    """Processes of comparisons that this one started."""
+    told = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = (line.split(None, 2) for line in told.splitlines()[1:])
+    return [int(pid) for pid, parent, args in rows if int(parent) == os.getpid() and "service.explorer" in args]
+
+
+def test_somebody_uploads_a_table_compares_and_takes_the_numbers_away(service: Service):
+    client = service.client(service.key("read"))
+    streams = ok(service.client().get("/v1/streams"))
+    data = upload(client, name="up or down")
+    assert {name: data[name] for name in ("name", "records", "features", "classes")} == {
+        "name": "up or down",
+        "records": 500,
+        "features": 2,
+        "classes": 2,
+    }
+    made = client.post(f"{PATH}/explorations", json=asked(data["id"], epsilons=[1, 100], runs=2))
+    identity = ok(made, 202)["id"]
+    assert made.headers["Location"] == f"{PATH}/explorations/{identity}"
+    assert (made.json()["cells"], made.json()["progress"]) == (5, 0)
+    found = ended(client, identity)
+    assert (found["state"], found["reason"], found["done"], found["progress"]) == ("done", None, 5, 1)
+    assert "not private" in found["note"]
+    assert sorted((each["epsilon"] or 0, each["run"]) for each in found["found"]) == [
+        (0, 0), (1, 0), (1, 1), (100, 0), (100, 1)
+    ]  # fmt: skip
+    clean = next(each for each in found["found"] if each["epsilon"] is None)
+    assert clean["scores"]["accuracy"] > 0.95
+    assert set(clean["scores"]) == set(SCORES)
+    told = client.get(f"{PATH}/explorations/{identity}/table")
+    rows = list(csv.DictReader(io.StringIO(told.text)))
+    assert "attachment" in told.headers["Content-Disposition"]
+    assert len(rows) == sum(len(each["curve"]) for each in found["found"])
+    assert {row["line"] for row in rows} == {"windows"}
+    last = [row for row in rows if row["epsilon"] == "without noise"][-1]
+    assert {name: float(last[name]) for name in SCORES} == clean["scores"]
+    assert [each["id"] for each in ok(client.get(f"{PATH}/explorations"))["items"]] == [identity]
+    assert ok(service.client().get("/v1/streams")) == streams, "no stream is touched"
+
+
+def test_a_key_sees_and_uses_its_own_only(service: Service):
+    mine, other = (service.client(service.key("read")) for _ in range(2))
+    data = upload(mine)["id"]
+    identity = ok(mine.post(f"{PATH}/explorations", json=asked(data)), 202)["id"]
+    refused(other.post(f"{PATH}/explorations", json=asked(data)), 404, "not-found")
+    for method, path in (
+        ("DELETE", f"datasets/{data}"),
+        ("GET", f"explorations/{identity}"),
+        ("GET", f"explorations/{identity}/table"),
+        ("DELETE", f"explorations/{identity}"),
+        ("GET", f"explorations/{2**70}"),
+    ):
+        refused(other.request(method, f"{PATH}/{path}"), 404, "not-found")
+    assert ok(other.get(f"{PATH}/datasets"))["items"] == ok(other.get(f"{PATH}/explorations"))["items"] == []
+    assert {each["name"] for each in ok(other.get(f"{PATH}/datasets"))["samples"]} == {"weather", "fashion"}
+    assert ended(mine, identity)["state"] == "done"
+    assert mine.delete(f"{PATH}/datasets/{data}").status_code == 204
+    refused(mine.delete(f"{PATH}/datasets/{data}"), 404, "not-found")
+    assert ok(mine.get(f"{PATH}/explorations/{identity}"))["found"] != []
+
+
+def test_what_is_cancelled_stops_and_what_waits_comes_next(service: Service):
+    client = service.client(service.key("read"))
+    long = ok(client.post(f"{PATH}/explorations", json=asked("weather", runs=10, epsilons=[1, 2, 3, 4, 5, 6, 7])), 202)
+    next_one = ok(client.post(f"{PATH}/explorations", json=asked(upload(client)["id"])), 202)
+    running = wait_until(lambda: (found := ok(client.get(f"{PATH}/explorations/{long['id']}")))["progress"] and found)
+    assert running["state"] == "running"
+    assert ok(client.delete(f"{PATH}/explorations/{long['id']}"))["state"] == "cancelled"
+    assert ended(client, next_one["id"])["state"] == "done"
+    assert ok(client.get(f"{PATH}/explorations/{long['id']}"))["progress"] < 1
+    assert ok(client.delete(f"{PATH}/explorations/{next_one['id']}"))["state"] == "done", "it has ended already"
+    wait_until(lambda: not children())
+
+
+def test_a_process_that_is_killed_is_told_and_nothing_else_suffers(service: Service):
+    client = service.client(service.key("read"))
+    made = ok(client.post(f"{PATH}/explorations", json=asked("weather", runs=10, epsilons=[1, 2, 3, 4, 5, 6, 7])), 202)
+    wait_until(lambda: ok(client.get(f"{PATH}/explorations/{made['id']}"))["done"])
+    for child in children():
+        os.kill(child, signal.SIGKILL)
+    found = ended(client, made["id"])
+    assert (found["state"], "memory" in found["reason"]) == ("failed", True)
+    assert found["found"] != []
+
+
+def test_a_data_set_that_is_gone_is_told(service: Service):
+    client = service.client(service.key("read"))
+    busy = ok(client.post(f"{PATH}/explorations", json=asked("weather", runs=10)), 202)["id"]
+    data = upload(client)["id"]
+    made = ok(client.post(f"{PATH}/explorations", json=asked(data)), 202)["id"]
+    assert client.delete(f"{PATH}/datasets/{data}").status_code == 204
+    ok(client.delete(f"{PATH}/explorations/{busy}"))
+    assert (found := ended(client, made))["state"] == "failed"
+    assert "deleted" in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"dataset": "no such"}, "body.dataset"),
+        ({"epsilons": []}, "body.epsilons"),
+        ({"lines": []}, "body.lines"),
+        ({"lines": [WINDOWS | {"learner": {"kind": "noisy_gradient_descent"}}]}, "body.lines.0.learner.kind"),
+        ({"feature_map": {"kind": "hog", "width": 9, "height": 9}}, "body.feature_map"),
+        ({"runs": 11}, "body.runs"),
+        ({"more": 1}, "body.more"),
+    ],
+)
+def test_what_cannot_run_is_refused_by_its_field(service: Service, change, field):
+    problem = refused(
+        service.client().post(f"{PATH}/explorations", json=asked("weather", **change)), 422, "invalid-request"
+    )
+    assert problem["errors"][0]["field"].startswith(field)
+
+
+def test_a_body_that_is_no_data_set_is_refused_and_not_repeated(service: Service):
+    client, secret = service.client(), "4711.0815"
+    for kind, content, status, slug in (
+        ("text/csv", f"a,b\n{secret}x,1\n".encode() * 20, 422, "invalid-data-set"),
+        ("application/x-npz", secret.encode(), 422, "invalid-data-set"),
+        ("application/json", b"{}", 415, "unsupported-media-type"),
+        ("text/csv", b"1,2\n" * 2**19, 413, "too-large"),
+    ):
+        answer = client.post(f"{PATH}/datasets", content=content, headers={"Content-Type": kind})
+        refused(answer, status, slug)
+        assert secret not in answer.text
+
+
+def test_a_key_keeps_so_many_data_sets_and_no_more(service: Service):
+    client = service.client(service.key("read"))
+    for _ in range(20):
+        upload(client, table(10))
+    answer = client.post(f"{PATH}/datasets", content=table(10), headers={"Content-Type": "text/csv"})
+    refused(answer, 409, "too-many-kept")
+
+
+def test_without_an_explorer_nothing_is_taken(servers, tmp_path):
+    settings = make_world(servers, tmp_path, explorations=0).settings
+    with serving(settings) as url:
+        alone = Service(url, ADMIN_KEY, settings)
+        refused(alone.client().post(f"{PATH}/explorations", json=asked("weather")), 404, "not-found")

@@ -1,0 +1,106 @@
+"""What a comparison runs and what it says of the models: against the definitions, on made-up data."""
+
+import numpy as np
+import pytest
+
+from service.explorer.comparison import Cell, Comparison, cells, mechanism, run
+from service.explorer.datasets import Dataset
+from service.explorer.scores import SCORES, score
+from service.mechanisms.configuration import Refused
+
+LINES = [
+    {
+        "name": "windows",
+        "mechanism": {"kind": "sliding_window", "block": 20, "blocks": 3},
+        "learner": {"kind": "output_perturbation"},
+    },
+    {
+        "name": "online",
+        "mechanism": {"kind": "online_leader", "batch": 16},
+        "learner": {"kind": "noisy_gradient_descent"},
+        "delta": 1e-6,
+    },
+]
+
+
+def comparison(**more):
+    return Comparison.model_validate({"dataset": "weather", "lines": LINES, "epsilons": [1, 1000]} | more)
+
+
+def data(records=500, classes=2):
+    random = np.random.default_rng(3)
+    y = random.integers(0, classes, records)
+    x = np.eye(classes)[y] + random.normal(0, 0.05, (records, classes))
+    return Dataset(x=x.astype(np.float32), y=y, names=tuple(map(str, range(classes))))
+
+
+def test_scores_of_two_classes_are_those_of_the_positive_one():
+    """tp 3, fn 1, fp 2, tn 4."""
+    truth = np.array([1] * 4 + [0] * 6)
+    said = np.array([1, 1, 1, 0, 1, 1, 0, 0, 0, 0])
+    expected = (7 / 10, 3 / 5, 3 / 4, 4 / 6, 6 / 9, (3 * 4 - 2 * 1) / np.sqrt(5 * 4 * 6 * 5))
+    assert score(truth, said, 2) == pytest.approx(dict(zip(SCORES, expected, strict=True)), abs=1e-6)
+
+
+def test_scores_of_more_classes_are_means_and_a_class_that_never_came_counts_nothing():
+    truth, said = np.array([0, 0, 1, 1, 2]), np.array([0, 1, 1, 1, 1])
+    found = score(truth, said, 4)
+    assert found["accuracy"] == pytest.approx(3 / 5)
+    assert found["precision"] == pytest.approx((1 + 2 / 4) / 4)
+    assert found["recall"] == pytest.approx((1 / 2 + 1) / 4)
+    assert found["specificity"] == pytest.approx((1 + 1 / 3 + 1 + 1) / 4, abs=1e-6)
+    assert score(truth, truth, 3)["mcc"] == 1
+    assert score(truth, np.zeros(5, dtype=int), 3)["mcc"] == 0
+
+
+def test_every_line_runs_without_noise_once_and_with_each_epsilon_as_often_as_asked():
+    found = cells(comparison(runs=3))
+    assert found[:2] == [Cell(line=0, epsilon=None, run=0), Cell(line=1, epsilon=None, run=0)]
+    assert {(each.line, each.epsilon, each.run) for each in found[2:]} == {
+        (line, epsilon, number) for line in (0, 1) for epsilon in (1.0, 1000.0) for number in range(3)
+    }
+    assert len(found) == 2 + 12
+
+
+@pytest.mark.parametrize("line", [0, 1])
+def test_without_noise_and_with_hardly_any_it_learns_and_with_much_it_does_not(line):
+    told = []
+    clean, loud = (
+        run(comparison(epsilons=[1000, 0.001]), Cell(line=line, epsilon=epsilon, run=0), data(), told.append)
+        for epsilon in (None, 0.001)
+    )
+    assert clean["scores"]["accuracy"] > 0.99
+    assert loud["scores"]["accuracy"] < 0.99
+    assert told
+    assert 0 < min(told) <= max(told) <= 1
+    times = [time for time, _ in clean["curve"]]
+    assert times == sorted(set(times))
+    assert times[0] <= 100
+    assert times[-1] > 380, "four of five records of 500 are learned from"
+    assert times == [time for time, _ in loud["curve"]]
+
+
+def test_held_out_records_are_never_learned_from():
+    """Every fifth record has another label than all the others like it."""
+    clean = data()
+    y = clean.y.copy()
+    y[4::5] = 1 - y[4::5]
+    found = run(comparison(), Cell(line=0, epsilon=None, run=0), Dataset(x=clean.x, y=y, names=clean.names))
+    assert found["scores"]["accuracy"] < 0.01
+
+
+def test_noise_is_fresh_in_every_run_and_the_order_is_the_data_s_own_unless_asked():
+    cell = Cell(line=1, epsilon=1.0, run=0)
+    assert run(comparison(), cell, data())["curve"] != run(comparison(), cell, data())["curve"]
+    quiet = Cell(line=0, epsilon=None, run=0)
+    assert run(comparison(), quiet, data(60)) == run(comparison(), quiet, data(60))
+    sorted_by_class = Dataset(x=data().x[np.argsort(data().y)], y=np.sort(data().y), names=("a", "b"))
+    own, shuffled = (run(comparison(shuffle=each), quiet, sorted_by_class) for each in (False, True))
+    assert own["scores"]["accuracy"] < 0.9 < shuffled["scores"]["accuracy"]
+
+
+def test_a_line_that_cannot_stand_is_refused_by_its_number():
+    lines = [LINES[0], {**LINES[0], "learner": {"kind": "noisy_gradient_descent"}}]
+    with pytest.raises(Refused) as refused:
+        mechanism(comparison(lines=lines), 1, 1.0, data().shape)
+    assert refused.value.path == "lines.1.learner.kind"

@@ -1,0 +1,97 @@
+"""What may be uploaded to try things out on, and what is said of the rest."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from service.explorer.datasets import SAMPLES, Unreadable, read_csv, read_npz, sample, unpacked
+
+SECRET = "4711.0815"
+
+
+def npz(**arrays):
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays)
+    return out.getvalue()
+
+
+def table(rows=12, header="a,b,label\n", last=lambda row: "yes" if row % 3 else "no"):
+    return (header + "".join(f"{row},{row / 2},{last(row)}\n" for row in range(rows))).encode()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples_are_there_and_keep_what_they_are(name):
+    data = sample(name)
+    again = unpacked(data.packed())
+    assert np.array_equal(again.x, data.x)
+    assert np.array_equal(again.y, data.y)
+    assert again.names == data.names
+    assert data.shape["classes"] == len(set(data.y.tolist())) > 1
+
+
+@pytest.mark.parametrize(
+    ("content", "label"),
+    [
+        (table(), None),
+        (table(header=""), None),
+        (b"\xef\xbb\xbf" + table(), None),
+        (table(header="a,b,c\n"), "c"),
+        (table(header=""), "3"),
+        (table().replace(b"\n", b"\r\n"), "label"),
+    ],
+)
+def test_a_csv_file_with_and_without_a_header(content, label):
+    data = read_csv(content, label)
+    assert data.names == ("no", "yes")
+    assert data.y.tolist() == [0, 1, 1] * 4
+    assert data.x.tolist() == [[row, row / 2] for row in range(12)]
+
+
+def test_the_column_of_classes_may_be_any():
+    swapped = "target,a\n" + "".join(f"{row % 2},{row}\n" for row in range(10))
+    assert read_csv(swapped.encode()).y.tolist() == [0, 1] * 5
+    assert read_csv(swapped.encode(), "a").names == tuple(sorted(map(str, range(10))))
+
+
+def test_classes_are_numbered_in_order_whatever_their_numbers_are():
+    data = read_npz(npz(X=np.zeros((12, 2)), y=np.array([7, -1, 7] * 4)))
+    assert (data.names, data.y.tolist()) == (("-1", "7"), [1, 0, 1] * 4)
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "told"),
+    [
+        (read_csv, b"", "it is empty"),
+        (read_csv, b"\xff\xfe\x00", "not UTF-8"),
+        (read_csv, table() + b"1,2\n", "row 14 has not as many columns"),
+        (read_csv, table() + f"1,x{SECRET},no\n".encode(), "row 14, column b is not a number"),
+        (read_csv, table() + b"nan,1,no\n", "record 13 has a value that is missing"),
+        (read_csv, table() + b"1e39,1,no\n", "record 13 has a value"),
+        (read_csv, table(rows=9), "10 to 200000 records"),
+        (read_csv, table(last=lambda _: "same"), "2 to 1000 classes"),
+        (lambda content: read_csv(content, SECRET), table(), "no such column as `label` says"),
+        (read_npz, table(), "no npz file"),
+        (read_npz, npz(x=np.zeros((12, 2))), "an array y"),
+        (read_npz, npz(x=np.zeros((12, 2)), y=np.zeros(11)), "one class per record"),
+        (read_npz, npz(x=np.zeros((12, 2)), y=np.arange(12) / 2), "classes, whole numbers"),
+        (read_npz, npz(x=np.array([[SECRET, "b"]] * 12), y=np.arange(12) % 2), "must be numbers"),
+        (read_npz, npz(x=np.zeros((12, 2), dtype=object), y=np.arange(12) % 2), "no npz file"),
+        (read_npz, npz(x=np.zeros((12, 4097)), y=np.arange(12) % 2), "up to 4096 features"),
+        (read_npz, npz(x=np.zeros((2**15, 1024, 10), dtype=np.uint8), y=np.arange(12) % 2), "more than"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_what_to_do_and_repeats_nothing(read, content, told):
+    with pytest.raises(Unreadable, match=told) as refused:
+        read(content)
+    assert SECRET not in str(refused.value)
+
+
+def test_an_archive_of_something_else_is_no_data_set():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("x.npy", "no array")
+        archive.writestr("y.npy", "nor this")
+    with pytest.raises(Unreadable):
+        read_npz(out.getvalue())

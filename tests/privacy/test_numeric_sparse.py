@@ -1,0 +1,59 @@
+"""The measured answer: its noise is of the stated law, and costs what is said."""
+
+from fractions import Fraction
+from math import exp, log
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from service.privacy import numeric_sparse
+from service.privacy.loss import Kind
+from service.privacy.sparse_vector import STEPS, Instance
+
+ALARM = 1e-6
+SCALE = 3.0 * STEPS
+LAWS = {Kind.PURE: stats.laplace(scale=SCALE), Kind.ZCDP: stats.norm(scale=SCALE)}
+
+
+def surprise(kind, scale):
+    """The probability of noise as far from the law of SCALE as this, or farther."""
+    drawn = [numeric_sparse.measured(kind, scale, 5 * STEPS) - 5 * STEPS for _ in range(3000)]
+    return stats.kstest(drawn, LAWS[kind].cdf).pvalue  # on 2^20 steps, a continuous law to any test
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_noise_has_the_stated_law_and_a_third_less_has_not(kind):
+    assert surprise(kind, SCALE) > ALARM
+    assert surprise(kind, SCALE * 2 / 3) < ALARM
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_an_answer_costs_what_its_law_loses(kind):
+    cost = numeric_sparse.cost(kind, SCALE)
+    if kind is Kind.PURE:
+        assert cost == Fraction(1, 3)
+        assert log(exp(-0 / 3) / exp(-1 / 3)) == pytest.approx(float(cost))
+    else:
+        assert cost == Fraction(1, 18)
+        x = np.linspace(-60, 60, 200_001)  # Rényi divergence of order 2 is 2ρ for a Gaussian
+        p, q = (stats.norm.pdf(x, loc=at, scale=3) for at in (0, 1))
+        assert log(np.sum(p**2 / q) * (x[1] - x[0])) / 2 == pytest.approx(float(cost))
+
+
+def test_an_instance_and_its_answer_cost_what_the_module_says():
+    instance = Instance(opened=7, scale=SCALE)
+    e = 3 * STEPS / Fraction(SCALE)
+    parts = [
+        numeric_sparse.cost_of_opening(kind, instance) + numeric_sparse.cost(kind, SCALE)
+        for kind in (Kind.PURE, Kind.ZCDP)
+    ]
+    assert parts == [e, Fraction(5, 18) * e**2]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_noise_stays_within_its_reach(kind):
+    reach = numeric_sparse.reach(kind, SCALE, 0.05)
+    outside = sum(abs(numeric_sparse.measured(kind, SCALE, 0)) > reach for _ in range(3000))
+    assert stats.binom.sf(outside - 1, 3000, 0.05) > ALARM
+    assert LAWS[kind].sf(reach * 0.7) * 2 > 0.05, "no wider than it must be"

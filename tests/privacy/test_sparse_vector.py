@@ -1,0 +1,148 @@
+"""What an instance tells, and what that costs: exactly, on a lattice so coarse that probabilities can be added up."""
+
+from collections import Counter
+from fractions import Fraction
+from math import inf, log
+from random import Random
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from service.privacy import sparse_vector
+from service.privacy.sparse_vector import Instance
+
+ALARM = 1e-6
+STEPS = 4
+SCALE = 6.0
+HEIGHT = 0.25
+OPENED = 10
+RUNS = 3000
+
+
+@pytest.fixture(autouse=True)
+def _coarse(monkeypatch):
+    monkeypatch.setattr(sparse_vector, "STEPS", STEPS)
+
+
+def laplace(scale, reach):
+    """The probabilities of -reach … reach."""
+    z = np.arange(-reach, reach + 1)
+    weights = np.exp(-np.abs(z) / scale)
+    return z, weights / weights.sum()
+
+
+def at_least(scale, x):
+    """P(Z ≥ x) for whole numbers x."""
+    up = np.exp(-np.abs(x) / scale) / (1 + np.exp(-1 / scale))
+    return np.where(x > 0, up, 1 - up * np.exp(-1 / scale))
+
+
+def probability(values, told, *, scale=SCALE, height=10, redrawn=False):
+    """Of these answers (True: a yes) to queries that are so far from their guesses, in steps."""
+    z, weights = laplace(scale, 400)
+    each = [at_least(2 * scale, height + z - value) for value in values]
+    factors = [p if yes else 1 - p for p, yes in zip(each, told, strict=True)]
+    if redrawn:
+        return float(np.prod([weights @ factor for factor in factors]))
+    return float(weights @ np.prod(factors, axis=0))
+
+
+def loss(values, told, **how):
+    """How much likelier that is than with the neighbour that moves each query as far as it can, against its answer."""
+    away = [v - STEPS if yes else v + STEPS for v, yes in zip(values, told, strict=True)]
+    return log(probability(values, told, **how) / probability(away, told, **how))
+
+
+MANY_NOES = ([4] * 60 + [8], [False] * 60 + [True])
+
+
+def test_no_answers_cost_more_than_is_charged():
+    cost = float(Instance(opened=OPENED, scale=SCALE).cost)
+    assert cost == pytest.approx(2 * STEPS / SCALE)
+    choose = Random(7)
+    for _ in range(300):
+        length = choose.randrange(1, 8)
+        values = [choose.randrange(0, 40) for _ in range(length)]
+        moved = [value + choose.randrange(-STEPS, STEPS + 1) for value in values]
+        for told in ([False] * length, [False] * (length - 1) + [True]):
+            first, second = probability(values, told), probability(moved, told)
+            assert abs(log(first / second)) <= cost + 1e-9
+    assert 0.85 * cost < loss(*MANY_NOES) <= cost, "what is charged is no more than is lost at worst"
+
+
+def test_less_noise_or_another_threshold_or_a_second_yes_costs_more():
+    cost = float(Instance(opened=OPENED, scale=SCALE).cost)
+    assert loss(*MANY_NOES, scale=SCALE * 2 / 3) > 1.2 * cost
+    assert loss(*MANY_NOES, redrawn=True) > 2 * cost
+    values, told = MANY_NOES
+    assert loss([*values, 8], [*told, True]) > 1.2 * cost
+
+
+def runs(instance, counts, *, noise=None):
+    """How many noes there were before the first yes, in many runs; None: there was no yes."""
+    found = Counter()
+    for _ in range(RUNS):
+        threshold = instance.threshold_noise()
+        for number, count in enumerate(counts):
+            if noise is not None:
+                threshold = noise()
+            if instance.is_above(instance.value(count, 2 * OPENED, 0.0), HEIGHT, threshold):
+                found[number] += 1
+                break
+        else:
+            found[None] += 1
+    return found
+
+
+def surprise(found, counts):
+    """The probability of something as far from the stated law as this is, or farther."""
+    values = [count // 2 for count in counts]  # of twice as many slots as the instance opened over
+    places = [*range(len(counts)), None]
+    law = [
+        probability(values[: len(counts) if at is None else at + 1], told)
+        for at in places
+        if (told := [False] * len(counts) if at is None else [False] * at + [True])
+    ]
+    return stats.chisquare([found[at] for at in places], np.array(law) * RUNS).pvalue
+
+
+COUNTS = [4, 16, 0, 24, 8, 24]
+
+
+def test_what_an_instance_tells_has_the_stated_law():
+    assert surprise(runs(Instance(opened=OPENED, scale=SCALE), COUNTS), COUNTS) > ALARM
+
+
+def test_noise_a_third_too_small_is_told_from_that():
+    assert surprise(runs(Instance(opened=OPENED, scale=SCALE * 2 / 3), COUNTS), COUNTS) < ALARM
+
+
+def test_a_threshold_that_is_drawn_again_for_every_comparison_is_told_from_that():
+    instance = Instance(opened=OPENED, scale=SCALE)
+    counts = [16] * 12
+    assert surprise(runs(instance, counts), counts) > ALARM
+    assert surprise(runs(instance, counts, noise=instance.threshold_noise), counts) < ALARM
+
+
+def test_one_slot_moves_no_query_by_more_than_the_steps_whatever_has_arrived():
+    choose, instance = Random(3), Instance(opened=OPENED, scale=SCALE)
+    most = 0
+    for _ in range(2000):
+        slots = choose.randrange(OPENED, 4 * OPENED)
+        count, guess = choose.randrange(STEPS * slots + 1), choose.random()
+        other = max(0, min(STEPS * slots, count + choose.randrange(-STEPS, STEPS + 1)))
+        moved = abs(instance.value(count, slots, guess) - instance.value(other, slots, guess))
+        most = max(most, moved)
+    assert most == STEPS
+    with pytest.raises(ValueError, match="fewer"):
+        instance.value(1, OPENED - 1, 0.5)
+
+
+def test_costs_are_exact_and_scales_bounded(monkeypatch):
+    monkeypatch.undo()
+    instance = Instance(opened=1, scale=3.0)
+    assert instance.cost == Fraction(2 * sparse_vector.STEPS, 3)
+    for scale in (0.5, inf, 2.0**57):
+        with pytest.raises(ValueError, match="scale"):
+            Instance(opened=1, scale=scale)

@@ -1,0 +1,482 @@
+"""Answers beside a real record: what a hard query writes, and that nothing else is ever told of one."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
+from random import Random
+
+import numpy as np
+import pytest
+from sqlalchemy import delete, text, update
+from sqlalchemy.engine import make_url
+
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.histogram import LinearQuery
+from service.mechanisms.linear_queries import opened
+from service.mechanisms.stream_schema import StreamSchema
+from service.privacy import claims
+from service.privacy.loss import Kind, round_up
+from service.publishing import answering
+from service.publishing.answering import Answer, Answerer
+from service.settings import Settings
+from service.store import leases, ledger, parts, publications, releases, segments, spending, streams, tables
+from service.store import verify as verifying
+from service.store.database import Database, DatabaseUnavailable
+from service.store.invariants import INVARIANTS
+from service.store.segment_files import SegmentFiles
+from service.worker.audit import Audit
+from service.worker.leases import LeaseKeeper
+from service.worker.publisher import Bell, Publisher
+from tests.conftest import World, make_world, unique
+
+CATEGORIES = 6
+SCHEMA = {
+    "features": None,
+    "task": {"kind": "categorical", "cardinality": CATEGORIES},
+    "norm_bound": 1.0,
+    "feature_map": None,
+}
+ALPHA = 0.2
+PURE = {"epsilon": 1000, "delta": 0}
+"""So much that noise is a hundredth of a record: what is hard is known beforehand."""
+
+
+@dataclass
+class Bench:
+    """A categorical stream and a publication of linear queries on it."""
+
+    database: Database
+    files: SegmentFiles
+    identity: int
+
+    def arrive(self, *categories: int) -> None:
+        """Numbers records, as the sealer does."""
+        with self.database.transaction() as connection:
+            stream = streams.get(connection, self.now().stream_id)
+            start, stop = stream.records, stream.records + len(categories)
+            file, sha256 = self.files.write(stream.log, start, stop, {"y": np.array(categories, dtype=np.int32)})
+            lease = leases.take(connection, leases.stream(stream.id), owner="test", seconds=10)
+            segment = segments.Segment(start=start, stop=stop, file=file, sha256=sha256)
+            number = stream.sealed_sequence + 1
+            entry = streams.SealedEntry(entry=f"{number}-1", sequence=number, start=start, stop=stop)
+            streams.seal(connection, lease, stream, segment, [entry])
+            leases.release(connection, lease)
+
+    def count_in(self) -> None:
+        """What a worker does as long as something is due."""
+        while self.publisher.step(threading.Event()):
+            pass
+
+    @cached_property
+    def publisher(self) -> Publisher:
+        keeper, audit = LeaseKeeper(self.database, seconds=2.0), Audit(self.database, self.files)
+        return Publisher(self.database, self.files, keeper, Bell(self.database), audit)
+
+    def answerer(self) -> Answerer:
+        """Of another process."""
+        return Answerer(self.database, self.files)
+
+    def now(self) -> publications.Publication:
+        with self.database.transaction() as connection:
+            return publications.get(connection, self.identity)
+
+    def ask(self, answerer: Answerer, *queries: LinearQuery, found: publications.Publication | None = None):
+        """As a request that found the publication so."""
+        with self.database.transaction() as connection:
+            erasures = segments.newest_erasure(connection, self.now().stream_id)
+        return answerer.answers(found or self.now(), erasures, queries)
+
+    def open(self):
+        with self.database.transaction() as connection:
+            return opened(answering._chain(parts.load(connection, self.identity)))
+
+    def charges(self) -> list[dict]:
+        with self.database.transaction() as connection:
+            return list(ledger.walk(connection, self.now().stream_id))
+
+    def all_is_well(self) -> None:
+        with self.database.transaction() as connection:
+            assert [each for ask in INVARIANTS.values() for each in ask(connection)] == []
+        with self.database.transaction() as connection:
+            assert verifying.verify(connection).findings == []
+
+
+def make_bench(settings: Settings, database: Database, *, privacy=PURE, **more) -> Bench:
+    mechanism = {"kind": "linear_queries", "first": 20, "hits": 4, "accuracy": ALPHA} | more
+    asked = PublicationConfiguration.model_validate({"mechanism": mechanism, "privacy": privacy})
+    built = build(StreamSchema.model_validate(SCHEMA), asked)
+    exact = {name: Decimal(str(value)) for name, value in privacy.items()}
+    with database.transaction() as connection:
+        name = unique("stream")
+        stream = streams.create(connection, name=name, log=name, schema=SCHEMA, retention="keep", **exact)
+        publication = publications.create(
+            connection,
+            name=unique("publication"),
+            stream=stream.id,
+            start=0,
+            configuration=asked.model_dump(mode="json"),
+            plan=built.plan(),
+            kind=built.kind,
+            due=built.next_time(0),
+            **exact,
+        )
+    return Bench(database, SegmentFiles(settings.segment_store), publication.id)
+
+
+@pytest.fixture(scope="module")
+def settings(servers, tmp_path_factory) -> Settings:
+    return make_world(servers, tmp_path_factory.mktemp("answering")).settings
+
+
+@pytest.fixture(scope="module")
+def database(settings: Settings) -> Iterator[Database]:
+    database = Database(settings.database_url, connections=20)
+    yield database
+    database.close()
+
+
+def with_records(bench: Bench) -> Bench:
+    """40 of them: 30 of category 0, 10 of category 1."""
+    bench.arrive(*[0] * 30, *[1] * 10)
+    bench.count_in()
+    return bench
+
+
+@pytest.fixture
+def bench(settings: Settings, database: Database) -> Bench:
+    return with_records(make_bench(settings, database))
+
+
+def share(*categories: int) -> LinearQuery:
+    return LinearQuery.holding(np.array(categories))
+
+
+EVERY = share(*range(CATEGORIES))
+
+
+def easy(answer: Answer, guess: float) -> bool:
+    return answer.measured and not answer.frozen and answer.answer == pytest.approx(guess, abs=1e-9)
+
+
+def test_a_hard_query_is_measured_and_an_easy_one_writes_nothing(bench: Bench):
+    first, again = bench.ask(bench.answerer(), share(0), share(0))
+    assert first.answer == pytest.approx(0.75, abs=0.01)
+    assert again.answer == pytest.approx(0.75, abs=ALPHA)
+    assert (first.measured, first.frozen, first.time) == (True, False, 40)
+    assert first.error_bound < 0.01 < again.error_bound < ALPHA
+    assert bench.now().version == 1
+    assert [(each["start"], each["end"], each["version"]) for each in bench.charges()] == [
+        (0, 20, None),
+        (20, 40, None),
+        (0, 40, 1),
+        (0, 40, None),
+    ]
+    bench.all_is_well()
+
+
+def test_of_two_processes_the_first_measures_and_the_other_says_nothing_of_it(bench: Bench):
+    before, one, other = bench.now(), bench.answerer(), bench.answerer()
+    assert easy(bench.ask(other, share(2))[0], 1 / 7), "it knows the instance now"
+    assert bench.ask(one, share(0))[0].answer == pytest.approx(0.75, abs=0.01)
+    charged = bench.charges()
+    late, later = bench.ask(other, share(0), share(1), found=before)
+    assert easy(late, 1 / 7), "what any easy query would have been told"
+    assert easy(later, 1 / 7), "and so to the end of its request"
+    assert bench.charges() == charged
+    assert bench.ask(other, share(0))[0].answer == pytest.approx(0.75, abs=ALPHA), "the next one knows"
+    bench.all_is_well()
+
+
+@pytest.mark.parametrize("trouble", [DatabaseUnavailable("away"), RuntimeError("nobody foresaw")], ids=str)
+@pytest.mark.parametrize("where", ["hold", "move"])
+def test_whatever_keeps_it_from_being_published_nothing_is_told_of_a_hard_query(
+    bench: Bench, monkeypatch, where, trouble
+):
+    def fails(*_, **__):
+        raise trouble
+
+    answerer = bench.answerer()
+    bench.ask(answerer, share(2))
+    charged = bench.charges()
+    with monkeypatch.context() as patch:
+        patch.setattr(publications, where, fails)
+        assert easy(bench.ask(answerer, share(0))[0], 1 / 7)
+    assert bench.charges() == charged
+    assert bench.ask(answerer, share(0))[0].answer == pytest.approx(0.75, abs=0.01)
+    bench.all_is_well()
+
+
+def test_an_answer_that_was_lost_after_its_commit_is_paid_for_and_its_threshold_gone(bench: Bench, monkeypatch):
+    answerer, noise = bench.answerer(), bench.open().noise
+    bench.ask(answerer, share(2))
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(answering._log, "info", killed)  # the first thing after the commit
+        with pytest.raises(Killed):
+            bench.ask(answerer, share(0))
+    assert (bench.now().version, len(bench.charges())) == (1, 4)
+    assert bench.open().noise != noise
+    assert bench.ask(bench.answerer(), share(0))[0].answer == pytest.approx(0.75, abs=ALPHA)
+    assert bench.now().version == 1, "nothing is measured a second time"
+    bench.all_is_well()
+
+
+def test_a_threshold_is_the_same_for_every_process_and_after_every_start(bench: Bench):
+    noise = bench.open().noise
+    for _ in range(3):
+        answerer = bench.answerer()
+        bench.ask(answerer, share(2))
+        assert answerer._held[bench.identity].state.open.noise == noise
+    bench.arrive(0)
+    bench.count_in()
+    assert bench.open().noise == noise
+    assert (bench.open().paid, bench.now().position) == (41, 41)
+
+
+def test_records_that_arrive_between_comparison_and_commit_pay_and_are_not_counted(bench: Bench, monkeypatch):
+    answerer = bench.answerer()
+    true = publications.hold
+
+    def hold(*args, **more):
+        with monkeypatch.context() as patch:
+            patch.setattr(publications, "hold", true)
+            bench.arrive(*[5] * 10)
+            bench.count_in()
+        return true(*args, **more)
+
+    monkeypatch.setattr(publications, "hold", hold)
+    (answer,) = bench.ask(answerer, share(0))
+    monkeypatch.undo()
+    assert answer.answer == pytest.approx(0.75, abs=0.01)
+    assert answer.time == 40
+    ranges = [(each["start"], each["end"], each["version"]) for each in bench.charges()]
+    assert ranges == [(0, 20, None), (20, 40, None), (40, 50, None), (0, 40, 1), (0, 50, None)]
+    assert (bench.open().instance.opened, bench.open().paid) == (40, 50)
+    bench.all_is_well()
+    assert bench.ask(answerer, share(5))[0].time == 50
+
+
+def test_what_is_erased_counts_no_more(bench: Bench):
+    answerer = bench.answerer()
+    assert bench.ask(answerer, EVERY)[0].answer == pytest.approx(1, abs=ALPHA)
+    with bench.database.transaction() as connection:
+        segments.erase(connection, bench.now().stream_id, 0, 30)
+    assert bench.ask(answerer, share(0))[0].answer == pytest.approx(0, abs=ALPHA)
+    assert bench.ask(answerer, share(1))[0].answer == pytest.approx(0.25, abs=ALPHA)
+    bench.all_is_well()
+
+
+def test_when_the_budget_is_spent_answers_go_on_and_say_so(bench: Bench):
+    answerer = bench.answerer()
+    hard = [share(0), LinearQuery.weighing(np.array([0, 1, 0, 0, 0, 0.5])), share(2, 3), share(1), share(4), share(5)]
+    while bench.open() is not None:
+        bench.ask(answerer, *hard)
+        bench.arrive(*[3] * 40)
+        bench.count_in()
+    assert bench.now().version == 4
+    charged = bench.charges()
+    (answer,) = bench.ask(answerer, share(3))
+    assert (answer.measured, answer.frozen, answer.error_bound) == (False, True, None)
+    assert bench.charges() == charged
+    worst = Fraction(bench.now().worst_amount)
+    assert 0.999 * 1000 < worst <= 1000
+    bench.all_is_well()
+
+
+def test_of_a_publication_that_ended_the_histogram_answers_on(bench: Bench):
+    answerer = bench.answerer()
+    bench.ask(answerer, share(0))
+    before = bench.now()
+    with bench.database.transaction() as connection:
+        publications.end(connection, bench.identity, state="stopped")
+        spending.settle(connection, before.stream_id)
+    charged = bench.charges()
+    assert easy(bench.ask(answerer, share(1), found=before)[0], bench.ask(bench.answerer(), share(1))[0].answer), "late"
+    for process in (answerer, bench.answerer()):
+        (answer,) = bench.ask(process, share(1))
+        assert (answer.measured, answer.frozen, answer.time) == (False, True, 40)
+    assert bench.charges() == charged
+    bench.all_is_well()
+
+
+@pytest.mark.parametrize(
+    ("table", "changed"),
+    [
+        (tables.parts, update(tables.parts).values(content=bytes(40))),
+        (tables.parts, delete(tables.parts)),
+        (tables.memories, delete(tables.memories)),
+    ],
+    ids=["another threshold", "none", "no digest"],
+)
+def test_with_a_threshold_that_is_not_as_it_was_left_nothing_is_compared(bench: Bench, table, changed):
+    with bench.database.transaction() as connection:
+        connection.execute(changed.where(table.c.publication_id == bench.identity))
+    (answer,) = bench.ask(bench.answerer(), share(0))
+    assert (answer.measured, answer.frozen) == (False, True)
+    bench.arrive(0)
+    bench.count_in()
+    assert bench.now().state == "halted"
+
+
+def test_before_the_first_records_are_there_nobody_knows_anything(settings: Settings, database: Database):
+    bench = make_bench(settings, database)
+    bench.arrive(*[0] * 19)
+    bench.count_in()
+    (answer,) = bench.ask(bench.answerer(), share(0))
+    assert answer == Answer(answer=pytest.approx(1 / 7), measured=False, frozen=False, time=0, error_bound=None)
+    assert bench.charges() == []
+    bench.all_is_well()
+
+
+@pytest.mark.parametrize("privacy", [{"epsilon": 3, "delta": 0}, {"epsilon": 3, "delta": 1e-5}], ids=["pure", "zcdp"])
+def test_many_processes_and_a_worker_at_once_charge_what_a_walk_by_hand_finds(settings, database, privacy, seed):
+    """Noise is not small here: what is hard is up to chance."""
+    choose = Random(seed)
+    bench = make_bench(settings, database, privacy=privacy, hits=8, accuracy=0.3)
+    stop = threading.Event()
+    problems: list[BaseException] = []
+
+    def ask(answerer: Answerer, seed: int) -> None:
+        mine = Random(seed)
+        try:
+            while not stop.is_set():
+                bench.ask(answerer, *[share(mine.randrange(CATEGORIES)) for _ in range(20)])
+        except BaseException as problem:
+            problems.append(problem)
+            raise
+
+    askers = [
+        threading.Thread(target=ask, args=(answerer, choose.random()))
+        for answerer in (bench.answerer(), bench.answerer())
+        for _ in range(2)
+    ]
+    for thread in askers:
+        thread.start()
+    for _ in range(6):
+        bench.arrive(*[choose.choice([0, 0, 0, 1, 5]) for _ in range(choose.randrange(1, 15))])
+        bench.count_in()
+    stop.set()
+    for thread in askers:
+        thread.join()
+    assert problems == []
+    bench.all_is_well()
+    by_hand(bench)
+
+
+def by_hand(bench: Bench) -> None:
+    """Each record pays once for each instance that was open while it was there, and for each answer that counted it."""
+    found = bench.now()
+    kind = Kind(found.kind)
+    with bench.database.transaction() as connection:
+        released = list(releases.walk(connection, bench.identity))
+        kept = list(spending.changes(connection, [bench.identity]))
+    charged = [Fraction(0)] * found.position
+    for each in bench.charges():
+        for record in range(each["start"], each["end"]):
+            charged[record] += Fraction(each["epsilon"] if kind is Kind.PURE else each["rho"])
+    owed = [Fraction(0)] * found.position
+    instances = [found.plan["first_instance"], *(each["noise"]["next"] for each in released)]
+    arrived = [each["end"] for each in bench.charges()]
+    closed = [each["id"] for each in bench.charges() if each["version"] is not None]
+    for number, instance in enumerate(instances):
+        if instance is None:
+            break
+        until = closed[number] if number < len(closed) else len(arrived) + 1
+        there = max(end for end in arrived[: until - 1])
+        for record in range(there):
+            owed[record] += Fraction(round_up(claims.opening(kind, instance)))
+    for each in released:
+        for record in range(each["fit_stop"]):
+            owed[record] += claims.cost(kind, each["noise"], records=1)
+    assert all(0 <= paid - debt < Fraction(1, 10**12) for paid, debt in zip(charged, owed, strict=True))
+    level, walked = Fraction(0), {record: change for record, _, change in kept}
+    for record in range(found.position):
+        level += walked.get(record, 0)
+        assert level == charged[record]
+    assert (
+        max(charged)
+        <= build(
+            StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(found.configuration)
+        ).capacity
+    )
+
+
+CHARGES = tables.charges
+
+
+TAMPERED = {
+    "is not what each record owes": [
+        update(CHARGES).where(CHARGES.c.id == 1).values(epsilon=1.0),
+        update(CHARGES).where(CHARGES.c.id == 2).values(start=21),
+        update(CHARGES).where(CHARGES.c.id == 5).values(start=41),
+        update(CHARGES).where(CHARGES.c.id == 4).values(stop=39),
+    ],
+    "had not paid for its instance": [
+        delete(CHARGES).where(CHARGES.c.id == 2),
+        delete(CHARGES).where(CHARGES.c.id == 5),
+        text("UPDATE releases SET noise = replace(noise::text, '\"opened\": 40', '\"opened\": 99')::json"),
+    ],
+    "not all of its records have paid": [update(tables.publications).values(position=43)],
+    "closed another instance": [
+        text("UPDATE releases SET noise = jsonb_set(noise::jsonb, '{instance,scale}', '5')::json WHERE version = 1")
+    ],
+    "for no instance": [
+        text("UPDATE releases SET noise = jsonb_set(noise::jsonb, '{next}', 'null')::json WHERE version = 1")
+    ],
+}
+
+
+def test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay(world: World):
+    """As a superuser could change it, who then makes every hash right again."""
+    url = make_url(world.settings.migration_url).set(username="postgres").render_as_string(False)
+    database = Database(url)
+    bench = with_records(make_bench(world.settings, database))
+    bench.ask(bench.answerer(), share(0))
+    bench.arrive(0, 1)
+    bench.count_in()
+    bench.ask(bench.answerer(), share(1))
+    assert bench.now().version == 2
+    with database.transaction() as connection:
+        assert list(verifying._arrivals(connection, publications.get(connection, bench.identity))) == []
+    for finding, changes in TAMPERED.items():
+        for changed in changes:
+            with database.engine.connect() as connection:  # nothing of it is committed
+                connection.execute(text("SET LOCAL session_replication_role = replica"))
+                for table in tables.APPEND_ONLY:
+                    connection.execute(text(f"ALTER TABLE {table.name} DISABLE TRIGGER append_only"))
+                assert connection.execute(changed).rowcount
+                found = list(verifying._arrivals(connection, publications.get(connection, bench.identity)))
+                assert any(finding in each for each in found), (str(changed), found)
+    database.close()
+
+
+def test_any_released_histogram_answers_and_says_that_nothing_was_measured(bench: Bench):
+    bench.ask(bench.answerer(), share(0))
+    with bench.database.transaction() as connection:
+        release = releases.find(connection, bench.identity, 1)
+    one, all_of_them = answering.from_release(release, [share(0), EVERY])
+    assert one == Answer(answer=release.parameters[0, 0], measured=False, frozen=False, time=40, error_bound=None)
+    assert all_of_them.answer == pytest.approx(release.parameters.sum())
+
+
+def test_a_release_says_all_it_takes_to_answer_elsewhere(bench: Bench):
+    bench.ask(bench.answerer(), share(0))
+    bench.arrive(*[1] * 40)
+    bench.count_in()
+    (answer,) = bench.ask(bench.answerer(), share(2))
+    with bench.database.transaction() as connection:
+        release = releases.find(connection, bench.identity, 1)
+    assert release.model == {"kind": "histogram", "cardinality": CATEGORIES, "growth": "uniform"}
+    (shares,) = release.parameters
+    here = (release.time * shares[2] + (80 - release.time) / (CATEGORIES + 1)) / 80
+    assert easy(answer, here)
