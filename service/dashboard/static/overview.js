@@ -81,7 +81,7 @@ const nothing = () => h("div", { class: "card empty" },
 
 $("more").firstElementChild.addEventListener("click", () => {
   wanted += PAGE;
-  look().catch(failed);
+  again();
 });
 frame();
-regularly(5, look, failed);
+const again = regularly(10, look, failed);

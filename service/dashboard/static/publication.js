@@ -101,7 +101,7 @@ async function charts({ plan }, { records }, share, outline) {
     }),
     draw($("seen"), {
       said: `Records seen by the newest release, over time: ${count(time.at(-1))} of ${count(records)}.`,
-      traces: () => [line(outline.map((each) => each.published_at), time, { text, hovertemplate: "%{y:,} records<br>%{text}<extra></extra>" })],
+      traces: () => [line(outline.map((each) => new Date(each.published_at)), time, { text, hovertemplate: "%{y:,} records<br>%{text}<extra></extra>" })],
       layout: () => ({ xaxis: { title: { text: "published", standoff: 4 }, nticks: 4, tickangle: 0 }, yaxis: { range: [0, 1.15 * Math.max(records, 1)], tickformat: ",d" }, ...level(records, `numbered: ${count(records)}`) }),
     }),
   ]);
@@ -135,14 +135,8 @@ $("release").addEventListener("click", (event) => event.target === $("release") 
 addEventListener("hashchange", () => detail().catch(failed));
 
 frame();
-regularly(15, look, failed);
-let soon = null;
-follow(name, () => { // many may come at once: they are looked at together
-  soon ??= setTimeout(() => {
-    soon = null;
-    look().catch(failed);
-  }, 200);
-}, (live) => {
+const again = regularly(15, look, failed);
+follow(name, again, (live) => {
   $("live").classList.toggle("on", live);
   $("live").textContent = live ? "live" : "connecting again";
 });

@@ -130,7 +130,7 @@ function show(records) {
   part = records;
   if (records) [$("from").value, $("to").value] = [records.start, records.end];
   else $("zoom").reset();
-  look().catch(failed);
+  again();
 }
 
 $("zoom").addEventListener("submit", (event) => {
@@ -143,4 +143,4 @@ $("to").addEventListener("input", () => $("to").setCustomValidity(""));
 $("all").addEventListener("click", () => show(null));
 
 frame();
-regularly(10, look, failed);
+const again = regularly(10, look, failed);
