@@ -55,7 +55,7 @@ function card(stream, publications) {
 
 const COLUMNS = [
   { title: "Publication" }, { title: "Mechanism", extra: true }, { title: "State" },
-  { title: "Latest", number: true }, { title: "Next model", number: true }, { title: "Promise", extra: true },
+  { title: "Latest", number: true, extra: true }, { title: "Next model", number: true }, { title: "Promise", extra: true },
 ];
 
 function row(publication, records) {
