@@ -58,6 +58,7 @@ _PROBLEMS = {
     "internal-error": (500, "Something went wrong here"),
     "log-unavailable": (503, "The log is away"),
     "database-unavailable": (503, "The database is away"),
+    "segments-unavailable": (503, "The records can't be read here"),
     "too-many-connections": (503, "Too many connections are open"),
     "stopping": (503, "This server is stopping"),
 }

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import structlog
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from numpy.typing import NDArray
@@ -22,7 +23,11 @@ from service.api.services import KeyFirst, Reader, Shared, publication_or_404
 from service.mechanisms.histogram import LinearQuery
 from service.publishing.answering import Answer as Answered
 from service.publishing.answering import from_release
+from service.publishing.records import SegmentsMissing
 from service.store import releases, segments
+from service.store.segment_files import SegmentDamaged
+
+_log = structlog.get_logger(__name__)
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["queries"])
 
@@ -57,7 +62,13 @@ _QUERY = {
     "/queries",
     response_model=Answer | list[Answer],
     responses=documented(
-        "not-found", "no-queries", "too-large", "unsupported-media-type", "invalid-request", "invalid-records"
+        "not-found",
+        "no-queries",
+        "too-large",
+        "unsupported-media-type",
+        "invalid-request",
+        "invalid-records",
+        "segments-unavailable",
     ),
     openapi_extra={
         "requestBody": {
@@ -93,9 +104,15 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
 
     cardinality, answering = await shared.run(look)
     try:
-        return await run_in_threadpool(answers)
+        async with shared.answering:
+            return await run_in_threadpool(answers)
     except InvalidRecords as refused:
         raise refusal(refused) from None
+    except (SegmentsMissing, SegmentDamaged, OSError) as error:  # before anything was compared
+        _log.error("records_unfit", publication=publication, error=type(error).__name__)
+        raise Problem(
+            "segments-unavailable", "The records can't be counted; the log of the service says why."
+        ) from None
 
 
 def read_queries(body: bytes, cardinality: int) -> tuple[list[LinearQuery], bool]:

@@ -29,6 +29,7 @@ from service.store.streams import Stream
 
 KEY_CACHE_SECONDS = 2.0  # a revocation is notified at once; this is for the case that the notification is lost
 MOST_CACHED = 10_000
+MOST_ANSWERING = 8  # requests of queries at the same time: they wait for each other, in threads that others need too
 SECONDS_OF_REQUESTS = 2.0  # that a key may ask at once
 SECONDS_OF_UNKNOWN_KEYS = 10.0
 
@@ -80,6 +81,7 @@ class Services:
     looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     looked: tuple[float, bytes] = (-math.inf, b"")  # when metrics were gathered, and what was found
     running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
+    answering: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_ANSWERING))
 
     def __post_init__(self) -> None:
         self.requests = Allowance(self.settings.max_key_requests, seconds=SECONDS_OF_REQUESTS)

@@ -147,13 +147,14 @@ class LinearQueries(Mechanism):
 
     @property
     def alpha(self) -> float:
-        """The accuracy: that asked for, or for a number of hits what the noise of the first instance leaves room for.
+        """The accuracy: that asked for, or for a number of hits the least at which noise alone makes no query hard.
 
-        Then it is what the bound of the module says of n records, at most 1.
+        Then `height` is what the noise of the first instance stays within, for a thousand queries, and at most 5/6. It
+        is no promise: an answer's `error_bound` says what is known of it.
         """
         if self.accuracy is not None:
             return self.accuracy
-        return min(1.0, self._noise(RECKONED[0]) / (float(SHARPNESS) * self.first))
+        return min(1.0, self._noise(RECKONED[0]) / (float(HEIGHT) * self.first))
 
     @property
     def reckoned_hits(self) -> float:
@@ -304,7 +305,7 @@ class LinearQueries(Mechanism):
         first = Instance(opened=self.first, scale=scale)
         opening = self._opening_charge(first)
         answer = round_up(numeric_sparse.cost(self.kind, scale))
-        needed = [{"queries": each, "records": self.records_needed(each)} for each in RECKONED]
+        promised = RECKONED if self.accuracy is not None else ()
         return {
             "kind": self.kind.value,
             "guarantee": self.guarantee(),
@@ -323,8 +324,8 @@ class LinearQueries(Mechanism):
                 },
             },
             "hits": self.hits or self.reckoned_hits,
-            "records_needed": needed,
-            **self._warning(needed),
+            "records_needed": [{"queries": each, "records": self.records_needed(each)} for each in promised],
+            **self._warning(),
             "lifetime": {
                 "record": 0,
                 **self._loss(self.capacity),
@@ -337,18 +338,22 @@ class LinearQueries(Mechanism):
             },
         }
 
-    def _warning(self, needed: list[dict[str, int]]) -> dict[str, str]:
-        records = needed[0]["records"]
-        if self.hits is not None and self.accuracy is None and self.alpha < 1:
+    def _warning(self) -> dict[str, str]:
+        if self.accuracy is None:
+            if self.alpha < 1:
+                return {}
+            short = (
+                f"with {self.hits} hits noise is as large as any answer until there are many more records than `first`"
+            )
+        elif self.first >= (records := self.records_needed(RECKONED[0])):
             return {}
-        if self.first >= records and self.alpha < 1:
-            return {}
-        return {
-            "warning": f"an accuracy of {self.alpha:.3g} for {needed[0]['queries']} queries needs about {records} "
-            f"records before the first answer, and `first` is {self.first}: noise will spend the budget on queries "
-            "that are not hard, and answers will be off by more. Ask for less accuracy, for fewer hits, or wait for "
-            "more records"
-        }
+        else:
+            short = (
+                f"an accuracy of {self.accuracy:.3g} for {RECKONED[0]} queries needs {records} records before the "
+                f"first answer, and `first` is {self.first}: noise will spend the budget on queries that are not hard, "
+                "and answers will be off by more"
+            )
+        return {"warning": f"{short}. Ask for less accuracy, for fewer hits, or wait for more records"}
 
     def _loss(self, amount: Fraction) -> dict[str, float]:
         rounded = round_up(amount)

@@ -222,7 +222,7 @@ class Answerer:
             if not remembers(current, state.mechanism, memory):
                 return None
             latest = opened(_chain(memory))
-            if latest is None or (latest.instance, latest.noise) != (now.instance, now.noise):
+            if latest is None or not _is(latest, now):
                 return None  # another was first
             step, answer = state.mechanism.hit(
                 latest, query, held.counts, state.histogram, Fraction(current.worst_amount), current.version + 1
@@ -262,6 +262,11 @@ def from_release(release: Release, queries: Sequence[LinearQuery]) -> list[Answe
         )
         for query in queries
     ]
+
+
+def _is(latest: Opened, now: Opened) -> bool:
+    """Whether the instance that is open is the one that a query was compared by."""
+    return (latest.instance, latest.noise) == (now.instance, now.noise)
 
 
 def _moved(known: Publication, found: Publication) -> bool:

@@ -1,10 +1,17 @@
 """Linear queries over HTTP: asked of a categorical stream, answered, charged and released."""
 
+import json
+import random
+
+import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from tests.conftest import Service, ok, unique, wait_until
+from service.api.batches import InvalidRecords
+from service.api.queries import read_queries
+from tests.api.test_mutations import mutated
+from tests.conftest import Service, ok, serving, unique, wait_until
 
 CATEGORIES = 8
 
@@ -133,6 +140,58 @@ def test_what_is_wrong_is_said_by_its_place(service: Service, asked):
     assert answer.status_code == 422
 
 
+def by_the_letter(body: bytes) -> list | None:
+    """The queries of a body, by the letter of the documentation; None: it is not right."""
+
+    def once(pairs):
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError
+        return dict(pairs)
+
+    def number(value) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+    def category(value) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < CATEGORIES
+
+    def query(value) -> bool:
+        if not isinstance(value, dict) or len(value) != 1:
+            return False
+        ((name, listed),) = value.items()
+        if name == "weights":
+            return isinstance(listed, list) and len(listed) == CATEGORIES and all(map(number, listed))
+        return name == "categories" and isinstance(listed, list) and all(map(category, listed))
+
+    try:
+        document = json.loads(body.decode(), object_pairs_hook=once)
+    except (ValueError, RecursionError):
+        return None
+    queries = document if isinstance(document, list) else [document]
+    return queries if all(map(query, queries)) else None
+
+
+def test_mutated_queries_are_read_by_the_letter_or_refused(seed):
+    choose, right = random.Random(seed), 0
+    for _ in range(3000):
+        weights = [choose.choice([0, 1, 0.25, 1e-3]) for _ in range(CATEGORIES)]
+        queries = [{"weights": weights}, {"categories": choose.sample(range(CATEGORIES), 3)}][: choose.randint(1, 2)]
+        body = json.dumps(choose.choice([queries, queries[0]])).encode()
+        body = mutated(body, choose) if choose.random() < 0.9 else body
+        expected = by_the_letter(body)
+        try:
+            found, _ = read_queries(body, CATEGORIES)
+        except InvalidRecords:
+            assert expected is None, body
+            continue
+        assert expected is not None, body
+        assert len(found) == len(expected), body
+        for query, asked in zip(found, expected, strict=True):
+            listed = asked.get("weights") or [float(each in asked["categories"]) for each in range(CATEGORIES)]
+            assert query.of(np.eye(CATEGORIES)[3]) == pytest.approx(listed[3], abs=2**-20)
+        right += 1
+    assert right > 300
+
+
 def test_what_is_too_large_or_of_another_format_is_refused(service: Service, asked):
     path = f"/v1/publications/{asked}/queries"
     assert refused(service, asked, [{"categories": []}] * 10_001, 413)["type"].endswith("too-large")
@@ -169,6 +228,21 @@ def test_a_histogram_is_a_release_like_any_other(service: Service):
     info = ok(service.client().get(path))
     assert info["learner"] is None
     assert info["plan"]["first_instance"]["opened"] == 100
+
+
+def test_without_its_segments_nothing_is_compared_and_the_answer_says_why(service: Service):
+    stream = categorical(service, epsilon=1000)
+    publication = publish(service, stream, epsilon=1000)
+    post(service, stream, [2] * 100)
+    elsewhere = service.settings.model_copy(update={"segment_store": service.settings.segment_store / "elsewhere"})
+    counted(service, publication, 100)
+    with serving(elsewhere) as url:
+        answer = httpx.post(
+            f"{url}/v1/publications/{publication}/queries",
+            json={"categories": [2]},
+            headers={"Authorization": f"Bearer {service.admin_key}"},
+        )
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:perennial:problem:segments-unavailable")
 
 
 def test_a_plan_warns_where_there_will_be_too_few_records_and_refuses_nothing(service: Service):

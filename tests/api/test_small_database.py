@@ -1,7 +1,9 @@
 """A small database over HTTP: planned, released by a schedule, charged, asked and verified."""
 
+import numpy as np
 import pytest
 
+from service.mechanisms.histogram import LinearQuery
 from service.store.database import Database
 from service.store.verify import verify
 from tests.api.test_queries import ask, categorical, charges, post
@@ -52,3 +54,24 @@ def test_it_is_refused_on_a_stream_of_features(service: Service):
     refused = service.client().post("/v1/plan", json=asked | {"privacy": {"epsilon": 1}})
     assert refused.status_code == 422
     assert "categorical stream" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "classes"),
+    [
+        ({"categories": [2]}, ("points", "intervals", "all")),
+        ({"categories": []}, ("points", "intervals", "all")),
+        ({"categories": [3, 2, 4]}, ("intervals", "all")),
+        ({"categories": [2, 4]}, ("all",)),
+        ({"weights": [0, 0.5, 0.5, 0]}, ("intervals", "all")),
+        ({"weights": [0, 0.5, 1, 0]}, ("all",)),
+        ({"weights": [0, 0.5, 0, 0]}, ("points", "intervals", "all")),
+        ({"weights": [1, 0, 0, 1]}, ("all",)),
+    ],
+)
+def test_of_which_class_a_query_is(asked, classes):
+    if "weights" in asked:
+        query = LinearQuery.weighing(np.array(asked["weights"], dtype=np.float64))
+    else:
+        query = LinearQuery.holding(np.array(asked["categories"], dtype=np.int64))
+    assert tuple(each for each in ("points", "intervals", "all") if query.within(each)) == classes

@@ -26,7 +26,9 @@ _DENSITY = "tests/learning/test_objective_perturbation.py::test_densities_differ
 _CLIPPED = "tests/learning/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
 _RUNNING = "tests/mechanisms/test_online_leader.py::test_from_released_models_comes_white_noise_of_the_right_size"
 _MOMENTS = "tests/learning/test_moments.py"
+_TASKS = "tests/mechanisms/test_lifelong.py"
 _NODES = "tests/privacy/test_window_tree.py::test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md"
+_SLOTS = "tests/mechanisms/test_linear_queries.py::test_every_slot_pays_once_for_each_instance_that_was_open"
 _HISTORIES = "tests/faults/test_simulator.py::test_random_histories_keep_every_promise"
 _APART = "tests/learning/test_learners.py::test_neighbours_are_never_further_apart"
 
@@ -367,6 +369,57 @@ def second_moments_that_count_twice() -> None:
     _moved_by(lambda second, first, label, count: 4 * (first**2 + label**2 + second**2 / 8))
 
 
+@bug(f"{_AUDIT}[lifelong gaussian]")
+def half_the_noise_of_tasks() -> None:
+    """The same."""
+    half_the_noise_in_windows()
+
+
+@bug(f"{_AUDIT}[lifelong, memory gaussian]")
+def the_memory_is_privatised_again() -> None:
+    """A batch that every step reads anew from a memory of records, with fresh noise, for one charge: their mean."""
+    from service.privacy.correlated import Correlated
+
+    def release(true: Any, self: Any, *about: Any) -> Any:
+        estimates = [true(self, *about) for _ in range(4)]
+        return np.mean([each for each, _ in estimates], axis=0), estimates[-1][1]
+
+    wrap(Correlated, "release", release)
+
+
+@bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory-as it is]")
+def one_noise_for_all_tasks() -> None:
+    """Paper D's χ₁, drawn once: what two perturbed tasks differ by is what the tasks differ by (mechanisms.md 4)."""
+    from service.privacy.noise import Gaussian
+
+    drawn: dict[int, Any] = {}
+    wrap(Gaussian, "sample", lambda true, self: drawn.setdefault(self.dimension, true(self)))
+
+
+@bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory-as it is]")
+def labels_that_nobody_perturbs() -> None:
+    """Paper D's classifier: noise on the second moments only, and the labels as they are (mechanisms.md 4)."""
+    from service.privacy import noise
+
+    def add(true: Any, values: Any, law: Any) -> Any:
+        noisy = true(values, law)
+        noisy[-6:] = values[-6:]  # of two classes, five features and an intercept
+        return noisy
+
+    wrap(noise, "add", add)
+
+
+@bug("tests/mechanisms/test_lifelong.py::test_a_record_is_read_with_its_batch_only_and_charged_everything_once")
+def tasks_that_share_a_record() -> None:
+    """Closed intervals again: a batch that begins with the last record of the one before."""
+    from service.mechanisms.lifelong import Lifelong
+
+    def step(true: Any, self: Any, time: int, chain: Any, version: int, read: Any) -> Any:
+        return true(self, time, chain, version, lambda start, end: read(max(0, start - 1), end))
+
+    wrap(Lifelong, "step", step)
+
+
 def _halved(owner: Any) -> None:
     def calibrate(true: Any, kind: Any, **about: Any) -> Any:
         found = true(kind, **about)
@@ -508,3 +561,54 @@ def what_was_answered_is_not_remembered() -> None:
     assert appender._APPEND.count(step) == 1
     appender._APPEND = appender._APPEND.replace(step, step.replace("body ~= ''", "false"))
     appender._APPEND_SHA = hashlib.sha1(appender._APPEND.encode(), usedforsecurity=False).hexdigest()
+
+
+@bug("tests/privacy/test_sparse_vector.py::test_what_an_instance_tells_has_the_stated_law")
+def a_third_too_little_noise_in_comparisons() -> None:
+    """Thresholds and comparisons with less noise than the scale says."""
+    from service.privacy import sparse_vector
+
+    wrap(sparse_vector, "discrete_laplace", lambda true, scale: true(scale * 2 / 3))
+
+
+@bug("tests/privacy/test_numeric_sparse.py::test_noise_has_the_stated_law_and_a_third_less_has_not[zcdp]")
+def a_third_too_little_noise_in_measured_answers() -> None:
+    """The same of what is told after a yes."""
+    from service.privacy import numeric_sparse
+
+    wrap(numeric_sparse, "discrete_gaussian", lambda true, variance, count: true(variance * 4 / 9, count))
+
+
+@bug("tests/guarantees/test_queries.py::test_whoever_asks_on_purpose_learns_no_more_than_is_promised[pure]")
+def comparisons_without_noise_of_their_own() -> None:
+    """The sparse vector technique as some printed it: noise on the threshold alone (Lyu, Su, Li 2017, Algorithm 5)."""
+    from service.privacy.sparse_vector import Instance
+
+    Instance.is_above = lambda self, value, height, noise: value >= self.steps(height) + noise  # type: ignore[method-assign]
+
+
+@bug("tests/mechanisms/test_linear_queries.py::test_a_threshold_is_drawn_once_for_an_instance_and_anew_for_the_next")
+def a_threshold_that_is_never_drawn_again() -> None:
+    """One threshold for all instances: Lyu, Su, Li 2017, what is wrong with their Algorithm 3."""
+    from service.privacy.sparse_vector import Instance
+
+    Instance.threshold_noise = lambda self: 7  # type: ignore[method-assign]
+
+
+@bug(f"{_SLOTS}[hits-pure]")
+def records_that_arrive_pay_nothing() -> None:
+    """Only those pay for an instance that were there when it opened."""
+    from service.mechanisms.linear_queries import LinearQueries
+
+    def step(true: Any, self: Any, time: int, *others: Any) -> Any:
+        return replace(found, charges=()) if (found := true(self, time, *others)) and time > self.first else found
+
+    wrap(LinearQueries, "step", step)
+
+
+@bug("tests/publishing/test_answering.py::test_of_two_processes_the_first_measures_and_the_other_says_nothing_of_it")
+def a_second_yes_from_one_threshold() -> None:
+    """Of two processes that found a query hard with one threshold, both measure and tell."""
+    from service.publishing import answering
+
+    answering._is = lambda latest, now: True

@@ -41,6 +41,9 @@ MECHANISMS = {
         "blocks": 2,
         "ridge": 1e6,
     },  # sums, nearly as they are
+    "lifelong": {"kind": "lifelong", "task_size": 4, "batch": 2, "ridge": 1e6},
+    "lifelong, memory": {"kind": "lifelong", "task_size": 2, "memory": 4, "ridge": 1e6},
+    "lifelong, agem": {"kind": "lifelong", "task_size": [2, 4], "batch": 2, "training": "agem", "epochs": 1},
     "online_leader": {"kind": "online_leader", "batch": 2, "averaging": False},
     **{
         f"online_leader, {expiry}": {
@@ -73,6 +76,9 @@ CASES = {  # the time until which it is watched, and how often it is published f
     ("every block by itself", "gaussian", "objective_perturbation"): (2, 800),
     ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 800),
     ("window_statistics", "gaussian"): (4, 600),
+    ("lifelong", "gaussian"): (6, 600),
+    ("lifelong, memory", "gaussian"): (6, 600),
+    ("lifelong, agem", "gaussian"): (6, 600),
     ("online_leader", "gaussian", "noisy_gradient_descent"): (4, 600),
     ("online_leader, leaf", "gaussian", "noisy_gradient_descent"): (
         8,
@@ -117,7 +123,8 @@ def published(mechanism, privacy, learner="output_perturbation"):
 
 def _near(mechanism, learner):
     """Where it starts, and how strongly it is kept there: of second moments that is the origin's matter too."""
-    return {} if mechanism == "window_statistics" else {"origin": FAR} | LEARNERS[learner]
+    summed = MECHANISMS[mechanism]["kind"] in ("window_statistics", "lifelong")
+    return {} if summed else {"origin": FAR} | LEARNERS[learner]
 
 
 def moves(scheduled, record, x, until):
@@ -159,10 +166,24 @@ def attack(scheduled, record, until, count):
     return first[PILOTS:] > line, second[PILOTS:] > line
 
 
+def rates(hits, false_hits, alarm):
+    """The least rate of hits and the largest of false hits, at confidence 1 - alarm."""
+    least = stats.beta.ppf(alarm / 2, sum(hits), len(hits) - sum(hits) + 1) if any(hits) else 0.0
+    return least, stats.beta.ppf(1 - alarm / 2, sum(false_hits) + 1, len(false_hits) - sum(false_hits))
+
+
+def bound_of_any(hits, false_hits, kind, alarm):
+    """The same where noise is not Gaussian: then a ρ is at least the Rényi divergence of two coins, by its order."""
+    p, q = rates(hits, false_hits, alarm)
+    if kind is Kind.PURE or not 0 < q < p < 1:
+        return bound(hits, false_hits, kind, alarm)
+    divergences = {a: log(p**a * q ** (1 - a) + (1 - p) ** a * (1 - q) ** (1 - a)) / (a - 1) for a in (1.1, 2, 4, 8)}
+    return max(divergence / a for a, divergence in divergences.items())
+
+
 def bound(hits, false_hits, kind, alarm):
     """The least loss (an ε, or the ρ of the Gaussian that would be this easy to tell) at confidence 1 - alarm."""
-    least = stats.beta.ppf(alarm / 2, sum(hits), len(hits) - sum(hits) + 1) if any(hits) else 0.0
-    most = stats.beta.ppf(1 - alarm / 2, sum(false_hits) + 1, len(false_hits) - sum(false_hits))
+    least, most = rates(hits, false_hits, alarm)
     if not least > 0 or not most < 1:
         return -inf
     if kind is Kind.PURE:
@@ -195,4 +216,4 @@ def test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database(privacy
         read = Records(x=np.zeros((records, 0), dtype=np.float32), y=np.zeros(records, dtype=np.int32))
         return [not scheduled.step(4, (), 1, lambda *_: read).releases[0].parameters.any() for _ in range(1500)]
 
-    assert bound(empty(0), empty(1), scheduled.kind, ALARM) <= scheduled.capacity
+    assert bound_of_any(empty(0), empty(1), scheduled.kind, ALARM) <= scheduled.capacity

@@ -25,6 +25,9 @@ PURE, ZCDP = {"epsilon": 2}, {"epsilon": 2, "delta": 1e-6}
 both = pytest.mark.parametrize("privacy", [PURE, ZCDP], ids=["pure", "zcdp"])
 
 
+SETTINGS = {"hits": {"hits": 5}, "accuracy": {"accuracy": 0.9}, "both": {"hits": 3, "accuracy": 0.2}}
+
+
 def queries(privacy, *, cardinality=4, **settings) -> LinearQueries:
     schema = StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": cardinality}})
     mechanism = {"kind": "linear_queries", "first": 20} | settings
@@ -99,8 +102,8 @@ def at_random(cardinality, choose):
 
 
 @both
-@pytest.mark.parametrize("settings", [{"hits": 5}, {"accuracy": 0.9}, {"hits": 3, "accuracy": 0.2}], ids=str)
-def test_every_slot_pays_once_for_each_instance_that_was_open_and_none_more_than_the_cap(privacy, settings):
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_every_slot_pays_once_for_each_instance_that_was_open(privacy, settings):
     choose = Random(5)
     run = Run(queries(privacy, **settings))
     kind, owed, hits = run.mechanism.kind, defaultdict(Fraction), 0
@@ -244,6 +247,14 @@ def test_what_is_not_there_is_not_drawn_again():
         run.mechanism.step(30, (), 1, None)
 
 
+@both
+def test_noise_alone_makes_no_query_hard_where_only_a_number_of_hits_was_asked_for(privacy):
+    run = Large(queries(privacy, hits=5, first=5000, failure_probability=1e-6))
+    run.arrive([0, 1, 2, 3] * 1000 + [0] * 1000)
+    run.histogram = Histogram(shares=run.counts / 5000, time=5000)
+    assert not any(run.ask(LinearQuery.holding(np.array([number % 4])))[1] for number in range(1000))
+
+
 def test_a_threshold_is_drawn_once_for_an_instance_and_anew_for_the_next():
     run = Run(queries(PURE, hits=50))
     run.arrive([0] * 20)
@@ -271,12 +282,11 @@ def test_a_plan_says_how_many_records_it_takes_and_warns_where_there_are_fewer(p
     first = Fraction(charges["comparisons"]) + Fraction(charges["answer"])
     share = 1 + (3 if mechanism.kind is Kind.PURE else 2) * plan["hits"]
     assert float(first * Fraction(share) / mechanism.capacity) == pytest.approx(1)
-    few = queries(privacy, hits=3, first=10_000).plan()
-    assert "warning" not in few
-    assert few["accuracy"] < 0.2
-    assert queries(privacy, hits=3, first=few["records_needed"][0]["records"]).alpha == pytest.approx(
-        few["accuracy"], 1e-3
-    )
+    few = queries(privacy, hits=3, first=10_000)
+    assert "warning" not in few.plan()
+    assert few.plan()["height"] == pytest.approx(5 / 6 * few.alpha)
+    assert few.alpha < 0.2
+    assert queries(privacy, hits=3, first=20_000).alpha == pytest.approx(few.alpha / 2)
     assert "warning" in queries(privacy, hits=10**6, first=20).plan()
 
 

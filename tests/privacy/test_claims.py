@@ -7,6 +7,7 @@ import pytest
 
 from service.privacy import claims
 from service.privacy.loss import Kind
+from service.privacy.sparse_vector import STEPS
 
 GAUSSIAN = {"distribution": "gaussian", "scale": 4.0, "sensitivity": 2.0, "dimension": 3, "added_to": "weights"}
 LAPLACE = GAUSSIAN | {"distribution": "spherical_laplace"}
@@ -22,6 +23,13 @@ STATISTICS = GAUSSIAN | {
     "largest": 100.0,
     "weights": {"second": 1.1, "label": 1.0},
 }
+QUERY = {
+    "distribution": "discrete_laplace",
+    "scale": 3.0 * STEPS,
+    "sensitivity": STEPS,
+    "dimension": 1,
+    "added_to": "query",
+}
 CURVED = 2 * log(1 + 3 / (2 * 100 * 0.5))
 
 
@@ -34,6 +42,8 @@ CURVED = 2 * log(1 + 3 / (2 * 100 * 0.5))
         (Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": 10}, 1.25),
         (Kind.ZCDP, STATISTICS, 0.125 * 1.25),
         (Kind.PURE, STATISTICS | {"distribution": "spherical_laplace"}, 0.5 * 1.5),
+        (Kind.PURE, QUERY, 1 / 3),
+        (Kind.ZCDP, QUERY | {"distribution": "discrete_gaussian"}, 1 / 18),
         (Kind.PURE, TILT, 0.5 + CURVED + 0.0625),
         (Kind.ZCDP, TILT, (0.5 + CURVED + 0.0625) ** 2 / 2),
     ],
@@ -57,6 +67,10 @@ def test_the_cost_is_the_formulas(kind, noise, cost):
         (Kind.PURE, {name: TILT[name] for name in TILT if name != "curvature"}),
         (Kind.ZCDP, {name: STATISTICS[name] for name in STATISTICS if name != "factor"}),
         (Kind.PURE, {}),
+        (Kind.PURE, QUERY | {"distribution": "discrete_gaussian"}),
+        (Kind.ZCDP, QUERY),
+        *((Kind.PURE, QUERY | {"sensitivity": value}) for value in (STEPS // 2, 0, "1")),
+        *((Kind.PURE, QUERY | {"scale": value}) for value in (0, -1.0, None, float("inf"))),
         *((Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": steps}) for steps in (0, -3, 0.5, "0", True)),
         *((Kind.PURE, LAPLACE | {"sensitivity": value}) for value in (0, -2.0, "0", float("nan"), float("inf"))),
         *((Kind.PURE, LAPLACE | {"scale": value}) for value in (-4.0, "9", float("nan"), float("inf"))),
@@ -77,12 +91,29 @@ def test_what_has_no_such_cost_is_no_claim(kind, noise):
     [
         (GAUSSIAN, (3, 5), 15),
         (STATISTICS, (3, 5), 15 + 15),
+        (QUERY, (1, 5), 1),
         (STATISTICS | {"weights": {"second": 1.1, "first": 0.9, "label": 1.0, "count": 0.5}}, (1, 5), 10 + 4 + 5),
+        (STATISTICS | {"rows": 2}, (9, 5), 15 + 10),
     ],
 )
 def test_noise_is_as_long_as_what_it_is_added_to(noise, shape, numbers):
     """Second moments of five columns, but not the number of records; then the moments of labels."""
     assert claims.dimension(noise, shape) == numbers
+
+
+def test_an_instance_costs_what_its_scale_says():
+    instance = {"opened": 7, "scale": 3.0 * STEPS}
+    assert [claims.opening(kind, instance) for kind in (Kind.PURE, Kind.ZCDP)] == [Fraction(2, 3), Fraction(2, 9)]
+    for wrong in ({"opened": 0}, {"scale": 0.0}, {"scale": "1"}, {"scale": 2.0**60}, {"opened": None}):
+        with pytest.raises(ValueError, match=r"."):
+            claims.opening(Kind.PURE, instance | wrong)
+    with pytest.raises(ValueError, match="lacks"):
+        claims.opening(Kind.PURE, {"opened": 7})
+
+
+def test_statistics_of_no_labels_are_no_claim():
+    with pytest.raises(ValueError, match="rows"):
+        claims.dimension(STATISTICS | {"rows": 0}, (9, 5))
 
 
 @pytest.mark.parametrize("records", [0, -1])

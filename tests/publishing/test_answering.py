@@ -460,6 +460,15 @@ def test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay(worl
     database.close()
 
 
+def test_any_released_histogram_answers_and_says_that_nothing_was_measured(bench: Bench):
+    bench.ask(bench.answerer(), share(0))
+    with bench.database.transaction() as connection:
+        release = releases.find(connection, bench.identity, 1)
+    one, all_of_them = answering.from_release(release, [share(0), EVERY])
+    assert one == Answer(answer=release.parameters[0, 0], measured=False, frozen=False, time=40, error_bound=None)
+    assert all_of_them.answer == pytest.approx(release.parameters.sum())
+
+
 def test_a_release_says_all_it_takes_to_answer_elsewhere(bench: Bench):
     bench.ask(bench.answerer(), share(0))
     bench.arrive(*[1] * 40)
