@@ -54,8 +54,8 @@ async function put(library, element, chart) {
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("muted") },
     margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, dragmode: false,
     hovermode: "x unified", hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") } },
-    xaxis: { ...axis, showgrid: false, nticks: 6, separatethousands: true, ...xaxis },
-    yaxis: { ...axis, rangemode: "tozero", nticks: 5, ...yaxis },
+    xaxis: { ...axis, showgrid: false, nticks: 6, separatethousands: true, exponentformat: "none", ...xaxis },
+    yaxis: { ...axis, rangemode: "tozero", nticks: 5, separatethousands: true, exponentformat: "power", ...yaxis },
     ...more,
   }, { displayModeBar: false, responsive: true, doubleClick: false });
 }
@@ -76,7 +76,7 @@ export async function picture(element) {
 }
 
 export const line = (x, y, more = {}) => ({
-  type: "scatter", mode: "lines", x, y, line: { color: colour("accent"), width: 2, shape: "hv", ...more.line },
+  type: "scatter", mode: "lines", x, y, marker: { size: 4 }, line: { color: colour("accent"), width: 2, shape: "hv", ...more.line },
   ...Object.fromEntries(Object.entries(more).filter(([name]) => name !== "line")),
 });
 
