@@ -177,7 +177,7 @@ def _info(publication: publications.Publication) -> PublicationInfo:
         **publication.configuration,
         state=state,
         reason=reason,
-        due=publication.due if publication.state == "running" else None,
+        due=publication.due if state == "running" else None,
         **{
             name: getattr(publication, name)
             for name in ("id", "name", "stream", "start", "plan", "latest", "created_at")
