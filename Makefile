@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv up demo test check docs lock clean
+.PHONY: venv browser up demo test check docs lock clean
 
 venv: .venv/installed
 
@@ -17,6 +17,15 @@ venv: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+# For the tests of the dashboard. Where there is none, root of a Debian gets one; else they say that they are skipped.
+browser:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+		command -v $$name >/dev/null && exit; \
+	done; \
+	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null \
+		|| echo "There is no browser, and none could be installed (on Debian: apt install chromium): tests/browser is skipped"
+
 up: venv
 	$(BIN)/perennial up
 
@@ -25,7 +34,7 @@ demo: venv
 
 # Each of the two processes has servers of its own; tests of one file stay together. Faults come after the others, alone:
 # they say how soon the service is back, and that depends on what else runs.
-test: venv check
+test: venv check browser
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults
 	$(BIN)/python -m pytest tests/faults
 

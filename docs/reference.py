@@ -55,13 +55,17 @@ SCOPES = {
     "GET /v1/publications/{publication}": "read",
     "DELETE /v1/publications/{publication}": "admin",
     "GET /v1/publications/{publication}/releases": "read",
+    "GET /v1/publications/{publication}/releases/outline": "read",
     "GET /v1/publications/{publication}/releases/latest": "read",
     "GET /v1/publications/{publication}/releases/{version}": "read",
     "GET /v1/publications/{publication}/events": "read",
     "POST /v1/publications/{publication}/predict": "read",
     "POST /v1/publications/{publication}/queries": "read",
+    "POST /v1/session": "read",
+    "GET /v1/session": "read",
+    "DELETE /v1/session": "read",
 }
-_PARTS = ("keys", "streams", "records", "publications", "releases", "queries", "explorer", "health")
+_PARTS = ("keys", "streams", "records", "publications", "releases", "queries", "explorer", "session", "health")
 _EVERYWHERE = {"401", "403", "429", "503"}
 
 _API = """# HTTP interface

@@ -25,11 +25,13 @@ from service.api import (
     queries,
     records,
     releases,
+    sessions,
     streams,
 )
 from service.api.notifier import Notifier
 from service.api.problems import Problem
 from service.api.services import Services
+from service.dashboard import pages
 from service.log import Appender
 from service.publishing.answering import Answerer
 from service.settings import Settings
@@ -102,8 +104,10 @@ def create_app(settings: Settings) -> FastAPI:
         events,
         explorer,
         queries,
+        sessions,
         health,
         metrics,
+        pages,
     ):  # tried in this order
         app.include_router(part.router)
     app.add_middleware(records.Shortcut, handlers=app.exception_handlers)
@@ -146,14 +150,15 @@ class Outermost:
     """What holds for every request and every answer.
 
     Each request has an id, which every line of the log about it names. HEAD is GET without the body, which the server
-    leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look. What
-    an administrator does, or tries, is logged. What nobody foresaw is logged without its text, and answered.
+    leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look; the
+    dashboard's pages say themselves what they may do. What an administrator does, or tries, is logged. What nobody
+    foresaw is logged without its text, and answered.
     """
 
-    _HEADERS = (
-        (b"x-content-type-options", b"nosniff"),
+    _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+    _UNLESS_TOLD = (
+        (b"cache-control", b"private, no-cache"),
         (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-        (b"referrer-policy", b"no-referrer"),
     )
 
     def __init__(self, app: ASGIApp) -> None:
@@ -176,8 +181,8 @@ class Outermost:
             if message["type"] == "http.response.start":
                 started = True
                 headers = [*message.get("headers", ())]
-                if not any(name.lower() == b"cache-control" for name, _ in headers):
-                    headers.append((b"cache-control", b"private, no-cache"))
+                told = {name.lower() for name, _ in headers}
+                headers += (each for each in self._UNLESS_TOLD if each[0] not in told)
                 headers += ((b"x-request-id", request.encode()), *self._HEADERS)
                 message["headers"] = headers
                 if "perennial.audit" in scope:

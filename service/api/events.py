@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from service.api.problems import Problem, documented
 from service.api.releases import shown
-from service.api.services import Credentials, KeyFirst, Reader, Services, Shared, publication_or_404
+from service.api.services import KeyFirst, Reader, Secret, Services, Shared, publication_or_404, shown_by
 from service.store import releases
 from service.store.database import DatabaseUnavailable
 
@@ -37,7 +37,6 @@ async def follow(
     publication: str,
     request: Request,
     key: Reader,
-    credentials: Credentials,
     shared: Shared,
     last_event_id: Annotated[
         int | None, Header(ge=0, lt=2**31, description="The newest version you have; what came after it is sent first")
@@ -52,18 +51,20 @@ async def follow(
         return EventSourceResponse(iter(()), headers=headers)
     after = (found.latest or 1) - 1 if last_event_id is None else last_event_id
     return EventSourceResponse(
-        _events(shared, credentials.credentials if credentials else "", publication, found.id, after),
+        _events(shared, await shown_by(request), publication, found.id, after),
         headers=headers,
     )
 
 
-async def _events(shared: Services, secret: str, publication: str, identity: int, after: int) -> AsyncIterator[bytes]:
+async def _events(
+    shared: Services, shown_key: Secret | None, publication: str, identity: int, after: int
+) -> AsyncIterator[bytes]:
     """Holds a page at most: who reads slowly is asked for later, from where it stopped."""
     async with shared.notifier.waiting(publication) as changed:
         while True:
             changed.clear()
             try:
-                if shared.stopping.is_set() or await shared.key(secret) is None:
+                if shared.stopping.is_set() or shown_key is None or await shared.key(shown_key) is None:
                     return  # who asks again is told why
                 question = ("events", identity, after, shared.notifier.calls)
                 new = await shared.run_once(question, _newer, publication, identity, after)

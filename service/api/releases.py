@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from service.api import batches
 from service.api.bodies import read_body, refusal, require_json
 from service.api.problems import Problem, documented
 from service.api.representations import JSON, SAFETENSORS, Representation, choose
-from service.api.schemas import Items, Release, ReleaseInfo, as_json
+from service.api.schemas import Items, Release, ReleaseInfo, Timestamp, as_json
 from service.api.services import KeyFirst, Reader, Services, Shared, publication_or_404
 from service.learning import feature_maps
 from service.mechanisms.linear import predict
@@ -23,7 +23,25 @@ from service.store.keys import Key
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
 
 MOST_WAIT_SECONDS = 60
+MOST_STRETCHES = 512
 Version = Annotated[int, Path(ge=1, lt=2**31)]
+
+
+class Stretch(BaseModel):
+    """Versions `first` to `last`, as one. Charges are ε, or ρ where noise is Gaussian."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    first: int
+    last: int
+    models: int = Field(description="How many of them have the role `model`")
+    time: int = Field(description="The newest's")
+    published_at: Timestamp = Field(description="The newest's")
+    least_noise: float | None = Field(description="The least scale of their noise")
+    most_noise: float | None
+    least_charge: float | None
+    most_charge: float | None
+    on_record: float = Field(description="What they charged, in all, the record that the publication has charged most")
 
 
 class Prediction(BaseModel):
@@ -53,6 +71,18 @@ async def list_releases(
         return [shown(publication, each) for each in page]
 
     return as_json({"items": await shared.run(look)})  # type: ignore[return-value]
+
+
+@router.get("/releases/outline", responses=documented("not-found"))
+async def outline_releases(publication: str, key: Reader, shared: Shared) -> Items[Stretch]:
+    """All versions at a glance, oldest first: neighbours together where there are more than 512, for a chart."""
+
+    def look(connection: Connection) -> list[releases.Stretch]:
+        found = publication_or_404(connection, key, publication)
+        worst = -1 if found.worst_record is None else found.worst_record
+        return releases.outlined(connection, found.id, most=MOST_STRETCHES, record=worst)
+
+    return Items(items=[Stretch.model_validate(each) for each in await shared.run(look)])
 
 
 _NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "Still the version of If-None-Match"}}

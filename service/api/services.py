@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request, Response
@@ -21,7 +21,7 @@ from service.api.schemas import is_name
 from service.log import Appender
 from service.publishing.answering import Answerer
 from service.settings import Settings
-from service.store import keys, publications, streams
+from service.store import keys, publications, sessions, streams
 from service.store.database import Database
 from service.store.keys import Key
 from service.store.publications import Publication
@@ -33,7 +33,13 @@ MOST_ANSWERING = 8  # requests of queries at the same time: they wait for each o
 SECONDS_OF_REQUESTS = 2.0  # that a key may ask at once
 SECONDS_OF_UNKNOWN_KEYS = 10.0
 
+SESSION = "perennial_session"  # the cookie of who signed in with a browser
+OF_OUR_PAGES = "x-perennial-page"  # a header that no other site's page can send unasked
+
 T = TypeVar("T")
+
+Secret = tuple[str, Callable[[Connection, str], Key | None]]
+"""What somebody shows to be let in, and how the key that it stands for is found."""
 
 
 @dataclass
@@ -68,7 +74,7 @@ class Services:
     notifier: Notifier
     answerer: Answerer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    keys: dict[bytes, tuple[Key, float]] = field(default_factory=dict)
+    keys: dict[Hashable, tuple[Key, float]] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     rendered: Rendered = field(default_factory=Rendered)
     asked: dict[Hashable, asyncio.Task[Any]] = field(default_factory=dict)
@@ -98,33 +104,34 @@ class Services:
             task.add_done_callback(lambda done: (self.asked.pop(question), done.cancelled() or done.exception()))
         return cast("T", await asyncio.shield(task))
 
-    async def key(self, secret: str, asker: str | None = None) -> Key | None:
-        """The key with this secret, if it is valid. It is found by its hash: no secret is compared with another.
+    async def key(self, shown: Secret, asker: str | None = None) -> Key | None:
+        """The key that this stands for, if it is valid. It is found by a hash: no secret is compared with another.
 
         Args:
-            secret: what somebody sent.
-            asker: who has so many guesses a second; each asks the database. A key that was valid when it was last
-                looked at is none. None: who was let in before.
+            shown: what somebody sent.
+            asker: who has so many guesses a second; each asks the database. What was valid when it was last looked at
+                is none. None: who was let in before.
         """
-        digest = keys.digest(secret)
-        cached = self.keys.get(digest)
+        secret, find = shown
+        which = find, keys.digest(secret)
+        cached = self.keys.get(which)
         if cached is not None and cached[1] > time.monotonic():
             return cached[0]
         if cached is None and asker is not None and (early := self.unknown_keys.early(asker)):
             raise too_many("This address sends too many keys that are not known.", early)
-        key = await self.run_once(("key", digest), keys.find, secret)
-        self.keys.pop(digest, None)
+        key = await self.run_once(("key", which), find, secret)
+        self.keys.pop(which, None)
         if key is None:
             self.unknown_keys.count(asker)
         else:
             if len(self.keys) >= MOST_CACHED:
                 self.keys.clear()
-            self.keys[digest] = (key, time.monotonic() + KEY_CACHE_SECONDS)
+            self.keys[which] = (key, time.monotonic() + KEY_CACHE_SECONDS)
         return key
 
     def look_at_keys_again(self) -> None:
         """Some key was made or revoked."""
-        self.keys = {digest: (key, 0.0) for digest, (key, _) in self.keys.items()}
+        self.keys = {which: (key, 0.0) for which, (key, _) in self.keys.items()}
 
     async def schema(self, name: str) -> Stream | None:
         """A stream as far as it never changes: name, log, schema."""
@@ -150,6 +157,24 @@ _bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: 
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
+def of_session(connection: Connection, secret: str) -> Key | None:
+    """The key of a session, which may look and nothing else, whatever the key may do."""
+    key = sessions.find(connection, secret)
+    return key and replace(key, scopes=frozenset({"read"}))
+
+
+async def shown_by(request: Request) -> Secret | None:
+    """A key, else a session's cookie. Browsers send that whoever made them ask: so what does more than read must also
+    come with a header that only pages of this very origin can send, others being refused it by the browser.
+    """
+    if credentials := await _bearer(request):
+        return credentials.credentials, keys.find
+    session = request.cookies.get(SESSION)
+    if session and (request.method == "GET" or OF_OUR_PAGES in request.headers):
+        return session, of_session
+    return None
+
+
 class May(SecurityBase):
     """A dependency: the key of the request, which must have this scope (or `admin`).
 
@@ -168,9 +193,9 @@ class May(SecurityBase):
         return key
 
     async def _identified(self, request: Request) -> Key:
-        shared, credentials = await services(request), await _bearer(request)
+        shared, shown = await services(request), await shown_by(request)
         asker = request.client.host if request.client else ""
-        key = await shared.key(credentials.credentials, asker) if credentials else None
+        key = await shared.key(shown, asker) if shown else None
         if key is None:
             raise Problem(
                 "unauthenticated",

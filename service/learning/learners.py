@@ -134,11 +134,18 @@ class Linear:
         return (rows, records.y) if present.all() else (rows[present], records.y[present])
 
     def predict(
-        self, parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64]
+        self, parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64], tasks: int | None = None
     ) -> tuple[NDArray[np.generic], Floats]:
-        """Return labels and scores (see `Loss.predict`) for x of shape (m, features), through the record map."""
-        rows = prepare(x, norm_bound=self.norm_bound, intercept=self.intercept)
-        return self.loss.predict(rows @ parameters.T)
+        """Return labels and scores (see `Loss.predict`) for x of shape (m, features), through the record map.
+
+        tasks: parameters are models of so many tasks, one below the other, then a row of scores of each; the model of
+        the task with the largest score predicts.
+        """
+        scores = prepare(x, norm_bound=self.norm_bound, intercept=self.intercept) @ parameters.T
+        if tasks is not None:
+            chosen = scores[:, -tasks:].argmax(axis=1)
+            scores = scores[:, :-tasks].reshape(len(x), tasks, -1)[np.arange(len(x)), chosen]
+        return self.loss.predict(scores)
 
 
 class Solver(Protocol):

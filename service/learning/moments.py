@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 CHUNK = 1024
 LENGTH = 2
 BIAS = Fraction(1, 4)
+_FIRST = 256  # blocks, after which noise that a block brought is taken back as far as it ever is
 _TWENTIETHS = tuple(Fraction(each, 20) for each in range(4, 31))
 State = tuple["Floats", ...]
 """The estimates of the last blocks, W - 1 at most, oldest first; then what `correlated` remembers, which is secret."""
@@ -130,10 +131,13 @@ class InStatistics(InRunningSums):
     factor: Factor
     weights: Weights
     added_to: str = "statistics"
+    rows: int | None = None
+    """of labels in the statistics, where what is released has another number of rows"""
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON, with all it takes to recompute the charge."""
-        return super().described() | {"weights": self.weights.described()}
+        told = {} if self.rows is None else {"rows": self.rows}
+        return super().described() | {"weights": self.weights.described()} | told
 
     @property
     def deviation(self) -> float:
@@ -141,14 +145,17 @@ class InStatistics(InRunningSums):
         spread = 1.0 if isinstance(self.noise, Gaussian) else math.sqrt(self.noise.dimension + 1.0)
         return self.noise.scale * spread
 
+    def place(self, step: int) -> int:
+        """Return the number of a step in its run."""
+        return step if self.factor.steps is None else step % self.factor.steps
+
 
 @dataclass(frozen=True, kw_only=True)
-class Moments(Linear):
-    """See the module docstring. `blocks` is W."""
+class Statistics(Linear):
+    """What a model is solved from: see the module docstring, for any choice of the blocks whose estimates are added."""
 
     kind: ClassVar[str] = "output_perturbation"
     same_everywhere: ClassVar[bool] = True
-    blocks: int
     ridge: float | None = None
     """α; None: by its rule"""
 
@@ -169,11 +176,9 @@ class Moments(Linear):
         rows, columns = self.shape
         return columns * (columns + 1) // 2 - self.intercept + rows * columns
 
-    def factor(self, kind: Kind) -> Factor:
-        """Return how noise is taken back: for a sum of W blocks nearly what is best, or not at all in pure ε."""
-        if kind is Kind.PURE or self.blocks == 1:
-            return Toeplitz(bands=1, decay=1.0)
-        return Blt.decaying(1.0 - 1.0 / self.blocks)
+    def factor(self, kind: Kind) -> Factor:  # noqa: ARG002
+        """Return how noise is taken back: not at all, a block's is its own."""
+        return Toeplitz(bands=1, decay=1.0)
 
     def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> InStatistics:  # noqa: ARG002
         """Return how a block of n = `records` slots spends at most `charge`. Public. May raise Inaccurate."""
@@ -198,36 +203,6 @@ class Moments(Linear):
         )
         return InStatistics(noise=found.noise, sensitivity=moved, factor=factor, largest=largest, weights=weighted)
 
-    def pull(self, perturbation: InStatistics, records: int, step: int) -> float:
-        """Return α after block number `step`."""
-        if self.ridge is not None:
-            return self.ridge
-        noise = perturbation.deviation * _spread(perturbation.factor, self.blocks, step) / perturbation.weights.second
-        _, curvature = self._expansion
-        slots = records * min(step + 1, self.blocks)
-        return math.sqrt(2.0 * self.shape[1]) / 3.0 * noise * curvature * self._unit**2 / slots
-
-    def remembers(self, perturbation: InStatistics, step: int) -> int:
-        """Return of how many arrays the state is before that step, which needs it whole."""
-        return min(step, self.blocks - 1) + perturbation.factor.remembers(_place(perturbation.factor, step))
-
-    def advance(
-        self, state: State, records: Records, n: int, origin: Floats, perturbation: InStatistics, step: int
-    ) -> tuple[State, Floats]:
-        """Return the state after block number `step`, and the model of the window that ends with it.
-
-        The model may be released for the records' charge. records: those present among the n slots of the block. State
-        and release are kept together or lost together.
-        """
-        older = min(step, self.blocks - 1)
-        estimate, memory = perturbation.sums.release(
-            self.statistics(records, n), state[older:], _place(perturbation.factor, step)
-        )
-        window = (*state[:older], estimate)
-        ridge = self.pull(perturbation, n, step)
-        model = self.solve(np.sum(window, axis=0), n * len(window), ridge, origin)
-        return (*window[len(window) - min(len(window), self.blocks - 1) :], *memory), model
-
     def statistics(self, records: Records, n: int) -> Floats:
         """Return the weighted sums over the records present among n slots, (entries,). NOT private without noise."""
         rows, y = self.prepared(records)
@@ -242,24 +217,48 @@ class Moments(Linear):
             labels += self._codes(y[piece]).T @ a
         return np.concatenate((squares[self._triangle], labels.ravel())) * self._scales
 
-    def solve(self, total: Floats, slots: int, ridge: float, origin: Floats) -> Floats:
-        """Return the model of noisy statistics that add up to `total` over so many slots, float64 of `shape`."""
-        if origin.shape != self.shape:
-            raise ValueError("the origin has another shape than the model")
-        _, columns = self.shape
-        squares, labels = np.split(total / self._scales, [self.entries - origin.size])
+    def strength(self, noise: float, slots: int) -> float:
+        """Return α for statistics of so many slots whose second moments have noise of that standard deviation."""
+        if self.ridge is not None:
+            return self.ridge
+        _, curvature = self.expansion
+        return math.sqrt(2.0 * self.shape[1]) / 3.0 * noise * curvature * self.unit**2 / slots
+
+    def sums(self, total: Floats, slots: int) -> tuple[Floats, Floats]:
+        """Return the estimates of Σ (a, 1)⊗(a, 1), columns × columns, and of Σ v⊗(a, 1), rows × columns.
+
+        total: noisy statistics that add up to this, over so many slots. Without an intercept a instead of (a, 1).
+        """
+        rows, columns = self.shape
+        squares, labels = np.split(total / self._scales, [self.entries - rows * columns])
         second = np.zeros((columns, columns))
         second[self._triangle] = squares
         second += np.triu(second, 1).T
         if self.intercept:
             second[-1, -1] = slots
-        gain, curvature = self._expansion
+        return second, labels.reshape(rows, columns)
+
+    def solve(self, total: Floats, slots: int, ridge: float, origin: Floats, rank: int | None = None) -> Floats:
+        """Return the model of noisy statistics that add up to `total` over so many slots, float64 of `shape`."""
+        if origin.shape != self.shape:
+            raise ValueError("the origin has another shape than the model")
+        second, labels = self.sums(total, slots)
+        return self.minimiser(second, labels, slots, ridge, origin, rank)
+
+    def minimiser(
+        self, second: Floats, labels: Floats, slots: int, ridge: float, origin: Floats, rank: int | None = None
+    ) -> Floats:
+        """Return w of the module from `sums` over so many slots; labels, origin: any number of rows.
+
+        rank: along how many eigenvectors of M it may leave the origin, those of the largest eigenvalues; None: all.
+        """
+        gain, curvature = self.expansion
         values, vectors = np.linalg.eigh(second)
-        positive = np.maximum(values, 0.0)
-        start = origin @ vectors * self._unit
-        wanted = gain * labels.reshape(self.shape) @ vectors
-        pulled = positive + ridge * slots / (curvature * self._unit**2)
-        return np.asarray((start + (wanted - start * positive) / pulled) @ vectors.T / self._unit)
+        largest = slice(-(rank or len(values)), None)
+        positive, vectors = np.maximum(values[largest], 0.0), vectors[:, largest]
+        wanted = gain * labels @ vectors - origin @ vectors * self.unit * positive
+        pulled = positive + ridge * slots / (curvature * self.unit**2)
+        return np.asarray(origin + (wanted / pulled) @ vectors.T / self.unit)
 
     @property
     def _triangle(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -280,12 +279,12 @@ class Moments(Linear):
         return np.concatenate((squares, labels.ravel()))
 
     @property
-    def _unit(self) -> float:
+    def unit(self) -> float:
         """A row's length where ‖a‖ = 1, without the intercept."""
         return self.norm_bound * (math.sqrt(0.5) if self.intercept else 1.0)
 
     @property
-    def _expansion(self) -> tuple[float, float]:
+    def expansion(self) -> tuple[float, float]:
         """(g, h)"""
         if isinstance(self.loss, Squared):
             return self.loss.bound, 1.0
@@ -303,8 +302,43 @@ class Moments(Linear):
         return np.asarray(math.sqrt(self.classes / (self.classes - 1.0)) * (own - 1.0 / self.classes))
 
 
-def _place(factor: Factor, step: int) -> int:
-    return step if factor.steps is None else step % factor.steps
+@dataclass(frozen=True, kw_only=True)
+class Moments(Statistics):
+    """A model of the last W blocks. `blocks` is W."""
+
+    blocks: int
+
+    def factor(self, kind: Kind) -> Factor:
+        """Return how noise is taken back: for a sum of W blocks nearly what is best, or not at all in pure ε."""
+        if kind is Kind.PURE or self.blocks == 1:
+            return super().factor(kind)
+        return Blt.decaying(1.0 - 1.0 / self.blocks)
+
+    def pull(self, perturbation: InStatistics, records: int, step: int) -> float:
+        """Return α after block number `step`."""
+        noise = perturbation.deviation * _spread(perturbation.factor, self.blocks, step) / perturbation.weights.second
+        return self.strength(noise, records * min(step + 1, self.blocks))
+
+    def remembers(self, perturbation: InStatistics, step: int) -> int:
+        """Return of how many arrays the state is before that step, which needs it whole."""
+        return min(step, self.blocks - 1) + perturbation.factor.remembers(perturbation.place(step))
+
+    def advance(
+        self, state: State, records: Records, n: int, origin: Floats, perturbation: InStatistics, step: int
+    ) -> tuple[State, Floats]:
+        """Return the state after block number `step`, and the model of the window that ends with it.
+
+        The model may be released for the records' charge. records: those present among the n slots of the block. State
+        and release are kept together or lost together.
+        """
+        older = min(step, self.blocks - 1)
+        estimate, memory = perturbation.sums.release(
+            self.statistics(records, n), state[older:], perturbation.place(step)
+        )
+        window = (*state[:older], estimate)
+        ridge = self.pull(perturbation, n, step)
+        model = self.solve(np.sum(window, axis=0), n * len(window), ridge, origin)
+        return (*window[len(window) - min(len(window), self.blocks - 1) :], *memory), model
 
 
 @lru_cache(maxsize=64)
@@ -327,3 +361,13 @@ def _spreads(factor: Factor, blocks: int) -> tuple[float, ...]:
 def _spread(factor: Factor, blocks: int, step: int) -> float:
     spreads = _spreads(factor, blocks)
     return spreads[min(step, len(spreads) - 1)]
+
+
+def spread(factor: Factor, blocks: int) -> float:
+    """Return the standard deviation of the sum of the noises of all blocks so far, of draws of 1.
+
+    In one run without end. Where the response to a draw is over, each further block adds the same.
+    """
+    first = _spreads(factor, _FIRST)[:_FIRST]
+    known = first[min(blocks, len(first)) - 1]
+    return math.sqrt(known**2 + max(0, blocks - len(first)) / float(factor.column.total) ** 2)

@@ -10,6 +10,7 @@ import numpy as np
 from service.learning.constraint_sets import ConstraintSet
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.learners import Linear, OutputPerturbation
+from service.learning.lifelong import TaskStatistics
 from service.learning.losses import LOSSES, HuberHinge, Squared
 from service.learning.moments import Moments
 from service.learning.noisy_gradient_descent import NoisyGradientDescent
@@ -17,11 +18,12 @@ from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.online_gradient import OnlineGradient
 from service.learning.small_database import MAX_NUMBERS, SmallDatabase
 from service.learning.solvers import Exact, Inaccurate
+from service.mechanisms import statistics_learners
 from service.mechanisms.configuration import (
-    MAX_REMEMBERED,
     ContinualMechanism,
     ImprovingBlackBoxMechanism,
     IndependentBatchesMechanism,
+    LifelongMechanism,
     LinearLearner,
     LinearQueriesMechanism,
     MultiResolutionMechanism,
@@ -37,6 +39,7 @@ from service.mechanisms.configuration import (
     WindowStatisticsMechanism,
 )
 from service.mechanisms.histogram import MAX_CARDINALITY
+from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.linear_queries import LinearQueries
 from service.mechanisms.online_leader import OnlineLeader
@@ -114,12 +117,14 @@ def _of_models(
 ) -> tuple[LinearMechanism, str]:
     """Return a publication of linear models, and the setting that its accuracy in double precision depends on."""
     linear = _linear(stream, settings)
-    learner: Learner | OnlineGradient | Moments
+    learner: Learner | OnlineGradient | Moments | TaskStatistics
     match mechanism:
         case OnlineLeaderMechanism():
             learner = _online(linear, mechanism, settings)
         case WindowStatisticsMechanism():
-            learner = _moments(linear, mechanism, settings)
+            learner = statistics_learners.window(linear, mechanism, settings)
+        case LifelongMechanism():
+            learner = statistics_learners.lifelong(linear, mechanism, settings)
         case _:
             learner = _learner(linear, settings, about["kind"])
     origin = _origin(settings, learner.shape)
@@ -133,6 +138,9 @@ def _of_models(
     match learner:
         case OnlineGradient():
             return OnlineLeader(learner=learner, **about), "learner.step"
+        case TaskStatistics():
+            maps = statistics_learners.maps(mechanism, stream.mapping())
+            return Lifelong(learner=learner, **about | maps), "mechanism.batch"
         case Moments():
             return WindowStatistics(learner=learner, **about), "mechanism.block"
     setting = "learner.step" if isinstance(learner, NoisyGradientDescent) else "learner.regularization"
@@ -144,7 +152,7 @@ def _of_histograms(
 ) -> ScheduledHistograms:
     if not isinstance(stream.task, Categorical):
         raise Refused("learner.kind", "small_database counts categories: it needs a categorical stream")
-    if isinstance(mechanism, OnlineLeaderMechanism | WindowStatisticsMechanism):
+    if isinstance(mechanism, OnlineLeaderMechanism | WindowStatisticsMechanism | LifelongMechanism):
         raise Refused("learner.kind", f"{mechanism.kind} makes linear models: small_database makes none")
     if not all(pattern.near_origin for pattern in about["schedule"].patterns()):
         raise Refused(
@@ -186,7 +194,7 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
     return build(StreamSchema.model_validate(schema), publication).declassified(position)
 
 
-def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:  # noqa: PLR0911 - one for each kind
+def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:  # noqa: C901, PLR0911 - one for each kind
     match mechanism:
         case MultiResolutionMechanism():
             return MultiResolution(kind=kind, base=mechanism.base)
@@ -222,6 +230,8 @@ def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:  # noqa: PL
             )
         case WindowStatisticsMechanism():
             return IndependentBatches(batch=mechanism.block)
+        case LifelongMechanism():
+            return statistics_learners.tasks(mechanism)
         case OnlineLeaderMechanism():
             return IndependentBatches(batch=mechanism.batch, warm_start=True)
         case LinearQueriesMechanism():
@@ -297,25 +307,6 @@ def _online(linear: Linear, mechanism: OnlineLeaderMechanism, settings: LinearSe
         constraint=ConstraintSet(name=mechanism.constraint, radius=mechanism.radius or FARTHEST / linear.norm_bound),
         projected=mechanism.step == "projection",
     )
-
-
-def _moments(linear: Linear, mechanism: WindowStatisticsMechanism, settings: LinearSettings) -> Moments:
-    if not isinstance(settings, OutputPerturbationLearner):
-        raise Refused("learner.kind", "window_statistics takes no steps and tilts nothing: use output_perturbation")
-    if settings.solver != "exact":
-        raise Refused("learner.solver", "window_statistics solves exactly: leave it out")
-    if settings.regularization != LinearLearner.model_fields["regularization"].default:
-        raise Refused("learner.regularization", "window_statistics says how strong its pull is: set mechanism.ridge")
-    if isinstance(linear.loss, HuberHinge):
-        raise Refused("learner.loss", "huber_hinge says too little at zero to be expanded: use logistic or softmax")
-    learner = Moments(**vars(linear), blocks=mechanism.blocks, ridge=mechanism.ridge)
-    if learner.entries * mechanism.blocks > MAX_REMEMBERED:
-        raise Refused(
-            "mechanism.blocks",
-            f"{mechanism.blocks} times {learner.entries} statistics are more than the {MAX_REMEMBERED} numbers that it "
-            "may remember: use fewer blocks, or a feature_map to fewer features",
-        )
-    return learner
 
 
 def _runs(mechanism: OnlineLeaderMechanism) -> Runs:

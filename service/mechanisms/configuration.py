@@ -28,6 +28,7 @@ from service.mechanisms.fields import (
 
 MAX_BLOCKS = 4096
 MAX_REMEMBERED = 2**25  # numbers, of a window's statistics
+MAX_TASKS = 4096  # whose lengths are listed
 LARGEST_TOEPLITZ_DECAY = 0.99
 LARGEST_LEAF_WINDOW = 1024  # a model's worth of numbers is remembered of each of its batches
 LARGEST_BLOCK_WINDOW = 2**20  # what is summed up exactly needs a lattice the coarser, the longer the window
@@ -150,6 +151,63 @@ class WindowStatisticsMechanism(Shape):
     ridge: Annotated[
         Positive | None, Field(description="α, the pull towards the origin; default: as strong as the noise asks for")
     ] = None
+
+
+class LifelongMechanism(Shape):
+    """A model of all tasks so far, from private statistics of each record's batch that are remembered (paper D).
+
+    It takes the learner output_perturbation: its loss, intercept and origin.
+    """
+
+    kind: Literal["lifelong"]
+    task_size: Annotated[
+        Count | Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_TASKS)],
+        Field(description="Records of a task; of a list each of the first ones has its own, and all others the last"),
+    ]
+    batch: Annotated[Count | None, Field(description="Most records of a batch; default: a task is one")] = None
+    features: Annotated[
+        Count | None,
+        Field(description="p, of a random_fourier map of what the stream's own map returns; default: none"),
+    ] = None
+    width: Annotated[Positive | None, Field(description="features: that map's width; default 1")] = None
+    memory: Annotated[
+        int | None,
+        Field(
+            strict=True, ge=1, le=MAX_BLOCKS, description="Most tasks remembered one by one; default: the sum of all"
+        ),
+    ] = None
+    training: Literal["joint", "agem"] = "joint"
+    heads: Literal["shared", "per_task"] = "shared"
+    near: Annotated[
+        Literal["shared", "origin"] | None,
+        Field(description="per_task: towards what a task's model is pulled; default shared, the model of all tasks"),
+    ] = None
+    hidden: Annotated[
+        Count | None, Field(description="r, the codes of the autoencoder; default 64 for agem, for joint all features")
+    ] = None
+    epochs: Annotated[
+        Steps | Annotated[tuple[Steps, ...], Field(min_length=1, max_length=MAX_TASKS)] | None,
+        Field(description="agem: steps after every batch, by task as in task_size; default 100"),
+    ] = None
+    ridge: Annotated[
+        Positive | None, Field(description="α, the pull towards the origin; default: as strong as the noise asks for")
+    ] = None
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> Self:
+        if self.width is not None and self.features is None:
+            raise PydanticCustomError("width", "width is a setting of the map that features asks for")
+        if self.heads == "per_task" and (self.memory is None or self.training != "joint"):
+            raise PydanticCustomError(
+                "heads",
+                "heads per_task are solved for one by one: they need training joint, and a memory, which is how many "
+                "tasks have one beside the task under way",
+            )
+        if self.near is not None and self.heads != "per_task":
+            raise PydanticCustomError("near", "near is a setting of heads per_task")
+        if self.training != "agem" and self.epochs is not None:
+            raise PydanticCustomError("epochs", "epochs is a setting of training agem")
+        return self
 
 
 class OnlineLeaderMechanism(Shape):
@@ -277,6 +335,7 @@ Mechanism = Annotated[
         | ScheduledBlackBoxMechanism
         | ImprovingBlackBoxMechanism
         | WindowStatisticsMechanism
+        | LifelongMechanism
         | OnlineLeaderMechanism
         | LinearQueriesMechanism,
         Field(discriminator="kind"),
@@ -289,12 +348,10 @@ Mechanism = Annotated[
         "scheduled_black_box",
         "improving_black_box",
         "window_statistics",
+        "lifelong",
         "online_leader",
         "linear_queries",
-        planned=(
-            "active_learning",
-            "lifelong",
-        ),
+        planned=("active_learning",),
     ),
 ]
 

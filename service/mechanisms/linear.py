@@ -93,5 +93,8 @@ def predict(description: Mapping[str, Any], parameters: Floats, x: NDArray[Any])
         classes=description["classes"] or 0,
     )
     mapped = feature_map(x)
-    labels, scores = learner.predict(np.asarray(parameters, dtype=np.float64).reshape(learner.shape), mapped)
+    rows, columns = learner.shape
+    weights = np.asarray(parameters, dtype=np.float64).reshape(-1, columns)
+    tasks = len(weights) // (rows + 1) if description.get("heads") == "per_task" else None
+    labels, scores = learner.predict(weights, mapped, tasks)
     return labels, np.where(np.isfinite(mapped).all(axis=1)[:, None], scores, np.nan)

@@ -52,13 +52,15 @@ def dimension(noise: Mapping[str, Any], shape: Sequence[int]) -> int:
     """Return how many coordinates the noise of a release needs, whose parameters are of that shape.
 
     One for each of them; but for statistics, one for each second moment but the number of records, and each moment
-    with a label: see `learning.moments`.
+    with a label, of which there are as many as rows unless `rows` says otherwise: see `learning.moments`.
     """
     if noise["added_to"] == "query":
         return 1
     if noise["added_to"] != "statistics":
         return math.prod(shape)
     rows, columns = shape
+    if "rows" in noise:
+        rows = _count(noise, "rows")
     return columns * (columns + 1) // 2 - ("count" in noise["weights"]) + rows * columns
 
 

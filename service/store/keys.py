@@ -5,11 +5,11 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store.database import KEYS_CHANGED, notify
-from service.store.tables import keys
+from service.store.tables import keys, sessions
 
 
 class NameTaken(Exception):
@@ -39,12 +39,12 @@ def make(connection: Connection, *, name: str, scopes: list[str], streams: list[
         row = connection.execute(
             insert(keys)
             .values(name=name, hash=digest(secret), scopes=scopes, streams=streams, origin="api")
-            .returning(*_COLUMNS)
+            .returning(*COLUMNS)
         ).one()
     except IntegrityError as error:
         raise NameTaken(name) from error
     notify(connection, KEYS_CHANGED)
-    return _key(row), secret
+    return key_of(row), secret
 
 
 def admit_environment_key(connection: Connection, secret: str) -> bool:
@@ -64,22 +64,23 @@ def admit_environment_key(connection: Connection, secret: str) -> bool:
     if bytes(row.hash) == digest(secret):
         return False
     connection.execute(update(keys).where(keys.c.id == row.id).values(hash=digest(secret), revoked_at=None))
+    connection.execute(delete(sessions).where(sessions.c.key_id == row.id))
     notify(connection, KEYS_CHANGED)
     return True
 
 
 def find(connection: Connection, secret: str) -> Key | None:
     row = connection.execute(
-        select(*_COLUMNS).where(keys.c.hash == digest(secret), keys.c.revoked_at.is_(None))
+        select(*COLUMNS).where(keys.c.hash == digest(secret), keys.c.revoked_at.is_(None))
     ).one_or_none()
-    return _key(row) if row else None
+    return key_of(row) if row else None
 
 
 def page(connection: Connection, *, limit: int, before: int | None) -> list[Key]:
-    query = select(*_COLUMNS).order_by(keys.c.id.desc()).limit(limit)
+    query = select(*COLUMNS).order_by(keys.c.id.desc()).limit(limit)
     if before is not None:
         query = query.where(keys.c.id < before)
-    return [_key(row) for row in connection.execute(query)]
+    return [key_of(row) for row in connection.execute(query)]
 
 
 def revoke(connection: Connection, key: int) -> bool:
@@ -105,10 +106,10 @@ def digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-_COLUMNS = (keys.c.id, keys.c.name, keys.c.scopes, keys.c.streams, keys.c.created_at, keys.c.revoked_at)
+COLUMNS = (keys.c.id, keys.c.name, keys.c.scopes, keys.c.streams, keys.c.created_at, keys.c.revoked_at)
 
 
-def _key(row: object) -> Key:
+def key_of(row: object) -> Key:
     values = row._asdict()  # type: ignore[attr-defined]
     streams = values.pop("streams")
     return Key(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, and_, func, insert, select
+from sqlalchemy import Connection, Float, and_, cast, func, insert, select
 
 from service.store import digests, ledger
 from service.store.publications import Publication
@@ -37,6 +37,25 @@ class Release(ReleaseInfo):
     """One version, whole."""
 
     parameters: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Versions `first` to `last`: the newest's time, and between what their noise's scale and their charge lie.
+
+    `on_record`: what all of them have charged one record, which whoever asked named.
+    """
+
+    first: int
+    last: int
+    models: int
+    time: int
+    published_at: datetime
+    least_noise: float | None
+    most_noise: float | None
+    least_charge: float | None
+    most_charge: float | None
+    on_record: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +189,41 @@ def page(connection: Connection, publication: int, *, limit: int, before: int | 
     if before is not None:
         query = query.where(releases.c.version < before)
     return [ReleaseInfo(**told) for told in _told(connection, connection.execute(query).all())]
+
+
+def outlined(connection: Connection, publication: int, *, most: int, record: int) -> list[Stretch]:
+    """All releases as at most so many stretches of versions, oldest first; few of them one by one.
+
+    A stretch begins where a multiple of its length ends, so that most stay as they are when there are more releases.
+    """
+    newest = connection.execute(
+        select(func.max(releases.c.version)).where(releases.c.publication_id == publication)
+    ).scalar_one()
+    length = 1
+    while (newest or 0) > most * length:
+        length *= 2
+    scale = cast(releases.c.noise["scale"].as_string(), Float(53))
+    amount = func.coalesce(charges.c.rho, charges.c.epsilon)
+    on_record = and_(charges.c.start <= record, record < charges.c.stop)
+    query = (
+        select(
+            func.min(releases.c.version).label("first"),
+            func.max(releases.c.version).label("last"),
+            func.count().filter(releases.c.role == "model").label("models"),
+            func.max(releases.c.time).label("time"),
+            func.max(releases.c.published_at).label("published_at"),
+            func.min(scale).label("least_noise"),
+            func.max(scale).label("most_noise"),
+            func.min(amount).label("least_charge"),
+            func.max(amount).label("most_charge"),
+            func.coalesce(func.sum(amount).filter(on_record), 0.0).label("on_record"),
+        )
+        .outerjoin(charges, and_(charges.c.stream_id == releases.c.stream_id, charges.c.id == releases.c.charge))
+        .where(releases.c.publication_id == publication)
+        .group_by((releases.c.version - 1) // length)
+        .order_by("first")
+    )
+    return [Stretch(**row._asdict()) for row in connection.execute(query)]
 
 
 def models_after(connection: Connection, publication: int, version: int, *, limit: int) -> list[ReleaseInfo]:

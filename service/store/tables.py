@@ -58,6 +58,15 @@ keys = Table(
     Column("revoked_at", DateTime(timezone=True)),
 )
 
+# Of people who signed in with a key in a browser.
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("hash", LargeBinary, primary_key=True),  # SHA-256; the secret itself is stored nowhere
+    Column("key_id", ForeignKey("keys.id"), nullable=False, index=True),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+)
+
 streams = Table(
     "streams",
     metadata,

@@ -172,9 +172,9 @@ def _paid(where: str, publication: Publication, row: Mapping[str, Any]) -> Itera
         yield f"{where}: its charge is not on the records it read"
     pure = row["charged_rho"] is None
     paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
-    if row["noise"]["dimension"] != claims.dimension(row["noise"], row["shape"]):
-        yield f"{where}: its noise is not as long as what it is added to"
     try:
+        if row["noise"]["dimension"] != claims.dimension(row["noise"], row["shape"]):
+            yield f"{where}: its noise is not as long as what it is added to"
         records = row["fit_stop"] - row["fit_start"]
         if claims.cost(Kind.PURE if pure else Kind.ZCDP, row["noise"], records=records) > paid:
             yield f"{where}: its noise costs more than its charge"

@@ -26,6 +26,7 @@ READ = {
     ("get", "/v1/publications"),
     ("get", "/v1/publications/{publication}"),
     ("get", "/v1/publications/{publication}/releases"),
+    ("get", "/v1/publications/{publication}/releases/outline"),
     ("get", "/v1/publications/{publication}/releases/latest"),
     ("get", "/v1/publications/{publication}/releases/{version}"),
     ("get", "/v1/publications/{publication}/events"),
@@ -39,6 +40,9 @@ READ = {
     ("get", "/v1/explorer/explorations/{exploration}/table"),
     ("delete", "/v1/explorer/explorations/{exploration}"),
     ("post", "/v1/publications/{publication}/queries"),
+    ("post", "/v1/session"),
+    ("get", "/v1/session"),
+    ("delete", "/v1/session"),
 }
 ADMIN = {
     ("post", "/v1/keys"),

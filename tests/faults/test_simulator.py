@@ -61,6 +61,7 @@ MECHANISMS = [
     ({"kind": "independent_batches", "batch": 3}, 0),
     ({"kind": "continual", "base": 4, "update_every": 2}, 1e-6),
     ({"kind": "window_statistics", "block": 2, "blocks": 2}, 1e-6),
+    ({"kind": "lifelong", "task_size": [3, 4], "batch": 2, "memory": 1}, 1e-6),
 ]
 BUDGET = Loss.of(Decimal("2.5"), Decimal("1e-5"))
 

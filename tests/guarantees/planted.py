@@ -26,6 +26,7 @@ _DENSITY = "tests/learning/test_objective_perturbation.py::test_densities_differ
 _CLIPPED = "tests/learning/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
 _RUNNING = "tests/mechanisms/test_online_leader.py::test_from_released_models_comes_white_noise_of_the_right_size"
 _MOMENTS = "tests/learning/test_moments.py"
+_TASKS = "tests/mechanisms/test_lifelong.py"
 _NODES = "tests/privacy/test_window_tree.py::test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md"
 _SLOTS = "tests/mechanisms/test_linear_queries.py::test_every_slot_pays_once_for_each_instance_that_was_open"
 _HISTORIES = "tests/faults/test_simulator.py::test_random_histories_keep_every_promise"
@@ -366,6 +367,57 @@ def statistics_of_presence_or_absence() -> None:
 def second_moments_that_count_twice() -> None:
     """The triangle without its √2, and a sensitivity that is about that: the matrix has every entry of it twice."""
     _moved_by(lambda second, first, label, count: 4 * (first**2 + label**2 + second**2 / 8))
+
+
+@bug(f"{_AUDIT}[lifelong gaussian]")
+def half_the_noise_of_tasks() -> None:
+    """The same."""
+    half_the_noise_in_windows()
+
+
+@bug(f"{_AUDIT}[lifelong, memory gaussian]")
+def the_memory_is_privatised_again() -> None:
+    """A batch that every step reads anew from a memory of records, with fresh noise, for one charge: their mean."""
+    from service.privacy.correlated import Correlated
+
+    def release(true: Any, self: Any, *about: Any) -> Any:
+        estimates = [true(self, *about) for _ in range(4)]
+        return np.mean([each for each, _ in estimates], axis=0), estimates[-1][1]
+
+    wrap(Correlated, "release", release)
+
+
+@bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory-as it is]")
+def one_noise_for_all_tasks() -> None:
+    """Paper D's χ₁, drawn once: what two perturbed tasks differ by is what the tasks differ by (mechanisms.md 4)."""
+    from service.privacy.noise import Gaussian
+
+    drawn: dict[int, Any] = {}
+    wrap(Gaussian, "sample", lambda true, self: drawn.setdefault(self.dimension, true(self)))
+
+
+@bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory-as it is]")
+def labels_that_nobody_perturbs() -> None:
+    """Paper D's classifier: noise on the second moments only, and the labels as they are (mechanisms.md 4)."""
+    from service.privacy import noise
+
+    def add(true: Any, values: Any, law: Any) -> Any:
+        noisy = true(values, law)
+        noisy[-6:] = values[-6:]  # of two classes, five features and an intercept
+        return noisy
+
+    wrap(noise, "add", add)
+
+
+@bug("tests/mechanisms/test_lifelong.py::test_a_record_is_read_with_its_batch_only_and_charged_everything_once")
+def tasks_that_share_a_record() -> None:
+    """Closed intervals again: a batch that begins with the last record of the one before."""
+    from service.mechanisms.lifelong import Lifelong
+
+    def step(true: Any, self: Any, time: int, chain: Any, version: int, read: Any) -> Any:
+        return true(self, time, chain, version, lambda start, end: read(max(0, start - 1), end))
+
+    wrap(Lifelong, "step", step)
 
 
 def _halved(owner: Any) -> None:

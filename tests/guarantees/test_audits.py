@@ -41,6 +41,9 @@ MECHANISMS = {
         "blocks": 2,
         "ridge": 1e6,
     },  # sums, nearly as they are
+    "lifelong": {"kind": "lifelong", "task_size": 4, "batch": 2, "ridge": 1e6},
+    "lifelong, memory": {"kind": "lifelong", "task_size": 2, "memory": 4, "ridge": 1e6},
+    "lifelong, agem": {"kind": "lifelong", "task_size": [2, 4], "batch": 2, "training": "agem", "epochs": 1},
     "online_leader": {"kind": "online_leader", "batch": 2, "averaging": False},
     **{
         f"online_leader, {expiry}": {
@@ -73,6 +76,9 @@ CASES = {  # the time until which it is watched, and how often it is published f
     ("every block by itself", "gaussian", "objective_perturbation"): (2, 800),
     ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 800),
     ("window_statistics", "gaussian"): (4, 600),
+    ("lifelong", "gaussian"): (6, 600),
+    ("lifelong, memory", "gaussian"): (6, 600),
+    ("lifelong, agem", "gaussian"): (6, 600),
     ("online_leader", "gaussian", "noisy_gradient_descent"): (4, 600),
     ("online_leader, leaf", "gaussian", "noisy_gradient_descent"): (
         8,
@@ -117,7 +123,8 @@ def published(mechanism, privacy, learner="output_perturbation"):
 
 def _near(mechanism, learner):
     """Where it starts, and how strongly it is kept there: of second moments that is the origin's matter too."""
-    return {} if mechanism == "window_statistics" else {"origin": FAR} | LEARNERS[learner]
+    summed = MECHANISMS[mechanism]["kind"] in ("window_statistics", "lifelong")
+    return {} if summed else {"origin": FAR} | LEARNERS[learner]
 
 
 def moves(scheduled, record, x, until):

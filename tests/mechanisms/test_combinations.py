@@ -28,6 +28,9 @@ MECHANISMS = {
     "improving_black_box": {"kind": "improving_black_box", "first": 8, "every": 4},
     "improving_black_box, warm": {"kind": "improving_black_box", "first": 8, "every": 4, "warm_start": True},
     "window_statistics": {"kind": "window_statistics", "block": 8, "blocks": 2},
+    "lifelong": {"kind": "lifelong", "task_size": 16, "batch": 8},
+    "lifelong, agem": {"kind": "lifelong", "task_size": [4, 8], "training": "agem", "epochs": 3},
+    "lifelong, heads": {"kind": "lifelong", "task_size": 8, "heads": "per_task", "memory": 2},
     **{
         f"online_leader, {noise}": {"kind": "online_leader", "batch": 8, "noise": noise}
         for noise in ("blt", "toeplitz", "tree")
@@ -80,11 +83,13 @@ def reason(mechanism, learner, loss, delta):
     """Why a combination can't be: the setting that is refused, and a word of why."""
     if mechanism == "linear_queries":
         return "learner", "leave learner out"
-    if mechanism == "window_statistics":
+    if mechanism == "window_statistics" or mechanism.startswith("lifelong"):
         if learner["kind"] != "output_perturbation":
             return "learner.kind", "use output_perturbation"
         if learner["solver"] != "exact":
             return "learner.solver", "leave it out"
+        if mechanism == "lifelong, agem" and loss[0] != "huber_hinge":
+            return "learner.origin", "leave it out"
         return ("learner.loss", "use logistic or softmax") if loss[0] == "huber_hinge" else None
     if mechanism.startswith("online_leader"):
         fits = learner["kind"] == "noisy_gradient_descent"
@@ -143,7 +148,7 @@ def test_a_learner_of_categories_works_where_each_fit_stands_for_what_it_read_or
     kind = MECHANISMS[mechanism]["kind"]
     if mechanism.endswith("warm") or kind in ("continual", "sliding_window"):
         why = "is of more than its fit"
-    elif kind in ("online_leader", "window_statistics"):
+    elif kind in ("online_leader", "window_statistics", "lifelong"):
         why = "makes linear models"
     else:
         why = "leave learner out" if kind == "linear_queries" else None

@@ -93,6 +93,7 @@ def test_what_has_no_such_cost_is_no_claim(kind, noise):
         (STATISTICS, (3, 5), 15 + 15),
         (QUERY, (1, 5), 1),
         (STATISTICS | {"weights": {"second": 1.1, "first": 0.9, "label": 1.0, "count": 0.5}}, (1, 5), 10 + 4 + 5),
+        (STATISTICS | {"rows": 2}, (9, 5), 15 + 10),
     ],
 )
 def test_noise_is_as_long_as_what_it_is_added_to(noise, shape, numbers):
@@ -108,6 +109,11 @@ def test_an_instance_costs_what_its_scale_says():
             claims.opening(Kind.PURE, instance | wrong)
     with pytest.raises(ValueError, match="lacks"):
         claims.opening(Kind.PURE, {"opened": 7})
+
+
+def test_statistics_of_no_labels_are_no_claim():
+    with pytest.raises(ValueError, match="rows"):
+        claims.dimension(STATISTICS | {"rows": 0}, (9, 5))
 
 
 @pytest.mark.parametrize("records", [0, -1])

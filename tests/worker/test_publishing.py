@@ -15,6 +15,7 @@ from sqlalchemy import delete, func, select, update
 
 from service.learning import moments, online_gradient
 from service.learning.learners import OutputPerturbation
+from service.learning.lifelong import TaskStatistics
 from service.learning.moments import Moments
 from service.learning.online_gradient import OnlineGradient
 from service.log import Reader
@@ -322,18 +323,23 @@ REMEMBERING = [
     online({"noise": "tree"}),
     online({"noise": "window_tree", "window": 3, "expiry": "leaf", "acknowledge_declassification": True}),
     SUMS,
+    SUMS | {"mechanism": {"kind": "lifelong", "task_size": [1, 2], "batch": 1}},
+    SUMS | {"mechanism": {"kind": "lifelong", "task_size": [1, 2], "batch": 1, "training": "agem", "memory": 1}},
 ]
 
 
 @pytest.mark.parametrize(
-    "bench", REMEMBERING, ids=["blt", "toeplitz", "tree", "leaf", "window_statistics"], indirect=True
+    "bench",
+    REMEMBERING,
+    ids=["blt", "toeplitz", "tree", "leaf", "window_statistics", "lifelong", "agem"],
+    indirect=True,
 )
 def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeypatch):
     """As an uninterrupted run given the same randomness: here what a step draws depends on nothing but its number."""
-    for learner in (OnlineGradient, Moments):
+    for learner in (OnlineGradient, Moments, TaskStatistics):
 
         def advance(self, state, records, n, origin, perturbation, step, real=learner.advance):
-            monkeypatch.setattr(os, "urandom", np.random.default_rng(step).bytes)
+            monkeypatch.setattr(os, "urandom", np.random.default_rng(getattr(step, "number", step)).bytes)
             return real(self, state, records, n, origin, perturbation, step)
 
         monkeypatch.setattr(learner, "advance", advance)

@@ -1,0 +1,110 @@
+// The HTTP interface, asked with the session's cookie. Who is not signed in is asked to.
+
+export class Problem extends Error {
+  constructor(status, told, retryAfter) {
+    super(told.detail ?? told.title ?? `The service answered ${status}.`);
+    Object.assign(this, { status, told, retryAfter });
+  }
+}
+
+/** An answer, or a Problem with what the service says. */
+export async function send(path, options = {}) {
+  let answer;
+  try {
+    answer = await fetch(path, { ...options, headers: { "X-Perennial-Page": "1", ...options.headers } });
+  } catch {
+    throw new Problem(0, { detail: "The service does not answer. This page tries again by itself." });
+  }
+  if (answer.ok) return answer;
+  const told = await answer.json().catch(() => ({}));
+  throw new Problem(answer.status, told, Number(answer.headers.get("Retry-After") ?? 0));
+}
+
+/** What is at an address; whoever is not signed in any more is led to where one does. */
+export async function get(path) {
+  try {
+    return await (await send(path)).json();
+  } catch (error) {
+    if (error.status !== 401) throw error;
+    location.replace(`/dashboard/sign-in?next=${encodeURIComponent(location.pathname)}`);
+    return new Promise(() => {}); // nothing more happens on this page
+  }
+}
+
+/** A file, whose name the service says. */
+export async function download(path, type, name) {
+  save(await (await send(path, { headers: { Accept: type } })).blob(), name);
+}
+
+/** Something that was made here, as a file. */
+export function save(blob, name) {
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+/** Begins a session. The key goes nowhere else, and is not kept. */
+export async function signIn(key) {
+  await send("/v1/session", { method: "POST", headers: { Authorization: `Bearer ${key}` } });
+}
+
+export async function signOut() {
+  await send("/v1/session", { method: "DELETE" });
+}
+
+/**
+ * Tells of each new model of a publication while somebody looks. A browser opens few connections to one service, so one
+ * that nobody sees lets go of its own; `told(release)` comes with the latest when it is looked at again.
+ */
+export function follow(publication, told, living) {
+  let source = null;
+  const look = () => {
+    if (document.hidden) {
+      source?.close();
+      source = null;
+    } else if (source === null) {
+      source = new EventSource(`/v1/publications/${publication}/events`);
+      source.onopen = () => living(true);
+      source.onerror = () => {
+        living(false);
+        if (source.readyState === EventSource.CLOSED) { // refused: perhaps nobody is signed in any more
+          source = null;
+          get("/v1/session").then(() => setTimeout(look, 5000), () => setTimeout(look, 5000));
+        }
+      };
+      source.onmessage = (event) => told(JSON.parse(event.data));
+    }
+  };
+  document.addEventListener("visibilitychange", look);
+  look();
+}
+
+/**
+ * Looks now and then while somebody does, never twice at a time; what fails is told, and tried again. Returns how to look
+ * again at once, or as soon as whoever is looking is done.
+ */
+export function regularly(seconds, look, failed) {
+  let [asleep, looking, wanted] = [null, false, false];
+  const again = async () => {
+    wanted = true;
+    if (looking || document.hidden) return;
+    looking = true;
+    clearTimeout(asleep);
+    let wait = seconds;
+    while (wanted) {
+      wanted = false;
+      try {
+        await look();
+        failed(null);
+      } catch (error) {
+        wait = Math.max(seconds, error.retryAfter ?? 0);
+        failed(error);
+      }
+    }
+    looking = false;
+    asleep = setTimeout(again, wait * 1000);
+  };
+  document.addEventListener("visibilitychange", again);
+  again();
+  return again;
+}

@@ -1,0 +1,116 @@
+// Elements, and how numbers and times are written. Text becomes text, never markup.
+
+/** An element. Attributes that are null or false are left out; `on…` are listeners; children may be nested lists. */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+export const $ = (id) => document.getElementById(id);
+
+/** Puts new children in the place of all old ones, if anything is new; who was at a link or a button still is. */
+export function replace(container, ...children) {
+  const holder = h(container.tagName, {}, ...children);
+  if (holder.innerHTML === container.innerHTML) return;
+  const at = container.contains(document.activeElement) ? document.activeElement : null;
+  const same = at && [...container.querySelectorAll("a, button")].indexOf(at);
+  container.replaceChildren(...holder.childNodes);
+  if (at) container.querySelectorAll("a, button")[same]?.focus({ preventScroll: true });
+}
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+export const count = (number) => whole.format(number);
+export const counted = (number, what, many = `${what}s`) => `${count(number)} ${number === 1 ? what : many}`;
+
+const SUPERSCRIPT = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+/** Three digits that count; what is very small or large as a power of ten. */
+export function amount(number) {
+  if (number === null || number === undefined) return "–";
+  if (number === 0) return "0";
+  const size = Math.abs(number);
+  if (size >= 1e-3 && size < 1e6) return Number(number.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 6 });
+  const [digits, power] = number.toExponential(2).split("e");
+  const raised = [...String(Math.abs(power))].map((digit) => SUPERSCRIPT[digit]).join("");
+  const factor = Number(digits);
+  return `${factor === 1 ? "" : `${factor} × `}10${power < 0 ? "⁻" : ""}${raised}`;
+}
+
+/** (ε, δ), or ε alone where δ is 0. */
+export const loss = ({ epsilon, delta }) => `ε ${amount(epsilon)}${delta > 0 ? `, δ ${amount(delta)}` : ""}`;
+
+/** Records [start, end), as people count: with the last one. */
+export const range = ({ start, end }) => (end - start > 1 ? `${count(start)} – ${count(end - 1)}` : count(start));
+
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "long" });
+const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+
+function ago(time) {
+  const seconds = Math.min(0, (time - Date.now()) / 1000);
+  if (seconds > -5) return "just now";
+  const [unit, size] = UNITS.find(([, size]) => -seconds >= size);
+  return relative.format(Math.trunc(seconds / size), unit);
+}
+
+/** A moment, as how long ago it was; `keepTime` keeps it so. */
+export function when(text) {
+  const time = new Date(text);
+  return h("time", { datetime: text, title: time.toLocaleString("en", { dateStyle: "medium", timeStyle: "medium" }) }, ago(time));
+}
+
+export function keepTime() {
+  setInterval(() => {
+    for (const each of document.querySelectorAll("time")) {
+      const text = ago(new Date(each.dateTime));
+      if (each.textContent !== text) each.textContent = text;
+    }
+  }, 5000);
+}
+
+const STATES = {
+  running: ["good", "Running"], stopped: ["plain", "Stopped"], halted: ["bad", "Halted"],
+  distrusted: ["bad", "Not trusted"], receiving: ["good", "Receiving"],
+  waiting: ["plain", "Waiting"], done: ["good", "Done"], failed: ["bad", "Failed"], cancelled: ["plain", "Cancelled"],
+};
+export function pill(state) {
+  const [kind, text] = STATES[state] ?? ["plain", state];
+  return h("span", { class: `pill ${kind}` }, text);
+}
+
+/** Something that went wrong, loudly, and what to do. */
+export const notice = (kind, title, ...body) =>
+  h("div", { class: `notice ${kind}` }, h("strong", {}, title), ...body.map((each) => h("p", {}, each)));
+
+/** What is spent and what is reserved of a whole, as one bar. */
+export function meter(spent, reserved, whole, label) {
+  const bar = h("div", { class: "meter", role: "img", "aria-label": label }, h("span", { class: "reserved" }), h("span", { class: "spent" }));
+  [reserved, spent].forEach((part, index) => {
+    bar.children[index].style.width = `${whole > 0 ? Math.min(100, (100 * part) / whole) : 0}%`;
+  });
+  return bar;
+}
+
+/** The same of a stream's ε, and in numbers: `spent` and `reserved` are the worst record's. */
+export const budgetMeter = ({ spent, reserved, budget }) => meter(spent.epsilon, reserved.epsilon, budget.epsilon,
+  `Of ε ${amount(budget.epsilon)}, ${amount(reserved.epsilon)} is reserved and ${amount(spent.epsilon)} is spent`);
+export const budgetFacts = ({ spent, reserved, budget }) =>
+  [["Spent, worst record", spent, "spent"], ["Reserved", reserved, "reserved"], ["Budget", budget, "whole"]]
+    .map(([name, told, kind]) => fact(h("span", { class: `swatch ${kind}` }, name), `ε ${amount(told.epsilon)}`,
+      told.delta > 0 && h("small", {}, `δ ${amount(told.delta)}`)));
+
+export const fact = (name, ...value) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, ...value));
+
+/** A table that scrolls by itself where there is no room. Columns are `number`s, `extra` (not on a phone) or `wide`. */
+export function table(caption, columns, rows) {
+  const kind = (index) => ["number", "extra", "wide"].filter((each) => columns[index][each]).join(" ") || null;
+  return h("div", { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" },
+    h("table", {},
+      h("caption", { class: "unseen" }, caption),
+      h("thead", {}, h("tr", {}, columns.map((each, index) => h("th", { scope: "col", class: kind(index) }, each.title)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) => h("td", { class: kind(index) }, cell)))))));
+}

@@ -1,0 +1,21 @@
+// What every page has around it: who is looking, and the way out.
+
+import { get, signOut } from "./api.js";
+import { $, keepTime, notice, replace } from "./dom.js";
+
+export async function frame() {
+  $("sign-out").addEventListener("click", async () => {
+    await signOut();
+    location.assign("/dashboard/sign-in");
+  });
+  keepTime();
+  const { key, streams } = await get("/v1/session").catch(() => ({ key: "", streams: null })); // the page says why
+  $("who-name").textContent = key;
+  $("who-name").title = streams ? `This key sees only: ${streams.join(", ")}` : "This key sees every stream";
+  $("who").hidden = false;
+}
+
+/** Where a page says what it could not get. */
+export function failed(error) {
+  replace($("problem"), error && notice(error.status === 404 ? "plain" : "bad", error.status === 404 ? "Not found" : "Not up to date", error.message));
+}

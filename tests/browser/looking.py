@@ -1,0 +1,84 @@
+"""What tests of pages share: signing in, and looking at a page as people do."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, Page, ViewportSize, expect
+
+from tests.conftest import wait_until
+
+expect.set_options(timeout=20_000)
+
+SCREENSHOTS = Path(__file__).parent / "screenshots"
+DESKTOP: ViewportSize = {"width": 1280, "height": 800}
+SIZES = {"phone": ViewportSize(width=390, height=844), "desktop": DESKTOP}
+
+
+@contextlib.contextmanager
+def watched(context: BrowserContext) -> Iterator[BrowserContext]:
+    """What its console says against our pages fails the test."""
+    context.set_default_timeout(20_000)
+    said: list[str] = []
+    context.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    context.on("weberror", lambda error: said.append(str(error.error)))
+    yield context
+    context.close()
+    assert [each for each in said if not expected(each)] == []
+
+
+def enter(context: BrowserContext, key: str) -> None:
+    """Signs in without a page."""
+    assert context.request.post("/v1/session", headers={"Authorization": f"Bearer {key}"}).status == 201
+
+
+def sign_in(page: Page, key: str, where: str = "/dashboard") -> None:
+    page.goto(where)
+    page.wait_for_url("**/sign-in*")
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page).to_have_url(re.compile(re.escape(where) + "$"))
+
+
+def until(page: Page, expression: str) -> None:
+    """Waits for JavaScript to be true. (Playwright's own way would need a policy that lets pages eval.)"""
+
+    def look() -> bool:
+        page.wait_for_timeout(20)
+        return bool(page.evaluate(f"!!({expression})"))
+
+    wait_until(look)
+
+
+def expected(said: str) -> bool:
+    """What a browser says of its own accord where the service answered as it should, and what it keeps Plotly from:
+    to write styles into the page, for maps.
+    """
+    return bool(re.search(r"the server responded with a status of 40[14]|^Applying inline style violates", said))
+
+
+def show(page: Page, name: str) -> None:
+    """Keeps pictures of a page: both widths, light and dark, each as far as it goes down."""
+    SCREENSHOTS.mkdir(exist_ok=True)
+    for size, viewport in SIZES.items():
+        page.set_viewport_size(viewport)
+        for scheme in ("dark", "light"):
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            page.wait_for_timeout(150)  # charts are drawn anew
+            page.screenshot(path=SCREENSHOTS / f"{name}-{size}-{scheme}.png", full_page=True)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the window"
+            if size == "desktop":
+                assert serious(page) == []
+
+
+def serious(page: Page) -> list[str]:
+    """What axe finds that would keep somebody from using a page."""
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [
+        f"{each['id']}: {node['html']}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]

@@ -1,0 +1,240 @@
+"""The dashboard, as people use it."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from playwright.sync_api import Page, expect
+
+from service.store.database import Database
+from tests.browser.looking import serious, show, sign_in, until
+from tests.conftest import Service, ok
+
+
+@pytest.fixture(scope="module")
+def streams(service: Service) -> Iterator[tuple[str, str]]:
+    """One stream that publishes, and one that nothing is published of."""
+    busy, quiet = service.stream(features=2, epsilon=4), service.stream(features=2)
+    service.publish(busy, {"kind": "sliding_window", "block": 10, "blocks": 3}, epsilon=2, name=f"{busy}-trend")
+    service.post(busy, [[0.6, 0.1 * each] for each in range(-5, 5)] * 5, [each % 2 for each in range(50)])
+    service.released(f"{busy}-trend", time=50)
+    return busy, quiet
+
+
+class TestSigningIn:
+    def test_who_is_not_signed_in_is_asked_to_and_led_back(self, service: Service, page: Page, streams):
+        page.goto(f"/dashboard/streams/{streams[0]}")
+        expect(page).to_have_url(re.compile(r"/dashboard/sign-in\?next="))
+        show(page, "sign-in")
+        page.get_by_label("API key").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("No such key")
+        page.get_by_label("API key").fill(service.key("read"))
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile(f"/dashboard/streams/{streams[0]}$"))
+
+    def test_nothing_of_a_key_stays_in_the_browser(self, service: Service, page: Page):
+        key = service.key("read")
+        sign_in(page, key)
+        kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])")
+        assert kept == f'[{{}},{{}},"","{service.url}/dashboard"]'
+        assert key not in str(page.context.cookies())
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("API key")).to_be_visible()
+        assert page.context.cookies() == []
+        page.goto("/dashboard")
+        expect(page.get_by_label("API key")).to_be_visible()
+
+    def test_nobody_is_led_to_another_site(self, service: Service, page: Page):
+        page.goto("/dashboard/sign-in?next=//elsewhere.example")
+        page.get_by_label("API key").fill(service.key("read"))
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(f"{service.url}/dashboard")
+
+
+class TestOverview:
+    def test_streams_and_publications_at_a_glance(self, service: Service, page: Page, streams):
+        busy, quiet = streams
+        sign_in(page, service.key("read", streams=[busy, quiet]))
+        card = page.get_by_role("article", name=busy)
+        row = card.get_by_role("row", name=f"{busy}-trend")
+        expect(row).to_contain_text("in 10")
+        told = ok(service.client().get(f"/v1/streams/{busy}"))
+        expect(card).to_contain_text(f"Reservedε {told['reserved']['epsilon']:.3g}")
+        expect(page.get_by_role("article", name=quiet)).to_contain_text("No publications yet")
+        expect(page.get_by_role("status")).to_have_text("2 streams, 1 publication")
+        show(page, "overview")
+
+    def test_only_what_the_key_may_read(self, service: Service, page: Page, streams):
+        sign_in(page, service.key("read", streams=[streams[1]]))
+        expect(page.get_by_role("article")).to_have_count(1)
+        page.goto(f"/dashboard/streams/{streams[0]}")
+        expect(page.get_by_role("alert")).to_contain_text("no such stream")
+
+    def test_where_there_is_nothing_it_says_how_to_begin(self, service: Service, page: Page):
+        sign_in(page, service.key("read", streams=["not-yet-there"]))
+        expect(page.get_by_role("heading", name="No streams yet")).to_be_visible()
+        expect(page.locator("pre")).to_contain_text(f"curl {service.url}/v1/streams")
+
+
+@pytest.fixture(scope="class")
+def trend(reader: Page, streams) -> Page:
+    """The page of the one publication."""
+    reader.goto(f"/dashboard/publications/{streams[0]}-trend")
+    return reader
+
+
+class TestPublication:
+    def test_charts_are_what_was_released(self, service: Service, trend: Page, streams):
+        name = f"{streams[0]}-trend"
+        until(trend, "document.getElementById('seen').data")
+        drawn = trend.evaluate("['noise', 'paid', 'seen'].map((id) => document.getElementById(id).data.at(-1))")
+        released = ok(service.client().get(f"/v1/publications/{name}/releases"))["items"][::-1]
+        worst = next(
+            each["spent"]
+            for each in ok(service.client().get(f"/v1/streams/{streams[0]}/ledger"))["publications"]
+            if each["name"] == name
+        )
+        assert [each["y"] for each in drawn][::2] == [
+            [each["noise"]["scale"] for each in released],
+            [each["time"] for each in [*released, released[-1]]],
+        ]
+        paid = [
+            each["charge"]["epsilon"] * (each["fit"]["start"] <= worst["record"] < each["fit"]["end"])
+            for each in released
+        ]
+        assert drawn[1]["y"] == pytest.approx([*itertools.accumulate(paid, initial=0), sum(paid)])
+        assert drawn[1]["y"][-1] == pytest.approx(worst["epsilon"])
+        show(trend, "publication")
+
+    def test_a_release_is_told_and_downloaded(self, service: Service, trend: Page, streams):
+        name = f"{streams[0]}-trend"
+        trend.get_by_role("link", name="version 1", exact=True).focus()
+        trend.keyboard.press("Enter")
+        dialog = trend.get_by_role("dialog", name=f"{name}, version 1")
+        release = service.client().get(f"/v1/publications/{name}/releases/1")
+        expect(dialog).to_contain_text(f"charge {release.json()['charge']['id']} of the stream")
+        accepts = {"JSON": "application/json", "safetensors": "application/vnd.safetensors"}
+        for kind, accept in accepts.items():
+            with trend.expect_download() as downloading:
+                dialog.get_by_role("button", name=f"Download {kind}").click()
+            assert downloading.value.suggested_filename == f"{name}-1.{kind.lower()}"
+            served = service.client().get(f"/v1/publications/{name}/releases/1", headers={"Accept": accept})
+            assert Path(downloading.value.path()).read_bytes() == served.content
+        assert serious(trend) == []
+        trend.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+        expect(trend).to_have_url(re.compile(f"{name}$"))
+
+    def test_how_its_cost_adds_up(self, service: Service, trend: Page, streams):
+        name = f"{streams[0]}-trend"
+        plan = ok(service.client().get(f"/v1/publications/{name}"))["plan"]
+        told = trend.get_by_role("region", name="How its cost adds up")
+        expect(told).to_contain_text("within a factor of 7.39 (e to the power of ε = 2)")
+        rows = told.get_by_role("region", name="What the worst record pays for").get_by_role("row")
+        expect(rows).to_have_count(1 + len(plan["lifetime"]["parts"]))
+        for row, part in zip(rows.all()[1:], plan["lifetime"]["parts"], strict=True):
+            expect(row).to_contain_text(part["what"][1:])
+            expect(row).to_contain_text(f"{float(100 * Fraction(part['share'])):.3g} %")
+
+    def test_a_release_appears_without_reloading(self, service: Service, trend: Page, streams):
+        stream, name = streams[0], f"{streams[0]}-trend"
+        newest = trend.get_by_role("region", name="Releases").get_by_role("row").nth(1)
+        latest = ok(service.client().get(f"/v1/publications/{name}"))["latest"]
+        expect(newest).to_contain_text(f"version {latest}")
+        expect(trend.get_by_text("live", exact=True)).to_be_visible()
+        expect(trend.locator("#seen .main-svg").first).to_be_visible()
+        trend.evaluate("window.still = 'here'")
+        service.post(stream, [[0.5, 0.5]] * 10, [0, 1] * 5)
+        expect(newest).not_to_contain_text(f"version {latest}")
+        newer = ok(service.client().get(f"/v1/publications/{name}"))["latest"]
+        assert newer > latest
+        expect(newest).to_contain_text(f"version {newer}")
+        expect(trend.locator("#tiles")).to_contain_text(f"version {newer}")
+        until(trend, f"document.getElementById('noise').data.at(-1).text.at(-1) === 'version {newer}'")
+        assert trend.evaluate("window.still") == "here"
+
+    def test_what_halted_is_loud_and_says_why(self, service: Service, page: Page):
+        stream = service.stream()
+        name = service.publish(stream, {"kind": "sliding_window", "block": 2, "blocks": 1})
+        service.post(stream, [[0.5, 0.5], [0.1, 0.2]], [0, 1])
+        service.released(name, time=2)  # a worker has looked at its ledger, and does not soon again
+        database = Database(str(service.settings.database_url))
+        with database.transaction() as connection:
+            say = "UPDATE streams SET halted = 'the log was cut', distrusted = 'charge 1: its hash' WHERE name = :name"
+            connection.execute(sqlalchemy.text(say), {"name": stream})
+        database.close()
+        sign_in(page, service.key("read", streams=[stream]))
+        expect(page.get_by_role("status")).to_contain_text("2 need attention")
+        expect(page.get_by_role("article")).to_contain_text("charge 1: its hash")
+        page.get_by_role("link", name=name).click()
+        trouble = page.locator("#trouble")
+        expect(trouble).to_contain_text("the ledger of its stream does not verify: charge 1: its hash")
+        expect(trouble).to_contain_text("the log was cut")
+        expect(trouble).to_contain_text(f"POST /v1/streams/{stream}/resume")
+        show(page, "halted")
+
+
+class TestStream:
+    def test_the_ledger_is_drawn_as_it_is_told(self, service: Service, reader: Page, streams):
+        stream = streams[0]
+        reader.goto(f"/dashboard/streams/{stream}")
+        until(reader, "document.getElementById('ledger').data")
+        assert drawn(reader) == told(service, stream)
+        reader.get_by_label("From record").fill("5")
+        reader.get_by_label("to record").fill("25")
+        reader.get_by_role("button", name="Show these").click()
+        until(reader, "document.getElementById('ledger').data[0].x[0] === 5")
+        assert drawn(reader) == told(service, stream, start=5, end=25)
+        reader.get_by_role("button", name="Show all").click()
+        until(reader, "document.getElementById('ledger').data[0].x[0] === 0")
+        box = reader.locator("#ledger .nsewdrag").bounding_box()
+        assert box is not None
+        reader.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        reader.mouse.down()
+        reader.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + box["height"] / 2, steps=3)
+        reader.mouse.up()
+        until(reader, "document.getElementById('ledger').data[0].x[0] > 0")
+        start, end = (int(reader.get_by_label(label).input_value()) for label in ("From record", "to record"))
+        assert drawn(reader) == told(service, stream, start=start, end=end)
+
+    def test_records_that_expired_are_hatched_and_said_to_be_unprotected(self, service: Service, reader: Page):
+        stream = service.stream(epsilon=4, delta=1e-5)
+        expiring = {"kind": "online_leader", "batch": 100, "noise": "window_tree", "window": 2, "expiry": "block"}
+        learner = {"kind": "noisy_gradient_descent"}
+        name = service.publish(
+            stream, expiring | {"acknowledge_declassification": True}, learner=learner, epsilon=2, delta=1e-6
+        )
+        for _ in range(8):
+            service.post(stream, [[0.5, -0.5], [-0.5, 0.5]] * 50, [1, 0] * 50)
+        service.released(name, time=800)
+        expired = ok(service.client().get(f"/v1/streams/{stream}"))["declassified"]
+        assert expired > 0
+        reader.goto(f"/dashboard/streams/{stream}")
+        expect(reader.locator("#trouble")).to_contain_text(f"{expired} records no longer protected")
+        until(reader, "document.getElementById('ledger').data")
+        assert drawn(reader) == told(service, stream)
+        show(reader, "stream")
+
+    def test_every_charge_with_its_hash(self, service: Service, reader: Page, streams):
+        reader.goto(f"/dashboard/streams/{streams[0]}")
+        (newest,) = ok(service.client().get(f"/v1/streams/{streams[0]}/ledger/charges?limit=1"))["items"]
+        expect(reader.get_by_role("region", name="Charges").get_by_role("row").nth(1)).to_contain_text(
+            newest["hash"][:12]
+        )
+
+
+def drawn(reader: Page) -> list[tuple[int, int, float | None]]:
+    """The ranges of the chart: what they have spent, None where they are hatched."""
+    spent, hatched = reader.evaluate("document.getElementById('ledger').data.map(({x, y}) => ({x, y}))")
+    assert [(one is None) for one in spent["y"]] == [(other is not None) for other in hatched["y"]]
+    return list(zip(spent["x"][::2], spent["x"][1::2], spent["y"][::2], strict=True))
+
+
+def told(service: Service, stream: str, **part: int) -> list[tuple[int, int, float | None]]:
+    ranges = ok(service.client().get(f"/v1/streams/{stream}/ledger", params=part))["ranges"]
+    return [(each["start"], each["end"], each["epsilon"]) for each in ranges]

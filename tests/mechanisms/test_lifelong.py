@@ -1,0 +1,377 @@
+"""Tasks one after another: each record counted once, remembered as private statistics, whatever is learnt from them."""
+
+import os
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from service.learning.lifelong import TaskStatistics, forgotten
+from service.learning.records import Records
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.linear import predict
+from service.mechanisms.mechanism import Forgotten, Part
+from service.mechanisms.stream_schema import StreamSchema
+from service.privacy import claims
+from service.privacy.noise import Gaussian, SphericalLaplace
+from tests.mechanisms.steps import ALARM, FEATURES, GAUSSIAN, PURE, RHO, a_third_too_small, nothing, reader, run, stored
+
+TASKS = [10, 16]
+BATCH = 6
+ENDS = [5, 10, 15, 20, 26, 31, 36, 42]
+ENTRIES = 5 * 6 // 2 + 5 + 3 * 6  # second and first moments, and of each of three classes' codes
+VARIANTS = {
+    "joint": {},
+    "joint, memory": {"memory": 2},
+    "joint, few codes": {"hidden": 2},
+    "agem": {"training": "agem", "epochs": [3, 5]},
+    "agem, memory": {"training": "agem", "memory": 2, "hidden": 3},
+    "heads": {"heads": "per_task", "memory": 2},
+    "features": {"features": 7, "width": 2.0},
+}
+
+
+def publication(privacy=GAUSSIAN, classes=3, learner=None, columns=FEATURES, feature_map=None, **settings):
+    task = {"kind": "classification", "classes": classes} if classes else {"kind": "regression", "bound": 2.0}
+    return build(
+        StreamSchema.model_validate({"features": columns, "task": task, "feature_map": feature_map}),
+        PublicationConfiguration.model_validate(
+            {
+                "mechanism": {"kind": "lifelong", "task_size": TASKS, "batch": BATCH, **settings},
+                "learner": {"kind": "output_perturbation", **(learner or {})},
+                "privacy": privacy,
+            }
+        ),
+    )
+
+
+@pytest.fixture(params=[GAUSSIAN, PURE], ids=["gaussian", "pure"])
+def privacy(request):
+    return request.param
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """No noise at all."""
+    for law in (Gaussian, SphericalLaplace):
+        monkeypatch.setattr(law, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_record_is_read_with_its_batch_only_and_charged_everything_once(privacy, variant):
+    seen = []
+
+    def read(start, end):
+        seen.append((start, end))
+        return reader()(start, end)
+
+    mechanism = publication(privacy, **VARIANTS[variant])
+    released, _ = run(mechanism, len(ENDS), read)
+    batches = list(zip([0, *ENDS], ENDS, strict=False))
+    assert seen == batches == [release.fit for release in released]
+    for number, release in enumerate(released):
+        described = release.perturbation.described()
+        assert (release.window, release.role) == ((0, ENDS[number]), "model")
+        assert release.parent == (number or None if "agem" in variant else None)
+        assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
+        assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
+        assert 0 < claims.cost(mechanism.kind, described, records=6) <= release.charge
+        assert described["dimension"] == claims.dimension(described, release.parameters.shape)
+        assert np.isfinite(release.parameters).all()
+    assert [mechanism.next_time(4), mechanism.next_time(5), mechanism.needs(29)] == [5, 10, 26]
+
+
+def test_without_noise_all_tasks_are_in_the_model_and_of_a_memory_those_remembered(silent):
+    read = reader()
+    sizes = [10, *[16] * 5]
+    starts = np.cumsum([0, *sizes])
+    batches = 2 + 3 * 5
+
+    def exact(learner, tasks):
+        total = sum(learner.statistics(read(starts[t], starts[t + 1]), sizes[t]) for t in tasks)
+        return learner.solve(total, sum(sizes[t] for t in tasks), 0.05, np.zeros(learner.shape))
+
+    for memory in (None, 2):
+        mechanism = publication(ridge=0.05, memory=memory)
+        released, _ = run(mechanism, batches, read)
+        kept = []
+        for task in range(5):
+            if memory is not None and len(kept) == memory:
+                if (left := forgotten(task)) >= memory:
+                    continue
+                del kept[left]
+            kept.append(task)
+        tasks = [*kept, 5]
+        assert len(tasks) == (6 if memory is None else 3)
+        np.testing.assert_allclose(released[-1].parameters, exact(mechanism.learner, tasks), rtol=0, atol=1e-9)
+
+
+def two_tasks(rng, size=4000):
+    """Classes 0 and 1 near one place, then 2 and 3 near another; what is learnt last must not be all that is known."""
+    centers = np.array([[1, 0.4, 0], [1, -0.4, 0], [0, 0.4, 1], [0, -0.4, 1]])
+    y = np.concatenate((rng.integers(0, 2, size), rng.integers(2, 4, size)))
+    return (centers[y] + rng.normal(0, 0.15, (len(y), 3))).astype(np.float32), y
+
+
+@pytest.mark.parametrize("training", ["joint", "agem"])
+def test_it_learns_and_does_not_forget(training):
+    """Real noise; and a model of the last task alone, which knows nothing of the first.
+
+    Found were .997 and 0, with deviations below .001.
+    """
+    x, y = two_tasks(np.random.default_rng(1))
+    normal = {"kind": "normalize"}
+    about = {"classes": 4, "columns": 3, "feature_map": normal, "task_size": 4000, "batch": None}
+    mechanism = publication({"epsilon": 20, "delta": 1e-6}, training=training, **about)
+    mapped = x / np.linalg.norm(x, axis=1, keepdims=True)
+    released, _ = run(mechanism, 2, lambda start, end: Records(x=mapped[start:end], y=y[start:end]))
+    description = mechanism.model_description()
+    first, last = (
+        (predict(description, each.parameters, x[:4000])[0] == y[:4000]).mean() for each in (released[0], released[-1])
+    )
+    assert (predict(description, released[-1].parameters, x[4000:])[0] == y[4000:]).mean() > 0.8
+    assert first > 0.9
+    assert last > first - 0.1
+    alone, _ = run(mechanism, 1, lambda start, end: Records(x=mapped[start + 4000 : end + 4000], y=y[4000:]))
+    assert (predict(description, alone[0].parameters, x[:4000])[0] == y[:4000]).mean() < 0.1
+
+
+@pytest.mark.parametrize("near", ["shared", "origin"])
+def test_heads_of_their_own_learn_what_contradicts_and_tell_the_tasks(privacy, near):
+    """The same question with opposite answers, told apart by where it is asked; one linear model cannot have both."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(6000, 3)).astype(np.float32) * 0.3
+    x[:, 1] = np.where(np.arange(6000) < 3000, 0.8, -0.8)
+    y = (x[:, 0] > 0).astype(int) ^ (np.arange(6000) >= 3000)
+    about = {"classes": 2, "columns": 3, "task_size": 3000, "batch": None}
+    found = {}
+    for heads in ("shared", "per_task"):
+        of_tasks = {} if heads == "shared" else {"near": near}
+        mechanism = publication(privacy | {"epsilon": 20}, heads=heads, memory=3, **about, **of_tasks)
+        released, _ = run(mechanism, 2, lambda start, end: Records(x=x[start:end], y=y[start:end]))
+        labels, scores = predict(mechanism.model_description(), released[-1].parameters, x)
+        found[heads] = (labels == y).mean()
+        assert scores.shape == (6000, 2)
+    assert released[-1].parameters.shape == (4, 4)
+    assert found["per_task"] > 0.9
+    assert found["shared"] < 0.65
+
+
+def test_a_task_s_model_is_near_what_it_is_said_to_be_near(silent):
+    x, y = two_tasks(np.random.default_rng(4), 40)
+    origin = np.random.default_rng(5).normal(size=(4, 4))
+    learner = {"origin": origin.tolist()}
+    about = {"classes": 4, "columns": 3, "task_size": 40, "batch": None, "memory": 3, "learner": learner}
+
+    def released(ridge, **settings):
+        mechanism = publication(ridge=ridge, **about, **settings)
+        return run(mechanism, 2, lambda start, end: Records(x=x[start:end], y=y[start:end]))[0][-1].parameters
+
+    shared, near_shared, near_origin = (
+        released(0.05),
+        released(0.05, heads="per_task"),
+        released(0.05, heads="per_task", near="origin"),
+    )
+    own = [near[:4] for near in (near_shared, near_origin)]
+    alone = publication(**about).learner
+    total = alone.statistics(Records(x=x[:40], y=y[:40]), 40)
+    for found, center in zip(own, (shared, origin), strict=True):
+        np.testing.assert_allclose(found, alone.solve(total, 40, 0.05, center), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_restart_goes_on_exactly(privacy, variant, monkeypatch):
+    mechanism = publication(privacy, **VARIANTS[variant])
+
+    def randomness():
+        monkeypatch.setattr(os, "urandom", np.random.default_rng(7).bytes)
+
+    randomness()
+    whole, _ = run(mechanism, 14, reader())
+    randomness()
+    restarted, _ = run(mechanism, 14, reader(), between=stored)
+    for one, other in zip(whole, restarted, strict=True):
+        assert np.array_equal(one.parameters, other.parameters)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_parts_are_written_once_and_memory_does_not_grow(privacy, variant):
+    mechanism = publication(privacy, **VARIANTS[variant] | {"task_size": 4, "batch": 2})
+    chain, time, most = (), 0, 0
+    for number in range(60):
+        time = mechanism.next_time(time)
+        before = {part.number: part.values for part in chain}
+        chain = mechanism.step(time, chain, number + 1, reader()).chain
+        numbers = [part.number for part in chain]
+        assert numbers == sorted(set(numbers))
+        for part in chain:
+            assert part.values is before[part.number] if part.number in before else part.number > max(before, default=0)
+        most = max(most, sum(part.values.size for part in chain))
+        assert len(chain) <= 5
+    least = 0.2 if privacy == PURE and mechanism.learner.adds_up else 0.95
+    assert least * mechanism.learner.most_remembered < most <= mechanism.learner.most_remembered
+
+
+def test_what_was_forgotten_is_never_made_up(privacy):
+    mechanism = publication(privacy, memory=2)
+    _, chain = run(mechanism, 5, reader())
+    for wrong in ((), chain[:-1], (*chain, Part(number=99, values=chain[0].values))):
+        with pytest.raises(Forgotten):
+            mechanism.step(31, wrong, 6, reader())
+    with pytest.raises(Forgotten):
+        mechanism.step(5, chain, 1, reader())
+    assert mechanism.terms(5) is None
+    assert mechanism.terms(10)["weights"] == mechanism.learner.weights.described()
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["as it is", "noise a third too small"])
+@pytest.mark.parametrize("memory", [None, 50], ids=["sum", "memory"])
+def test_from_released_models_comes_white_noise_of_the_right_size(memory, planted, monkeypatch):
+    """All records erased, and a ridge so strong that models are the sums with labels: (g/λ)·Σ v⊗φ.
+
+    Two classes: with codes ±1, a record replaced moves Σ v⊗a by up to 2, and all weighted statistics by Δ.
+    """
+    if planted:
+        a_third_too_small(monkeypatch, Gaussian)
+    steps, runs = 12, 30
+    mechanism = publication(classes=2, ridge=1e6, memory=memory, task_size=8, batch=4)
+    weights = mechanism.learner.weights
+    models = np.array([[each.parameters[0] for each in run(mechanism, steps, nothing)[0]] for _ in range(runs)])
+    slots = 4 * np.arange(1, steps + 1)
+    sums = models * (1e6 * slots[:, None] / 0.25) / 2.0 * np.sqrt(2)  # λ/g, and φ = (a, 1)/√2
+    sums = sums * np.array([weights.label] * FEATURES + [weights.count])
+    batches = np.diff(sums, axis=1, prepend=0)
+    column = np.array([1.0])
+    if memory is None:
+        decays = np.array([0.99897285, 0.97855964, 0.74328276]) * 0.97
+        scales = np.array([0.04444111, 0.12054534, 0.31138952]) * 0.97
+        column = np.array([1.0, *(decays ** np.arange(3000)[:, None] @ scales)])
+    lags = np.subtract.outer(np.arange(steps), np.arange(steps))
+    matrix = np.where((lags >= 0) & (lags < len(column)), np.resize(column, 3001)[np.abs(lags)], 0.0)
+    s, f, k = weights.second**2, weights.first**2, weights.count**2
+    apart = np.sqrt(2 * s + 2 * (f + 1) + max((f + 1) ** 2, (f - 1) ** 2 + 8 * s * k) / (2 * s))
+    white = np.einsum("ts,rsd->rtd", matrix, batches) / (np.linalg.norm(column) * apart / np.sqrt(2 * RHO))
+    size, total = stats.chi2(white.size), (white**2).sum()
+    pvalue = 3 * min(size.cdf(total), size.sf(total), stats.kstest(white.ravel(), stats.norm.cdf).pvalue)
+    assert bool(pvalue > ALARM) is not planted
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["as it is", "noise a third too small"])
+@pytest.mark.parametrize("variant", ["joint, memory", "agem, memory", "heads"])
+def test_every_batch_has_spherical_laplace_noise_of_its_own(variant, planted, monkeypatch):
+    """What is remembered of tasks of one empty batch each is their noise, for all statistics together."""
+    if planted:
+        a_third_too_small(monkeypatch, SphericalLaplace)
+    mechanism = publication(PURE, **VARIANTS[variant], task_size=4)
+    w = mechanism.learner.weights
+    s, f = w.second**2, w.first**2
+    apart = np.sqrt(2 * s + 2 * (f + 1) + (f + 1) ** 2 / (2 * s))  # two of the same class; its count is free
+    noises = [run(mechanism, 2, nothing)[1][:2] for _ in range(40)]
+    radii = [np.linalg.norm(part.values[:ENTRIES]) / apart for chain in noises for part in chain]
+    assert len(radii) == 80
+    assert bool(stats.kstest(radii, stats.gamma(ENTRIES).cdf).pvalue > ALARM) is not planted
+
+
+def test_epochs_are_as_many_as_the_task_has(monkeypatch):
+    counted = []
+    true = TaskStatistics.gradient
+
+    def gradient(self, encoder, classifier, means):
+        counted.append(1)
+        return true(self, encoder, classifier, means)
+
+    monkeypatch.setattr(TaskStatistics, "gradient", gradient)
+    mechanism = publication(training="agem", epochs=[2, 5, 3], batch=None)
+    time, chain, steps = 0, (), []
+    for number in range(4):
+        time = mechanism.next_time(time)
+        chain = mechanism.step(time, chain, number + 1, reader()).chain
+        steps.append(len(counted))
+    assert np.diff(steps, prepend=0).tolist() == [2, 10, 6, 6]  # and as many of older tasks
+
+
+@pytest.mark.parametrize("stream", [None, {"kind": "normalize"}, {"kind": "compose", "maps": [{"kind": "center"}] * 2}])
+def test_a_map_of_its_own_is_told_with_every_release(stream):
+    """A client who knows the release alone maps as the mechanism did: the stream's map, then its own."""
+    mechanism = publication(feature_map=stream, features=9, width=2.0)
+    description = mechanism.model_description()
+    told = description["feature_map"]["maps"]
+    assert [each["kind"] for each in told[:-1]] == [
+        each["kind"] for each in (stream or {}).get("maps", [stream]) if each
+    ]
+    assert told[-1] == {"kind": "random_fourier", "version": 1, "features": 9, "width": 2.0, "seed": 0}
+    x = reader()(0, 30).x
+    schema = {"features": FEATURES, "task": {"kind": "classification", "classes": 3}, "feature_map": stream}
+    mapped = mechanism.own_map(StreamSchema.model_validate(schema).mapping()(x))
+    weights = np.random.default_rng(2).normal(size=mechanism.learner.shape)
+    np.testing.assert_allclose(
+        predict(description, weights, x)[1], mechanism.learner.predict(weights, mapped)[1], rtol=0, atol=1e-5
+    )
+
+
+def test_a_thousand_small_tasks_run_through():
+    """What one step takes and leaves is the same at the end as at the beginning."""
+    mechanism = publication(memory=4, task_size=2, batch=None)
+    released, chain = run(mechanism, 1000, lambda start, end: reader()(start % 400, start % 400 + end - start))
+    assert [len(released), len(chain)] == [1000, 4]
+    assert released[-1].window == (0, 2000)
+
+
+def test_the_plan_tells_the_noise_of_each_task_s_batches(privacy):
+    mechanism = publication(privacy)
+    plan = mechanism.plan()
+    assert plan["lifetime"]["share"] == "1"
+    assert plan["first_releases"] == ENDS
+    assert [(told["records"], told["when"]) for told in plan["fits"]] == [
+        (5, "task 1: 2 of 10 records"),
+        (6, "task 2 and all that follow: 3 of 16 records"),
+    ]
+    described = run(mechanism, 1, reader())[0][0].perturbation.described()
+    noise = plan["fits"][0]["noise"]
+    assert {name: noise[name] for name in ("scale", "factor", "largest", "weights")} == {
+        name: described[name] for name in ("scale", "factor", "largest", "weights")
+    }
+    assert noise["dimension"] == ENTRIES
+    assert plan["model"]["training"] == "joint"
+
+
+@pytest.mark.parametrize(
+    ("path", "learner", "settings"),
+    [
+        ("learner.kind", {"kind": "objective_perturbation"}, {}),
+        ("learner.kind", {"kind": "noisy_gradient_descent"}, {}),
+        ("learner.solver", {"solver": "psgd"}, {}),
+        ("learner.regularization", {"regularization": 0.5}, {}),
+        ("learner.loss", {"loss": "huber_hinge"}, {}),
+        ("learner.intercept", {"intercept": False}, {"heads": "per_task", "memory": 2}),
+        ("learner.origin", {"origin": [[0.0] * 6] * 3}, {"training": "agem"}),
+        ("mechanism.batch", {}, {"task_size": 2**40, "batch": None}),
+        ("mechanism.memory", {}, {"features": 300, "memory": 4096}),
+        ("mechanism.features", {}, {"features": 2**13}),
+        ("mechanism.features", {}, {"features": 2**21}),
+    ],
+)
+def test_what_the_mechanism_says_the_learner_does_not(path, learner, settings):
+    with pytest.raises(Refused) as refused:
+        publication(learner=learner, **settings)
+    assert refused.value.path == path
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task_size": []},
+        {"task_size": [4, 0]},
+        {"memory": 0},
+        {"width": 1.0},
+        {"heads": "per_task"},
+        {"heads": "per_task", "memory": 2, "training": "agem"},
+        {"epochs": 3},
+        {"near": "origin"},
+        {"tasks": 3},
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings):
+    with pytest.raises(ValueError, match="validation error"):
+        publication(**settings)
