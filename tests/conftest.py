@@ -31,10 +31,12 @@ from service.api.server import Server, configuration
 from service.embedded import Servers, embedded_servers
 from service.settings import Settings
 from service.store.migrate import migrate
+from service.worker import explorer
 from service.worker.main import work
 from tests.guarantees import planted
 
 ADMIN_KEY = secrets.token_urlsafe(32)
+explorer.NICENESS = 0  # behind other tests it would hardly ever run
 _numbers = itertools.count(1)
 
 

@@ -1,6 +1,6 @@
 """Runs a comparison: a process of its own, behind everything else that the machine has to do.
 
-    python -m service.explorer
+    python -m service.explorer NICENESS
 
 On its input: a line of JSON, `{"comparison": …, "done": [numbers of cells], "size": n}`, then the n bytes of the
 packed data set. On its output a line of JSON for each thing to tell: `{"cell": n, "progress": p}` or
@@ -17,12 +17,11 @@ from typing import Any
 from service.explorer.comparison import Comparison, cells, run
 from service.explorer.datasets import unpacked
 
-NICE = 19
 SECONDS_BETWEEN_TELLING = 0.5
 
 
 def main() -> None:
-    os.nice(NICE)
+    os.nice(int(sys.argv[1]))
     asked = json.loads(sys.stdin.buffer.readline())
     data = unpacked(sys.stdin.buffer.read(asked["size"]))
     threading.Thread(target=_until_the_input_ends, daemon=True).start()

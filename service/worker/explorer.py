@@ -26,6 +26,7 @@ from service.worker.leases import LeaseKeeper
 _log = structlog.get_logger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 1.0
+NICENESS = 19
 MOST_SECONDS = 3600.0  # for one comparison
 GONE = "its data set was deleted"
 LONG = "it took longer than an hour; ask for fewer epsilons, runs or records"
@@ -104,7 +105,7 @@ class Explorer:
 def _process(given: bytes) -> Iterator[Iterator[bytes]]:
     """What a process that gets this tells, line by line; an empty one each second in which it tells nothing."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "service.explorer"],
+        [sys.executable, "-m", "service.explorer", str(NICENESS)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # what it could say there may repeat the data

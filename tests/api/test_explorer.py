@@ -1,15 +1,19 @@
 """Trying mechanisms out over HTTP: in the background, for one's own key only, and never on a stream."""
 
+import contextlib
 import csv
 import io
 import os
 import signal
 import subprocess
+import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from service.explorer.scores import SCORES
+from service.worker.main import work
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, wait_until
 
@@ -132,6 +136,37 @@ def test_a_process_that_is_killed_is_told_and_nothing_else_suffers(service: Serv
     found = ended(client, made["id"])
     assert (found["state"], "memory" in found["reason"]) == ("failed", True)
     assert found["found"] != []
+
+
+def test_when_a_worker_ends_the_next_one_goes_on_where_it_was(servers, tmp_path):
+    """What was found is kept, and every run is found once."""
+    settings = make_world(servers, tmp_path, lease_seconds=1.0).settings
+    path = f"{PATH}/explorations"
+
+    @contextlib.contextmanager
+    def working() -> Iterator[None]:
+        stop = threading.Event()
+        worker = threading.Thread(target=work, args=(settings, stop))
+        worker.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            worker.join()
+
+    with serving(settings) as url:
+        client = Service(url, ADMIN_KEY, settings).client()
+        made = ok(client.post(path, json=asked("weather", epsilons=[1, 10], runs=5)), 202)["id"]
+        with working():
+            wait_until(lambda: ok(client.get(f"{path}/{made}"))["done"], seconds=60)
+        assert children() == []
+        before = ok(client.get(f"{path}/{made}"))
+        assert before["state"] == "running"
+        assert 0 < before["done"] < before["cells"]
+        with working():
+            after = ended(client, made)
+        assert (after["state"], after["done"]) == ("done", 11)
+        assert after["found"][: before["done"]] == before["found"]
 
 
 def test_a_data_set_that_is_gone_is_told(service: Service):

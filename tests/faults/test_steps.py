@@ -89,9 +89,15 @@ ELSEWHERE = {
 BY_THE_API = {"Appender._evaluate: log", "Appender.create: log", "Services.run.<locals>.transact: commit"}
 BY_A_HARD_QUERY = {"Answerer._published: commit"}  # tests/faults/test_queries.py
 
+BY_THE_EXPLORER = {  # tests/api/test_explorer.py
+    "Explorer.step: commit",
+    "Explorer._explore: commit",
+    "Explorer._content: commit",
+}
+
 
 def test_every_step_that_there_is_is_listed():
-    listed = (LOOKS, BY_A_WORKER, WHEN_SOMETHING_IS_WRONG, ELSEWHERE, BY_THE_API, BY_A_HARD_QUERY)
+    listed = (LOOKS, BY_A_WORKER, WHEN_SOMETHING_IS_WRONG, ELSEWHERE, BY_THE_API, BY_A_HARD_QUERY, BY_THE_EXPLORER)
     assert in_the_code() == set().union(*listed)
     assert sum(map(len, listed)) == len(in_the_code())
 

@@ -14,7 +14,7 @@ def publish_some(settings: Settings, *, records: int = 12, every_learner: bool =
     worker.start()
     with serving(settings) as url:
         service = Service(url, ADMIN_KEY, settings)
-        stream = service.stream(delta=1e-5)
+        stream = service.stream(epsilon=20, delta=2e-5)
         window = {"kind": "sliding_window", "block": 2, "blocks": 3}
         names = [service.publish(stream, window, delta=delta) for delta in (0, 1e-6, 0, 1e-6)]
         if every_learner:
