@@ -112,16 +112,21 @@ def releases(
     publication: LinearMechanism, read: Callable[[int, int], Records], records: int
 ) -> Iterator[tuple[Release, int]]:
     """Yield each release with role `model` of the first so many records, and the time of the next one."""
-    time, version = publication.next_time(0), 0
+    time, version = 0, 0
     chain: Sequence[Kept] = ()
-    while time <= records:
+    newest: Release | None = None
+    while (due := publication.next_time(time)) <= records:
+        time = publication.taken_at(due, records)
         step = publication.step(time, chain, version + 1, read)
         chain, version = step.chain, version + len(step.releases)
-        following = publication.next_time(time)
-        models = [each for each in step.releases if each.role == "model"]
-        if models:
-            yield models[-1], following
-        time = following
+        time = time if step.reached is None else step.reached
+        for release in step.releases:
+            if release.role == "model":
+                if newest is not None and release.time > newest.time:
+                    yield newest, release.time
+                newest = release
+    if newest is not None:
+        yield newest, due
 
 
 def run(

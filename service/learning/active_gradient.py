@@ -153,11 +153,14 @@ class ActiveGradient(Linear):
         return InSelectedGradients(noise=noise, sensitivity=sensitivity, selection=selection, currency=kind)
 
     def rate(self, perturbation: Perturbation, update: int) -> float:
-        """Return η_m. Where nobody says otherwise, it falls as 1/√m from where noise alone moves w HALFWAY."""
+        """Return η_m. Where nobody says otherwise, it falls as 1/√m from where noise alone moves w HALFWAY, or, with so
+        little noise, from where the steepest gradient takes it as far as the ball reaches.
+        """
         if self.learning_rate is not None:
             return self.learning_rate.at(update)
         moved = perturbation.noise.expected_norm() / self.batch
-        return Falling(initial=HALFWAY * self.constraint.radius / moved, decay=0.5).at(update)
+        first = self.constraint.radius * min(HALFWAY / moved, 1.0 / self.longest)
+        return Falling(initial=first, decay=0.5).at(update)
 
     def select(
         self, records: Records, start: int, end: int, weights: Floats, update: int, most: int | None = None

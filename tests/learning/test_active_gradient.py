@@ -198,3 +198,12 @@ def test_a_batch_is_as_large_as_its_noise_is_for(count):
     spent = learner().perturbation(Kind.PURE, 2.0, 8, ORIGIN)
     with pytest.raises(ValueError, match="batch"):
         learner().update(Records(x=x, y=y), count, ORIGIN, ORIGIN, spent, 1)
+
+
+def test_the_first_step_is_as_long_as_its_noise_or_the_ball_allows():
+    """With an ε of 1 noise alone goes half the radius; with hardly any the steepest gradient goes all of it."""
+    one = learner(clip=0.5, constraint=ConstraintSet(name="ball", radius=3.0))
+    noisy, exact = (one.perturbation(Kind.PURE, charge, 8, ORIGIN) for charge in (2.0, 900.0))
+    assert one.rate(noisy, 1) * noisy.noise.expected_norm() / 8 == pytest.approx(1.5)
+    assert one.rate(exact, 1) * one.longest == pytest.approx(3.0)
+    assert one.rate(exact, 4) == one.rate(exact, 1) / 2

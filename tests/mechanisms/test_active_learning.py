@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from service.explorer.comparison import releases
 from service.learning.active_gradient import ActiveGradient
 from service.learning.records import Records
 from service.mechanisms import active_learning
@@ -294,3 +295,12 @@ def test_nothing_is_needed_of_records_that_are_all_erased():
     """A reader that tells of no slots has nothing to tell only of ranges that are whole."""
     with pytest.raises(ValueError, match="missing"):
         publication(learner={"origin": [[1.0] * FEATURES]}, **WINDOW).step(5, (), 1, nothing)
+
+
+@BOTH
+def test_replayed_each_model_is_the_newest_until_the_next_comes(batching):
+    """Nobody knows beforehand when that is."""
+    found = list(releases(publication(**batching), reader(classes=2), 300))
+    assert len(found) > 10
+    assert [following for _, following in found[:-1]] == [release.time for release, _ in found[1:]]
+    assert found[-1][1] > 300

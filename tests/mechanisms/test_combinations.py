@@ -161,6 +161,8 @@ def test_a_learner_of_categories_works_where_each_fit_stands_for_what_it_read_or
         why = "is of more than its fit"
     elif kind in ("online_leader", "window_statistics", "lifelong"):
         why = "makes linear models"
+    elif kind == "active_learning":
+        why = "use noisy_gradient_descent"
     else:
         why = "leave learner out" if kind == "linear_queries" else None
     if why is not None:
