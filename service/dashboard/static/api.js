@@ -7,7 +7,8 @@ export class Problem extends Error {
   }
 }
 
-async function send(path, options = {}) {
+/** An answer, or a Problem with what the service says. */
+export async function send(path, options = {}) {
   let answer;
   try {
     answer = await fetch(path, { ...options, headers: { "X-Perennial-Page": "1", ...options.headers } });
@@ -32,7 +33,11 @@ export async function get(path) {
 
 /** A file, whose name the service says. */
 export async function download(path, type, name) {
-  const blob = await (await send(path, { headers: { Accept: type } })).blob();
+  save(await (await send(path, { headers: { Accept: type } })).blob(), name);
+}
+
+/** Something that was made here, as a file. */
+export function save(blob, name) {
   const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);

@@ -88,6 +88,10 @@ const STATES = {
   halted: ["bad", "Halted"],
   distrusted: ["bad", "Not trusted"],
   receiving: ["good", "Receiving"],
+  waiting: ["plain", "Waiting"],
+  done: ["good", "Done"],
+  failed: ["bad", "Failed"],
+  cancelled: ["plain", "Cancelled"],
 };
 export function pill(state) {
   const [kind, text] = STATES[state] ?? ["plain", state];

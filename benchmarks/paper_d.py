@@ -1,0 +1,489 @@
+"""Paper D's tasks, one after another: accuracy and forgetting of `lifelong`, and of what the paper compares with.
+
+    PERENNIAL_DATA_DIR=… python -m benchmarks.paper_d --streams split_mnist --results paper_d.jsonl
+    python -m benchmarks.paper_d --results paper_d.jsonl --table --plots benchmarks/plots
+    python -m benchmarks.paper_d --many
+
+Every run appends its line to the results, and is left out if the line is there. The whole run of a line of Perennial's
+promises its (ε, δ) to every record, however many tasks there are. Not private, and labelled so: A-GEM, and ours with
+hardly any noise. Settings were chosen with `--held-out`, on a part of the training records.
+"""
+
+import argparse
+import json
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.episodic import Episodic, NaiveGaussian, Network
+from benchmarks.forgetting import average_accuracy, average_forgetting, p_value
+from benchmarks.replay import Features, Labels, load, publication
+from service.learning import feature_maps
+from service.learning.lifelong import TaskStatistics
+from service.learning.records import Records
+from service.mechanisms.lifelong import Lifelong
+from service.mechanisms.linear import predict
+from service.mechanisms.mechanism import Kept, Part, Step
+
+Floats = NDArray[np.float64]
+
+WHERE = "benchmarks/README.md says how to make it"
+DELTA = 1e-6
+HUGE = 1000.0  # ε of what is as good as without noise
+EPSILONS = (0.2, 0.5, 1.0, 2.0)
+JOINT, STEPS, HEADS = "lifelong", "lifelong, training agem", "lifelong, heads per_task"
+WITHOUT_NOISE, AGEM, NAIVE = "lifelong without noise (NOT private)", "A-GEM (NOT private)", "NaiveGaussian"
+OURS: dict[str, dict[str, Any]] = {
+    JOINT: {},
+    STEPS: {"training": "agem"},
+    HEADS: {"heads": "per_task", "memory": 20},
+    WITHOUT_NOISE: {},
+}
+THEIRS, THEIR_NAIVE, THEIR_AGEM = "printed: L2DP-ML (NOT private)", "printed: NaiveGaussian", "printed: A-GEM"
+PRINTED: dict[str, dict[tuple[str, float], tuple[str, str]]] = {  # (line, ε): its accuracy and forgetting at the end
+    "permuted_mnist": {
+        (THEIRS, 0.5): ("0.477", "0.305"),
+        (THEIRS, 1.0): ("–", "0.278"),
+        (THEIRS, 2.0): ("–", "0.237"),
+        (THEIR_NAIVE, 0.5): ("0.104", "0.012"),
+        (THEIR_NAIVE, 1.0): ("–", "0.015"),
+        (THEIR_NAIVE, 2.0): ("–", "0.017"),
+        (THEIR_AGEM, 0.0): ("0.710", "0.162"),  # 0.233 more than L2DP-ML with 0.5
+    },
+    "split_mnist": {
+        (THEIRS, 0.5): ("0.735", "0.056"),
+        (THEIRS, 1.0): ("0.818", "0.019"),
+        (THEIR_AGEM, 0.0): ("0.797", "0.195"),
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """Records to learn from, in order, and records to test with; x is made when it is asked for."""
+
+    x: Callable[[], Features]
+    y: Labels
+    test_x: Callable[[], Features]
+    test_y: Labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Tasks, the map of their records for a linear model, and the rates at which the networks learn."""
+
+    classes: int
+    maps: Sequence[dict[str, Any]]
+    tasks: Sequence[Task]
+    hidden: int
+    rate: float
+    naive_rate: float
+    naive_steps: int
+    heads: bool = False
+
+
+NORMALIZE: dict[str, Any] = {"kind": "normalize"}
+CENTER: dict[str, Any] = {"kind": "center"}
+
+
+def fourier(features: int, width: float) -> dict[str, Any]:
+    return {"kind": "random_fourier", "features": features, "width": width, "seed": 1}
+
+
+@cache
+def digits(held_out: bool) -> tuple[Features, Labels, Features, Labels]:
+    """MNIST to learn from and for the test; held out: the last 10,000 for training are for the test."""
+    data = load("mnist", WHERE)
+    x, y = data["X"].astype(np.float32) / np.float32(255), data["y"].astype(np.int64)
+    train, test = (slice(50_000), slice(50_000, 60_000)) if held_out else (slice(60_000), slice(60_000, None))
+    return x[train], y[train], x[test], y[test]
+
+
+def permuted_mnist(held_out: bool) -> Stream:
+    """20 tasks: all digits, their pixels in an order of each task's own, public; every fourth test digit."""
+    x, y, test_x, test_y = digits(held_out)
+
+    def permuted(task: int) -> Task:
+        order = np.random.default_rng((0, task)).permutation(784)
+        return Task(
+            x=partial(np.take, x, order, axis=1),
+            y=y,
+            test_x=partial(np.take, test_x[::4], order, axis=1),
+            test_y=test_y[::4],
+        )
+
+    return Stream(
+        classes=10,
+        maps=(NORMALIZE, CENTER, NORMALIZE, fourier(1024, 1.0), NORMALIZE),
+        tasks=[permuted(task) for task in range(20)],
+        hidden=128,
+        rate=0.3,
+        naive_rate=0.1,
+        naive_steps=10,
+        heads=True,
+    )
+
+
+def split_mnist(held_out: bool) -> Stream:
+    """5 tasks of two digits each, 0 and 1 first; told among all ten, whatever task they come from."""
+
+    x, y, test_x, test_y = digits(held_out)
+
+    def two(task: int) -> Task:
+        train, test = y // 2 == task, test_y // 2 == task
+        return _some(x[train], y[train], test_x[test], test_y[test])
+
+    hog = {"kind": "hog", "width": 28, "height": 28, "orientations": 6, "cell": 4, "block": 1}
+    return Stream(
+        classes=10,
+        maps=(hog, NORMALIZE, CENTER, NORMALIZE),
+        tasks=[two(task) for task in range(5)],
+        hidden=256,
+        rate=0.003,
+        naive_rate=0.01,
+        naive_steps=50,
+    )
+
+
+def activity(held_out: bool) -> Stream:
+    """5 tasks of six people each, 12 kinds of movement; one of the six is for the test."""
+    data = load("hapt_windows", WHERE)
+    x, y, person = data["X"].astype(np.float32), data["y"].astype(np.int64), data["subject"]
+
+    def people(group: NDArray[np.int8]) -> Task:
+        *learnt, last, tested = group
+        train = np.isin(person, learnt if held_out else [*learnt, last])
+        test = person == (last if held_out else tested)
+        return _some(x[train], y[train], x[test], y[test])
+
+    return Stream(
+        classes=12,
+        maps=(NORMALIZE, fourier(256, 0.5), NORMALIZE),
+        tasks=[people(group) for group in np.array_split(np.unique(person), 5)],
+        hidden=64,
+        rate=0.1,
+        naive_rate=0.1,
+        naive_steps=10,
+    )
+
+
+def _some(x: Features, y: Labels, test_x: Features, test_y: Labels) -> Task:
+    return Task(x=lambda: x, y=y, test_x=lambda: test_x, test_y=test_y)
+
+
+STREAMS: dict[str, Callable[[bool], Stream]] = {
+    "permuted_mnist": permuted_mnist,
+    "split_mnist": split_mnist,
+    "activity": activity,
+}
+
+
+@dataclass(eq=False)
+class Once:
+    """What all lines of a stream read: statistics of tasks without noise, and mapped test records."""
+
+    stream: Stream
+    folder: Path | None = None
+    """where statistics are kept for another process"""
+    tests: dict[int, tuple[Features, Labels]] = field(default_factory=dict)
+    totals: dict[tuple[int, bool], Floats] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        maps = [{"version": 1, **each} for each in self.stream.maps]
+        width = self.stream.tasks[0].test_x().shape[1]
+        self.mapped = feature_maps.build({"kind": "compose", "maps": maps}, width)
+        self.sizes = [len(task.y) for task in self.stream.tasks]
+
+    def statistics(self, learner: TaskStatistics, task: int) -> Floats:
+        """Of a task, without noise."""
+        key = task, learner.intercept
+        file = self.folder and self.folder / f"{task}-{learner.intercept}.npy"
+        if key not in self.totals and file and file.exists():
+            self.totals[key] = np.load(file)
+        if key not in self.totals:
+            own = self.stream.tasks[task]
+            self.totals[key] = learner.statistics(Records(x=self.mapped(own.x()), y=own.y), len(own.y))
+            if file:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                np.save(file, self.totals[key])
+        return self.totals[key]
+
+    def test(self, task: int) -> tuple[Features, Labels]:
+        """Mapped test records and their labels."""
+        if task not in self.tests:
+            own = self.stream.tasks[task]
+            self.tests[task] = self.mapped(own.test_x()), own.test_y
+        return self.tests[task]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(TaskStatistics):
+    """Takes the statistics of a task, whose number is all that is in its records, from `once`."""
+
+    once: Once = field(compare=False)
+    plain: TaskStatistics = field(compare=False)
+
+    def statistics(self, records: Records, n: int) -> Floats:  # noqa: ARG002
+        return self.once.statistics(self.plain, int(records.x[0, 0]))
+
+
+def lifelong(once: Once, line: str, epsilon: float) -> Floats:
+    """The accuracies a[l, t] of a line of ours."""
+    features, classes = once.mapped.features, once.stream.classes
+    found = publication(
+        {"features": features, "task": {"kind": "classification", "classes": classes}},
+        {
+            "mechanism": {"kind": "lifelong", "task_size": once.sizes, **OURS[line]},
+            "learner": {"kind": "output_perturbation", "intercept": line == HEADS},
+            "privacy": {"epsilon": HUGE if line == WITHOUT_NOISE else epsilon, "delta": DELTA},
+        },
+    )
+    assert isinstance(found, Lifelong)
+    counted = Counted(**vars(found.learner), once=once, plain=found.learner)
+    found, description = replace(found, learner=counted), found.model_description()
+    numbers = (
+        Records(x=np.full((1, features), task, np.float32), y=np.zeros(1, np.int64)) for task in range(len(once.sizes))
+    )
+    models = [step.releases[-1].parameters for step in steps(found, numbers)]
+    tests = [once.test(task) for task in range(len(once.sizes))]
+    return np.array([[np.mean(predict(description, each, x)[0] == y) for x, y in tests] for each in models])
+
+
+def steps(found: Lifelong, tasks: Iterable[Records]) -> Iterator[Step]:
+    """What the mechanism does with one task after another."""
+    end, version, chain = 0, 1, tuple[Kept, ...]()
+    for task in tasks:
+        end = found.next_time(end)
+        step = found.step(end, chain, version, lambda *_, task=task: task)
+        yield step
+        chain, version = step.chain, version + len(step.releases)
+
+
+def network(stream: Stream, line: str, epsilon: float) -> Floats:
+    """The accuracies a[l, t] of what the paper compares with."""
+    random, width = np.random.default_rng(), stream.tasks[0].test_x().shape[1]
+    fresh = Network.fresh(width, stream.hidden, stream.classes, random)
+    learner = (
+        Episodic(rate=stream.rate)
+        if line == AGEM
+        else NaiveGaussian(
+            epsilon=epsilon,
+            delta=DELTA,
+            tasks=len(stream.tasks),
+            steps=stream.naive_steps,
+            rate=stream.naive_rate,
+        )
+    )
+    tests = [(task.test_x(), task.test_y) for task in stream.tasks]
+    learnt = learner.learn(fresh, ((task.x(), task.y) for task in stream.tasks), random)
+    return np.array([[np.mean(each.predict(x) == y) for x, y in tests] for each in learnt])
+
+
+def cells(stream: Stream, options: argparse.Namespace) -> Iterator[tuple[str, float]]:
+    """(line, ε) of all lines asked for."""
+    for line in options.lines:
+        if line == HEADS and not stream.heads:
+            continue
+        yield from ((line, each) for each in ((0.0,) if line in (AGEM, WITHOUT_NOISE) else options.epsilons))
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Append what is missing to the results."""
+    done = {tuple(each["cell"]) for each in results(options.results)}
+    for name in options.streams:
+        stream, once = STREAMS[name](options.held_out), None
+        for run in range(options.runs):
+            for line, epsilon in cells(stream, options):
+                key = (name, run, line, epsilon)
+                if key in done or (line == WITHOUT_NOISE and run):
+                    continue
+                if line in OURS:
+                    once = once or Once(stream, options.cache and options.cache / name)
+                    found = lifelong(once, line, epsilon)
+                else:
+                    found = network(stream, line, epsilon)
+                with options.results.open("a") as file:
+                    file.write(json.dumps({"cell": key, "accuracy": found.round(4).tolist()}) + "\n")
+                print(*key, average_accuracy(found)[-1].round(4), average_forgetting(found)[-1].round(4), flush=True)
+
+
+def results(path: Path) -> list[dict[str, Any]]:
+    """All lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+Runs = dict[tuple[str, str, float], list[Floats]]
+
+
+def found(path: Path) -> Runs:
+    """a of all runs of each line: (stream, line, ε)."""
+    runs: Runs = {}
+    for each in results(path):
+        stream, _, line, epsilon = each["cell"]
+        runs.setdefault((stream, line, epsilon), []).append(np.array(each["accuracy"]))
+    return runs
+
+
+def table(runs: Runs) -> None:
+    """In Markdown: both after all tasks, beside what the paper prints; then accuracy after every task."""
+    for stream in dict.fromkeys(key[0] for key in runs):
+        mine = {key[1:]: value for key, value in runs.items() if key[0] == stream}
+        print(f"\n| {stream} | ε | runs | accuracy | quartiles | forgetting | quartiles | p, beside NaiveGaussian |")
+        print("|---|---|---|---|---|---|---|---|")
+        rows = {**dict.fromkeys(PRINTED.get(stream, ())), **mine}
+        for line, epsilon in sorted(rows, key=lambda key: (key[1] or np.inf, key[0] not in OURS, key[0])):
+            shown = f"| {line} | {epsilon or '–'} | "
+            if (line, epsilon) not in mine:
+                print(shown + "– | {} | – | {} | – | – |".format(*PRINTED[stream][line, epsilon]))
+                continue
+            each = mine[line, epsilon]
+            ends = [[of(a)[-1] for a in each] for of in (average_accuracy, average_forgetting)]
+            beside = mine.get((NAIVE, epsilon), ()) if line in OURS else ()
+            p = f"{p_value(middle(each), middle(beside)):.0e}" if beside else "–"
+            print(f"{shown}{len(each)} | {_quartiles(ends[0])} | {_quartiles(ends[1])} | {p} |")
+        tasks = len(next(iter(mine.values()))[0])
+        print(f"\n| {stream}: accuracy | ε |" + "".join(f" {task + 1} |" for task in range(tasks)))
+        print("|" + "---|" * (2 + tasks))
+        for (line, epsilon), each in mine.items():
+            print(f"| {line} | {epsilon or '–'} |" + "".join(f" {value:.3f} |" for value in middle(each)))
+        print(f"\n| {stream}: forgetting | ε |" + "".join(f" {task + 1} |" for task in range(1, tasks)))
+        print("|" + "---|" * (1 + tasks))
+        for (line, epsilon), each in mine.items():
+            curve = np.median([average_forgetting(a) for a in each], axis=0)
+            print(f"| {line} | {epsilon or '–'} |" + "".join(f" {value:.3f} |" for value in curve))
+
+
+def middle(runs: Sequence[Floats]) -> Floats:
+    """The median curve of accuracy."""
+    return np.asarray(np.median([average_accuracy(a) for a in runs], axis=0))
+
+
+def _quartiles(values: Sequence[float]) -> str:
+    low, half, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return f"{half:.3f} | {low:.3f}–{high:.3f}"
+
+
+SHOWN = {JOINT: "C0-", STEPS: "C1-", HEADS: "C2-", NAIVE: "C3-", AGEM: "k--", WITHOUT_NOISE: "k:"}
+MEASURES = {"average accuracy": average_accuracy, "average forgetting": average_forgetting}
+
+
+def plots(runs: Runs, folder: Path) -> None:
+    """One SVG per stream: accuracy and forgetting after every task, a panel for every ε; quartiles shaded."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for stream in dict.fromkeys(key[0] for key in runs):
+        tasks = max(len(each[0]) for key, each in runs.items() if key[0] == stream)
+        figure = Figure(figsize=(13, 6), layout="constrained")
+        panels = figure.subplots(len(MEASURES), len(EPSILONS), sharex=True, sharey="row", squeeze=False)
+        for row, (measure, of) in zip(panels, MEASURES.items(), strict=True):
+            row[0].set_ylabel(measure)
+            for axes, epsilon in zip(row, EPSILONS, strict=True):
+                for line, style in SHOWN.items():
+                    each = runs.get((stream, line, 0.0 if line in (AGEM, WITHOUT_NOISE) else epsilon))
+                    if each is not None:
+                        _curve(axes, [of(a) for a in each], len(each[0]), style, line)
+                printed = PRINTED.get(stream, {}).get((THEIRS, epsilon), ("–", "–"))[list(MEASURES).index(measure)]
+                if printed != "–":
+                    axes.plot([tasks], [float(printed)], "rx", label=THEIRS)
+                axes.grid(alpha=0.2)
+        for axes, epsilon in zip(panels[0], EPSILONS, strict=True):
+            axes.set_title(f"ε = {epsilon:g}")
+        handles: dict[str, Any] = {}
+        for axes in panels.ravel():
+            handles.update(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=8)
+        figure.supxlabel("tasks")
+        figure.suptitle(f"{stream}, δ = {DELTA:g}")
+        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper_d"}):
+            figure.savefig(folder / f"paper_d-{stream}.svg", format="svg", metadata={"Date": None})
+
+
+def _curve(axes: Any, runs: Sequence[Floats], tasks: int, style: str, label: str) -> None:
+    """Quartiles of the runs. A curve of forgetting starts with the second task."""
+    low, half, high = np.quantile(runs, (0.25, 0.5, 0.75), axis=0)
+    at = np.arange(tasks - len(half), tasks) + 1
+    axes.plot(at, half, style, lw=1.4, label=label)
+    axes.fill_between(at, low, high, color=style.rstrip("-:"), alpha=0.15, lw=0)
+
+
+MANY: dict[str, dict[str, Any]] = {
+    "joint": {},
+    "agem, 10 steps": {"training": "agem", "epochs": 10},
+    "agem, 10 steps, memory of 10 tasks": {"training": "agem", "epochs": 10, "memory": 10},
+}
+
+
+def many(tasks: int = 1000, records: int = 100, features: int = 64) -> None:
+    """Time of a task, what is kept and the most memory, as there are more and more small tasks."""
+    random = np.random.default_rng(1)
+    wall = random.normal(size=(10, features))
+    marks = (10, 100, tasks // 2, tasks)
+
+    def small() -> Records:
+        x = random.normal(size=(records, features)).astype(np.float32)
+        return Records(x=x / np.linalg.norm(x, axis=1, keepdims=True), y=(x @ wall.T).argmax(axis=1))
+
+    print("| training | after tasks | ms a task, processor | numbers kept | MiB at most |\n|---|---|---|---|---|")
+    for name, settings in MANY.items():
+        built = publication(
+            {"features": features, "task": {"kind": "classification", "classes": 10}},
+            {
+                "mechanism": {"kind": "lifelong", "task_size": records, **settings},
+                "learner": {"kind": "output_perturbation", "intercept": False},
+                "privacy": {"epsilon": 1, "delta": DELTA},
+            },
+        )
+        assert isinstance(built, Lifelong)
+        tracemalloc.start()
+        start, taken = time.process_time(), list[float]()
+        for number, step in enumerate(steps(built, (small() for _ in range(tasks))), start=1):
+            taken.append(time.process_time() - start)
+            if number in marks:
+                kept = sum(part.values.size for part in step.chain if isinstance(part, Part))
+                _, most = tracemalloc.get_traced_memory()
+                tracemalloc.reset_peak()
+                took = 1e3 * statistics.median(taken[-10:])
+                print(f"| {name} | {number:,} | {took:.1f} | {kept:,} | {most / 2**20:.1f} |", flush=True)
+            start = time.process_time()
+        tracemalloc.stop()
+
+
+def main() -> None:
+    """Run what is missing, or show what is there."""
+    lines = [*OURS, AGEM, NAIVE]
+    parser = argparse.ArgumentParser(description="Paper D's tasks, one after another.")
+    parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
+    parser.add_argument("--lines", nargs="+", choices=lines, default=lines)
+    parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=Path("paper_d.jsonl"))
+    parser.add_argument("--held-out", action="store_true", help="test on training records, which then are left out")
+    parser.add_argument("--cache", type=Path, help="a folder for statistics without noise, to go on from")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--plots", type=Path)
+    parser.add_argument("--many", action="store_true")
+    options = parser.parse_args()
+    if options.many:
+        many()
+    elif options.table or options.plots:
+        runs = found(options.results)
+        if options.table:
+            table(runs)
+        if options.plots:
+            plots(runs, options.plots)
+    else:
+        measure(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Paper D's tasks are learnt by the very mechanism, from statistics that are counted once for all lines."""
+
+import numpy as np
+import pytest
+
+from benchmarks import paper_d
+from benchmarks.paper_d import Once, Stream, Task
+from service.learning.records import Records
+
+CENTRES = np.random.default_rng(6).normal(size=(4, 8))
+
+
+def task(number):
+    """Records of two of four classes, far apart."""
+    random = np.random.default_rng(number)
+    y = random.integers(2 * number, 2 * number + 2, size=400)
+    x = (CENTRES[y] + 0.1 * random.normal(size=(400, 8))).astype(np.float32)
+    return Task(x=lambda: x[:300], y=y[:300], test_x=lambda: x[300:], test_y=y[300:])
+
+
+def stream():
+    return Stream(
+        classes=4,
+        maps=({"kind": "normalize"},),
+        tasks=[task(number) for number in range(2)],
+        hidden=8,
+        rate=0.1,
+        naive_rate=0.1,
+        naive_steps=2,
+    )
+
+
+def test_a_line_of_ours_learns_one_task_after_another():
+    a = paper_d.lifelong(Once(stream()), paper_d.WITHOUT_NOISE, 0.0)
+    assert a.shape == (2, 2)
+    assert a[0, 0] > 0.95
+    assert a[0, 1] < 0.7  # of which it has seen nothing
+    assert a[1].min() > 0.95
+
+
+@pytest.mark.parametrize("line", [paper_d.JOINT, paper_d.STEPS, paper_d.HEADS])
+def test_every_line_of_ours_runs_with_noise(line):
+    assert paper_d.lifelong(Once(stream()), line, 100.0)[1].mean() > 0.5
+
+
+def test_what_is_counted_once_is_what_the_learner_counts(tmp_path, monkeypatch):
+    seen = []
+    once = Once(stream(), tmp_path)
+    counting = once.statistics
+    monkeypatch.setattr(once, "statistics", lambda learner, number: seen.append(learner) or counting(learner, number))
+    paper_d.lifelong(once, paper_d.JOINT, 1.0)
+    first = task(0)
+    x = first.x()
+    rows = Records(x=x / np.linalg.norm(x, axis=1, keepdims=True), y=first.y)
+    assert len(seen) == 2
+    assert counting(seen[0], 0) == pytest.approx(seen[0].statistics(rows, 300), rel=1e-5)
+    assert Once(stream(), tmp_path).statistics(seen[0], 0) == pytest.approx(counting(seen[0], 0))  # from the file
+
+
+def test_baselines_run_on_the_same_tasks():
+    assert paper_d.network(stream(), paper_d.AGEM, 0.0).shape == (2, 2)
+    assert paper_d.network(stream(), paper_d.NAIVE, 1.0).shape == (2, 2)
+
+
+def test_results_are_shown_beside_what_the_paper_prints(capsys, tmp_path):
+    a = np.array([[0.9, 0.0], [0.8, 0.7]])
+    runs = {("split_mnist", paper_d.JOINT, 0.5): [a, a], ("split_mnist", paper_d.NAIVE, 0.5): [a - 0.1, a / 2]}
+    paper_d.table(runs)
+    shown = capsys.readouterr().out
+    assert "| lifelong | 0.5 | 2 | 0.750 | 0.750–0.750 | 0.100 |" in shown
+    assert "| printed: L2DP-ML (NOT private) | 0.5 | – | 0.735 | – | 0.056 |" in shown
+    paper_d.plots(runs, tmp_path)
+    assert (tmp_path / "paper_d-split_mnist.svg").stat().st_size
