@@ -1,6 +1,7 @@
 """The dashboard, as people use it."""
 
 import itertools
+import json
 import re
 from collections.abc import Iterator
 from fractions import Fraction
@@ -12,7 +13,9 @@ from playwright.sync_api import Page, expect
 
 from service.store.database import Database
 from tests.browser.looking import serious, show, sign_in, until
-from tests.conftest import Service, ok
+from tests.conftest import Service, ok, unique
+from tests.docs.pages import ROOT, blocks
+from tests.docs.test_documentation import ON_CATEGORIES
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +180,34 @@ class TestPublication:
         expect(trouble).to_contain_text("the log was cut")
         expect(trouble).to_contain_text(f"POST /v1/streams/{stream}/resume")
         show(page, "halted")
+
+
+EXAMPLES = {
+    path.stem: json.loads(blocks(path.read_text(), "json")[0]) for path in (ROOT / "docs/mechanisms").glob("*.md")
+}
+
+
+class TestEveryMechanism:
+    @pytest.mark.parametrize("kind", sorted(EXAMPLES))
+    def test_its_plan_is_told(self, service: Service, reader: Page, kind):
+        """Whatever shape it has; what a page cannot draw is an error on its console."""
+        of_categories = {"features": None, "task": {"kind": "categorical", "cardinality": 5}}
+        more = (
+            of_categories
+            if ON_CATEGORIES & {each["kind"] for each in EXAMPLES[kind].values() if "kind" in each}
+            else {}
+        )
+        stream = service.stream(epsilon=10, delta=1e-5, **more)
+        example = EXAMPLES[kind] | {"name": unique("example"), "stream": stream}
+        answer = service.client().post("/v1/publications", json=example)
+        plan = ok(answer, 201)["plan"]
+        reader.goto(f"/dashboard/publications/{example['name']}")
+        told = reader.get_by_role("region", name="How its cost adds up")
+        expect(told).to_contain_text("as likely as before")
+        for part in plan["lifetime"].get("parts", []):
+            expect(told).to_contain_text(part["what"][1:])
+        expect(reader.locator("#problem")).to_be_empty()
+        expect(reader.locator("#releases")).to_contain_text("Nothing is published yet.")
 
 
 class TestStream:

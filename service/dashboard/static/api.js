@@ -67,9 +67,13 @@ export function follow(publication, told, living) {
       source.onopen = () => living(true);
       source.onerror = () => {
         living(false);
-        if (source.readyState === EventSource.CLOSED) { // refused: perhaps nobody is signed in any more
+        if (source.readyState === EventSource.CLOSED) {
+          // refused: perhaps nobody is signed in any more
           source = null;
-          get("/v1/session").then(() => setTimeout(look, 5000), () => setTimeout(look, 5000));
+          get("/v1/session").then(
+            () => setTimeout(look, 5000),
+            () => setTimeout(look, 5000),
+          );
         }
       };
       source.onmessage = (event) => told(JSON.parse(event.data));
@@ -80,8 +84,8 @@ export function follow(publication, told, living) {
 }
 
 /**
- * Looks now and then while somebody does, never twice at a time; what fails is told, and tried again. Returns how to look
- * again at once, or as soon as whoever is looking is done.
+ * Looks now and then while somebody does, never twice at a time; what fails is told, and tried again. Returns how to
+ * look again at once, or as soon as the look that is under way is done.
  */
 export function regularly(seconds, look, failed) {
   let [asleep, looking, wanted] = [null, false, false];

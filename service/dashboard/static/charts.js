@@ -1,7 +1,7 @@
 // Charts, drawn by Plotly in the page's own colours, light or dark.
 //
-// Plotly is large: the first times that a browser runs it, it takes some tenths of a second, after that the browser keeps
-// it compiled. So it comes when a page has drawn all else and nothing happens, and is fetched while somebody signs in.
+// Plotly is large: the first two times that a browser runs it, it takes some tenths of a second, after that the browser
+// keeps it compiled. So it comes when a page has drawn all else and nothing happens, and is fetched at signing in.
 
 const address = document.querySelector("meta[name=plotly]").content;
 let coming = null;
@@ -11,13 +11,16 @@ export function prefetch() {
 }
 
 function plotly() {
-  coming ??= new Promise((come) => (globalThis.requestIdleCallback ?? setTimeout)(come, { timeout: 1000 })).then(() => new Promise((come, fail) => {
-    const script = document.createElement("script");
-    script.src = address;
-    script.onload = () => come(globalThis.Plotly);
-    script.onerror = () => fail(new Error("The charts' library did not arrive; load the page again."));
-    document.head.append(script);
-  }));
+  coming ??= new Promise((come) => (globalThis.requestIdleCallback ?? setTimeout)(come, { timeout: 1000 })).then(
+    () =>
+      new Promise((come, fail) => {
+        const script = document.createElement("script");
+        script.src = address;
+        script.onload = () => come(globalThis.Plotly);
+        script.onerror = () => fail(new Error("The charts' library did not arrive; load the page again."));
+        document.head.append(script);
+      }),
+  );
   return coming;
 }
 
@@ -39,25 +42,43 @@ export function draw(element, chart) {
   drawn.set(element, chart);
   element.setAttribute("role", "img");
   element.setAttribute("aria-label", chart.said);
-  turn = turn.catch(() => {}).then(() => plotly()).then(async (library) => {
-    await new Promise((drawn) => setTimeout(drawn)); // whoever clicks or types meanwhile comes first
-    await put(library, element, chart);
-  });
+  turn = turn
+    .catch(() => {})
+    .then(() => plotly())
+    .then(async (library) => {
+      await new Promise((drawn) => setTimeout(drawn)); // whoever clicks or types meanwhile comes first
+      await put(library, element, chart);
+    });
   return turn;
 }
 
 async function put(library, element, chart) {
-  const axis = { gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("line"), automargin: true, fixedrange: true };
+  const axis = {
+    gridcolor: colour("line"),
+    zerolinecolor: colour("line"),
+    linecolor: colour("line"),
+    automargin: true,
+    fixedrange: true,
+  };
   const { xaxis, yaxis, ...more } = chart.layout();
-  await library.react(element, chart.traces(), {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("muted") },
-    margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, dragmode: false,
-    hovermode: "x unified", hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") } },
-    xaxis: { ...axis, showgrid: false, nticks: 6, separatethousands: true, exponentformat: "none", ...xaxis },
-    yaxis: { ...axis, rangemode: "tozero", nticks: 5, separatethousands: true, exponentformat: "power", ...yaxis },
-    ...more,
-  }, { displayModeBar: false, responsive: true, doubleClick: false });
+  await library.react(
+    element,
+    chart.traces(),
+    {
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("muted") },
+      margin: { l: 8, r: 12, t: 8, b: 8 },
+      showlegend: false,
+      dragmode: false,
+      hovermode: "x unified",
+      hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") } },
+      xaxis: { ...axis, showgrid: false, nticks: 6, separatethousands: true, exponentformat: "none", ...xaxis },
+      yaxis: { ...axis, rangemode: "tozero", nticks: 5, separatethousands: true, exponentformat: "power", ...yaxis },
+      ...more,
+    },
+    { displayModeBar: false, responsive: true, doubleClick: false },
+  );
 }
 
 /** A chart as a PNG picture of twice as many pixels as it has on the page. */
@@ -76,12 +97,38 @@ export async function picture(element) {
 }
 
 export const line = (x, y, more = {}) => ({
-  type: "scatter", mode: "lines", x, y, marker: { size: 4 }, line: { color: colour("accent"), width: 2, shape: "hv", ...more.line },
+  type: "scatter",
+  mode: "lines",
+  x,
+  y,
+  marker: { size: 4 },
+  line: { color: colour("accent"), width: 2, shape: "hv", ...more.line },
   ...Object.fromEntries(Object.entries(more).filter(([name]) => name !== "line")),
 });
 
 /** A level that must not be passed, and what it is. */
 export const level = (y, text) => ({
-  shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: colour("muted"), width: 1.5, dash: "dash" } }],
-  annotations: [{ xref: "paper", x: 1, xanchor: "right", y, yanchor: "bottom", text, showarrow: false, font: { color: colour("muted") } }],
+  shapes: [
+    {
+      type: "line",
+      xref: "paper",
+      x0: 0,
+      x1: 1,
+      y0: y,
+      y1: y,
+      line: { color: colour("muted"), width: 1.5, dash: "dash" },
+    },
+  ],
+  annotations: [
+    {
+      xref: "paper",
+      x: 1,
+      xanchor: "right",
+      y,
+      yanchor: "bottom",
+      text,
+      showarrow: false,
+      font: { color: colour("muted") },
+    },
+  ],
 });

@@ -34,7 +34,8 @@ export function amount(number) {
   if (number === null || number === undefined) return "–";
   if (number === 0) return "0";
   const size = Math.abs(number);
-  if (size >= 1e-3 && size < 1e6) return Number(number.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 6 });
+  if (size >= 1e-3 && size < 1e6)
+    return Number(number.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 6 });
   const [digits, power] = number.toExponential(2).split("e");
   const raised = [...String(Math.abs(power))].map((digit) => SUPERSCRIPT[digit]).join("");
   const factor = Number(digits);
@@ -48,7 +49,12 @@ export const loss = ({ epsilon, delta }) => `ε ${amount(epsilon)}${delta > 0 ? 
 export const range = ({ start, end }) => (end - start > 1 ? `${count(start)} – ${count(end - 1)}` : count(start));
 
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "long" });
-const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+const UNITS = [
+  ["day", 86400],
+  ["hour", 3600],
+  ["minute", 60],
+  ["second", 1],
+];
 
 function ago(time) {
   const seconds = Math.min(0, (time - Date.now()) / 1000);
@@ -60,7 +66,11 @@ function ago(time) {
 /** A moment, as how long ago it was; `keepTime` keeps it so. */
 export function when(text) {
   const time = new Date(text);
-  return h("time", { datetime: text, title: time.toLocaleString("en", { dateStyle: "medium", timeStyle: "medium" }) }, ago(time));
+  return h(
+    "time",
+    { datetime: text, title: time.toLocaleString("en", { dateStyle: "medium", timeStyle: "medium" }) },
+    ago(time),
+  );
 }
 
 export function keepTime() {
@@ -73,9 +83,15 @@ export function keepTime() {
 }
 
 const STATES = {
-  running: ["good", "Running"], stopped: ["plain", "Stopped"], halted: ["bad", "Halted"],
-  distrusted: ["bad", "Not trusted"], receiving: ["good", "Receiving"],
-  waiting: ["plain", "Waiting"], done: ["good", "Done"], failed: ["bad", "Failed"], cancelled: ["plain", "Cancelled"],
+  running: ["good", "Running"],
+  stopped: ["plain", "Stopped"],
+  halted: ["bad", "Halted"],
+  distrusted: ["bad", "Not trusted"],
+  receiving: ["good", "Receiving"],
+  waiting: ["plain", "Waiting"],
+  done: ["good", "Done"],
+  failed: ["bad", "Failed"],
+  cancelled: ["plain", "Cancelled"],
 };
 export function pill(state) {
   const [kind, text] = STATES[state] ?? ["plain", state];
@@ -88,7 +104,12 @@ export const notice = (kind, title, ...body) =>
 
 /** What is spent and what is reserved of a whole, as one bar. */
 export function meter(spent, reserved, whole, label) {
-  const bar = h("div", { class: "meter", role: "img", "aria-label": label }, h("span", { class: "reserved" }), h("span", { class: "spent" }));
+  const bar = h(
+    "div",
+    { class: "meter", role: "img", "aria-label": label },
+    h("span", { class: "reserved" }),
+    h("span", { class: "spent" }),
+  );
   [reserved, spent].forEach((part, index) => {
     bar.children[index].style.width = `${whole > 0 ? Math.min(100, (100 * part) / whole) : 0}%`;
   });
@@ -96,21 +117,58 @@ export function meter(spent, reserved, whole, label) {
 }
 
 /** The same of a stream's ε, and in numbers: `spent` and `reserved` are the worst record's. */
-export const budgetMeter = ({ spent, reserved, budget }) => meter(spent.epsilon, reserved.epsilon, budget.epsilon,
-  `Of ε ${amount(budget.epsilon)}, ${amount(reserved.epsilon)} is reserved and ${amount(spent.epsilon)} is spent`);
+export const budgetMeter = ({ spent, reserved, budget }) =>
+  meter(
+    spent.epsilon,
+    reserved.epsilon,
+    budget.epsilon,
+    `Of ε ${amount(budget.epsilon)}, ${amount(reserved.epsilon)} is reserved and ${amount(spent.epsilon)} is spent`,
+  );
 export const budgetFacts = ({ spent, reserved, budget }) =>
-  [["Spent, worst record", spent, "spent"], ["Reserved", reserved, "reserved"], ["Budget", budget, "whole"]]
-    .map(([name, told, kind]) => fact(h("span", { class: `swatch ${kind}` }, name), `ε ${amount(told.epsilon)}`,
-      told.delta > 0 && h("small", {}, `δ ${amount(told.delta)}`)));
+  [
+    ["Spent, worst record", spent, "spent"],
+    ["Reserved", reserved, "reserved"],
+    ["Budget", budget, "whole"],
+  ].map(([name, told, kind]) =>
+    fact(
+      h("span", { class: `swatch ${kind}` }, name),
+      `ε ${amount(told.epsilon)}`,
+      told.delta > 0 && h("small", {}, `δ ${amount(told.delta)}`),
+    ),
+  );
 
 export const fact = (name, ...value) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, ...value));
 
 /** A table that scrolls by itself where there is no room. Columns are `number`s, `extra` (not on a phone) or `wide`. */
 export function table(caption, columns, rows) {
   const kind = (index) => ["number", "extra", "wide"].filter((each) => columns[index][each]).join(" ") || null;
-  return h("div", { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" },
-    h("table", {},
+  return h(
+    "div",
+    { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" },
+    h(
+      "table",
+      {},
       h("caption", { class: "unseen" }, caption),
-      h("thead", {}, h("tr", {}, columns.map((each, index) => h("th", { scope: "col", class: kind(index) }, each.title)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) => h("td", { class: kind(index) }, cell)))))));
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          columns.map((each, index) => h("th", { scope: "col", class: kind(index) }, each.title)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) =>
+          h(
+            "tr",
+            {},
+            row.map((cell, index) => h("td", { class: kind(index) }, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
 }

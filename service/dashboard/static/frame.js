@@ -17,5 +17,13 @@ export async function frame() {
 
 /** Where a page says what it could not get. */
 export function failed(error) {
-  replace($("problem"), error && notice(error.status === 404 ? "plain" : "bad", error.status === 404 ? "Not found" : "Not up to date", error.message));
+  replace(
+    $("problem"),
+    error &&
+      notice(
+        error.status === 404 ? "plain" : "bad",
+        error.status === 404 ? "Not found" : "Not up to date",
+        error.message,
+      ),
+  );
 }

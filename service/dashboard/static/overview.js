@@ -1,5 +1,19 @@
 import { get, regularly } from "./api.js";
-import { $, amount, budgetFacts, budgetMeter, count, counted, fact, h, loss, notice, pill, replace, table } from "./dom.js";
+import {
+  $,
+  amount,
+  budgetFacts,
+  budgetMeter,
+  count,
+  counted,
+  fact,
+  h,
+  loss,
+  notice,
+  pill,
+  replace,
+  table,
+} from "./dom.js";
 import { failed, frame } from "./frame.js";
 
 const PAGE = 100;
@@ -17,14 +31,22 @@ async function list(path, most) {
 }
 
 async function look() {
-  const [streams, publications] = await Promise.all([list("/v1/streams", wanted), list("/v1/publications", 10 * wanted)]);
+  const [streams, publications] = await Promise.all([
+    list("/v1/streams", wanted),
+    list("/v1/publications", 10 * wanted),
+  ]);
   const of = Object.groupBy(publications, (each) => each.stream);
   replace($("streams"), streams.length ? streams.map((each) => card(each, of[each.name] ?? [])) : nothing());
   $("streams").removeAttribute("aria-busy");
   $("more").hidden = streams.length < wanted;
-  const unwell = [...streams.filter((each) => each.halted || each.distrusted), ...publications.filter((each) => each.state === "halted")];
-  $("summary").textContent = streams.length === 0 ? "" :
-    `${counted(streams.length, "stream")}, ${counted(publications.length, "publication")}${unwell.length ? `, ${unwell.length} need attention` : ""}`;
+  const unwell = [
+    ...streams.filter((each) => each.halted || each.distrusted),
+    ...publications.filter((each) => each.state === "halted"),
+  ];
+  $("summary").textContent =
+    streams.length === 0
+      ? ""
+      : `${counted(streams.length, "stream")}, ${counted(publications.length, "publication")}${unwell.length ? `, ${unwell.length} need attention` : ""}`;
 }
 
 const TASKS = {
@@ -38,24 +60,56 @@ function card(stream, publications) {
   const { task, features } = stream;
   const trouble = stream.distrusted ?? stream.halted;
   const state = stream.distrusted ? "distrusted" : stream.halted ? "halted" : "receiving";
-  return h("article", { class: "card", "aria-labelledby": `stream-${stream.name}` },
-    h("header", {},
+  return h(
+    "article",
+    { class: "card", "aria-labelledby": `stream-${stream.name}` },
+    h(
+      "header",
+      {},
       h("h2", { id: `stream-${stream.name}` }, h("a", { href: `/dashboard/streams/${stream.name}` }, stream.name)),
       pill(state),
-      h("p", { class: "muted" }, [features ? counted(features, "feature") : null, TASKS[task.kind](task)].filter(Boolean).join(" · "))),
-    trouble && notice("bad", stream.distrusted ? "Its ledger does not verify; nothing is published" : "Nothing more is numbered", trouble),
-    stream.declassified > 0 && notice("warn", `${counted(stream.declassified, "record")} no longer protected`,
-      "A publication here lets records expire: what they lose is unbounded, and not in what is spent."),
+      h(
+        "p",
+        { class: "muted" },
+        [features ? counted(features, "feature") : null, TASKS[task.kind](task)].filter(Boolean).join(" · "),
+      ),
+    ),
+    trouble &&
+      notice(
+        "bad",
+        stream.distrusted ? "Its ledger does not verify; nothing is published" : "Nothing more is numbered",
+        trouble,
+      ),
+    stream.declassified > 0 &&
+      notice(
+        "warn",
+        `${counted(stream.declassified, "record")} no longer protected`,
+        "A publication here lets records expire: what they lose is unbounded, and not in what is spent.",
+      ),
     h("dl", { class: "facts" }, fact("Records", count(stream.records)), budgetFacts(stream)),
     budgetMeter(stream),
     publications.length
-      ? table(`Publications of ${stream.name}`, COLUMNS, publications.map((each) => row(each, stream.records)))
-      : h("p", { class: "muted" }, "No publications yet. ", h("a", { href: `/dashboard/streams/${stream.name}#publish` }, "How to make one")));
+      ? table(
+          `Publications of ${stream.name}`,
+          COLUMNS,
+          publications.map((each) => row(each, stream.records)),
+        )
+      : h(
+          "p",
+          { class: "muted" },
+          "No publications yet. ",
+          h("a", { href: `/dashboard/streams/${stream.name}#publish` }, "How to make one"),
+        ),
+  );
 }
 
 const COLUMNS = [
-  { title: "Publication" }, { title: "Mechanism", extra: true }, { title: "State" },
-  { title: "Latest", number: true, extra: true }, { title: "Next model", number: true }, { title: "Promise", extra: true },
+  { title: "Publication" },
+  { title: "Mechanism", extra: true },
+  { title: "State" },
+  { title: "Latest", number: true, extra: true },
+  { title: "Next model", number: true },
+  { title: "Promise", extra: true },
 ];
 
 function row(publication, records) {
@@ -64,20 +118,36 @@ function row(publication, records) {
     publication.mechanism.kind.replaceAll("_", " "),
     pill(publication.state),
     publication.latest === null ? "–" : `version ${count(publication.latest)}`,
-    publication.due === null ? "–" : publication.due > records ? `in ${count(publication.due - records)}` : `${count(records - publication.due)} behind`,
+    publication.due === null
+      ? "–"
+      : publication.due > records
+        ? `in ${count(publication.due - records)}`
+        : `${count(records - publication.due)} behind`,
     loss(publication.privacy),
   ];
 }
 
-const nothing = () => h("div", { class: "card empty" },
-  h("h2", {}, "No streams yet"),
-  h("p", {}, "A stream takes records and holds their privacy budget. Make one with an administrator's key:"),
-  h("pre", {}, h("code", {}, `curl ${location.origin}/v1/streams -H "Authorization: Bearer $KEY" \\
+const nothing = () =>
+  h(
+    "div",
+    { class: "card empty" },
+    h("h2", {}, "No streams yet"),
+    h("p", {}, "A stream takes records and holds their privacy budget. Make one with an administrator's key:"),
+    h(
+      "pre",
+      {},
+      h(
+        "code",
+        {},
+        `curl ${location.origin}/v1/streams -H "Authorization: Bearer $KEY" \\
   -H 'Content-Type: application/json' \\
   -d '{"name": "weather", "features": 5,
        "task": {"kind": "classification", "classes": 2},
-       "budget": {"epsilon": 4, "delta": 2e-6}}'`)),
-  h("p", { class: "muted" }, "If there are streams that you miss: your key may be limited to others."));
+       "budget": {"epsilon": 4, "delta": 2e-6}}'`,
+      ),
+    ),
+    h("p", { class: "muted" }, "If there are streams that you miss: your key may be limited to others."),
+  );
 
 $("more").firstElementChild.addEventListener("click", () => {
   wanted += PAGE;

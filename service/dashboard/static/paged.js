@@ -13,7 +13,18 @@ const ON_A_PAGE = 20;
 export function paged(id, { path, key, columns, row, caption, empty }, failed) {
   const turned = []; // the last key of each page before
   let shown = []; // the keys on this one, so that new rows are marked
-  const button = (text, turn) => h("button", { type: "button", onclick: () => { turn(); look().catch(failed); } }, text);
+  const button = (text, turn) =>
+    h(
+      "button",
+      {
+        type: "button",
+        onclick: () => {
+          turn();
+          look().catch(failed);
+        },
+      },
+      text,
+    );
   const newer = button("Newer", () => turned.pop());
   const older = button("Older", () => turned.push(shown.at(-1)));
   const [holder, buttons] = [h("div"), h("div", { class: "row" }, newer, older)];
@@ -25,7 +36,11 @@ export function paged(id, { path, key, columns, row, caption, empty }, failed) {
     const items = found.slice(0, ON_A_PAGE);
     const newest = Math.max(...shown);
     replace(holder, items.length ? table(caption, columns, items.map(row)) : h("p", { class: "muted" }, empty));
-    holder.querySelectorAll("tbody tr").forEach((each, index) => each.classList.toggle("new", shown.length > 0 && turned.length === 0 && items[index][key] > newest));
+    holder
+      .querySelectorAll("tbody tr")
+      .forEach((each, index) =>
+        each.classList.toggle("new", shown.length > 0 && turned.length === 0 && items[index][key] > newest),
+      );
     shown = items.map((each) => each[key]);
     newer.disabled = turned.length === 0;
     older.disabled = found.length <= ON_A_PAGE;

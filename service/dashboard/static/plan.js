@@ -10,36 +10,105 @@ const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 export function explained({ plan, start, privacy }) {
   const { guarantee, lifetime, declassification } = plan;
   const unit = CURRENCY[guarantee.currency];
-  const parts = (lifetime?.parts ?? []).map((each) => ({ ...each, part: each[guarantee.currency] / guarantee.capacity }));
+  const parts = (lifetime?.parts ?? []).map((each) => ({
+    ...each,
+    part: each[guarantee.currency] / guarantee.capacity,
+  }));
   return [
-    h("p", {}, "Take any one record of the stream and put another in its place, or erase it. Whatever this publication ever publishes, for as long as it runs, ",
-      "is then almost as likely as before: within a factor of ", h("strong", {}, amount(Math.exp(privacy.epsilon))),
+    h(
+      "p",
+      {},
+      "Take any one record of the stream and put another in its place, or erase it. Whatever this publication ever publishes, for as long as it runs, ",
+      "is then almost as likely as before: within a factor of ",
+      h("strong", {}, amount(Math.exp(privacy.epsilon))),
       ` (e to the power of ε = ${amount(privacy.epsilon)})`,
-      privacy.delta > 0 ? [", but for a probability of ", h("strong", {}, amount(privacy.delta)), " (δ)"] : null, ". ",
-      "All of that is reserved on every record it may read, before the first release."),
-    privacy.delta > 0 && h("p", { class: "muted" },
-      `Its noise is Gaussian, so what it charges is counted in ρ, which adds up exactly. Altogether ρ = ${amount(guarantee.capacity)} implies that ε at that δ.`),
-    lifetime && h("p", {}, `The record that all its releases for ever charge most is number ${count(start + lifetime.record)}`,
-      `. In its whole life it pays ${unit} ${amount(lifetime[guarantee.currency])} of at most ${amount(guarantee.capacity)}`,
-      parts.length ? ", for these:" : ".", lifetime.note ? ` (${sentence(lifetime.note)}.)` : ""),
+      privacy.delta > 0 ? [", but for a probability of ", h("strong", {}, amount(privacy.delta)), " (δ)"] : null,
+      ". ",
+      "All of that is reserved on every record it may read, before the first release.",
+    ),
+    privacy.delta > 0 &&
+      h(
+        "p",
+        { class: "muted" },
+        `Its noise is Gaussian, so what it charges is counted in ρ, which adds up exactly. Altogether ρ = ${amount(guarantee.capacity)} implies that ε at that δ.`,
+      ),
+    lifetime &&
+      h(
+        "p",
+        {},
+        `The record that all its releases for ever charge most is number ${count(start + lifetime.record)}`,
+        `. In its whole life it pays ${unit} ${amount(lifetime[guarantee.currency])} of at most ${amount(guarantee.capacity)}`,
+        parts.length ? ", for these:" : ".",
+        lifetime.note ? ` (${sentence(lifetime.note)}.)` : "",
+      ),
     parts.length > 0 && shares(parts),
-    parts.length > 0 && table("What the worst record pays for",
-      [{ title: "What reads it", wide: true }, { title: "Times", number: true }, { title: `${unit} in all`, number: true }, { title: "Part of the cap", number: true }],
-      parts.map((each) => [sentence(each.what), each.fits === null ? "for ever" : count(each.fits), amount(each[guarantee.currency]), percent(each.part)])),
+    parts.length > 0 &&
+      table(
+        "What the worst record pays for",
+        [
+          { title: "What reads it", wide: true },
+          { title: "Times", number: true },
+          { title: `${unit} in all`, number: true },
+          { title: "Part of the cap", number: true },
+        ],
+        parts.map((each) => [
+          sentence(each.what),
+          each.fits === null ? "for ever" : count(each.fits),
+          amount(each[guarantee.currency]),
+          percent(each.part),
+        ]),
+      ),
     plan.fits?.length > 0 && h("h3", {}, "What is fitted, and when"),
-    plan.fits?.length > 0 && table("Kinds of fits",
-      [{ title: "Fit" }, { title: "When", wide: true }, { title: "Records", number: true }, { title: `${unit} each`, number: true }, { title: "Noise scale", number: true }, { title: "Expected length", number: true }],
-      plan.fits.map((each) => [sentence(each.what), each.when, count(each.records), amount(each.charge),
-        each.noise.scale === null ? `at least ${amount(each.at_least?.scale)}` : amount(each.noise.scale), amount(each.noise.expected_norm)])),
-    declassification && h("p", {}, h("strong", {}, "Records expire. "), sentence(declassification.when), "; ", declassification.note, "."),
-    h("details", {}, h("summary", {}, "The whole plan, as the service keeps it"), h("pre", { tabindex: "0" }, h("code", {}, JSON.stringify(plan, null, 1)))),
+    plan.fits?.length > 0 &&
+      table(
+        "Kinds of fits",
+        [
+          { title: "Fit" },
+          { title: "When", wide: true },
+          { title: "Records", number: true },
+          { title: `${unit} each`, number: true },
+          { title: "Noise scale", number: true },
+          { title: "Expected length", number: true },
+        ],
+        plan.fits.map((each) => [
+          sentence(each.what),
+          each.when,
+          count(each.records),
+          amount(each.charge),
+          each.noise.scale === null ? `at least ${amount(each.at_least?.scale)}` : amount(each.noise.scale),
+          amount(each.noise.expected_norm),
+        ]),
+      ),
+    declassification &&
+      h(
+        "p",
+        {},
+        h("strong", {}, "Records expire. "),
+        sentence(declassification.when),
+        "; ",
+        declassification.note,
+        ".",
+      ),
+    h(
+      "details",
+      {},
+      h("summary", {}, "The whole plan, as the service keeps it"),
+      h("pre", { tabindex: "0" }, h("code", {}, JSON.stringify(plan, null, 1))),
+    ),
   ];
 }
 
 /** Parts of a cap, side by side. */
 function shares(parts) {
-  const bar = h("div", { class: "shares", role: "img", "aria-label": parts.map((each) => `${percent(each.part)}: ${each.what}`).join("; ") },
-    parts.map(() => h("span")));
+  const bar = h(
+    "div",
+    {
+      class: "shares",
+      role: "img",
+      "aria-label": parts.map((each) => `${percent(each.part)}: ${each.what}`).join("; "),
+    },
+    parts.map(() => h("span")),
+  );
   parts.forEach((each, index) => {
     bar.children[index].style.flexGrow = each.part;
     bar.children[index].title = each.what;
@@ -52,15 +121,24 @@ export function described(release) {
   const { charge, noise, model } = release;
   const paid = charge.rho === null ? `ε ${amount(charge.epsilon)}` : `ρ ${amount(charge.rho)}`;
   return [
-    ["Role", { model: "model: what it says is its own", base: "base: later fits start from it", link: "link: the next fit starts from it" }[release.role] ?? release.role],
+    [
+      "Role",
+      {
+        model: "model: what it says is its own",
+        base: "base: later fits start from it",
+        link: "link: the next fit starts from it",
+      }[release.role] ?? release.role,
+    ],
     ["Has seen", `records up to ${count(release.time)}`],
     ["Stands for records", range(release.window)],
     ["Its fit read records", range(release.fit)],
     ["Kept near version", release.parent === null ? "none" : count(release.parent)],
     ["Noise", `${noise.distribution?.replaceAll("_", " ") ?? "–"}, scale ${amount(noise.scale)}`],
     ["Charged", `${paid} to each record it read (charge ${count(charge.id)} of the stream)`],
-    ["Parameters", `${release.parameters.shape.join(" × ")}${model.loss ? `, ${model.loss.replaceAll("_", " ")}` : ""}`],
+    [
+      "Parameters",
+      `${release.parameters.shape.join(" × ")}${model.loss ? `, ${model.loss.replaceAll("_", " ")}` : ""}`,
+    ],
     ["Published", new Date(release.published_at).toLocaleString("en", { dateStyle: "medium", timeStyle: "medium" })],
   ];
 }
-

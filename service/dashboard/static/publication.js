@@ -12,21 +12,37 @@ $("name").textContent = name;
 document.title = `${name} · Perennial`;
 
 const COLUMNS = [
-  { title: "Version" }, { title: "Role", extra: true }, { title: "Records seen", number: true }, { title: "Stands for", extra: true },
-  { title: "Noise scale", number: true, extra: true }, { title: "Charge", number: true, extra: true }, { title: "Published" },
+  { title: "Version" },
+  { title: "Role", extra: true },
+  { title: "Records seen", number: true },
+  { title: "Stands for", extra: true },
+  { title: "Noise scale", number: true, extra: true },
+  { title: "Charge", number: true, extra: true },
+  { title: "Published" },
 ];
 
 const row = (release) => [
   h("a", { href: `#${release.version}` }, `version ${count(release.version)}`),
-  release.role, count(release.time), range(release.window), amount(release.noise.scale),
+  release.role,
+  count(release.time),
+  range(release.window),
+  amount(release.noise.scale),
   release.charge.rho === null ? `ε ${amount(release.charge.epsilon)}` : `ρ ${amount(release.charge.rho)}`,
   when(release.published_at),
 ];
 
-const releases = paged("releases", {
-  path: `${at}/releases`, key: "version", columns: COLUMNS, row, caption: "Releases, newest first",
-  empty: "Nothing is published yet.",
-}, failed);
+const releases = paged(
+  "releases",
+  {
+    path: `${at}/releases`,
+    key: "version",
+    columns: COLUMNS,
+    row,
+    caption: "Releases, newest first",
+    empty: "Nothing is published yet.",
+  },
+  failed,
+);
 
 async function look() {
   const publication = await get(at);
@@ -47,26 +63,63 @@ function heading({ stream, state, reason, mechanism, learner, privacy }, { distr
   replace($("crumb"), " / ", h("a", { href: `/dashboard/streams/${stream}` }, stream));
   replace($("state"), pill(state));
   $("live").hidden = state !== "running";
-  $("about").textContent = `${mechanism.kind.replaceAll("_", " ")} with ${learner.kind.replaceAll("_", " ")}, for ${loss(privacy)}`;
-  replace($("trouble"),
-    state === "halted" && notice("bad", "Halted: nothing more is published", reason ?? "", distrusted
-      ? [h("code", {}, "perennial ledger verify"), " names all that does not hold. It goes on by itself once a worker finds all well again."]
-      : "What it published stays. Another publication, with settings that avoid this, can take its place."),
-    halted && notice("bad", "Its stream takes no more records", halted, ["Once you know why: ", h("code", {}, `POST /v1/streams/${stream}/resume`)]),
-    state === "stopped" && notice("plain", "Stopped", "Its releases stay, and what is spent stays spent. A stopped publication never goes on."));
+  const how = [mechanism, learner].filter(Boolean).map(({ kind }) => kind.replaceAll("_", " "));
+  $("about").textContent = `${how.join(" with ")}, for ${loss(privacy)}`;
+  replace(
+    $("trouble"),
+    state === "halted" &&
+      notice(
+        "bad",
+        "Halted: nothing more is published",
+        reason ?? "",
+        distrusted
+          ? [
+              h("code", {}, "perennial ledger verify"),
+              " names all that does not hold. It goes on by itself once a worker finds all well again.",
+            ]
+          : "What it published stays. Another publication, with settings that avoid this, can take its place.",
+      ),
+    halted &&
+      notice("bad", "Its stream takes no more records", halted, [
+        "Once you know why: ",
+        h("code", {}, `POST /v1/streams/${stream}/resume`),
+      ]),
+    state === "stopped" &&
+      notice(
+        "plain",
+        "Stopped",
+        "Its releases stay, and what is spent stays spent. A stopped publication never goes on.",
+      ),
+  );
 }
 
 function tiles(publication, stream, share, outline) {
   const { latest, due, privacy, state, plan } = publication;
   const newest = outline.at(-1);
   const spent = share?.spent.epsilon ?? 0;
-  replace($("tiles"),
-    fact("Latest model", latest === null ? "none yet" : `version ${count(latest)}`, h("small", {}, newest ? when(newest.published_at) : "")),
+  replace(
+    $("tiles"),
+    fact(
+      "Latest model",
+      latest === null ? "none yet" : `version ${count(latest)}`,
+      h("small", {}, newest ? when(newest.published_at) : ""),
+    ),
     fact("Records", count(stream.records), h("small", {}, newest ? `${count(newest.time)} seen by a model` : "")),
-    fact(plan.first_releases?.length ? "Next release" : "Goes on", due === null ? "none" : due > stream.records ? `in ${counted(due - stream.records, "record")}` : `${count(stream.records - due)} behind`,
-      h("small", {}, due === null ? state : `at record ${count(due)}`)),
-    fact("Paid by the worst record", `ε ${amount(spent)} of ${amount(privacy.epsilon)}`,
-      h("small", {}, meter(spent, 0, privacy.epsilon, `${amount(spent)} of ${amount(privacy.epsilon)}`))));
+    fact(
+      plan.first_releases?.length ? "Next release" : "Goes on",
+      due === null
+        ? "none"
+        : due > stream.records
+          ? `in ${counted(due - stream.records, "record")}`
+          : `${count(stream.records - due)} behind`,
+      h("small", {}, due === null ? state : `at record ${count(due)}`),
+    ),
+    fact(
+      "Paid by the worst record",
+      `ε ${amount(spent)} of ${amount(privacy.epsilon)}`,
+      h("small", {}, meter(spent, 0, privacy.epsilon, `${amount(spent)} of ${amount(privacy.epsilon)}`)),
+    ),
+  );
   $("tiles").removeAttribute("aria-busy");
 }
 
@@ -75,7 +128,9 @@ async function charts({ plan, start }, { records }, share, outline) {
   $("charts").hidden = outline.length === 0;
   if (outline.length === 0) return;
   const time = outline.map((each) => each.time);
-  const text = outline.map((each) => (each.first === each.last ? `version ${count(each.last)}` : `versions ${count(each.first)} – ${count(each.last)}`));
+  const text = outline.map((each) =>
+    each.first === each.last ? `version ${count(each.last)}` : `versions ${count(each.first)} – ${count(each.last)}`,
+  );
   const [least, most] = ["least_noise", "most_noise"].map((which) => outline.map((each) => each[which]));
   const mode = outline.length > 100 ? "lines" : "lines+markers";
   let sum = 0;
@@ -92,20 +147,48 @@ async function charts({ plan, start }, { records }, share, outline) {
     draw($("noise"), {
       said: `Scale of the noise by records seen. It lies between ${amount(Math.min(...least))} and ${amount(Math.max(...most))}; the latest is ${amount(most.at(-1))}.`,
       traces: () => [
-        line(time, least, band), line(time, most, { ...band, fill: "tonexty", fillcolor: colour("accent-soft") }),
-        line(time, most, { text, mode, line: { shape: "linear", width: 1.5 }, hovertemplate: "scale %{y:.3g}<br>%{text}<extra></extra>" }),
+        line(time, least, band),
+        line(time, most, { ...band, fill: "tonexty", fillcolor: colour("accent-soft") }),
+        line(time, most, {
+          text,
+          mode,
+          line: { shape: "linear", width: 1.5 },
+          hovertemplate: "scale %{y:.3g}<br>%{text}<extra></extra>",
+        }),
       ],
       layout: () => ({ xaxis: x }),
     }),
     draw($("paid"), {
       said: `What the record that has paid most has paid, release by release: ${unit} ${amount(sum)} of at most ${amount(cap)}.`,
-      traces: () => [line([start, ...time, records], [0, ...paid, sum], { text: ["begin", ...text, "now"], mode, fill: "tozeroy", fillcolor: colour("accent-soft"), hovertemplate: `${unit} %{y:.3g}<br>%{text}<extra></extra>` })],
-      layout: () => ({ xaxis: x, yaxis: { range: [0, 1.15 * cap] }, ...level(cap, `the most it may ever pay: ${unit} ${amount(cap)}`) }),
+      traces: () => [
+        line([start, ...time, records], [0, ...paid, sum], {
+          text: ["begin", ...text, "now"],
+          mode,
+          fill: "tozeroy",
+          fillcolor: colour("accent-soft"),
+          hovertemplate: `${unit} %{y:.3g}<br>%{text}<extra></extra>`,
+        }),
+      ],
+      layout: () => ({
+        xaxis: x,
+        yaxis: { range: [0, 1.15 * cap] },
+        ...level(cap, `the most it may ever pay: ${unit} ${amount(cap)}`),
+      }),
     }),
     draw($("seen"), {
       said: `Records seen by the newest release, over time: ${count(time.at(-1))} of ${count(records)}.`,
-      traces: () => [line([...outline.map((each) => new Date(each.published_at)), new Date()], [...time, time.at(-1)], { text: [...text, "now"], mode, hovertemplate: "%{y:,} records<br>%{text}<extra></extra>" })],
-      layout: () => ({ xaxis: { title: { text: "published", standoff: 4 }, nticks: 4, tickangle: 0 }, yaxis: { range: [0, 1.15 * Math.max(records, 1)] }, ...level(records, `numbered: ${count(records)}`) }),
+      traces: () => [
+        line([...outline.map((each) => new Date(each.published_at)), new Date()], [...time, time.at(-1)], {
+          text: [...text, "now"],
+          mode,
+          hovertemplate: "%{y:,} records<br>%{text}<extra></extra>",
+        }),
+      ],
+      layout: () => ({
+        xaxis: { title: { text: "published", standoff: 4 }, nticks: 4, tickangle: 0 },
+        yaxis: { range: [0, 1.15 * Math.max(records, 1)] },
+        ...level(records, `numbered: ${count(records)}`),
+      }),
     }),
   ]);
 }
@@ -120,16 +203,52 @@ async function detail() {
   const values = release.parameters.values.flat();
   const [address, file] = [`${at}/releases/${version}`, `${name}-${version}`];
   const save = (type, ending) => () => download(address, type, `${file}.${ending}`).catch(failed);
-  $("release").replaceChildren(h("div", {},
-    h("header", {}, h("h2", { id: "release-title" }, `${name}, version ${count(version)}`),
-      h("button", { type: "button", class: "quiet", onclick: () => $("release").close() }, "Close")),
-    h("dl", { class: "facts" }, described(release).map(([title, value]) => fact(title, value))),
-    h("details", {}, h("summary", {}, counted(values.length, "weight")),
-      h("pre", { tabindex: "0" }, h("code", {}, values.slice(0, 200).map((each) => each.toPrecision(6)).join("\n"), values.length > 200 ? "\n…" : ""))),
-    h("div", { class: "row" },
-      h("button", { type: "button", class: "primary", onclick: save("application/vnd.safetensors", "safetensors") }, "Download safetensors"),
-      h("button", { type: "button", onclick: save("application/json", "json") }, "Download JSON")),
-    h("p", { class: "muted" }, "It never changes, and it may be given to anybody: using it costs no more privacy.")));
+  $("release").replaceChildren(
+    h(
+      "div",
+      {},
+      h(
+        "header",
+        {},
+        h("h2", { id: "release-title" }, `${name}, version ${count(version)}`),
+        h("button", { type: "button", class: "quiet", onclick: () => $("release").close() }, "Close"),
+      ),
+      h(
+        "dl",
+        { class: "facts" },
+        described(release).map(([title, value]) => fact(title, value)),
+      ),
+      h(
+        "details",
+        {},
+        h("summary", {}, counted(values.length, "weight")),
+        h(
+          "pre",
+          { tabindex: "0" },
+          h(
+            "code",
+            {},
+            values
+              .slice(0, 200)
+              .map((each) => each.toPrecision(6))
+              .join("\n"),
+            values.length > 200 ? "\n…" : "",
+          ),
+        ),
+      ),
+      h(
+        "div",
+        { class: "row" },
+        h(
+          "button",
+          { type: "button", class: "primary", onclick: save("application/vnd.safetensors", "safetensors") },
+          "Download safetensors",
+        ),
+        h("button", { type: "button", onclick: save("application/json", "json") }, "Download JSON"),
+      ),
+      h("p", { class: "muted" }, "It never changes, and it may be given to anybody: using it costs no more privacy."),
+    ),
+  );
   if (!$("release").open) $("release").showModal();
 }
 

@@ -1,6 +1,22 @@
 import { get, regularly } from "./api.js";
 import { colour, draw, level, line } from "./charts.js";
-import { $, amount, budgetFacts, budgetMeter, count, counted, fact, h, loss, notice, pill, range, replace, table, when } from "./dom.js";
+import {
+  $,
+  amount,
+  budgetFacts,
+  budgetMeter,
+  count,
+  counted,
+  fact,
+  h,
+  loss,
+  notice,
+  pill,
+  range,
+  replace,
+  table,
+  when,
+} from "./dom.js";
 import { failed, frame } from "./frame.js";
 import { paged } from "./paged.js";
 
@@ -11,76 +27,182 @@ let part = null; // the records that are looked at; null: all
 $("name").textContent = name;
 document.title = `${name} · Perennial`;
 
-const charges = paged("charges", {
-  path: `${at}/ledger/charges`, key: "id", caption: "Charges, newest first", empty: "Nothing is charged yet.",
-  columns: [
-    { title: "Charge", number: true }, { title: "Publication" }, { title: "Version", number: true }, { title: "Records", number: true },
-    { title: "To each", number: true }, { title: "When" }, { title: "Hash", extra: true },
-  ],
-  row: (charge) => [
-    count(charge.id), h("a", { href: `/dashboard/publications/${charge.publication}` }, charge.publication),
-    charge.version === null ? "at arrival" : count(charge.version), range(charge),
-    charge.rho === null ? loss(charge) : `ρ ${amount(charge.rho)}`, when(charge.charged_at), h("code", {}, charge.hash.slice(0, 12)),
-  ],
-}, failed);
+const charges = paged(
+  "charges",
+  {
+    path: `${at}/ledger/charges`,
+    key: "id",
+    caption: "Charges, newest first",
+    empty: "Nothing is charged yet.",
+    columns: [
+      { title: "Charge", number: true },
+      { title: "Publication" },
+      { title: "Version", number: true },
+      { title: "Records", number: true },
+      { title: "To each", number: true },
+      { title: "When" },
+      { title: "Hash", extra: true },
+    ],
+    row: (charge) => [
+      count(charge.id),
+      h("a", { href: `/dashboard/publications/${charge.publication}` }, charge.publication),
+      charge.version === null ? "at arrival" : count(charge.version),
+      range(charge),
+      charge.rho === null ? loss(charge) : `ρ ${amount(charge.rho)}`,
+      when(charge.charged_at),
+      h("code", {}, charge.hash.slice(0, 12)),
+    ],
+  },
+  failed,
+);
 
 async function look() {
   const stream = await get(at);
   const asked = part ? `?start=${part.start}&end=${part.end}` : "";
   const [ledger] = await Promise.all([get(`${at}/ledger${asked}`), charges()]);
   heading(stream);
-  replace($("facts"),
-    h("dl", { class: "facts" }, fact("Records", count(stream.records)), budgetFacts(stream)), budgetMeter(stream),
-    ledger.tighter.how !== "sum" && h("p", { class: "muted" }, `What is reserved adds up as the sum of ε. A smaller bound can be shown: ${loss(ledger.tighter)}.`),
-    h("details", {}, h("summary", {}, "Schema and settings"), h("dl", { class: "facts" }, settings(stream).map(([title, value]) => fact(title, value)))));
-  replace($("shares"), ledger.publications.length ? shares(ledger) : howToPublish(stream), stream.records === 0 && howToPost(stream));
+  replace(
+    $("facts"),
+    h("dl", { class: "facts" }, fact("Records", count(stream.records)), budgetFacts(stream)),
+    budgetMeter(stream),
+    ledger.tighter.how !== "sum" &&
+      h(
+        "p",
+        { class: "muted" },
+        `What is reserved adds up as the sum of ε. A smaller bound can be shown: ${loss(ledger.tighter)}.`,
+      ),
+    h(
+      "details",
+      {},
+      h("summary", {}, "Schema and settings"),
+      h(
+        "dl",
+        { class: "facts" },
+        settings(stream).map(([title, value]) => fact(title, value)),
+      ),
+    ),
+  );
+  replace(
+    $("shares"),
+    ledger.publications.length ? shares(ledger) : howToPublish(stream),
+    stream.records === 0 && howToPost(stream),
+  );
   chart(stream, ledger).catch(failed);
 }
 
 function heading({ halted, distrusted, declassified, dead_letters: dead, task, created_at: made }) {
   replace($("state"), pill(distrusted ? "distrusted" : halted ? "halted" : "receiving"));
   replace($("about"), task.kind, ", made ", when(made));
-  replace($("trouble"),
-    distrusted && notice("bad", "Its ledger does not verify, so nothing is published", distrusted,
-      [h("code", {}, "perennial ledger verify"), " names all that does not hold. Restore what was changed; publishing goes on by itself once a worker finds all well again."]),
-    halted && notice("bad", "Nothing more is numbered", halted,
-      ["Find out what happened to the log. Then ", h("code", {}, `POST /v1/streams/${name}/resume`), " makes it go on, and tells what is lost."]),
-    declassified > 0 && notice("warn", `${counted(declassified, "record")} no longer protected`,
-      "A publication lets records expire: what they lose from then on is unbounded, and not in what is spent. They are hatched below."),
-    dead > 0 && notice("warn", `${counted(dead, "entry", "entries")} of the log could not be read`, [h("code", {}, `GET /v1/streams/${name}/dead-letters`), " lists them."]));
+  replace(
+    $("trouble"),
+    distrusted &&
+      notice("bad", "Its ledger does not verify, so nothing is published", distrusted, [
+        h("code", {}, "perennial ledger verify"),
+        " names all that does not hold. Restore what was changed; publishing goes on by itself once a worker finds all well again.",
+      ]),
+    halted &&
+      notice("bad", "Nothing more is numbered", halted, [
+        "Find out what happened to the log. Then ",
+        h("code", {}, `POST /v1/streams/${name}/resume`),
+        " makes it go on, and tells what is lost.",
+      ]),
+    declassified > 0 &&
+      notice(
+        "warn",
+        `${counted(declassified, "record")} no longer protected`,
+        "A publication lets records expire: what they lose from then on is unbounded, and not in what is spent. They are hatched below.",
+      ),
+    dead > 0 &&
+      notice("warn", `${counted(dead, "entry", "entries")} of the log could not be read`, [
+        h("code", {}, `GET /v1/streams/${name}/dead-letters`),
+        " lists them.",
+      ]),
+  );
 }
 
 const settings = ({ features, feature_map: map, norm_bound: bound, task, retention, erased, kept, resumptions }) => [
-  ["Features", features ?? "none"], ["Task", JSON.stringify(task)], ["Norm bound", amount(bound)],
-  ["Feature map", map ? map.kind : "none"], ["Keeps", retention === "keep" ? "every record" : `what is needed, from record ${count(kept.start)}`],
-  ["Erased", counted(erased.records, "record")], ["Resumed", counted(resumptions.length, "time")],
+  ["Features", features ?? "none"],
+  ["Task", JSON.stringify(task)],
+  ["Norm bound", amount(bound)],
+  ["Feature map", map ? map.kind : "none"],
+  ["Keeps", retention === "keep" ? "every record" : `what is needed, from record ${count(kept.start)}`],
+  ["Erased", counted(erased.records, "record")],
+  ["Resumed", counted(resumptions.length, "time")],
 ];
 
-const shares = ({ publications }) => table("What each publication reserves and has spent",
-  [{ title: "Publication" }, { title: "State" }, { title: "From record", number: true }, { title: "Reserves", number: true },
-    { title: "Spent, its worst record", number: true }, { title: "That record", number: true, extra: true }],
-  publications.map((each) => [
-    h("a", { href: `/dashboard/publications/${each.name}` }, each.name), each.running ? "runs" : "ended", count(each.start),
-    loss(each.reserved), loss(each.spent), each.spent.record === null ? "–" : count(each.spent.record)]));
+const shares = ({ publications }) =>
+  table(
+    "What each publication reserves and has spent",
+    [
+      { title: "Publication" },
+      { title: "State" },
+      { title: "From record", number: true },
+      { title: "Reserves", number: true },
+      { title: "Spent, its worst record", number: true },
+      { title: "That record", number: true, extra: true },
+    ],
+    publications.map((each) => [
+      h("a", { href: `/dashboard/publications/${each.name}` }, each.name),
+      each.running ? "runs" : "ended",
+      count(each.start),
+      loss(each.reserved),
+      loss(each.spent),
+      each.spent.record === null ? "–" : count(each.spent.record),
+    ]),
+  );
 
-const howToPublish = ({ budget, task }) => h("div", { id: "publish", class: "stack" },
-  h("p", {}, "None yet. A plan (", h("code", {}, "POST /v1/plan"), ", the same body) tells what one would cost; this starts one, with an administrator's key:"),
-  h("pre", { tabindex: "0" }, h("code", {}, `curl ${location.origin}/v1/publications -H "Authorization: Bearer $KEY" \\
+const howToPublish = ({ budget, task }) =>
+  h(
+    "div",
+    { id: "publish", class: "stack" },
+    h(
+      "p",
+      {},
+      "None yet. A plan (",
+      h("code", {}, "POST /v1/plan"),
+      ", the same body) tells what one would cost; this starts one, with an administrator's key:",
+    ),
+    h(
+      "pre",
+      { tabindex: "0" },
+      h(
+        "code",
+        {},
+        `curl ${location.origin}/v1/publications -H "Authorization: Bearer $KEY" \\
   -H 'Content-Type: application/json' \\
   -d '{"name": "${name}-model", "stream": "${name}",
        "mechanism": {"kind": "sliding_window", "block": 1000, "blocks": 4},
        "learner": {"kind": "output_perturbation"},
-       "privacy": {"epsilon": ${budget.epsilon / 2}, "delta": ${budget.delta / 2}}}'`)),
-  task.kind === "classification" || task.kind === "regression" ? null : h("p", { class: "muted" }, "A stream of this kind has mechanisms of its own: see the documentation."));
+       "privacy": {"epsilon": ${budget.epsilon / 2}, "delta": ${budget.delta / 2}}}'`,
+      ),
+    ),
+    task.kind === "classification" || task.kind === "regression"
+      ? null
+      : h("p", { class: "muted" }, "A stream of this kind has mechanisms of its own: see the documentation."),
+  );
 
 const howToPost = ({ features, task }) => [
-  h("p", {}, "No records yet. These two would be its first, with a key that has the scope ", h("code", {}, "ingest"), ":"),
-  h("pre", { tabindex: "0" }, h("code", {}, `curl ${location.origin}${at}/records -H "Authorization: Bearer $KEY" \\
+  h(
+    "p",
+    {},
+    "No records yet. These two would be its first, with a key that has the scope ",
+    h("code", {}, "ingest"),
+    ":",
+  ),
+  h(
+    "pre",
+    { tabindex: "0" },
+    h(
+      "code",
+      {},
+      `curl ${location.origin}${at}/records -H "Authorization: Bearer $KEY" \\
   -H 'Content-Type: application/json' \\
   -d '${JSON.stringify({
     ...(features ? { x: [0, 1].map((each) => Array(Math.min(features, 8)).fill(each)) } : {}),
     ...(task.kind === "unlabelled" ? {} : { y: [0, 1] }),
-  })}'`)),
+  })}'`,
+    ),
+  ),
 ];
 
 async function chart({ records, budget, declassified }, { ranges, exact, reserved }) {
@@ -92,20 +214,36 @@ async function chart({ records, budget, declassified }, { ranges, exact, reserve
   $("all").disabled = part === null;
   const most = ranges.reduce((so, each) => Math.max(so, each.epsilon ?? 0), 0);
   $("ledger-said").textContent = [
-    counted(ranges.length, "range"), `the most ε ${amount(most)}${declassified > 0 ? " of those still protected" : ""}`,
+    counted(ranges.length, "range"),
+    `the most ε ${amount(most)}${declassified > 0 ? " of those still protected" : ""}`,
     exact ? null : "neighbours drawn as one: show fewer records to see all",
-  ].filter(Boolean).join(" · ");
+  ]
+    .filter(Boolean)
+    .join(" · ");
   const x = ranges.flatMap((each) => [each.start, each.end]);
-  const [spent, hatched] = [false, true].map((which) => ranges.flatMap((each) => {
-    const height = which ? (each.declassified ? budget.epsilon : null) : each.epsilon;
-    return [height, height];
-  }));
+  const [spent, hatched] = [false, true].map((which) =>
+    ranges.flatMap((each) => {
+      const height = which ? (each.declassified ? budget.epsilon : null) : each.epsilon;
+      return [height, height];
+    }),
+  );
   await draw($("ledger"), {
     said: `What each record from ${count(start)} to ${count(end)} has spent, in ${counted(ranges.length, "range")}. The most is ε ${amount(most)} of ${amount(budget.epsilon)}.`,
     traces: () => [
-      line(x, spent, { line: { shape: "linear", width: 1.5 }, fill: "tozeroy", fillcolor: colour("accent-soft"), connectgaps: false, hovertemplate: `${exact ? "" : "at most "}ε %{y:.3g}<extra></extra>` }),
-      line(x, hatched, { line: { shape: "linear", width: 0 }, fill: "tozeroy", connectgaps: false,
-        fillpattern: { shape: "/", size: 10, solidity: 0.1, fgcolor: colour("hatch"), bgcolor: colour("warn-soft") }, hovertemplate: "no longer protected<extra></extra>" }),
+      line(x, spent, {
+        line: { shape: "linear", width: 1.5 },
+        fill: "tozeroy",
+        fillcolor: colour("accent-soft"),
+        connectgaps: false,
+        hovertemplate: `${exact ? "" : "at most "}ε %{y:.3g}<extra></extra>`,
+      }),
+      line(x, hatched, {
+        line: { shape: "linear", width: 0 },
+        fill: "tozeroy",
+        connectgaps: false,
+        fillpattern: { shape: "/", size: 10, solidity: 0.1, fgcolor: colour("hatch"), bgcolor: colour("warn-soft") },
+        hovertemplate: "no longer protected<extra></extra>",
+      }),
     ],
     layout: () => ({
       dragmode: "zoom",
@@ -114,7 +252,9 @@ async function chart({ records, budget, declassified }, { ranges, exact, reserve
       shapes: [...level(budget.epsilon).shapes, ...level(reserved.epsilon).shapes],
       annotations: [
         ...level(budget.epsilon, `budget: ε ${amount(budget.epsilon)}`).annotations,
-        ...(budget.epsilon - reserved.epsilon > budget.epsilon / 12 ? level(reserved.epsilon, `reserved on the worst record: ε ${amount(reserved.epsilon)}`).annotations : []),
+        ...(budget.epsilon - reserved.epsilon > budget.epsilon / 12
+          ? level(reserved.epsilon, `reserved on the worst record: ε ${amount(reserved.epsilon)}`).annotations
+          : []),
       ],
     }),
   });
