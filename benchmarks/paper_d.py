@@ -39,12 +39,14 @@ WHERE = "benchmarks/README.md says how to make it"
 DELTA = 1e-6
 HUGE = 1000.0  # ε of what is as good as without noise
 EPSILONS = (0.2, 0.5, 1.0, 2.0)
-JOINT, STEPS, HEADS = "lifelong", "lifelong, training agem", "lifelong, heads per_task"
+JOINT, STEPS = "lifelong", "lifelong, training agem"
+HEADS, APART = "lifelong, heads per_task", "lifelong, heads per_task, near origin"
 WITHOUT_NOISE, AGEM, NAIVE = "lifelong without noise (NOT private)", "A-GEM (NOT private)", "NaiveGaussian"
 OURS: dict[str, dict[str, Any]] = {
     JOINT: {},
     STEPS: {"training": "agem"},
     HEADS: {"heads": "per_task", "memory": 20},
+    APART: {"heads": "per_task", "memory": 20, "near": "origin"},
     WITHOUT_NOISE: {},
 }
 THEIRS, THEIR_NAIVE, THEIR_AGEM = "printed: L2DP-ML (NOT private)", "printed: NaiveGaussian", "printed: A-GEM"
@@ -242,7 +244,7 @@ def lifelong(once: Once, line: str, epsilon: float) -> Floats:
         {"features": features, "task": {"kind": "classification", "classes": classes}},
         {
             "mechanism": {"kind": "lifelong", "task_size": once.sizes, **OURS[line]},
-            "learner": {"kind": "output_perturbation", "intercept": line == HEADS},
+            "learner": {"kind": "output_perturbation", "intercept": line in (HEADS, APART)},
             "privacy": {"epsilon": HUGE if line == WITHOUT_NOISE else epsilon, "delta": DELTA},
         },
     )
@@ -290,7 +292,7 @@ def network(stream: Stream, line: str, epsilon: float) -> Floats:
 def cells(stream: Stream, options: argparse.Namespace) -> Iterator[tuple[str, float]]:
     """(line, ε) of all lines asked for."""
     for line in options.lines:
-        if line == HEADS and not stream.heads:
+        if line in (HEADS, APART) and not stream.heads:
             continue
         yield from ((line, each) for each in ((0.0,) if line in (AGEM, WITHOUT_NOISE) else options.epsilons))
 
@@ -371,7 +373,7 @@ def _quartiles(values: Sequence[float]) -> str:
     return f"{half:.3f} | {low:.3f}–{high:.3f}"
 
 
-SHOWN = {JOINT: "C0-", STEPS: "C1-", HEADS: "C2-", NAIVE: "C3-", AGEM: "k--", WITHOUT_NOISE: "k:"}
+SHOWN = {JOINT: "C0-", STEPS: "C1-", HEADS: "C2-", APART: "C4-", NAIVE: "C3-", AGEM: "k--", WITHOUT_NOISE: "k:"}
 MEASURES = {"average accuracy": average_accuracy, "average forgetting": average_forgetting}
 
 
@@ -398,11 +400,12 @@ def plots(runs: Runs, folder: Path) -> None:
                 axes.grid(alpha=0.2)
         for axes, epsilon in zip(panels[0], EPSILONS, strict=True):
             axes.set_title(f"ε = {epsilon:g}")
+        for axes in panels[-1]:
+            axes.set_xlabel("tasks")
         handles: dict[str, Any] = {}
         for axes in panels.ravel():
             handles.update(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=8)
-        figure.supxlabel("tasks")
         figure.suptitle(f"{stream}, δ = {DELTA:g}")
         with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper_d"}):
             figure.savefig(folder / f"paper_d-{stream}.svg", format="svg", metadata={"Date": None})
