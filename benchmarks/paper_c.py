@@ -506,8 +506,9 @@ def plots(path: Path, folder: Path) -> None:
                     axes.plot(*zip(*proved, strict=True), f"C{number}:", lw=1.0)
             axes.set(title=f"{stream}, δ = {delta:g}", xscale="log", yscale="log")
             axes.grid(alpha=0.2)
+    for axes in panels[-1]:
+        axes.set_xlabel("records")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=9)
-    figure.supxlabel("records")
     figure.supylabel("worst error of an epoch's questions; dotted: proved")
     folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper_c"}):

@@ -14,7 +14,7 @@ import json
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 from benchmarks.episodic import Episodic, NaiveGaussian, Network
 from benchmarks.forgetting import average_accuracy, average_forgetting, p_value
 from benchmarks.replay import Features, Labels, load, publication
+from service.explorer.comparison import releases
 from service.learning import feature_maps
 from service.learning.lifelong import TaskStatistics
 from service.learning.records import Records
 from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.linear import predict
-from service.mechanisms.mechanism import Kept, Part, Step
+from service.mechanisms.mechanism import Kept, Part
 
 Floats = NDArray[np.float64]
 
@@ -251,22 +252,14 @@ def lifelong(once: Once, line: str, epsilon: float) -> Floats:
     assert isinstance(found, Lifelong)
     counted = Counted(**vars(found.learner), once=once, plain=found.learner)
     found, description = replace(found, learner=counted), found.model_description()
-    numbers = (
-        Records(x=np.full((1, features), task, np.float32), y=np.zeros(1, np.int64)) for task in range(len(once.sizes))
-    )
-    models = [step.releases[-1].parameters for step in steps(found, numbers)]
+    starts = [sum(once.sizes[:task]) for task in range(len(once.sizes))]
+
+    def number(start: int, _end: int) -> Records:
+        return Records(x=np.full((1, features), starts.index(start), np.float32), y=np.zeros(1, np.int64))
+
+    models = [release.parameters for release, _ in releases(found, number, sum(once.sizes))]
     tests = [once.test(task) for task in range(len(once.sizes))]
     return np.array([[np.mean(predict(description, each, x)[0] == y) for x, y in tests] for each in models])
-
-
-def steps(found: Lifelong, tasks: Iterable[Records]) -> Iterator[Step]:
-    """What the mechanism does with one task after another."""
-    end, version, chain = 0, 1, tuple[Kept, ...]()
-    for task in tasks:
-        end = found.next_time(end)
-        step = found.step(end, chain, version, lambda *_, task=task: task)
-        yield step
-        chain, version = step.chain, version + len(step.releases)
 
 
 def network(stream: Stream, line: str, epsilon: float) -> Floats:
@@ -446,19 +439,24 @@ def many(tasks: int = 1000, records: int = 100, features: int = 64) -> None:
                 "privacy": {"epsilon": 1, "delta": DELTA},
             },
         )
-        assert isinstance(built, Lifelong)
+        chain, taken = tuple[Kept, ...](), list[float]()
         tracemalloc.start()
-        start, taken = time.process_time(), list[float]()
-        for number, step in enumerate(steps(built, (small() for _ in range(tasks))), start=1):
+        for number in range(1, tasks + 1):
+            own = small()
+            start = time.process_time()
+            chain = built.step(number * records, chain, number, _read(own)).chain
             taken.append(time.process_time() - start)
             if number in marks:
-                kept = sum(part.values.size for part in step.chain if isinstance(part, Part))
+                kept = sum(part.values.size for part in chain if isinstance(part, Part))
                 _, most = tracemalloc.get_traced_memory()
                 tracemalloc.reset_peak()
                 took = 1e3 * statistics.median(taken[-10:])
                 print(f"| {name} | {number:,} | {took:.1f} | {kept:,} | {most / 2**20:.1f} |", flush=True)
-            start = time.process_time()
         tracemalloc.stop()
+
+
+def _read(records: Records) -> Callable[[int, int], Records]:
+    return lambda _start, _end: records
 
 
 def main() -> None:

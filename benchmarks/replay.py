@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.explorer.comparison import releases
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism, predict
-from service.mechanisms.mechanism import Kept
 from service.mechanisms.stream_schema import StreamSchema
 
 Features = NDArray[np.float32]
@@ -56,16 +56,8 @@ def publication(stream: dict[str, Any], configuration: dict[str, Any]) -> Linear
 
 def replay(scheduled: LinearMechanism, x: Features, y: Labels) -> Iterator[Used]:
     """Each release with role `model`, with the time until the next one."""
-    time, version = scheduled.next_time(0), 0
-    chain: Sequence[Kept] = ()
-    while time <= len(x):
-        step = scheduled.step(time, chain, version + 1, lambda start, end: Records(x=x[start:end], y=y[start:end]))
-        chain, version = step.chain, version + len(step.releases)
-        upcoming = scheduled.next_time(time)
-        models = [release.parameters for release in step.releases if release.role == "model"]
-        if models:
-            yield Used(start=time, end=min(upcoming, len(x)), parameters=models[-1])
-        time = upcoming
+    for release, upcoming in releases(scheduled, lambda start, end: Records(x=x[start:end], y=y[start:end]), len(x)):
+        yield Used(start=release.time, end=min(upcoming, len(x)), parameters=release.parameters)
 
 
 def hits(scheduled: LinearMechanism, models: Iterator[Used], x: Features, y: Labels) -> NDArray[np.float64]:

@@ -43,7 +43,9 @@ class PublicationInfo(BaseModel):
     state: str = Field(description="`running`, `stopped` or `halted`")
     reason: str | None = Field(description="Why it halted")
     latest: int | None = Field(description="The newest version with role `model`")
-    due: int | None = Field(description="It goes on, mostly with a release, as soon as so many records are numbered; null: never")
+    due: int | None = Field(
+        description="It goes on, mostly with a release, as soon as so many records are numbered; null: never"
+    )
     created_at: Timestamp
 
 
@@ -175,7 +177,7 @@ def _info(publication: publications.Publication) -> PublicationInfo:
         **publication.configuration,
         state=state,
         reason=reason,
-        due=publication.due if publication.state == "running" else None,
+        due=publication.due if state == "running" else None,
         **{
             name: getattr(publication, name)
             for name in ("id", "name", "stream", "start", "plan", "latest", "created_at")

@@ -138,7 +138,9 @@ class Charge(BaseModel):
 
 
 class Parameters(BaseModel):
-    shape: list[int] = Field(description="[rows, coordinates]: one row per class, or one for two classes")
+    shape: list[int] = Field(
+        description="[rows, coordinates]: one row per class, or one for two classes; with `heads` per task see `model`"
+    )
     values: list[list[float]]
 
 

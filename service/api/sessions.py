@@ -22,8 +22,10 @@ class SessionInfo(BaseModel):
 async def sign_in(
     request: Request, key: Reader, credentials: Credentials, shared: Shared, response: Response
 ) -> SessionInfo:
-    """Begins a session of 12 hours, which may read what the key may, and nothing else. Its secret is a cookie that no
-    script can read and that no other site can make a browser send.
+    """Begins a session of 12 hours, for a browser: what the scope `read` allows of what the key may, and nothing else.
+
+    Its secret is a cookie that no script can read and that no other site can make a browser send. With it, what is not
+    GET needs the header `X-Perennial-Page`, with any value.
     """
     if credentials is None:
         raise Problem("forbidden", "A session can't begin another; send the key itself.")

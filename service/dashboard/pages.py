@@ -65,6 +65,12 @@ async def publication() -> Response:
     return _page("publication")
 
 
+@router.get("/dashboard/explorer")
+async def explorer() -> Response:
+    """What privacy costs, tried out on public data."""
+    return _page("explorer")
+
+
 @router.get("/dashboard/assets/{digest}/{name}")
 async def asset(digest: str, name: str, request: Request) -> Response:
     """What a page loads."""

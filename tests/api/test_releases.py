@@ -274,3 +274,44 @@ def test_headers_in_several_lines_are_one_list(service: Service, published):
     url = f"/v1/publications/{name}/releases/latest"
     lines = [("If-None-Match", '"other"'), ("If-None-Match", tag)]
     assert service.client().get(url, headers=lines).status_code == 304
+
+
+def test_an_outline_tells_few_releases_one_by_one_and_many_together(service: Service, monkeypatch):
+    stream = service.stream()
+    name = service.publish(stream, {"kind": "continual", "base": 20, "update_every": 5}, epsilon=2)
+    for _ in range(10):
+        five_more(service, stream)
+    released = [{**each, "scale": each["noise"]["scale"]} for each in service.released(name, time=50)]
+    url = f"/v1/publications/{name}/releases/outline"
+    (worst,) = (each["spent"] for each in ok(service.client().get(f"/v1/streams/{stream}/ledger"))["publications"])
+
+    def together(versions: list[dict]) -> dict:
+        charges = [each["charge"]["epsilon"] for each in versions]
+        on_record = [
+            each["charge"] for each in versions if each["fit"]["start"] <= worst["record"] < each["fit"]["end"]
+        ]
+        return {
+            "first": versions[0]["version"],
+            "last": versions[-1]["version"],
+            "models": sum(each["role"] == "model" for each in versions),
+            "time": versions[-1]["time"],
+            "published_at": versions[-1]["published_at"],
+            "least_noise": min(each["scale"] for each in versions),
+            "most_noise": max(each["scale"] for each in versions),
+            "least_charge": min(charges),
+            "most_charge": max(charges),
+            "on_record": pytest.approx(sum(each["epsilon"] for each in on_record)),
+        }
+
+    assert ok(service.client().get(url))["items"] == [together([each]) for each in released]
+    assert together(released)["on_record"] == worst["epsilon"]
+    monkeypatch.setattr("service.api.releases.MOST_STRETCHES", 3)
+    length = next(each for each in (1, 2, 4, 8) if 3 * each >= len(released))
+    assert length > 1
+    stretches = [released[start : start + length] for start in range(0, len(released), length)]
+    assert ok(service.client().get(url))["items"] == [together(each) for each in stretches]
+
+
+def test_an_outline_of_nothing_is_empty(service: Service):
+    name = service.publish(service.stream(), {"kind": "sliding_window", "block": 5, "blocks": 1})
+    assert ok(service.client().get(f"/v1/publications/{name}/releases/outline"))["items"] == []

@@ -101,13 +101,13 @@ class TestPublication:
         )
         assert [each["y"] for each in drawn][::2] == [
             [each["noise"]["scale"] for each in released],
-            [each["time"] for each in released],
+            [each["time"] for each in [*released, released[-1]]],
         ]
         paid = [
             each["charge"]["epsilon"] * (each["fit"]["start"] <= worst["record"] < each["fit"]["end"])
             for each in released
         ]
-        assert drawn[1]["y"] == pytest.approx(list(itertools.accumulate(paid)))
+        assert drawn[1]["y"] == pytest.approx([*itertools.accumulate(paid, initial=0), sum(paid)])
         assert drawn[1]["y"][-1] == pytest.approx(worst["epsilon"])
         show(trend, "publication")
 

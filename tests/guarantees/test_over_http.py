@@ -394,6 +394,36 @@ def test_a_window_of_statistics_charges_each_record_once_and_predicts_like_any_m
     assert "estimates" not in service.client().get(f"/v1/publications/{name}").text
 
 
+def test_tasks_one_after_another_charge_each_record_once_and_each_has_a_model_that_finds_its_records(service: Service):
+    """Opposite answers to one question, on either side of the second feature; predictions are recomputed here."""
+    stream = service.stream(features=2, epsilon=400, delta=1e-5)
+    mechanism = {"kind": "lifelong", "task_size": [400, 200], "heads": "per_task", "memory": 2}
+    name = service.publish(stream, mechanism, epsilon=300, delta=1e-6)
+    one, other = [[0.6, 0.7], [-0.6, 0.7]], [[0.6, -0.7], [-0.6, -0.7]]
+    service.post(stream, [*one * 200, *other * 150], [*[1, 0] * 200, *[0, 1] * 150])
+    released = service.released(name, time=600)
+    assert [(each["time"], each["window"]["start"], each["fit"]["start"]) for each in released] == [
+        (400, 0, 0),
+        (600, 0, 400),
+    ]
+    assert [each["parameters"]["shape"] for each in released] == [[2, 3], [4, 3]]
+    noise, rho = released[0]["noise"], released[0]["charge"]["rho"]
+    s, f, l, k = (noise["weights"][each] ** 2 for each in ("second", "first", "label", "count"))
+    apart = 2 * (s + f + l) + max((f + l) ** 2, (f - l) ** 2 + 8 * s * k) / (2 * s)
+    assert (noise["dimension"], noise["factor"]["bands"]) == (3 + 2 + 3, 1)
+    assert apart / noise["scale"] ** 2 / 2 == pytest.approx(rho, rel=1e-3)
+    assert apart / noise["scale"] ** 2 / 2 <= rho
+    charges = [charge for charge in all_charges(service, stream) if charge["publication"] == name]
+    assert [(charge["start"], charge["end"], charge["rho"]) for charge in charges] == [(0, 400, rho), (400, 600, rho)]
+    asked = [*one, *other]
+    predicted = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": asked}))
+    assert predicted["labels"] == [1, 0, 0, 1]
+    weights = np.array(released[-1]["parameters"]["values"])
+    scores = np.column_stack((asked, np.ones(4))) @ weights.T / 2**0.5
+    chosen = scores[np.arange(4), scores[:, 2:].argmax(axis=1)]
+    assert [each[1] for each in predicted["scores"]] == pytest.approx(1 / (1 + np.exp(-chosen)), abs=1e-4)
+
+
 def test_an_online_leader_charges_each_record_once_for_a_model_after_every_batch(service: Service):
     """Its noise is for the whole run: the norm of the factor's column is recomputed here, lag by lag."""
     stream = service.stream(features=2, delta=1e-5)

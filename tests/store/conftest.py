@@ -22,7 +22,9 @@ def publish_some(settings: Settings, *, records: int = 12, every_learner: bool =
                 names.append(service.publish(stream, window, delta=delta, learner={"kind": learner}))
             names.append(service.publish(stream, window, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
             sums = {"kind": "window_statistics", "block": 2, "blocks": 3}
-            names.append(service.publish(stream, sums, delta=1e-6))
+            tasks = {"kind": "lifelong", "task_size": 4, "batch": 2}
+            remembering = (sums, tasks, tasks | {"heads": "per_task", "memory": 1})
+            names.extend(service.publish(stream, mechanism, delta=1e-6) for mechanism in remembering)
             online = {"kind": "online_leader", "batch": 2}
             expiring = {"noise": "window_tree", "window": 2, "expiry": "leaf", "acknowledge_declassification": True}
             learner = {"kind": "noisy_gradient_descent"}

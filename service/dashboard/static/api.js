@@ -7,7 +7,8 @@ export class Problem extends Error {
   }
 }
 
-async function send(path, options = {}) {
+/** An answer, or a Problem with what the service says. */
+export async function send(path, options = {}) {
   let answer;
   try {
     answer = await fetch(path, { ...options, headers: { "X-Perennial-Page": "1", ...options.headers } });
@@ -32,7 +33,11 @@ export async function get(path) {
 
 /** A file, whose name the service says. */
 export async function download(path, type, name) {
-  const blob = await (await send(path, { headers: { Accept: type } })).blob();
+  save(await (await send(path, { headers: { Accept: type } })).blob(), name);
+}
+
+/** Something that was made here, as a file. */
+export function save(blob, name) {
   const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
@@ -74,21 +79,32 @@ export function follow(publication, told, living) {
   look();
 }
 
-/** Calls `look` now and then while somebody looks, never twice at a time; what fails is told, and tried again. */
+/**
+ * Looks now and then while somebody does, never twice at a time; what fails is told, and tried again. Returns how to look
+ * again at once, or as soon as whoever is looking is done.
+ */
 export function regularly(seconds, look, failed) {
-  let asleep = null;
-  const once = async () => {
+  let [asleep, looking, wanted] = [null, false, false];
+  const again = async () => {
+    wanted = true;
+    if (looking || document.hidden) return;
+    looking = true;
     clearTimeout(asleep);
     let wait = seconds;
-    try {
-      if (!document.hidden) await look();
-      failed(null);
-    } catch (error) {
-      wait = Math.max(seconds, error.retryAfter ?? 0);
-      failed(error);
+    while (wanted) {
+      wanted = false;
+      try {
+        await look();
+        failed(null);
+      } catch (error) {
+        wait = Math.max(seconds, error.retryAfter ?? 0);
+        failed(error);
+      }
     }
-    asleep = setTimeout(once, wait * 1000);
+    looking = false;
+    asleep = setTimeout(again, wait * 1000);
   };
-  document.addEventListener("visibilitychange", () => document.hidden || once());
-  return once();
+  document.addEventListener("visibilitychange", again);
+  again();
+  return again;
 }

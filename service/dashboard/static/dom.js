@@ -75,6 +75,7 @@ export function keepTime() {
 const STATES = {
   running: ["good", "Running"], stopped: ["plain", "Stopped"], halted: ["bad", "Halted"],
   distrusted: ["bad", "Not trusted"], receiving: ["good", "Receiving"],
+  waiting: ["plain", "Waiting"], done: ["good", "Done"], failed: ["bad", "Failed"], cancelled: ["plain", "Cancelled"],
 };
 export function pill(state) {
   const [kind, text] = STATES[state] ?? ["plain", state];

@@ -9,7 +9,7 @@ export async function frame() {
     location.assign("/dashboard/sign-in");
   });
   keepTime();
-  const { key, streams } = await get("/v1/session");
+  const { key, streams } = await get("/v1/session").catch(() => ({ key: "", streams: null })); // the page says why
   $("who-name").textContent = key;
   $("who-name").title = streams ? `This key sees only: ${streams.join(", ")}` : "This key sees every stream";
   $("who").hidden = false;

@@ -55,7 +55,7 @@ function card(stream, publications) {
 
 const COLUMNS = [
   { title: "Publication" }, { title: "Mechanism", extra: true }, { title: "State" },
-  { title: "Latest", number: true }, { title: "Next model", number: true }, { title: "Promise", extra: true },
+  { title: "Latest", number: true, extra: true }, { title: "Next model", number: true }, { title: "Promise", extra: true },
 ];
 
 function row(publication, records) {
@@ -81,7 +81,7 @@ const nothing = () => h("div", { class: "card empty" },
 
 $("more").firstElementChild.addEventListener("click", () => {
   wanted += PAGE;
-  look().catch(failed);
+  again();
 });
 frame();
-regularly(5, look, failed);
+const again = regularly(10, look, failed);

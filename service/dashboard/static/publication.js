@@ -13,7 +13,7 @@ document.title = `${name} · Perennial`;
 
 const COLUMNS = [
   { title: "Version" }, { title: "Role", extra: true }, { title: "Records seen", number: true }, { title: "Stands for", extra: true },
-  { title: "Noise scale", number: true }, { title: "Charge", number: true, extra: true }, { title: "Published" },
+  { title: "Noise scale", number: true, extra: true }, { title: "Charge", number: true, extra: true }, { title: "Published" },
 ];
 
 const row = (release) => [
@@ -46,12 +46,13 @@ async function look() {
 function heading({ stream, state, reason, mechanism, learner, privacy }, { distrusted, halted }) {
   replace($("crumb"), " / ", h("a", { href: `/dashboard/streams/${stream}` }, stream));
   replace($("state"), pill(state));
+  $("live").hidden = state !== "running";
   $("about").textContent = `${mechanism.kind.replaceAll("_", " ")} with ${learner.kind.replaceAll("_", " ")}, for ${loss(privacy)}`;
   replace($("trouble"),
     state === "halted" && notice("bad", "Halted: nothing more is published", reason ?? "", distrusted
-      ? "Run `perennial ledger verify` to see all that does not hold. It goes on by itself once a worker finds all well again."
+      ? [h("code", {}, "perennial ledger verify"), " names all that does not hold. It goes on by itself once a worker finds all well again."]
       : "What it published stays. Another publication, with settings that avoid this, can take its place."),
-    halted && notice("bad", "Its stream takes no more records", halted, `Once you know why: POST /v1/streams/${stream}/resume.`),
+    halted && notice("bad", "Its stream takes no more records", halted, ["Once you know why: ", h("code", {}, `POST /v1/streams/${stream}/resume`)]),
     state === "stopped" && notice("plain", "Stopped", "Its releases stay, and what is spent stays spent. A stopped publication never goes on."));
 }
 
@@ -69,40 +70,42 @@ function tiles(publication, stream, share, outline) {
   $("tiles").removeAttribute("aria-busy");
 }
 
-async function charts({ plan }, { records }, share, outline) {
+async function charts({ plan, start }, { records }, share, outline) {
   const [unit, cap] = [plan.guarantee.currency === "rho" ? "ρ" : "ε", plan.guarantee.capacity];
   $("charts").hidden = outline.length === 0;
   if (outline.length === 0) return;
   const time = outline.map((each) => each.time);
   const text = outline.map((each) => (each.first === each.last ? `version ${count(each.last)}` : `versions ${count(each.first)} – ${count(each.last)}`));
   const [least, most] = ["least_noise", "most_noise"].map((which) => outline.map((each) => each[which]));
-  const paid = outline.reduce((sums, each) => [...sums, (sums.at(-1) ?? 0) + each.on_record], []);
+  const mode = outline.length > 100 ? "lines" : "lines+markers";
+  let sum = 0;
+  const paid = outline.map((each) => (sum += each.on_record));
   // Where records are charged as they arrive, releases alone don't tell what the worst record has paid.
-  $("paid").parentElement.hidden = paid.at(-1) < 0.999 * (share.spent.rho ?? share.spent.epsilon);
+  $("paid").parentElement.hidden = sum < 0.999 * (share.spent.rho ?? share.spent.epsilon);
   $("noise").parentElement.hidden = most.every((each) => each === null);
   const x = { title: { text: "records seen", standoff: 4 } };
   const band = { mode: "lines", line: { width: 0, shape: "linear" }, hoverinfo: "skip" };
   $("noise-said").textContent = `scale, now ${amount(most.at(-1))}`;
-  $("paid-said").textContent = `${unit} ${amount(paid.at(-1))} of ${amount(cap)}`;
+  $("paid-said").textContent = `${unit} ${amount(sum)} of ${amount(cap)}`;
   $("seen-said").textContent = `${count(time.at(-1))} of ${count(records)}`;
   await Promise.all([
     draw($("noise"), {
       said: `Scale of the noise by records seen. It lies between ${amount(Math.min(...least))} and ${amount(Math.max(...most))}; the latest is ${amount(most.at(-1))}.`,
       traces: () => [
         line(time, least, band), line(time, most, { ...band, fill: "tonexty", fillcolor: colour("accent-soft") }),
-        line(time, most, { text, mode: outline.length > 100 ? "lines" : "lines+markers", marker: { size: 4 }, line: { shape: "linear", width: 1.5 }, hovertemplate: "scale %{y:.3g}<br>%{text}<extra></extra>" }),
+        line(time, most, { text, mode, line: { shape: "linear", width: 1.5 }, hovertemplate: "scale %{y:.3g}<br>%{text}<extra></extra>" }),
       ],
       layout: () => ({ xaxis: x }),
     }),
     draw($("paid"), {
-      said: `What the record that has paid most has paid, release by release: ${unit} ${amount(paid.at(-1))} of at most ${amount(cap)}.`,
-      traces: () => [line(time, paid, { text, fill: "tozeroy", fillcolor: colour("accent-soft"), hovertemplate: `${unit} %{y:.3g}<br>%{text}<extra></extra>` })],
+      said: `What the record that has paid most has paid, release by release: ${unit} ${amount(sum)} of at most ${amount(cap)}.`,
+      traces: () => [line([start, ...time, records], [0, ...paid, sum], { text: ["begin", ...text, "now"], mode, fill: "tozeroy", fillcolor: colour("accent-soft"), hovertemplate: `${unit} %{y:.3g}<br>%{text}<extra></extra>` })],
       layout: () => ({ xaxis: x, yaxis: { range: [0, 1.15 * cap] }, ...level(cap, `the most it may ever pay: ${unit} ${amount(cap)}`) }),
     }),
     draw($("seen"), {
       said: `Records seen by the newest release, over time: ${count(time.at(-1))} of ${count(records)}.`,
-      traces: () => [line(outline.map((each) => each.published_at), time, { text, hovertemplate: "%{y:,} records<br>%{text}<extra></extra>" })],
-      layout: () => ({ xaxis: { title: { text: "published", standoff: 4 }, nticks: 4, tickangle: 0 }, yaxis: { range: [0, 1.15 * Math.max(records, 1)], tickformat: ",d" }, ...level(records, `numbered: ${count(records)}`) }),
+      traces: () => [line([...outline.map((each) => new Date(each.published_at)), new Date()], [...time, time.at(-1)], { text: [...text, "now"], mode, hovertemplate: "%{y:,} records<br>%{text}<extra></extra>" })],
+      layout: () => ({ xaxis: { title: { text: "published", standoff: 4 }, nticks: 4, tickangle: 0 }, yaxis: { range: [0, 1.15 * Math.max(records, 1)] }, ...level(records, `numbered: ${count(records)}`) }),
     }),
   ]);
 }
@@ -135,14 +138,8 @@ $("release").addEventListener("click", (event) => event.target === $("release") 
 addEventListener("hashchange", () => detail().catch(failed));
 
 frame();
-regularly(15, look, failed);
-let soon = null;
-follow(name, () => { // many may come at once: they are looked at together
-  soon ??= setTimeout(() => {
-    soon = null;
-    look().catch(failed);
-  }, 200);
-}, (live) => {
+const again = regularly(15, look, failed);
+follow(name, again, (live) => {
   $("live").classList.toggle("on", live);
   $("live").textContent = live ? "live" : "connecting again";
 });

@@ -42,11 +42,12 @@ function heading({ halted, distrusted, declassified, dead_letters: dead, task, c
   replace($("about"), task.kind, ", made ", when(made));
   replace($("trouble"),
     distrusted && notice("bad", "Its ledger does not verify, so nothing is published", distrusted,
-      "Run `perennial ledger verify` to see all that does not hold, and restore what was changed. Publishing goes on by itself once a worker finds all well again."),
-    halted && notice("bad", "Nothing more is numbered", halted, `Find out what happened to the log. Then POST /v1/streams/${name}/resume, which tells what is lost.`),
+      [h("code", {}, "perennial ledger verify"), " names all that does not hold. Restore what was changed; publishing goes on by itself once a worker finds all well again."]),
+    halted && notice("bad", "Nothing more is numbered", halted,
+      ["Find out what happened to the log. Then ", h("code", {}, `POST /v1/streams/${name}/resume`), " makes it go on, and tells what is lost."]),
     declassified > 0 && notice("warn", `${counted(declassified, "record")} no longer protected`,
       "A publication lets records expire: what they lose from then on is unbounded, and not in what is spent. They are hatched below."),
-    dead > 0 && notice("warn", `${counted(dead, "entry", "entries")} of the log could not be read`, `GET /v1/streams/${name}/dead-letters lists them.`));
+    dead > 0 && notice("warn", `${counted(dead, "entry", "entries")} of the log could not be read`, [h("code", {}, `GET /v1/streams/${name}/dead-letters`), " lists them."]));
 }
 
 const settings = ({ features, feature_map: map, norm_bound: bound, task, retention, erased, kept, resumptions }) => [
@@ -108,7 +109,7 @@ async function chart({ records, budget, declassified }, { ranges, exact, reserve
     ],
     layout: () => ({
       dragmode: "zoom",
-      xaxis: { title: { text: "record number", standoff: 4 }, fixedrange: false, range: [start, Math.max(end, 1)], tickformat: ",d" },
+      xaxis: { title: { text: "record number", standoff: 4 }, fixedrange: false, range: [start, Math.max(end, 1)] },
       yaxis: { title: { text: "ε", standoff: 4 }, range: [0, 1.1 * budget.epsilon] },
       shapes: [...level(budget.epsilon).shapes, ...level(reserved.epsilon).shapes],
       annotations: [
@@ -130,7 +131,7 @@ function show(records) {
   part = records;
   if (records) [$("from").value, $("to").value] = [records.start, records.end];
   else $("zoom").reset();
-  look().catch(failed);
+  again();
 }
 
 $("zoom").addEventListener("submit", (event) => {
@@ -143,4 +144,4 @@ $("to").addEventListener("input", () => $("to").setCustomValidity(""));
 $("all").addEventListener("click", () => show(null));
 
 frame();
-regularly(10, look, failed);
+const again = regularly(10, look, failed);

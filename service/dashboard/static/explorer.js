@@ -1,0 +1,240 @@
+import { download, get, regularly, save, send } from "./api.js";
+import { colour, draw, line, picture } from "./charts.js";
+import { $, amount, count, counted, h, meter, notice, pill, replace, table, when } from "./dom.js";
+import { failed, frame } from "./frame.js";
+
+const at = "/v1/explorer";
+const SCORES = ["accuracy", "precision", "recall", "specificity", "f1", "mcc"];
+const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9"]; // Okabe and Ito's, a line each
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,1px", "1px,3px"]; // an ε each
+
+const WEATHER = { kind: "standardize", mean: [54, 44, 1017, 10, 8, 14, 64, 44], scale: [20, 20, 8.4, 4, 4.5, 6, 22, 20] };
+const MAPS = {
+  none: ["As they are", () => null],
+  weather: ["Weather, put near [−1, 1] by public constants", () => WEATHER],
+  normalize: ["Each record at length 1", () => ({ kind: "normalize" })],
+  hog: ["Pictures: histograms of gradients", ({ features }) => {
+    const side = Math.round(Math.sqrt(features));
+    return { kind: "compose", maps: [{ kind: "hog", width: side, height: side }, { kind: "normalize" }, { kind: "center" }, { kind: "normalize" }] };
+  }],
+  fourier: ["Random Fourier features, 200", () => ({ kind: "random_fourier", features: 200, width: 1 })],
+};
+const SUITED = { weather: ["weather", 3], fashion: ["hog", 1] }; // map and norm bound of the samples
+
+const GAUSSIAN = 1e-6;
+const MECHANISMS = {
+  online_leader: ["A model of all so far, a step a batch", (n) => ({ mechanism: { kind: "online_leader", batch: n }, learner: { kind: "noisy_gradient_descent" }, delta: GAUSSIAN })],
+  window_statistics: ["A window of private sums (few features)", (n) => ({ mechanism: { kind: "window_statistics", block: n, blocks: 7 }, learner: { kind: "output_perturbation" }, delta: GAUSSIAN })],
+  sliding_window: ["A window of fits (paper A)", (n) => ({ mechanism: { kind: "sliding_window", block: n, blocks: 7 }, learner: { kind: "output_perturbation" }, delta: GAUSSIAN })],
+  continual: ["All so far, fitted at doubling counts (paper A)", (n) => ({ mechanism: { kind: "continual", base: 8 * n, update_every: n, shares: "improving" }, learner: { kind: "noisy_gradient_descent" }, delta: GAUSSIAN })],
+  independent_batches: ["Each batch near the release before", (n) => ({ mechanism: { kind: "independent_batches", batch: n, warm_start: true }, learner: { kind: "noisy_gradient_descent" }, delta: GAUSSIAN })],
+  pure: ["Each batch by itself, δ = 0", (n) => ({ mechanism: { kind: "independent_batches", batch: n }, learner: { kind: "output_perturbation" }, delta: 0 })],
+};
+
+let datasets = { samples: [], items: [] };
+const shapes = { weather: { records: 18159, features: 8, classes: 2 }, fashion: { records: 2000, features: 784, classes: 10 } };
+const chosen = () => datasets.items.find((each) => String(each.id) === $("dataset").value) ?? shapes[$("dataset").value];
+
+async function data(selected) {
+  datasets = await get(`${at}/datasets`);
+  const keep = selected ?? $("dataset").value;
+  $("dataset").replaceChildren(
+    ...datasets.samples.map(({ name }) => h("option", { value: name }, `${name} (sample)`)),
+    ...datasets.items.map(({ id, name }) => h("option", { value: id }, name)));
+  if (keep) $("dataset").value = keep;
+  if (!$("dataset").value) $("dataset").selectedIndex = 0;
+  if (!keep || selected) suit();
+}
+
+/** What goes with the data set that was chosen. */
+function suit() {
+  const { records, features, classes } = chosen();
+  const about = datasets.samples.find((each) => each.name === $("dataset").value)?.about ?? "";
+  $("dataset-said").textContent = `${about} ${counted(records, "record")}, ${counted(features, "feature")}, ${classes} classes`.trim();
+  const [map, bound] = SUITED[$("dataset").value] ?? ["none", 1];
+  $("map").value = map;
+  $("bound").value = bound;
+  fill();
+}
+
+function fill() {
+  const map = MAPS[$("map").value][1](chosen());
+  $("map-json").value = map ? JSON.stringify(map, null, 1) : "";
+}
+
+let numbered = 0;
+function another(kind) {
+  const number = ++numbered;
+  const size = Math.max(10, 2 ** Math.round(Math.log2(chosen().records / 80)));
+  const field = (name, text, control, ...more) => h("div", {}, h("label", { for: `${name}-${number}` }, text), control, ...more);
+  const pick = h("select", { id: `kind-${number}` }, Object.entries(MECHANISMS).map(([name, [text]]) => h("option", { value: name, selected: name === kind }, text)));
+  const batch = h("input", { id: `size-${number}`, type: "number", min: 1, max: 1e9, value: size, required: true });
+  const name = h("input", { id: `name-${number}`, maxlength: 80, required: true });
+  const json = h("textarea", { id: `json-${number}`, rows: 4, spellcheck: "false" });
+  const written = () => {
+    json.value = JSON.stringify(MECHANISMS[pick.value][1](Number(batch.value)), null, 1);
+    name.value = `${pick.value.replaceAll("_", " ")}, ${batch.value}`;
+  };
+  pick.addEventListener("change", written);
+  batch.addEventListener("input", written);
+  const remove = h("button", { type: "button", class: "quiet", "aria-label": `Remove line ${number}`, onclick: () => { element.remove(); enough(); } }, "Remove");
+  const element = h("fieldset", {}, h("legend", { class: "unseen" }, `Line ${number}`),
+    h("div", { class: "fields" }, field("kind", "Mechanism", pick), field("size", "Records a release", batch), field("name", "Name", name), h("div", {}, remove)),
+    h("details", {}, h("summary", {}, "All its settings, as JSON"), h("label", { class: "unseen", for: `json-${number}` }, `Settings of line ${number} as JSON`), json));
+  element.asked = () => ({ name: name.value, ...parsed(json, `the settings of ${name.value}`) });
+  written();
+  $("lines").append(element);
+  enough();
+}
+
+function enough() {
+  const there = $("lines").children.length;
+  $("more").disabled = there >= 6;
+  for (const each of $("lines").querySelectorAll("button")) each.disabled = there < 2;
+}
+
+function parsed(area, what) {
+  try {
+    return JSON.parse(area.value);
+  } catch {
+    area.closest("details").open = true;
+    area.focus();
+    throw new Error(`This is no JSON: ${what}.`);
+  }
+}
+
+const told = async (path, options) => (await send(path, options)).json();
+const as = (body, type = "application/json") => ({ method: "POST", headers: { "Content-Type": type }, body });
+
+async function compare() {
+  const dataset = $("dataset").value;
+  const asked = {
+    dataset: datasets.items.some((each) => String(each.id) === dataset) ? Number(dataset) : dataset,
+    feature_map: $("map-json").value.trim() ? parsed($("map-json"), "the feature map") : null,
+    norm_bound: Number($("bound").value),
+    lines: [...$("lines").children].map((each) => each.asked()),
+    epsilons: $("epsilons").value.split(/[\s,;]+/).filter(Boolean).map(Number),
+    runs: Number($("runs").value),
+  };
+  const made = await told(`${at}/explorations`, as(JSON.stringify(asked)));
+  history.pushState(null, "", `#${made.id}`);
+  await look();
+  $("result").scrollIntoView();
+  $("result-title").focus();
+}
+
+async function upload() {
+  const file = $("file").files[0];
+  if (!file) throw new Error("Choose a file first.");
+  const query = new URLSearchParams({ name: file.name.slice(0, 80), ...($("label").value ? { label: $("label").value } : {}) });
+  const kept = await told(`${at}/datasets?${query}`, as(file, file.name.endsWith(".npz") ? "application/x-npz" : "text/csv"));
+  await data(String(kept.id));
+  $("uploaded").textContent = `${kept.name} is there: ${counted(kept.records, "record")}. Only this key sees it.`;
+}
+
+const median = (values) => {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+};
+const percent = (value) => `${(100 * value).toFixed(1)} %`;
+const promise = (epsilon) => (epsilon === null ? "without noise" : `ε ${amount(epsilon)}`);
+
+let shown = { found: [], comparison: { lines: [] } };
+
+/** The runs of each line at each ε, together. */
+function groups({ found }) {
+  const by = Map.groupBy(found.filter((each) => each.scores), ({ line: number, epsilon }) => `${number} ${epsilon}`);
+  return [...by.values()].sort(([a], [b]) => a.line - b.line || (b.epsilon ?? Infinity) - (a.epsilon ?? Infinity));
+}
+
+async function look() {
+  const before = (await get(`${at}/explorations?limit=20`)).items;
+  replace($("before"), before.length ? table("Comparisons, newest first", [{ title: "Number" }, { title: "Lines", wide: true }, { title: "State" }, { title: "Asked", extra: true }],
+    before.map((each) => [h("a", { href: `#${each.id}` }, count(each.id)), each.comparison.lines.map((one) => one.name).join(" · "), pill(each.state), when(each.created_at)]))
+    : h("p", { class: "muted" }, "None yet. What you compare stays here; the last fifty are kept."));
+  const wanted = Number(location.hash.slice(1));
+  $("result").hidden = !wanted;
+  if (!wanted) return;
+  shown = await get(`${at}/explorations/${wanted}`);
+  const { state, reason, done, cells, progress, comparison } = shown;
+  const going = state === "waiting" || state === "running";
+  const named = datasets.items.find((each) => each.id === comparison.dataset)?.name ?? comparison.dataset;
+  $("result-title").textContent = `Comparison ${count(wanted)} on ${named}`;
+  replace($("state"), pill(state));
+  $("progress").textContent = `${done} of ${counted(cells, "run")}${going ? `, ${Math.floor(100 * progress)} %` : ""}`;
+  const stopped = [...new Set(shown.found.filter((each) => each.problem).map((each) => `${comparison.lines[each.line].name}, ${promise(each.epsilon)}: ${each.problem}`))];
+  replace($("bar"), going && meter(progress, 0, 1, `${Math.floor(100 * progress)} % done`), reason && notice("bad", "It failed", reason), stopped.length > 0 && notice("warn", "Some could not go on", ...stopped));
+  $("cancel").hidden = !going;
+  const all = groups(shown);
+  for (const id of ["csv", "json", "png"]) $(id).disabled = all.length === 0;
+  replace($("scores"), table("Scores of the last release, medians of the runs",
+    [{ title: "Line", wide: true }, { title: "Privacy" }, { title: "Runs", number: true, extra: true }, ...SCORES.map((each) => ({ title: each === "f1" || each === "mcc" ? each.toUpperCase() : each, number: true, extra: !["accuracy", "f1", "mcc"].includes(each) }))],
+    all.map((runs) => [comparison.lines[runs[0].line].name, promise(runs[0].epsilon), count(runs.length), ...SCORES.map((each) => (each === "mcc" ? median(runs.map((run) => run.scores[each])).toFixed(3) : percent(median(runs.map((run) => run.scores[each])))))])));
+  if (all.length) charts(all, comparison).catch(failed);
+}
+
+async function charts(all, { lines, epsilons }) {
+  const order = epsilons.toSorted((a, b) => b - a);
+  const look = (runs) => ({ color: HUES[runs[0].line], width: runs[0].epsilon === null ? 3 : 1.6, dash: runs[0].epsilon === null ? "solid" : DASHES[1 + order.indexOf(runs[0].epsilon)] ?? "dot", shape: "linear" });
+  const named = (runs) => `${lines[runs[0].line].name}, ${promise(runs[0].epsilon)}`;
+  const curve = (runs) => {
+    const times = runs[0].curve.map(([time]) => time);
+    return [times, times.map((_, index) => median(runs.map((run) => run.curve[index]?.[1]).filter((value) => value !== undefined)))];
+  };
+  const last = (runs) => median(runs.map((run) => run.scores.accuracy));
+  const axis = { tickformat: ".0%", rangemode: "normal" };
+  const legend = { showlegend: true, legend: { orientation: "h", y: -0.25, font: { size: 11 } }, hovermode: "closest" };
+  const best = all.map((runs) => `${named(runs)} ${percent(last(runs))}`).join("; ");
+  await Promise.all([
+    draw($("curves"), {
+      said: `Accuracy of the latest release on records held out, by records that came in. At the end: ${best}.`,
+      traces: () => all.map((runs) => line(...curve(runs), { name: named(runs), line: look(runs), hovertemplate: "%{y:.1%} after %{x:,}<extra>%{fullData.name}</extra>" })),
+      layout: () => ({ xaxis: { title: { text: "records", standoff: 4 } }, yaxis: axis, ...legend }),
+    }),
+    draw($("tradeoff"), {
+      said: `Accuracy of the last release by ε: ${best}.`,
+      traces: () => lines.flatMap((each, number) => {
+        const mine = all.filter((runs) => runs[0].line === number && runs[0].epsilon !== null).toReversed();
+        const clean = all.find((runs) => runs[0].line === number && runs[0].epsilon === null);
+        const span = [Math.min(...epsilons), Math.max(...epsilons)];
+        const values = mine.map((runs) => runs.map((run) => run.scores.accuracy));
+        const spread = { type: "data", symmetric: false, thickness: 1, width: 3, array: values.map((some, index) => Math.max(...some) - last(mine[index])), arrayminus: values.map((some, index) => last(mine[index]) - Math.min(...some)) };
+        return [
+          line(mine.map((runs) => runs[0].epsilon), mine.map(last), { name: each.name, mode: "lines+markers", error_y: spread, line: { color: HUES[number], shape: "linear" }, hovertemplate: "%{y:.1%} at ε %{x}<extra>%{fullData.name}</extra>" }),
+          ...(clean ? [line(span, [last(clean), last(clean)], { name: `${each.name}, without noise`, line: { color: HUES[number], dash: "dot", width: 1.5 }, hovertemplate: "%{y:.1%}<extra>%{fullData.name}</extra>" })] : []),
+        ];
+      }),
+      layout: () => ({ xaxis: { type: "log", title: { text: "ε: more privacy to the left", standoff: 4 }, tickvals: epsilons, ticktext: epsilons.map(String), tickfont: { color: colour("muted") } }, yaxis: axis, ...legend }),
+    }),
+  ]);
+}
+
+const doing = (action) => () => action().then(() => failed(null), failed);
+const file = () => `exploration-${shown.id}`;
+for (const [value, [text]] of Object.entries(MAPS)) $("map").append(h("option", { value }, text));
+$("dataset").addEventListener("change", suit);
+$("map").addEventListener("change", fill);
+$("more").addEventListener("click", () => another("window_statistics"));
+$("upload").addEventListener("click", doing(upload));
+$("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  doing(compare)();
+});
+$("cancel").addEventListener("click", doing(async () => {
+  await send(`${at}/explorations/${shown.id}`, { method: "DELETE" });
+  await look();
+}));
+$("csv").addEventListener("click", doing(() => download(`${at}/explorations/${shown.id}/table`, "text/csv", `${file()}.csv`)));
+$("json").addEventListener("click", doing(() => download(`${at}/explorations/${shown.id}`, "application/json", `${file()}.json`)));
+$("png").addEventListener("click", doing(async () => {
+  for (const [id, name] of [["curves", "accuracy"], ["tradeoff", "by-epsilon"]]) save(await picture($(id)), `${file()}-${name}.png`);
+}));
+addEventListener("hashchange", () => look().catch(failed));
+
+frame();
+data().then(() => {
+  another("online_leader");
+  another("window_statistics");
+}).catch(failed);
+regularly(2, look, failed);

@@ -1,0 +1,64 @@
+"""Somebody who is no expert asks what privacy costs, and sees curves, a table, and files to take away."""
+
+import csv
+import io
+import json
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.looking import show, until
+from tests.conftest import Service
+
+TABLE = "".join(f"{row % 7},{(row * 3) % 11},{'up' if row % 7 > 3 else 'down'}\n" for row in range(400))
+
+
+def test_a_comparison_is_asked_for_and_its_curves_and_table_appear(reader: Page, service: Service):
+    page = reader
+    page.goto("/dashboard/explorer")
+    expect(page.get_by_text("What is shown here is not private")).to_be_visible()
+    page.get_by_text("Use data of your own").click()
+    page.get_by_label("CSV or npz file").set_input_files(
+        {"name": "up.csv", "mimeType": "text/csv", "buffer": TABLE.encode()}
+    )
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_text("up.csv is there")).to_be_visible()
+    for batch in page.get_by_label("Records a release").all():
+        batch.fill("20")
+    page.get_by_label("Privacy, ε").fill("1, 10")
+    page.get_by_label("Runs of each").fill("2")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#progress")).to_have_text("10 of 10 runs", timeout=60_000)
+    expect(page.locator("#state")).to_have_text("Done")
+    rows = page.locator("#scores tbody tr")
+    expect(rows).to_have_count(6)
+    expect(rows.first).to_contain_text("without noise")
+    until(page, "document.querySelectorAll('#curves .scatterlayer .trace').length >= 6")
+    until(page, "document.querySelectorAll('#tradeoff .scatterlayer .trace').length >= 4")
+    show(page, "explorer")
+    with page.expect_download() as told:
+        page.get_by_role("button", name="CSV", exact=True).click()
+    lines = list(csv.DictReader(io.StringIO(told.value.path().read_text())))
+    assert {line["line"] for line in lines} == {"online leader, 20", "window statistics, 20"}
+    with page.expect_download() as told:
+        page.get_by_role("button", name="JSON", exact=True).click()
+    assert json.loads(told.value.path().read_text())["done"] == 10
+    with page.expect_download() as told:
+        page.get_by_role("button", name="PNG", exact=True).click()
+    assert told.value.path().read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_wrong_is_said_and_what_runs_can_be_cancelled(reader: Page):
+    page = reader
+    page.goto("/dashboard/explorer")
+    page.get_by_label("Data set", exact=True).select_option("weather")
+    page.get_by_text("The map as JSON").click()
+    page.get_by_label("Feature map as JSON").fill("{not json")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#problem")).to_contain_text("no JSON: the feature map")
+    page.get_by_label("Features", exact=True).select_option("fourier")
+    page.get_by_label("Privacy, ε").fill("1, 2, 3, 4, 5, 6, 7, 8")
+    page.get_by_label("Runs of each").fill("10")
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#state")).to_have_text("Cancelled")
+    expect(page.locator("#before tbody tr").first).to_contain_text("Cancelled")
