@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
-ORDERS: tuple[int, ...] = (*range(2, 65), 80, 96, 128, 256, 512, 1024)
+ORDERS: tuple[int, ...] = (*range(2, 65), 80, 96, *(2**e for e in range(7, 15)))  # a small ε asks for large ones
 
 
 @dataclass(frozen=True, eq=False)
