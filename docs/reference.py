@@ -61,11 +61,24 @@ SCOPES = {
     "GET /v1/publications/{publication}/events": "read",
     "POST /v1/publications/{publication}/predict": "read",
     "POST /v1/publications/{publication}/queries": "read",
+    "GET /v1/publications/{publication}/label-requests": "label",
+    "POST /v1/publications/{publication}/labels": "label",
     "POST /v1/session": "read",
     "GET /v1/session": "read",
     "DELETE /v1/session": "read",
 }
-_PARTS = ("keys", "streams", "records", "publications", "releases", "queries", "explorer", "session", "health")
+_PARTS = (
+    "keys",
+    "streams",
+    "records",
+    "publications",
+    "releases",
+    "queries",
+    "labels",
+    "explorer",
+    "session",
+    "health",
+)
 _EVERYWHERE = {"401", "403", "429", "503"}
 
 _API = """# HTTP interface

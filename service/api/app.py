@@ -19,6 +19,7 @@ from service.api import (
     explorer,
     health,
     keys,
+    labels,
     metrics,
     problems,
     publications,
@@ -64,11 +65,13 @@ def create_app(settings: Settings) -> FastAPI:
         appender = Appender(
             settings.redis_url, max_batches=settings.max_backlog_batches, max_bytes=settings.max_backlog_bytes
         )
+        files = SegmentFiles(settings.segment_store)
         services = Services(
             settings=settings,
             database=database,
             appender=appender,
-            answerer=Answerer(database, SegmentFiles(settings.segment_store)),
+            files=files,
+            answerer=Answerer(database, files),
             notifier=Notifier(database, keys_changed=lambda: services.look_at_keys_again()),  # noqa: PLW0108 - not made yet
         )
         if settings.admin_key is not None:
@@ -101,6 +104,7 @@ def create_app(settings: Settings) -> FastAPI:
         keys,
         streams,
         publications,
+        labels,
         events,
         explorer,
         queries,

@@ -41,6 +41,8 @@ _PROBLEMS = {
     "last-admin-key": (409, "The last admin key can't be revoked"),
     "not-halted": (409, "There is nothing to resume"),
     "no-queries": (409, "This publication answers no queries"),
+    "no-labels": (409, "This publication asks nobody for labels"),
+    "label-not-awaited": (409, "No label of this record is waited for"),
     "no-predictions": (409, "This publication's releases predict nothing"),
     "name-taken": (409, "The name was used before"),
     "too-many-kept": (409, "As much is kept, or waits, as may be"),

@@ -32,7 +32,7 @@ from service.api.services import (
 )
 from service.learning import feature_maps
 from service.log import BacklogFull, IdempotencyConflict
-from service.store import segments, streams
+from service.store import labels, segments, streams
 from service.store.segment_files import pack
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
@@ -234,6 +234,7 @@ async def erase_records(
                 "invalid-request", f"Give start < end within the records numbered so far, [0, {found.records})."
             )
         segments.erase(connection, found.id, start, end)
+        labels.erase(connection, found.id, start, end)
         return Range(start=start, end=end)
 
     return await shared.run(erase)

@@ -113,9 +113,9 @@ async def get_latest_release(
     `Accept: application/vnd.safetensors` gives the weights as a file, with all else in its metadata.
     """
     representation = _acceptable(request)
-    prefer, if_none_match = _whole(request, "prefer", prefer), _whole(request, "if-none-match", if_none_match)
+    prefer, if_none_match = whole(request, "prefer", prefer), whole(request, "if-none-match", if_none_match)
     found = await shared.run(publication_or_404, key, publication)
-    wait = _wait_seconds(prefer)
+    wait = wait_seconds(prefer)
     if wait is None:
         version = found.latest
     else:
@@ -143,7 +143,7 @@ async def get_release(
 ) -> Response:
     """One version. It never changes. `Accept: application/vnd.safetensors` gives the weights as a file."""
     representation = _acceptable(request)
-    if_none_match = _whole(request, "if-none-match", if_none_match)
+    if_none_match = whole(request, "if-none-match", if_none_match)
     found = await shared.run(publication_or_404, key, publication)
     if version > found.version:  # before any tag is looked at: what does not exist yet must not be cached
         raise _no_release()
@@ -291,7 +291,7 @@ def _known_version(header: str | None) -> int | None:
     return max(versions, default=None)
 
 
-def _wait_seconds(prefer: str | None) -> int | None:
+def wait_seconds(prefer: str | None) -> int | None:
     """Of the preference `wait`; any other, and a `wait` that is no whole number, is passed over (RFC 7240)."""
     for preference in re.sub(r'"[^"]*"', lambda quoted: quoted[0].replace(",", " "), prefer or "").split(","):
         if match := re.fullmatch(r'\s*wait\s*=\s*"?(\d{1,9})"?\s*(;.*)?', preference, re.IGNORECASE):
@@ -299,7 +299,7 @@ def _wait_seconds(prefer: str | None) -> int | None:
     return None
 
 
-def _whole(request: Request, name: str, first: str | None) -> str | None:
+def whole(request: Request, name: str, first: str | None) -> str | None:
     """A header that may come in several lines, as the one list that they are."""
     return ", ".join(request.headers.getlist(name)) or first
 

@@ -25,6 +25,7 @@ from service.store import keys, publications, sessions, streams
 from service.store.database import Database
 from service.store.keys import Key
 from service.store.publications import Publication
+from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
 
 KEY_CACHE_SECONDS = 2.0  # a revocation is notified at once; this is for the case that the notification is lost
@@ -72,6 +73,7 @@ class Services:
     database: Database
     appender: Appender
     notifier: Notifier
+    files: SegmentFiles
     answerer: Answerer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     keys: dict[Hashable, tuple[Key, float]] = field(default_factory=dict)
@@ -239,6 +241,7 @@ class KeyFirst(APIRoute):
 INGESTER = May("ingest")
 Reader = Annotated[Key, Depends(May("read"))]
 Ingester = Annotated[Key, Depends(INGESTER)]
+Labeller = Annotated[Key, Depends(May("label"))]
 Admin = Annotated[Key, Depends(May("admin"))]
 
 

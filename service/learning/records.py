@@ -31,10 +31,24 @@ class Records:
 
     x: NDArray[np.float32] | NDArray[np.float64]
     y: NDArray[np.generic]
+    slots: NDArray[np.int64] | None = None
+    """(m,), rising: the number of the slot that each is in; None: it is not told, or they are all of the range."""
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.shape != self.x.shape[:1]:
             raise ValueError("records are x of shape (m, d) and y of shape (m,)")
+        if self.slots is not None and self.slots.shape != self.y.shape:
+            raise ValueError("each record is in one slot")
+
+    def in_slots(self, start: int, end: int) -> NDArray[np.int64]:
+        """Return which of the slots of [start, end) each is in, (m,). ValueError if nobody can tell."""
+        if self.slots is None and len(self.y) != end - start:
+            raise ValueError("some records of the range are missing, and it is not told which")
+        return np.arange(start, end) if self.slots is None else self.slots
+
+    def __getitem__(self, which: NDArray[np.generic]) -> Records:
+        """Return those records."""
+        return Records(x=self.x[which], y=self.y[which], slots=None if self.slots is None else self.slots[which])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,8 +18,10 @@ from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.online_gradient import OnlineGradient
 from service.learning.small_database import MAX_NUMBERS, SmallDatabase
 from service.learning.solvers import Exact, Inaccurate
-from service.mechanisms import statistics_learners
+from service.mechanisms import active_learners, statistics_learners
+from service.mechanisms.active_learning import ActiveLearning
 from service.mechanisms.configuration import (
+    ActiveLearningMechanism,
     ContinualMechanism,
     ImprovingBlackBoxMechanism,
     IndependentBatchesMechanism,
@@ -88,8 +90,14 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
         if learner is not None:
             raise Refused("learner", "linear_queries fits no model: leave learner out")
         mechanism, setting = _queries(stream, settings, about), "mechanism.accuracy"
-    else:
+    elif isinstance(settings, ActiveLearningMechanism):
         assert learner is not None  # noqa: S101 - the configuration was checked
+        mechanism, setting = (
+            _active(stream, settings, active_learners.checked(settings, learner), about),
+            "mechanism.size",
+        )
+    else:
+        assert learner is not None  # noqa: S101 - the same
         about["schedule"] = _schedule(settings, kind)
         if isinstance(learner, SmallDatabaseLearner):
             mechanism, setting = _of_histograms(stream, settings, learner, about), "learner.accuracy"
@@ -110,6 +118,21 @@ def _queries(stream: StreamSchema, settings: LinearQueriesMechanism, about: dict
     if stream.task.cardinality > MAX_CARDINALITY:
         raise Refused("mechanism.kind", f"linear_queries keeps a histogram of at most {MAX_CARDINALITY} categories")
     return LinearQueries(cardinality=stream.task.cardinality, **settings.model_dump(exclude={"kind"}), **about)
+
+
+def _active(
+    stream: StreamSchema, mechanism: ActiveLearningMechanism, settings: LinearSettings, about: dict[str, Any]
+) -> ActiveLearning:
+    linear = _linear(active_learners.labelled(stream), settings)
+    learner, spent = active_learners.gradient(linear, mechanism, about["kind"], about["capacity"])
+    how = active_learners.asking(mechanism, stream, learner)
+    return ActiveLearning(
+        learner=learner,
+        origin=_origin(settings, linear.shape),
+        feature_map=stream.mapping(),
+        schedule=IndependentBatches(batch=how.pop("longest")),
+        **about | how | {"capacity": spent},
+    )
 
 
 def _of_models(
@@ -234,8 +257,8 @@ def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:  # noqa: C9
             return statistics_learners.tasks(mechanism)
         case OnlineLeaderMechanism():
             return IndependentBatches(batch=mechanism.batch, warm_start=True)
-        case LinearQueriesMechanism():
-            raise TypeError("linear_queries has no schedule of fits")
+        case LinearQueriesMechanism() | ActiveLearningMechanism():
+            raise TypeError(f"{mechanism.kind} has no schedule of fits")
 
 
 def _linear(stream: StreamSchema, settings: LinearLearner) -> Linear:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.learning.constraint_sets import Name as ConstraintName
@@ -41,22 +41,6 @@ class Refused(Exception):
         super().__init__(f"{path}: {message}")
         self.path = path
         self.message = message
-
-
-def _available(*names: str, planned: tuple[str, ...] = ()) -> BeforeValidator:
-    """Return a check of an object's `kind` that says what there is."""
-
-    def check(value: object) -> object:
-        kind = value.get("kind") if isinstance(value, dict) else None
-        if isinstance(kind, str) and kind in planned:
-            raise PydanticCustomError(
-                "not_available",
-                "'{kind}' is not available in this version; available: {names}",
-                {"kind": kind, "names": ", ".join(names)},
-            )
-        return value
-
-    return BeforeValidator(check)
 
 
 class MultiResolutionMechanism(Shape):
@@ -326,33 +310,71 @@ class LinearQueriesMechanism(Shape):
         return self
 
 
+class FallingSetting(Shape):
+    """A public number that falls with the updates m = 1, 2, …: initial/m^decay, but not below `least`."""
+
+    initial: Positive
+    decay: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.0, le=4.0)] = 1.0
+    least: Annotated[float | None, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e6)] = None
+
+
+class ActiveLearningMechanism(Shape):
+    """Learns from records that it selects, on an unlabelled stream by asking people for their labels (paper E).
+
+    `fixed_window` updates the model after every `size` records, `fixed_batch` after every `size` selected ones. It
+    takes the learner noisy_gradient_descent: its loss (of two classes), intercept, origin and regularization.
+    """
+
+    kind: Literal["active_learning"]
+    batching: Literal["fixed_window", "fixed_batch"]
+    size: Annotated[int, Field(strict=True, ge=1, le=MAX_REMEMBERED)]
+    selection: Literal["bernoulli", "exponential"] = "bernoulli"
+    threshold: Annotated[
+        Positive | FallingSetting | None,
+        Field(
+            description="b, half the width of the slab around the hyperplane in which records are the likeliest to be "
+            "selected; default a fifth of the norm bound, or with exponential the least that works"
+        ),
+    ] = None
+    epsilon_selection: Annotated[
+        Epsilon | None, Field(description="ε of selection; default half the budget, or what epsilon_update leaves")
+    ] = None
+    epsilon_update: Annotated[
+        Epsilon | None, Field(description="ε of updates, delta 0 only; default what epsilon_selection leaves")
+    ] = None
+    learning_rate: Annotated[
+        Positive | FallingSetting | None,
+        Field(description="η, on the mean gradient; default falling as 1/√m, from what the noise allows"),
+    ] = None
+    clip: Annotated[
+        Positive | None, Field(description="norm to which a record's gradient is clipped; default none is longer")
+    ] = None
+    radius: Annotated[
+        Positive | None, Field(description="of the ball that iterates are kept in; default 1/norm_bound")
+    ] = None
+    label_seconds: Annotated[
+        int | None,
+        Field(strict=True, ge=1, le=10**7, description="unlabelled streams: how long a label is waited for; 3600"),
+    ] = None
+    lease_seconds: Annotated[
+        int | None,
+        Field(strict=True, ge=1, le=10**7, description="unlabelled streams: before another is asked for it; 60"),
+    ] = None
+
+
 Mechanism = Annotated[
-    Annotated[
-        MultiResolutionMechanism
-        | ContinualMechanism
-        | SlidingWindowMechanism
-        | IndependentBatchesMechanism
-        | ScheduledBlackBoxMechanism
-        | ImprovingBlackBoxMechanism
-        | WindowStatisticsMechanism
-        | LifelongMechanism
-        | OnlineLeaderMechanism
-        | LinearQueriesMechanism,
-        Field(discriminator="kind"),
-    ],
-    _available(
-        "multi_resolution",
-        "continual",
-        "sliding_window",
-        "independent_batches",
-        "scheduled_black_box",
-        "improving_black_box",
-        "window_statistics",
-        "lifelong",
-        "online_leader",
-        "linear_queries",
-        planned=("active_learning",),
-    ),
+    MultiResolutionMechanism
+    | ContinualMechanism
+    | SlidingWindowMechanism
+    | IndependentBatchesMechanism
+    | ScheduledBlackBoxMechanism
+    | ImprovingBlackBoxMechanism
+    | WindowStatisticsMechanism
+    | LifelongMechanism
+    | OnlineLeaderMechanism
+    | LinearQueriesMechanism
+    | ActiveLearningMechanism,
+    Field(discriminator="kind"),
 ]
 
 

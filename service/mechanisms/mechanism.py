@@ -66,6 +66,8 @@ class Release:
     parameters: Floats
     perturbation: Described
     charge: float
+    at_arrival: bool = False
+    """Whether its records were charged for it when they arrived; the last of them by a charge that ends with `fit`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,12 @@ class Step:
     releases: tuple[Release, ...]
     chain: tuple[Kept, ...]
     charges: tuple[Charge, ...] = ()
+    reached: int | None = None
+    """Up to where it took records, where that is earlier than the time it was asked for."""
+    asks: tuple[int, ...] = ()
+    """Records whose labels are asked for, counted from the start."""
+    awaits: bool = False
+    """Whether the next step, at the same time, has to wait until every label asked for has come or can't come."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,6 +6,7 @@
 | gradient_sums | `steps` sums of gradients, each with noise of its own | `steps` times the same |
 | running_sums | an estimate at every step, with noise that later steps take back | of a whole run's noise |
 | statistics | the same, of each block's statistics | of a whole run's noise |
+| selected_gradients | a sum over the selected records, with noise | of the coin that selects, and of the noise |
 | objective | the minimiser of a randomly tilted objective, and noise | of the tilt, the curvature and the noise |
 | candidates | one of many, the likelier the less it is off | of selecting it, for errors that a record moves by 1/n |
 | query | one count, whatever follows from it | the noise's charge for a count that a record moves by `sensitivity` |
@@ -23,7 +24,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from service.privacy import numeric_sparse, running_sums
+from service.privacy import numeric_sparse, running_sums, selection
 from service.privacy.exponential import Selection
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise import Gaussian, SphericalLaplace
@@ -94,7 +95,7 @@ def total(kind: Kind, epsilon: Fraction) -> Fraction:
     return epsilon if kind is Kind.PURE else epsilon**2 / 2
 
 
-def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
+def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:  # noqa: PLR0911 - one for each place
     match noise["added_to"]:
         case "weights":
             return _charge(kind, noise)
@@ -106,6 +107,8 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:
             return _count(noise, "steps") * _charge(kind, noise)
         case "running_sums" | "statistics":
             return _run(kind, noise)
+        case "selected_gradients":
+            return total(kind, _coin(noise["selection"])) + _charge(kind, noise)
         case "objective":
             curved = noise["curvature"]
             parts = (
@@ -143,6 +146,10 @@ def _measured(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
     if noise["distribution"] != numeric_sparse.DISTRIBUTIONS[kind] or noise["sensitivity"] != STEPS:
         raise ValueError("a measured query has another noise, or another sensitivity, in this currency")
     return numeric_sparse.cost(kind, _positive(noise, "scale"))
+
+
+def _coin(told: Mapping[str, Any]) -> Fraction:
+    return selection.of(dict(told) | {name: _positive(told, name) for name in told if name != "law"}).loss()
 
 
 def _run(kind: Kind, noise: Mapping[str, Any]) -> Fraction:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
-from math import floor, isqrt, log
+from math import exp, floor, isqrt, log
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MARGIN = 2.0**-30  # a decision in doubles nearer than this is left to exact arithmetic
 _LEAST_WORD = np.uint64(2**40)  # below it, 64 bits know too little of the logarithm of a uniform
 _CHUNK = 2**15  # candidates at a time: their arrays stay in the processor's cache
+_PLAIN = 600  # an exponent below it has an exponential that is a normal double
 _EXTENSION = 64  # bits that an undecided uniform is extended by
 _GAMMA_BITS = 384
 
@@ -63,15 +64,32 @@ def below_exp(numerator: int, bits: int, x: Fraction, factor: Fraction = Fractio
     """
     if x == 0 and factor <= 1:
         return True
-    digits = bits // 3 + len(str(int(x))) + 12  # so that the enclosure is far narrower than 2^-bits
+    least, most = enclosed_exp(x, bits // 3 + 12)  # far narrower than 2^-bits
+    if factor * Fraction(numerator + 1, 2**bits) <= least:
+        return True
+    if factor * Fraction(numerator, 2**bits) >= most:
+        return False
+    return None
+
+
+def enclosed_exp(x: Fraction, digits: int) -> tuple[Fraction, Fraction]:
+    """Return rationals below and above exp(-x), x > 0, which agree in about so many digits."""
+    digits += len(str(int(x)))
     down, up = _context(digits, ROUND_FLOOR), _context(digits, ROUND_CEILING)
     most = up.next_plus(up.exp(_quotient(x, down).copy_negate()))
     least = down.next_minus(down.exp(_quotient(x, up).copy_negate()))
-    if factor * Fraction(numerator + 1, 2**bits) <= Fraction(least):
-        return True
-    if factor * Fraction(numerator, 2**bits) >= Fraction(most):
-        return False
-    return None
+    return Fraction(least), Fraction(most)
+
+
+def log_above(x: Fraction, digits: int) -> Fraction:
+    """Return a rational above ln x, x > 0, that agrees with it in about so many digits."""
+    up = _context(digits, ROUND_CEILING)
+    return Fraction(up.next_plus(up.ln(_quotient(x, up))))
+
+
+def fair_coin() -> bool:
+    """Return True or False, each with probability 1/2."""
+    return bool(_bits(8) & 1)
 
 
 @dataclass
@@ -91,7 +109,12 @@ class Uniform:
         self.bits += _EXTENSION
 
     def below_exp(self, x: Fraction, factor: Fraction = Fraction(1)) -> bool:
-        """Return whether factor times it is < exp(-x), x ≥ 0."""
+        """Return whether factor times it is < exp(-x), x ≥ 0.
+
+        In doubles where they leave no doubt: they are within 2^-50 of it, and what is not known of it within 2^-64.
+        """
+        if factor == 1 and x < _PLAIN and abs(above := self.numerator * 2.0**-self.bits - exp(-x)) > MARGIN:
+            return above < 0
         while (settled := below_exp(self.numerator, self.bits, x, factor)) is None:
             self._extend()
         return settled
@@ -147,7 +170,7 @@ def discrete_laplace(scale: Fraction) -> int:
     if scale <= 0:
         raise ValueError("a scale is positive")
     while True:
-        size, negative = Uniform.fresh().geometric(1 / scale), _bits(8) & 1
+        size, negative = Uniform.fresh().geometric(1 / scale), fair_coin()
         if size or not negative:
             return -size if negative else size
 

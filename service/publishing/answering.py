@@ -135,8 +135,8 @@ class Answerer:
         if known is None or _moved(known.publication, publication):
             known = held.state = self._read(publication.id)
         time = known.publication.position
-        if known.open is not None and (held.erasures != erasures or held.time < time):
-            if held.erasures != erasures:
+        if known.open is not None and (held.erasures < erasures or held.time < time):
+            if held.erasures < erasures:
                 held.counts, held.time = np.zeros(known.mechanism.cardinality, dtype=np.int64), 0
             for start in range(held.time, time, RECORDS_AT_ONCE):
                 stop = min(time, start + RECORDS_AT_ONCE)
@@ -199,8 +199,8 @@ class Answerer:
             return self._published(held, state, now, query)
         except DatabaseUnavailable as error:
             _log.warning("part_unavailable", part="queries", reason=str(error))
-        except LedgerBroken as broken:
-            self._distrust(state, str(broken))
+        except LedgerBroken as broken:  # a worker finds it too, and then nothing more is compared
+            _log.error("ledger_broken", finding=str(broken))
         except Exception as error:  # noqa: BLE001 - whatever went wrong: an error would tell that the query was hard
             _log.error(
                 "publishing_failed",
@@ -239,14 +239,6 @@ class Answerer:
             histogram=shown,
             open=opened(step.chain),
         )
-
-    def _distrust(self, state: _State, reason: str) -> None:
-        _log.error("ledger_distrusted", stream=state.stream.name, reason=reason)
-        try:
-            with self._database.transaction() as connection:
-                streams.distrust(connection, streams.lock(connection, state.stream.id), reason)
-        except DatabaseUnavailable:
-            _log.warning("part_unavailable", part="queries", reason="a stream could not be distrusted")
 
 
 def from_release(release: Release, queries: Sequence[LinearQuery]) -> list[Answer]:

@@ -3,13 +3,14 @@
 All in the caller's transaction, under the locks of publication and stream, so that it happens whole or not at all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import Connection
 
 from service.mechanisms.mechanism import Mechanism, Model, Part, Step
-from service.store import ledger, parts, publications, releases
+from service.store import labels, ledger, parts, publications, releases
 from service.store.database import pipelined
 from service.store.ledger import LedgerBroken, NewCharge
 from service.store.parts import Memory, Values
@@ -77,11 +78,14 @@ def commit(
     charges = [
         NewCharge(start=start + each.fit[0], stop=start + each.fit[1], version=each.version, amount=each.charge)
         for each in step.releases
+        if not each.at_arrival
     ] + [
         NewCharge(start=start + each.start, stop=start + each.stop, version=None, amount=each.amount)
         for each in step.charges
     ]
     charged = ledger.charge(connection, stream, publication, mechanism.capacity, charges) if charges else None
+    paid = _payments(connection, publication, step, [] if charged is None else charged.charges)
+    at = ledger.now(connection) if charged is None else charged.at
     model = mechanism.model_description()
     released = [
         NewRelease(
@@ -97,7 +101,13 @@ def commit(
         )
         for each in step.releases
     ]
-    following = mechanism.next_time(position)
+    position = position if step.reached is None else step.reached
+    following = position if step.awaits else mechanism.next_time(position)
+    if released:
+        labels.forget(connection, publication.id)  # what was asked for has been learnt from
+    if step.asks:
+        told = [start + each for each in step.asks]
+        labels.ask(connection, publication, told, seconds=publication.plan["labels"]["seconds"])
     parts.keep(connection, publication.id, parts.remembered(kept(step), mechanism.terms(following)))
     moved = replace(
         publication,
@@ -109,12 +119,32 @@ def commit(
         if charged is not None:
             ledger.append(connection, charged)
             moved = replace(moved, worst_record=charged.counted.worst_record, worst_amount=charged.counted.worst_amount)
-            if released:
-                paid = charged.charges[: len(released)]
-                moved = replace(
-                    moved,
-                    version=released[-1].version,
-                    latest=max((each.version for each in released if each.role == "model"), default=moved.latest),
-                    digest=releases.append(connection, publication, released, paid, charged.at),
-                )
+        if released:
+            moved = replace(
+                moved,
+                version=released[-1].version,
+                latest=max((each.version for each in released if each.role == "model"), default=moved.latest),
+                digest=releases.append(connection, publication, released, paid, at),
+            )
         return publications.move(connection, moved)
+
+
+def _payments(
+    connection: Connection, publication: Publication, step: Step, charges: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The charge that pays for each release: its own, of those; or that with which the last of its records arrived.
+
+    Raises:
+        LedgerBroken: there is none.
+    """
+    found, own = [], iter(charges)
+    for each in step.releases:
+        if not each.at_arrival:
+            found.append(next(own))
+            continue
+        paid = charges[-1] if charges else ledger.newest(connection, publication)
+        last = publication.start + each.fit[1]
+        if paid is None or not ledger.intact(paid) or (paid["version"], paid["end"]) != (None, last):
+            raise LedgerBroken(f"publication {publication.name}: the records of version {each.version} have not paid")
+        found.append(paid)
+    return found

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 NEW_RECORDS = "perennial_records"  # payload: name of the stream
 NEW_RELEASE = "perennial_release"  # payload: name of the publication
 NEW_PUBLICATION = "perennial_publication"
+NEW_LABELS = "perennial_labels"
 KEYS_CHANGED = "perennial_keys"
 
 

@@ -105,6 +105,21 @@ def charge(
     return Charged(stream=stream, publication=publication, charges=rows, at=last.moment, counted=counted)
 
 
+def now(connection: Connection) -> datetime:
+    """The time by the only clock that all workers share."""
+    moment: datetime = connection.execute(select(_clock.c.moment)).scalar_one()
+    return moment
+
+
+def newest(connection: Connection, publication: Publication) -> dict[str, Any] | None:
+    """The newest charge of a publication, as it is served."""
+    query = _shown().where(
+        tables.charges.c.stream_id == publication.stream_id, tables.charges.c.publication_id == publication.id
+    )
+    row = connection.execute(query.order_by(tables.charges.c.id.desc()).limit(1)).one_or_none()
+    return None if row is None else _served(row)
+
+
 def append(connection: Connection, charged: Charged) -> None:
     """Writes charges down, in the transaction that made them; nothing is read."""
     of = {"stream_id": charged.stream.id, "publication_id": charged.publication.id, "charged_at": charged.at}

@@ -67,7 +67,8 @@ def keep(connection: Connection, publication: int, memory: Memory) -> None:
         for number, values in memory.parts.items()
         if number not in known
     ]
-    connection.execute(insert(parts), new)
+    if new:
+        connection.execute(insert(parts), new)
     put = postgresql.insert(memories).values(publication_id=publication, digest=memory.digest)
     connection.execute(put.on_conflict_do_update(index_elements=["publication_id"], set_={"digest": memory.digest}))
 

@@ -6,10 +6,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, not_, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
 
-from service.store import digests, leases, parts
+from service.store import digests, labels, leases, parts
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together, within
 from service.store.keys import NameTaken
 from service.store.leases import Lease, LeaseLost
@@ -191,7 +191,7 @@ def page(connection: Connection, *, limit: int, before: int | None, only: frozen
 
 
 def due(connection: Connection) -> list[Publication]:
-    """Running publications whose next fit has all its records, first the one that nobody worked on for longest.
+    """Running publications whose next step has all it needs, first the one that nobody worked on for longest.
 
     A lease that is given back ends at that moment; one that is held ends in the future.
     """
@@ -201,6 +201,8 @@ def due(connection: Connection) -> list[Publication]:
         .where(
             publications.c.state == "running",
             streams.c.records >= publications.c.due,
+            # A step that is due where the last one was taken waits for labels.
+            or_(publications.c.due > publications.c.start + publications.c.position, not_(labels.any_open())),
             streams.c.halted.is_(None),
             streams.c.distrusted.is_(None),
         )
@@ -243,6 +245,7 @@ def end(connection: Connection, identity: int, *, state: str, reason: str | None
     if found.state != "running":
         return
     parts.forget(connection, identity)
+    labels.forget(connection, identity)
     seal = sealed(replace(found, state=state, reason=reason)) if as_left(found) else found.seal
     connection.execute(
         update(publications).where(publications.c.id == identity).values(state=state, reason=reason, seal=seal)

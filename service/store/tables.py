@@ -228,6 +228,19 @@ memories = Table(
     Column("digest", Text, nullable=False),  # of all its parts, and of the terms on which the next step goes on
 )
 
+# Of the batch that a publication is gathering: see labels.py.
+label_requests = Table(
+    "label_requests",
+    metadata,
+    Column("publication_id", ForeignKey("publications.id"), primary_key=True),
+    Column("record", BigInteger, primary_key=True, autoincrement=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    Column("leased_until", DateTime(timezone=True)),  # null: nobody was ever at it
+    Column("answered_at", DateTime(timezone=True)),
+    Column("label", Integer),
+    CheckConstraint("(label IS NULL) = (answered_at IS NULL)", name="answered"),
+)
+
 charges = Table(
     "charges",
     metadata,

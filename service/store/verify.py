@@ -87,6 +87,7 @@ def _publications(connection: Connection, stream: Stream) -> Iterator[str]:
         yield from _read(where, _spent(connection, publication))
         yield from _read(where, _released(connection, publication))
         yield from _read(where, _arrivals(connection, publication))
+        yield from _read(where, _coins(connection, publication))
 
 
 def _read(where: str, found: Iterator[str]) -> Iterator[str]:
@@ -140,7 +141,7 @@ def _promised(publication: Publication) -> Iterator[str]:
 def _releases(connection: Connection, publication: Publication) -> Iterator[str]:
     """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
     previous = publication.promise
-    number, latest, time = 0, None, publication.start
+    number, latest, time, batched = 0, None, publication.start, publication.start
     run: dict[str, Any] = {}  # the noise of a run of steps that take back each other's, and how long it is yet
     for number, row in enumerate(releases.walk(connection, publication.id), 1):
         where = f"publication {publication.name}, version {row['version']}"
@@ -154,21 +155,26 @@ def _releases(connection: Connection, publication: Publication) -> Iterator[str]
         time = row["time"]
         yield from _read(where, _paid(where, publication, row))
         yield from _read(where, _as_begun(where, run, row["noise"]))
+        if _tosses(publication) and row["fit_start"] < batched:
+            yield f"{where}: it learnt from a batch that another had learnt from"
+        batched = row["fit_stop"]
     told = publication.version, publication.digest, publication.latest
     reached = publication.start + publication.position
     # A step that only counts records in moves it on without a release.
-    late = time > reached if _counts_in(publication) else time != reached
+    late = time > reached if _counts_in(publication) or _tosses(publication) else time != reached
     if (number, previous, latest) != told or late:
         where = f"publication {publication.name}, version {publication.version}"
         yield f"{where}: it was the newest one, and is missing or another"
 
 
 def _paid(where: str, publication: Publication, row: Mapping[str, Any]) -> Iterator[str]:
-    """That a release's charge is its own, on the records it read, and pays for its noise."""
-    if (row["charged_publication_id"], row["charged_version"]) != (publication.id, row["version"]):
+    """That a release's charge is its own, on the records it read, or the last with which those arrived, and pays."""
+    version = None if _tosses(publication) else row["version"]
+    if (row["charged_publication_id"], row["charged_version"]) != (publication.id, version):
         yield f"{where}: it was published without a charge"
         return
-    if (row["charged_start"], row["charged_stop"]) != (row["fit_start"], row["fit_stop"]):
+    start = max(row["charged_start"], row["fit_start"]) if _tosses(publication) else row["fit_start"]
+    if (row["charged_start"], row["charged_stop"]) != (start, row["fit_stop"]):
         yield f"{where}: its charge is not on the records it read"
     pure = row["charged_rho"] is None
     paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
@@ -351,6 +357,30 @@ def _arrivals(connection: Connection, publication: Publication) -> Iterator[str]
             instance, paid = noise["next"], 0
     if instance is not None and paid != publication.position:
         yield f"{where}: not all of its records have paid for the instance that is open"
+
+
+def _tosses(publication: Publication) -> bool:
+    """Whether its records are charged at arrival for all that is ever released of them."""
+    return "arrival" in publication.plan
+
+
+def _coins(connection: Connection, publication: Publication) -> Iterator[str]:
+    """That each record paid once, when its coin was tossed, for that coin and the update of its batch."""
+    if not _tosses(publication):
+        return
+    where = f"publication {publication.name}"
+    kind, paid = Kind(publication.kind), 0
+    owed = claims.cost(kind, publication.plan["arrival"]["noise"], records=1)
+    table = tables.charges
+    query = select(table).where(table.c.publication_id == publication.id).order_by(table.c.id)
+    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
+        for row in rows:
+            amount = Fraction(row.epsilon if kind is Kind.PURE else row.rho)
+            if (row.version, row.start - publication.start) != (None, paid) or amount < owed:
+                yield f"{where}, charge {row.id}: it is not what each record owes for its coin and an update, once"
+            paid = row.stop - publication.start
+    if paid != publication.position:
+        yield f"{where}: not all of its records have paid for their coins"
 
 
 def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:

@@ -22,7 +22,7 @@ from service.privacy.noise import Unaffordable
 from service.publishing.commit import check, commit, of_another_guarantee, remembers, seconds_to_write, written
 from service.publishing.records import SegmentsMissing, read_records
 from service.store import leases, parts, publications, releases, spending, streams
-from service.store.database import NEW_PUBLICATION, NEW_RECORDS, ONE_VIEW, Database, DatabaseUnavailable
+from service.store.database import NEW_LABELS, NEW_PUBLICATION, NEW_RECORDS, ONE_VIEW, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.ledger import LedgerBroken
 from service.store.parts import Memory
@@ -40,7 +40,7 @@ LOOK_ANYWAY_SECONDS = 1.0  # a notification can be lost while the database is aw
 
 
 class Bell:
-    """Rung when records or publications are committed by anybody; several publishers wait for it."""
+    """Rung when records, publications or labels are committed by anybody; several publishers wait for it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -64,7 +64,7 @@ class Bell:
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
             try:
-                with self._database.listen(NEW_RECORDS, NEW_PUBLICATION) as connection:
+                with self._database.listen(NEW_RECORDS, NEW_PUBLICATION, NEW_LABELS) as connection:
                     while not stop.is_set():
                         for _ in connection.notifies(timeout=0.5, stop_after=1):
                             self.ring()
@@ -154,7 +154,7 @@ class Publisher:
                     time_due,
                     chain,
                     publication.version + 1,
-                    partial(read_records, self._database, self._files, stream, publication.start),
+                    partial(read_records, self._database, self._files, stream, publication.start, labels_of=identity),
                 )
                 fitted = time.perf_counter()
                 committed = self._commit(lease, publication, mechanism, time_due, step)
@@ -166,6 +166,9 @@ class Publisher:
                 return
             if committed is None:
                 return
+            if step.awaits:
+                _log.info("labels_awaited", publication=publication.name, time=committed.start + committed.position)
+                return
             publication, done = committed, time.perf_counter()
             chain = list(step.chain)
             metrics.FIT.labels(publication.name).observe(fitted - began)
@@ -174,7 +177,7 @@ class Publisher:
                 "released" if step.releases else "counted_in",
                 publication=publication.name,
                 version=publication.version,
-                time=publication.start + time_due,
+                time=publication.start + publication.position,
                 fit_seconds=round(fitted - began, 4),
                 commit_seconds=round(done - fitted, 4),
             )

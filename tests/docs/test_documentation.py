@@ -26,7 +26,7 @@ from service.schedules.continual import Continual
 from service.schedules.sliding_window import SlidingWindow
 from service.settings import Settings
 from service.store.overview import Overview
-from tests.api.test_access import ADMIN, INGEST, READ
+from tests.api.test_access import ADMIN, INGEST, LABEL, READ
 from tests.docs.pages import ROOT, blocks
 
 DOCS = ROOT / "docs"
@@ -99,7 +99,7 @@ def test_every_route_is_told_with_its_scope():
     assert sorted(told) == sorted(
         f"{method.upper()} {path}" for path, operations in document["paths"].items() for method in operations
     )
-    scopes = {"ingest": INGEST, "read": READ, "admin": ADMIN}
+    scopes = {"ingest": INGEST, "read": READ, "label": LABEL, "admin": ADMIN}
     assert {
         f"{method.upper()} {path}": scope for scope, operations in scopes.items() for method, path in operations
     } == reference.SCOPES

@@ -65,7 +65,7 @@ def _documents(text: str) -> Iterator[Any]:
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     folder = tmp_path_factory.mktemp("reader")
     (folder / ".venv").symlink_to(sys.prefix)
-    (folder / "demo").symlink_to(ROOT / "demo")
+    (folder / "service").symlink_to(ROOT / "service")  # the samples
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {

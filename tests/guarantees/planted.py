@@ -28,6 +28,7 @@ _RUNNING = "tests/mechanisms/test_online_leader.py::test_from_released_models_co
 _MOMENTS = "tests/learning/test_moments.py"
 _TASKS = "tests/mechanisms/test_lifelong.py"
 _NODES = "tests/privacy/test_window_tree.py::test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md"
+_ACTIVE = "tests/mechanisms/test_active_learning.py"
 _SLOTS = "tests/mechanisms/test_linear_queries.py::test_every_slot_pays_once_for_each_instance_that_was_open"
 _HISTORIES = "tests/faults/test_simulator.py::test_random_histories_keep_every_promise"
 _APART = "tests/learning/test_learners.py::test_neighbours_are_never_further_apart"
@@ -505,6 +506,86 @@ def a_ledger_that_tells_of_declassification_a_release_too_late() -> None:
     from service.mechanisms.online_leader import OnlineLeader
 
     wrap(OnlineLeader, "declassified", lambda true, self, time: true(self, max(0, time - 1)))
+
+
+@bug("tests/guarantees/test_active_learning.py::test_coins_and_models_together_tell_no_more_than_is_charged[bernoulli]")
+def half_the_noise_of_an_update() -> None:
+    """A scale that is halved, of the noise that is added to the gradients of who was selected."""
+    from service.learning import active_gradient
+
+    wrap(
+        active_gradient.noises,
+        "calibrate",
+        lambda true, *a, **k: (law := true(*a, **k)) and replace(law, scale=law.scale / 2),
+    )
+
+
+@bug(
+    "tests/guarantees/test_active_learning.py::test_coins_and_models_together_tell_no_more_than_is_charged[exponential]"
+)
+def coins_of_three_times_epsilon() -> None:
+    """Δ taken to be a third of M - b."""
+    from service.privacy.selection import Exponential
+
+    wrap(Exponential, "_exponent", lambda true, self, distance: 3 * true(self, distance))
+
+
+@bug(f"{_ACTIVE}::test_the_papers_own_setting_is_refused_with_what_it_costs_and_what_would_do")
+def not_being_selected_tells_nothing() -> None:
+    """Lemma 4.2 without its condition, as in the paper's experiment: only who is selected loses something."""
+    from service.privacy.selection import Exponential
+
+    Exponential.loss = lambda self: Fraction(self.epsilon)  # type: ignore[method-assign]
+
+
+@bug(f"{_ACTIVE}::test_an_erased_slot_is_selected_as_a_record_on_the_hyperplane_and_adds_nothing[fixed_window]")
+def an_absent_record_that_is_never_selected() -> None:
+    """A coin for those that are there."""
+    from service.learning.active_gradient import ActiveGradient
+
+    def select(true: Any, self: Any, records: Any, start: int, end: int, *more: Any) -> Any:
+        found, stopped = true(self, records, start, end, *more)
+        return [slot for slot in found if slot in records.in_slots(start, end)], stopped
+
+    wrap(ActiveGradient, "select", select)
+
+
+@bug(f"{_ACTIVE}::test_every_slot_is_charged_once_for_its_coin_and_its_update[labelled-bernoulli-pure-fixed_window]")
+def who_is_not_selected_pays_nothing() -> None:
+    """A window in which nobody is selected is free."""
+    from service.mechanisms.active_learning import ActiveLearning
+
+    def step(true: Any, *args: Any) -> Any:
+        made = true(*args)
+        return made if made.releases else replace(made, charges=())
+
+    wrap(ActiveLearning, "step", step)
+
+
+@bug("tests/learning/test_active_gradient.py::test_an_update_is_that_of_mechanisms_md[svm]")
+def a_mean_over_the_labels_that_came() -> None:
+    """|B| falls with a label that is missing, as the noise does not."""
+    from service.learning.active_gradient import ActiveGradient
+
+    def update(true: Any, self: Any, records: Any, _count: int, *more: Any) -> Any:
+        return true(self, records, max(1, int(np.isfinite(records.y).sum())), *more)
+
+    wrap(ActiveGradient, "update", update)
+
+
+@bug(f"{_ACTIVE}::test_what_was_selected_survives_a_restart[labelled-fixed_batch]")
+def coins_that_a_restart_tosses_again() -> None:
+    """What is read back is a step behind."""
+    from service.mechanisms.active_learning import Batch
+
+    true = Batch.of.__func__  # type: ignore[attr-defined]
+
+    def of(cls: Any, chain: Any) -> Any:
+        batch = true(cls, chain)
+        read_back = any(not each.values.flags.writeable for each in chain if hasattr(each, "values"))
+        return replace(batch, seen=batch.seen - 1) if read_back and 0 < batch.seen - batch.start < 5 else batch
+
+    Batch.of = classmethod(of)  # type: ignore[assignment]
 
 
 @bug(_HISTORIES)

@@ -35,6 +35,16 @@ MECHANISMS = {
         f"online_leader, {noise}": {"kind": "online_leader", "batch": 8, "noise": noise}
         for noise in ("blt", "toeplitz", "tree")
     },
+    **{
+        f"active_learning, {batching}, {selection}": {
+            "kind": "active_learning",
+            "batching": batching,
+            "size": 4,
+            "selection": selection,
+        }
+        for batching in ("fixed_window", "fixed_batch")
+        for selection in ("bernoulli", "exponential")
+    },
     "linear_queries": {"kind": "linear_queries", "first": 8, "hits": 2},
     "online_leader, window_tree": {"kind": "online_leader", "batch": 8, "noise": "window_tree", "window": 3},
     **{
@@ -91,9 +101,11 @@ def reason(mechanism, learner, loss, delta):
         if mechanism == "lifelong, agem" and loss[0] != "huber_hinge":
             return "learner.origin", "leave it out"
         return ("learner.loss", "use logistic or softmax") if loss[0] == "huber_hinge" else None
-    if mechanism.startswith("online_leader"):
-        fits = learner["kind"] == "noisy_gradient_descent"
-        return None if fits else ("learner.kind", "use noisy_gradient_descent")
+    if mechanism.startswith(("active_learning", "online_leader")):
+        if learner["kind"] != "noisy_gradient_descent":
+            return "learner.kind", "use noisy_gradient_descent"
+        fits = mechanism.startswith("online_leader") or loss in (("logistic", 2), ("huber_hinge", 2))
+        return None if fits else ("learner.loss", "two classes")
     if learner["kind"] == "objective_perturbation" and loss[0] == "squared":
         return "learner.kind", "slope"
     if learner["kind"] == "noisy_gradient_descent" and not delta:
@@ -122,12 +134,11 @@ def test_every_combination_publishes_for_its_charge_or_says_why_not(mechanism, l
     assert scheduled.schedule.lifetime().share <= 1
     assert publication.privacy.delta == Decimal(str(delta))
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(64, FEATURES)), rng.integers(0, loss[1] or 3, 64)
+    x, y = rng.normal(size=(4096, FEATURES)), rng.integers(0, loss[1] or 3, 4096)
     time, chain, made = 0, (), 0
-    for _ in range(3):
-        time = scheduled.next_time(time)
+    while made < 3 and (time := scheduled.next_time(time)) < len(y):
         step = scheduled.step(time, chain, made + 1, lambda start, end: Records(x=x[start:end], y=y[start:end]))
-        chain, made = step.chain, made + len(step.releases)
+        chain, made, time = step.chain, made + len(step.releases), step.reached or time
         for release in step.releases:
             start, end = release.fit
             described = release.perturbation.described()

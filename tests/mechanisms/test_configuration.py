@@ -202,13 +202,6 @@ def test_a_categorical_stream_has_nothing_to_map():
         StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 9}, "feature_map": FOURIER})
 
 
-@pytest.mark.parametrize("kind", ["active_learning"])
-def test_a_mechanism_still_to_come_says_what_there_is(kind):
-    there_is = "multi_resolution, continual, .*, online_leader, linear_queries"
-    with pytest.raises(ValidationError, match=f"not available in this version; available: {there_is}"):
-        publication("mechanism", {"kind": kind})
-
-
 MULTI = {"kind": "multi_resolution", "base": 64}
 BATCHES = {"kind": "independent_batches", "batch": 64}
 BLACK_BOX = {"kind": "scheduled_black_box", "first": 64, "growth": 0.1}

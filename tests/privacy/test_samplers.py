@@ -76,6 +76,16 @@ def test_every_uniform_is_below_the_exponential_of_zero():
     assert below_exp(2**64 - 1, 64, Fraction(0)) is True
 
 
+@pytest.mark.parametrize("x", [Fraction(1, 10**20), Fraction(2, 7), Fraction(5), Fraction(10**4)])
+def test_what_doubles_decide_of_a_uniform_is_what_exact_arithmetic_decides(x):
+    """At once, a margin away from the exponential and at twice the margin; and far from it."""
+    at, margin = int(enclosed_exp(min(x, Fraction(40)))[0] * 2**64), int(MARGIN * 2**64)
+    near = [at + off for off in (-2 * margin, -margin, -2, 2, margin, 2 * margin)]
+    for word in [*near, *(int(word) for word in words(20)[0])]:
+        if 0 < word < 2**64 - 1 and (exact := below_exp(word, 64, x)) is not None:
+            assert Uniform(word, 64).below_exp(x) is exact
+
+
 @pytest.mark.parametrize("rate", [Fraction(3), Fraction(1, 17), Fraction(1, 10**6)])
 def test_a_geometric_is_the_logarithm_in_whole_rates(rate):
     for word in [*(int(word) for word in words(40)[0]), 0, 1, 2**64 - 1]:

@@ -105,7 +105,7 @@ class Bench:
             assert verifying.verify(connection).findings == []
 
 
-def make_bench(settings: Settings, database: Database, *, privacy=PURE, **more) -> Bench:
+def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0, **more) -> Bench:
     mechanism = {"kind": "linear_queries", "first": 20, "hits": 4, "accuracy": ALPHA} | more
     asked = PublicationConfiguration.model_validate({"mechanism": mechanism, "privacy": privacy})
     built = build(StreamSchema.model_validate(SCHEMA), asked)
@@ -117,11 +117,11 @@ def make_bench(settings: Settings, database: Database, *, privacy=PURE, **more) 
             connection,
             name=unique("publication"),
             stream=stream.id,
-            start=0,
+            start=start,
             configuration=asked.model_dump(mode="json"),
             plan=built.plan(),
             kind=built.kind,
-            due=built.next_time(0),
+            due=start + built.next_time(0),
             **exact,
         )
     return Bench(database, SegmentFiles(settings.segment_store), publication.id)
@@ -284,10 +284,12 @@ def test_when_the_budget_is_spent_answers_go_on_and_say_so(bench: Bench):
         bench.arrive(*[3] * 40)
         bench.count_in()
     assert bench.now().version == 4
-    charged = bench.charges()
+    charged, position = bench.charges(), bench.now().position
+    bench.arrive(*[3] * 40)
+    bench.count_in()
     (answer,) = bench.ask(answerer, share(3))
     assert (answer.measured, answer.frozen, answer.error_bound) == (False, True, None)
-    assert bench.charges() == charged
+    assert (answer.time, bench.charges()) == (position + 40, charged), "records come, and pay nothing"
     worst = Fraction(bench.now().worst_amount)
     assert 0.999 * 1000 < worst <= 1000
     bench.all_is_well()
@@ -458,6 +460,20 @@ def test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay(worl
                 found = list(verifying._arrivals(connection, publications.get(connection, bench.identity)))
                 assert any(finding in each for each in found), (str(changed), found)
     database.close()
+
+
+def test_only_records_from_its_start_on_count_and_pay(settings: Settings, database: Database):
+    bench = make_bench(settings, database, start=7)
+    bench.arrive(*[5] * 7)
+    with_records(bench)
+    first, other = bench.ask(bench.answerer(), share(0), share(5))
+    assert (first.answer, other.answer) == (pytest.approx(0.75, abs=0.01), pytest.approx(0, abs=ALPHA))
+    assert (first.time, other.time) == (47, 47)
+    ranges = [(each["start"], each["end"], each["version"]) for each in bench.charges()]
+    assert ranges[:4] == [(7, 27, None), (27, 47, None), (7, 47, 1), (7, 47, None)]
+    with bench.database.transaction() as connection:
+        assert releases.find(connection, bench.identity, 1).window == (7, 47)
+    bench.all_is_well()
 
 
 def test_any_released_histogram_answers_and_says_that_nothing_was_measured(bench: Bench):

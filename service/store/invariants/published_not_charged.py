@@ -1,4 +1,7 @@
-"""Every release has a charge that is its own: of its publication and version, on the records that its fit read."""
+"""Every release has a charge that is its own: of its publication and version, on the records that its fit read.
+
+Where records pay at arrival, it is the charge with which the last of those arrived.
+"""
 
 from sqlalchemy import Connection, and_, or_, select
 
@@ -14,9 +17,12 @@ def violations(connection: Connection) -> list[str]:
         .where(
             or_(
                 charges.c.publication_id.is_distinct_from(releases.c.publication_id),
-                charges.c.version.is_distinct_from(releases.c.version),
-                charges.c.start.is_distinct_from(releases.c.fit_start),
                 charges.c.stop.is_distinct_from(releases.c.fit_stop),
+                charges.c.start < releases.c.fit_start,
+                and_(
+                    charges.c.version.isnot(None),
+                    or_(charges.c.version != releases.c.version, charges.c.start != releases.c.fit_start),
+                ),
             )
         )
     )

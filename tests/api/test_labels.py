@@ -1,0 +1,208 @@
+"""Labels that people give: asked for over HTTP, leased, given once, waited for so long and no longer."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from service.store.database import Database
+from service.store.verify import look
+from tests.conftest import Service, ok, unique, wait_until
+
+
+def unlabelled(service: Service, **more) -> str:
+    asked = {"name": unique("stream"), "features": 2, "task": {"kind": "unlabelled"}, "budget": {"epsilon": 100}} | more
+    return ok(service.client().post("/v1/streams", json=asked), 201)["name"]
+
+
+def publish(service: Service, stream: str, *, epsilon: float = 40, **settings) -> str:
+    """One that selects nearly everything."""
+    mechanism = {"kind": "active_learning", "batching": "fixed_window", "size": 4, "threshold": 9.0} | settings
+    return service.publish(stream, mechanism, epsilon=epsilon, learner={"kind": "noisy_gradient_descent"})
+
+
+def post(service: Service, stream: str, x) -> None:
+    path = f"/v1/streams/{stream}"
+    entry = ok(service.client().post(f"{path}/records", json={"x": np.asarray(x).tolist()}), 202)["entry"]
+    wait_until(lambda: service.client().get(f"{path}/entries/{entry}").status_code == 200)
+
+
+def next_request(service: Service, publication: str, *, wait: int = 5, key: str | None = None):
+    """The next record to label; None: there is none."""
+    path = f"/v1/publications/{publication}/label-requests"
+    answer = service.client(key).get(path, headers={"Prefer": f"wait={wait}"} if wait else {})
+    return None if answer.status_code == 204 else ok(answer)
+
+
+def give(service: Service, publication: str, record, label, key: str | None = None):
+    path = f"/v1/publications/{publication}/labels"
+    return service.client(key).post(path, json={"record": record, "label": label})
+
+
+def charges(service: Service, stream: str):
+    return ok(service.client().get(f"/v1/streams/{stream}/ledger/charges?limit=1000"))["items"][::-1]
+
+
+def findings(service: Service, stream: str):
+    """What of a stream's ledger does not hold."""
+    database = Database(service.settings.database_url)
+    try:
+        with database.transaction() as connection:
+            identity = connection.exec_driver_sql(f"SELECT id FROM streams WHERE name = '{stream}'").scalar_one()
+        with database.transaction() as connection:
+            return look(connection, identity)[1]
+    finally:
+        database.close()
+
+
+def test_ten_labels_make_a_model(service: Service):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 2)).astype(np.float32)
+    stream, labeller = unlabelled(service), service.key("label")
+    publication = publish(service, stream, epsilon=80, batching="fixed_batch", size=5, learning_rate=1.0)
+    post(service, stream, x)
+    seen = []
+    for _ in range(10):
+        request = next_request(service, publication, key=labeller)
+        assert request["x"] == x[request["record"]].tolist()
+        assert 1 <= request["waiting"] <= 5
+        seen.append(request["record"])
+        ok(give(service, publication, request["record"], int(request["x"][0] > 0), key=labeller))
+    assert seen == sorted(set(seen))
+    releases = service.released(publication, time=seen[-1] + 1)
+    assert [release["version"] for release in releases] == [1, 2]
+    assert [release["fit"]["end"] for release in releases] == [seen[4] + 1, seen[9] + 1]
+    (weights,) = releases[-1]["parameters"]["values"]
+    assert weights[0] > 0.3, "with so little noise five labels show the way"
+    predicted = ok(service.client().post(f"/v1/publications/{publication}/predict", json={"x": [[5, 0], [-5, 0]]}))
+    assert predicted["labels"] == [1, 0]
+    assert findings(service, stream) == []
+
+
+def test_every_record_is_charged_when_it_arrives_and_a_release_charges_nothing_more(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream, epsilon_selection=2, epsilon_update=3)
+    post(service, stream, np.ones((9, 2)))
+    answered = [next_request(service, publication)]
+    while len(answered) < answered[0]["waiting"]:
+        answered.append(next_request(service, publication))
+    for request in answered:
+        ok(give(service, publication, request["record"], 1))
+    (release, *_) = service.released(publication, time=4)
+    wait_until(lambda: charges(service, stream)[-1]["end"] >= 8)
+    found = charges(service, stream)
+    assert {(each["epsilon"], each["version"]) for each in found} == {(5.0, None)}
+    assert [each["start"] for each in found] == [0, *(each["end"] for each in found[:-1])]
+    assert release["charge"] in found
+    assert release["charge"]["end"] == release["fit"]["end"] == 4
+    ledger = ok(service.client().get(f"/v1/streams/{stream}/ledger"))
+    assert ledger["spent"]["epsilon"] == 5
+    assert findings(service, stream) == []
+
+
+def test_nobody_is_asked_for_what_another_is_at_until_the_lease_ends(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream, lease_seconds=1)
+    post(service, stream, np.ones((4, 2)))
+    first = next_request(service, publication)
+    others = [next_request(service, publication, wait=0) for _ in range(first["waiting"] - 1)]
+    assert len({first["record"], *(each["record"] for each in others)}) == first["waiting"]
+    again = wait_until(lambda: next_request(service, publication))
+    assert again["record"] in {first["record"], *(each["record"] for each in others)}
+
+
+def test_what_is_not_answered_in_time_is_learnt_without(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream, label_seconds=1)
+    post(service, stream, np.ones((12, 2)))
+    request = next_request(service, publication)
+    releases = service.released(publication, time=12)
+    assert [release["fit"] for release in releases] == [{"start": at, "end": at + 4} for at in (0, 4, 8)]
+    late = give(service, publication, request["record"], 1)
+    assert ok(late, 409)["type"] == "urn:perennial:problem:label-not-awaited"
+    assert findings(service, stream) == []
+
+
+@pytest.mark.parametrize("wrong", [2, -1, "1", 0.5, True, None])
+def test_a_wrong_or_second_answer_changes_nothing(service: Service, wrong):
+    stream = unlabelled(service)
+    publication = publish(service, stream)
+    post(service, stream, np.ones((2, 2)))
+    record = next_request(service, publication)["record"]
+    ok(give(service, publication, record, wrong), 422)
+    assert ok(give(service, publication, record, 1))["record"] == record
+    ok(give(service, publication, record, 0), 409)
+    ok(give(service, publication, 10**6, 0), 409)
+
+
+def test_of_many_who_answer_at_once_one_is_taken(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream)
+    post(service, stream, np.ones((2, 2)))
+    record = next_request(service, publication)["record"]
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda label: give(service, publication, record, label % 2), range(8)))
+    assert sorted(answer.status_code for answer in answers) == [200] + [409] * 7
+
+
+def test_who_waits_gets_the_record_when_it_comes(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream)
+    assert next_request(service, publication, wait=0) is None
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(next_request, service, publication, wait=20)
+        threading.Event().wait(0.2)
+        post(service, stream, np.ones((4, 2)))
+        assert waiting.result(10)["record"] in range(4)
+
+
+def test_an_erased_record_is_asked_for_no_more_and_still_counts(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream, epsilon=80)
+    post(service, stream, np.ones((4, 2)))
+    first = next_request(service, publication)
+    ok(service.client().delete(f"/v1/streams/{stream}/records?start=0&end=4"), 202)
+    ok(give(service, publication, first["record"], 1), 409)
+    assert next_request(service, publication, wait=0) is None
+    (release,) = service.released(publication, time=4)
+    assert release["fit"] == {"start": 0, "end": 4}
+
+
+def test_labels_that_come_with_the_records_are_learnt_from_at_once(service: Service):
+    stream = service.stream(epsilon=100)
+    publication = publish(service, stream, epsilon=80)
+    service.post(stream, np.ones((10, 2)).tolist(), [1] * 10)
+    releases = service.released(publication, time=8)
+    assert [release["time"] for release in releases] == [4, 8]
+    answer = service.client().get(f"/v1/publications/{publication}/label-requests")
+    assert ok(answer, 409)["type"] == "urn:perennial:problem:no-labels"
+    assert findings(service, stream) == []
+
+
+def test_nothing_is_asked_for_a_publication_that_was_stopped(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream)
+    post(service, stream, np.ones((4, 2)))
+    record = next_request(service, publication)["record"]
+    ok(service.client().delete(f"/v1/publications/{publication}"))
+    assert next_request(service, publication, wait=0) is None
+    ok(give(service, publication, record, 1), 409)
+
+
+def test_labels_are_given_by_keys_with_that_scope_alone(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream)
+    for scopes, status in ((["read"], 403), (["ingest"], 403), (["label"], 204)):
+        path = f"/v1/publications/{publication}/label-requests"
+        assert service.client(service.key(*scopes)).get(path).status_code == status
+
+
+def test_a_record_that_somebody_looks_at_is_kept_nowhere_else(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream)
+    post(service, stream, np.ones((4, 2)))
+    answer = service.client().get(f"/v1/publications/{publication}/label-requests", headers={"Prefer": "wait=5"})
+    assert ok(answer)["x"] == [1.0, 1.0]
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["preference-applied"] == "wait=5"

@@ -1,0 +1,223 @@
+"""Coins are tossed once, whoever dies when; a batch is learnt from when its labels are there or can't come any more."""
+
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from sqlalchemy import delete, func, select, update
+
+from service.learning.active_gradient import ActiveGradient
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.stream_schema import StreamSchema
+from service.store import labels, leases, ledger, parts, publications, releases, segments, streams, tables
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles
+from service.store.verify import verify
+from service.worker.publisher import Publisher
+from tests.conftest import World
+from tests.worker.test_publishing import Bench, Crash
+
+SCHEMA = {"features": 1, "task": {"kind": "unlabelled"}, "norm_bound": 1.0, "feature_map": None}
+CONFIGURATION = {
+    "mechanism": {
+        "kind": "active_learning",
+        "batching": "fixed_window",
+        "size": 4,
+        "threshold": 1.0,
+        "epsilon_selection": 20,
+    },
+    "learner": {"kind": "noisy_gradient_descent"},
+    "privacy": {"epsilon": 25, "delta": 0},
+}
+REQUESTS = tables.label_requests
+
+
+@pytest.fixture
+def bench(world: World) -> Iterator[Bench]:
+    """Ten records without labels, of whose first window all are selected, but once in a billion."""
+    database, files = Database(world.settings.database_url), SegmentFiles(world.settings.segment_store)
+    mechanism = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(CONFIGURATION))
+    with database.transaction() as connection:
+        stream = streams.create(
+            connection,
+            name="s",
+            log="log",
+            schema=SCHEMA,
+            retention="keep",
+            epsilon=Decimal(25),
+            delta=Decimal(0),
+        )
+        file, sha256 = files.write("log", 0, 10, {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None]})
+        lease = leases.take(connection, leases.stream(stream.id), owner="test", seconds=10)
+        segment = segments.Segment(start=0, stop=10, file=file, sha256=sha256)
+        entry = streams.SealedEntry(entry="1-1", sequence=1, start=0, stop=10)
+        streams.seal(connection, lease, stream, segment, [entry])
+        leases.release(connection, lease)
+        publication = publications.create(
+            connection,
+            name="p",
+            stream=stream.id,
+            start=0,
+            configuration=CONFIGURATION,
+            plan=mechanism.plan(),
+            kind=mechanism.kind,
+            epsilon=Decimal(25),
+            delta=Decimal(0),
+            due=mechanism.next_time(0),
+        )
+    yield Bench(world, database, files, publication.id)
+    database.close()
+
+
+@pytest.fixture
+def tossed(monkeypatch) -> list[int]:
+    """The slots whose coins were tossed, in order."""
+    found, true = [], ActiveGradient.select
+
+    def toss(self, records, start, end, *more):
+        selected, stopped = true(self, records, start, end, *more)
+        found.extend(range(start, stopped))
+        return selected, stopped
+
+    monkeypatch.setattr(ActiveGradient, "select", toss)
+    return found
+
+
+def asked(bench: Bench) -> list[int]:
+    with bench.database.transaction() as connection:
+        return list(connection.execute(select(REQUESTS.c.record).order_by(REQUESTS.c.record)).scalars())
+
+
+def answer_all(bench: Bench) -> None:
+    with bench.database.transaction() as connection:
+        for record in connection.execute(select(REQUESTS.c.record).where(REQUESTS.c.label.is_(None))).scalars():
+            assert labels.answer(connection, bench.identity, "p", record, record % 2)
+
+
+def findings(bench: Bench) -> list[str]:
+    with bench.database.transaction() as connection:
+        return verify(connection).findings
+
+
+def test_a_window_is_asked_for_waited_for_and_learnt_from(bench: Bench, tossed):
+    bench.publish_all()
+    assert (asked(bench), tossed) == ([0, 1, 2, 3], [0, 1, 2, 3])
+    assert bench.counts() == (0, 1)
+    with bench.database.transaction() as connection:
+        assert publications.due(connection) == []
+    answer_all(bench)
+    bench.publish_all()
+    assert (asked(bench), tossed) == ([4, 5, 6, 7], list(range(8)))
+    assert bench.counts() == (1, 2)
+    assert findings(bench) == []
+
+
+def test_labels_that_can_not_come_any_more_are_not_waited_for(bench: Bench):
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        assert labels.answer(connection, bench.identity, "p", 1, 1)
+        connection.execute(update(REQUESTS).values(expires_at=func.now()))
+    with bench.database.transaction() as connection:
+        assert not labels.answer(connection, bench.identity, "p", 2, 1)
+    bench.publish_all()
+    assert bench.counts() == (1, 2)
+    assert asked(bench) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("function", ["labels.ask", "ledger.append", "parts.keep", "publications.move"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_before_coins_are_committed_asks_for_nothing(bench: Bench, monkeypatch, tossed, function, after):
+    module, name = function.split(".")
+    module = {"labels": labels, "ledger": ledger, "parts": parts, "publications": publications}[module]
+    real = getattr(module, name)
+
+    def crash(*args, **options):
+        if after:
+            real(*args, **options)
+        raise Crash
+
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(module, name, crash)
+        bench.publisher().step(threading.Event())
+    assert (asked(bench), bench.counts()) == ([], (0, 0))
+    bench.publish_all()
+    assert (asked(bench), bench.counts()) == ([0, 1, 2, 3], (0, 1))
+    assert findings(bench) == []
+
+
+@pytest.mark.parametrize("function", ["forget", "append", "move"])
+def test_a_crash_before_a_model_is_committed_loses_no_answer(bench: Bench, monkeypatch, tossed, function):
+    bench.publish_all()
+    answer_all(bench)
+    module = {"forget": labels, "append": releases, "move": publications}[function]
+
+    def crash(*args, **options):
+        raise Crash
+
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(module, function, crash)
+        bench.publisher().step(threading.Event())
+    assert bench.counts() == (0, 1)
+    bench.publish_all()
+    assert bench.counts() == (1, 2)
+    assert tossed == list(range(8))
+    assert findings(bench) == []
+
+
+def test_of_two_that_tossed_the_same_coins_one_commits(bench: Bench, monkeypatch):
+    """The first falls asleep before its commit; the second takes over, and its coins count."""
+    slow, real = bench.publisher(), Publisher._commit
+
+    def sleep_first(self, *args):
+        if self is slow:
+            bench.publish_all()  # waits until the lease has run out
+        return real(self, *args)
+
+    monkeypatch.setattr(Publisher, "_commit", sleep_first)
+    assert slow.step(threading.Event())
+    assert (asked(bench), bench.counts()) == ([0, 1, 2, 3], (0, 1))
+    assert findings(bench) == []
+
+
+@pytest.mark.parametrize("gone", [[tables.parts], [tables.parts, tables.memories]], ids=["parts", "all of it"])
+def test_coins_that_are_lost_are_never_tossed_again(bench: Bench, gone):
+    """Whoever would toss them again would charge their records twice."""
+    bench.publish_all()
+    answer_all(bench)
+    with bench.database.transaction() as connection:
+        for table in gone:
+            connection.execute(delete(table))
+    bench.publish_all()
+    assert bench.now().state == "halted"
+    assert bench.counts() == (0, 1)
+
+
+def test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it(bench: Bench):
+    bench.publish_all()
+    answer_all(bench)
+    charges = tables.charges.name
+    owner = Database(bench.world.settings.migration_url)
+    with owner.transaction() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {charges} DISABLE TRIGGER append_only")
+        connection.execute(update(tables.charges).values(stop=tables.charges.c.stop - 1))
+        connection.exec_driver_sql(f"ALTER TABLE {charges} ENABLE ALWAYS TRIGGER append_only")
+    owner.close()
+    bench.publish_all()
+    assert bench.counts() == (0, 1)
+    assert bench.stream().distrusted is not None
+    assert findings(bench)
+
+
+def test_who_did_not_pay_on_arrival_is_found(bench: Bench):
+    """A plan that says that a coin and an update cost more than the records were charged."""
+    bench.publish_all()
+    answer_all(bench)
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        plan = dict(bench.now().plan)
+        plan["arrival"] = plan["arrival"] | {"noise": plan["arrival"]["noise"] | {"scale": 0.01}}
+        connection.execute(update(tables.publications).values(plan=plan))
+    assert any("owes for its coin" in each for each in findings(bench))
