@@ -14,7 +14,7 @@ import json
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 from benchmarks.episodic import Episodic, NaiveGaussian, Network
 from benchmarks.forgetting import average_accuracy, average_forgetting, p_value
 from benchmarks.replay import Features, Labels, load, publication
+from service.explorer.comparison import releases
 from service.learning import feature_maps
 from service.learning.lifelong import TaskStatistics
 from service.learning.records import Records
 from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.linear import predict
-from service.mechanisms.mechanism import Kept, Part, Step
+from service.mechanisms.mechanism import Kept, Part
 
 Floats = NDArray[np.float64]
 
@@ -39,12 +40,14 @@ WHERE = "benchmarks/README.md says how to make it"
 DELTA = 1e-6
 HUGE = 1000.0  # ε of what is as good as without noise
 EPSILONS = (0.2, 0.5, 1.0, 2.0)
-JOINT, STEPS, HEADS = "lifelong", "lifelong, training agem", "lifelong, heads per_task"
+JOINT, STEPS = "lifelong", "lifelong, training agem"
+HEADS, APART = "lifelong, heads per_task", "lifelong, heads per_task, near origin"
 WITHOUT_NOISE, AGEM, NAIVE = "lifelong without noise (NOT private)", "A-GEM (NOT private)", "NaiveGaussian"
 OURS: dict[str, dict[str, Any]] = {
     JOINT: {},
     STEPS: {"training": "agem"},
     HEADS: {"heads": "per_task", "memory": 20},
+    APART: {"heads": "per_task", "memory": 20, "near": "origin"},
     WITHOUT_NOISE: {},
 }
 THEIRS, THEIR_NAIVE, THEIR_AGEM = "printed: L2DP-ML (NOT private)", "printed: NaiveGaussian", "printed: A-GEM"
@@ -242,29 +245,21 @@ def lifelong(once: Once, line: str, epsilon: float) -> Floats:
         {"features": features, "task": {"kind": "classification", "classes": classes}},
         {
             "mechanism": {"kind": "lifelong", "task_size": once.sizes, **OURS[line]},
-            "learner": {"kind": "output_perturbation", "intercept": line == HEADS},
+            "learner": {"kind": "output_perturbation", "intercept": line in (HEADS, APART)},
             "privacy": {"epsilon": HUGE if line == WITHOUT_NOISE else epsilon, "delta": DELTA},
         },
     )
     assert isinstance(found, Lifelong)
     counted = Counted(**vars(found.learner), once=once, plain=found.learner)
     found, description = replace(found, learner=counted), found.model_description()
-    numbers = (
-        Records(x=np.full((1, features), task, np.float32), y=np.zeros(1, np.int64)) for task in range(len(once.sizes))
-    )
-    models = [step.releases[-1].parameters for step in steps(found, numbers)]
+    starts = [sum(once.sizes[:task]) for task in range(len(once.sizes))]
+
+    def number(start: int, _end: int) -> Records:
+        return Records(x=np.full((1, features), starts.index(start), np.float32), y=np.zeros(1, np.int64))
+
+    models = [release.parameters for release, _ in releases(found, number, sum(once.sizes))]
     tests = [once.test(task) for task in range(len(once.sizes))]
     return np.array([[np.mean(predict(description, each, x)[0] == y) for x, y in tests] for each in models])
-
-
-def steps(found: Lifelong, tasks: Iterable[Records]) -> Iterator[Step]:
-    """What the mechanism does with one task after another."""
-    end, version, chain = 0, 1, tuple[Kept, ...]()
-    for task in tasks:
-        end = found.next_time(end)
-        step = found.step(end, chain, version, lambda *_, task=task: task)
-        yield step
-        chain, version = step.chain, version + len(step.releases)
 
 
 def network(stream: Stream, line: str, epsilon: float) -> Floats:
@@ -290,7 +285,7 @@ def network(stream: Stream, line: str, epsilon: float) -> Floats:
 def cells(stream: Stream, options: argparse.Namespace) -> Iterator[tuple[str, float]]:
     """(line, ε) of all lines asked for."""
     for line in options.lines:
-        if line == HEADS and not stream.heads:
+        if line in (HEADS, APART) and not stream.heads:
             continue
         yield from ((line, each) for each in ((0.0,) if line in (AGEM, WITHOUT_NOISE) else options.epsilons))
 
@@ -371,7 +366,7 @@ def _quartiles(values: Sequence[float]) -> str:
     return f"{half:.3f} | {low:.3f}–{high:.3f}"
 
 
-SHOWN = {JOINT: "C0-", STEPS: "C1-", HEADS: "C2-", NAIVE: "C3-", AGEM: "k--", WITHOUT_NOISE: "k:"}
+SHOWN = {JOINT: "C0-", STEPS: "C1-", HEADS: "C2-", APART: "C4-", NAIVE: "C3-", AGEM: "k--", WITHOUT_NOISE: "k:"}
 MEASURES = {"average accuracy": average_accuracy, "average forgetting": average_forgetting}
 
 
@@ -398,11 +393,12 @@ def plots(runs: Runs, folder: Path) -> None:
                 axes.grid(alpha=0.2)
         for axes, epsilon in zip(panels[0], EPSILONS, strict=True):
             axes.set_title(f"ε = {epsilon:g}")
+        for axes in panels[-1]:
+            axes.set_xlabel("tasks")
         handles: dict[str, Any] = {}
         for axes in panels.ravel():
             handles.update(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=8)
-        figure.supxlabel("tasks")
         figure.suptitle(f"{stream}, δ = {DELTA:g}")
         with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper_d"}):
             figure.savefig(folder / f"paper_d-{stream}.svg", format="svg", metadata={"Date": None})
@@ -443,19 +439,24 @@ def many(tasks: int = 1000, records: int = 100, features: int = 64) -> None:
                 "privacy": {"epsilon": 1, "delta": DELTA},
             },
         )
-        assert isinstance(built, Lifelong)
+        chain, taken = tuple[Kept, ...](), list[float]()
         tracemalloc.start()
-        start, taken = time.process_time(), list[float]()
-        for number, step in enumerate(steps(built, (small() for _ in range(tasks))), start=1):
+        for number in range(1, tasks + 1):
+            own = small()
+            start = time.process_time()
+            chain = built.step(number * records, chain, number, _read(own)).chain
             taken.append(time.process_time() - start)
             if number in marks:
-                kept = sum(part.values.size for part in step.chain if isinstance(part, Part))
+                kept = sum(part.values.size for part in chain if isinstance(part, Part))
                 _, most = tracemalloc.get_traced_memory()
                 tracemalloc.reset_peak()
                 took = 1e3 * statistics.median(taken[-10:])
                 print(f"| {name} | {number:,} | {took:.1f} | {kept:,} | {most / 2**20:.1f} |", flush=True)
-            start = time.process_time()
         tracemalloc.stop()
+
+
+def _read(records: Records) -> Callable[[int, int], Records]:
+    return lambda _start, _end: records
 
 
 def main() -> None:

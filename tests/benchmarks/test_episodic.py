@@ -105,3 +105,7 @@ def test_the_p_value_is_that_of_a_paired_t_test():
     t = gap.mean() / (gap.std(ddof=1) / math.sqrt(4))
     assert p_value(one, other) == pytest.approx(2 * stats.t.sf(abs(t), 3))
     assert p_value(one, one) == 1.0
+
+
+def test_noise_is_found_for_the_smallest_shares_that_are_asked_for():
+    assert spent(1.0, noise_multiplier(1.0, 10, 0.2 / 39, 1e-6 / 39), 10, 1e-6 / 39) <= 0.2 / 39

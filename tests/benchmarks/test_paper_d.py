@@ -38,7 +38,7 @@ def test_a_line_of_ours_learns_one_task_after_another():
     assert a[1].min() > 0.95
 
 
-@pytest.mark.parametrize("line", [paper_d.JOINT, paper_d.STEPS, paper_d.HEADS])
+@pytest.mark.parametrize("line", [paper_d.JOINT, paper_d.STEPS, paper_d.HEADS, paper_d.APART])
 def test_every_line_of_ours_runs_with_noise(line):
     assert paper_d.lifelong(Once(stream()), line, 100.0)[1].mean() > 0.5
 
