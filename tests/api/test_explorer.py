@@ -154,8 +154,7 @@ def test_when_a_worker_ends_the_next_one_goes_on_where_it_was(servers, tmp_path)
             stop.set()
             worker.join()
 
-    with serving(settings) as url:
-        client = Service(url, ADMIN_KEY, settings).client()
+    with serving(settings) as url, contextlib.closing(Service(url, ADMIN_KEY, settings).client()) as client:
         made = ok(client.post(path, json=asked("weather", epsilons=[1, 10], runs=5)), 202)["id"]
         with working():
             wait_until(lambda: ok(client.get(f"{path}/{made}"))["done"], seconds=60)
@@ -222,6 +221,5 @@ def test_a_key_keeps_so_many_data_sets_and_no_more(service: Service):
 
 def test_without_an_explorer_nothing_is_taken(servers, tmp_path):
     settings = make_world(servers, tmp_path, explorations=0).settings
-    with serving(settings) as url:
-        alone = Service(url, ADMIN_KEY, settings)
-        refused(alone.client().post(f"{PATH}/explorations", json=asked("weather")), 404, "not-found")
+    with serving(settings) as url, contextlib.closing(Service(url, ADMIN_KEY, settings).client()) as client:
+        refused(client.post(f"{PATH}/explorations", json=asked("weather")), 404, "not-found")
