@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.problems import Problem
+from service.api.problems import Problem, documented
 from service.api.services import SESSION, Credentials, KeyFirst, Reader, Shared
 from service.store import sessions
 from service.store.keys import Key
@@ -18,7 +18,7 @@ class SessionInfo(BaseModel):
     streams: list[str] | None = Field(description="The only streams that it may see; null: every one")
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=documented())
 async def sign_in(
     request: Request, key: Reader, credentials: Credentials, shared: Shared, response: Response
 ) -> SessionInfo:
@@ -42,13 +42,13 @@ async def sign_in(
     return _info(key)
 
 
-@router.get("")
+@router.get("", responses=documented())
 async def who_is_looking(key: Reader) -> SessionInfo:
     """The key, by its name."""
     return _info(key)
 
 
-@router.delete("", status_code=204)
+@router.delete("", status_code=204, responses=documented())
 async def sign_out(request: Request, key: Reader, shared: Shared, response: Response) -> None:  # noqa: ARG001
     """Ends the session that asks for it, at once and everywhere. A key is none: nothing happens to it."""
     if secret := request.cookies.get(SESSION):

@@ -295,7 +295,12 @@ class TestRates:
 
 
 @pytest.mark.parametrize(
-    "path", [path for path, calls in DOCUMENT["paths"].items() if "requestBody" in calls.get("post", ())]
+    "path",
+    [
+        path
+        for path, calls in DOCUMENT["paths"].items()
+        if "application/json" in calls.get("post", {}).get("requestBody", {}).get("content", ())
+    ],
 )
 @pytest.mark.parametrize(
     "body",
@@ -309,10 +314,19 @@ class TestRates:
         pytest.param(b"\xff\xfe{}", id="not UTF-8"),
     ],
 )
-def test_what_is_too_deep_or_too_long_is_refused(service: Service, stream, path, body):
-    url = path.format(stream=stream, publication=stream)
+def test_what_is_too_deep_or_too_long_is_refused(service: Service, stream, asked, path, body):
+    url = path.format(stream=stream, publication=asked if path.endswith("/queries") else stream)
     answer = service.client().post(url, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422, answer.text
+
+
+@pytest.fixture(scope="module")
+def asked(service: Service) -> str:
+    """A publication that answers queries."""
+    stream = service.stream(features=None, task={"kind": "categorical", "cardinality": 3})
+    mechanism = {"kind": "linear_queries", "first": 9, "hits": 1}
+    wanted = {"name": stream, "stream": stream, "mechanism": mechanism, "privacy": {"epsilon": 1}}
+    return ok(service.client().post("/v1/publications", json=wanted), 201)["name"]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.conftest import Service
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # it keeps an event loop running, beside which tests of other folders could have none
 def chromium() -> Iterator[BrowserType]:
     """It is the system's: Playwright's own comes from elsewhere."""
     with sync_playwright() as playwright:
@@ -27,7 +27,7 @@ def installed() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(installed: str, chromium: BrowserType) -> Iterator[Browser]:
     browser = chromium.launch(executable_path=installed)
     yield browser
@@ -41,7 +41,7 @@ def page(browser: Browser, service: Service) -> Iterator[Page]:
         yield context.new_page()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def reading(
     installed: str, chromium: BrowserType, service: Service, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrowserContext]:

@@ -1,5 +1,7 @@
 """Runs a mechanism's steps as a worker does, on made-up records or on none."""
 
+import os
+import threading
 from operator import attrgetter
 
 import numpy as np
@@ -7,6 +9,7 @@ import numpy as np
 from service.learning.records import Records
 from service.mechanisms.mechanism import Part
 
+_URANDOM = os.urandom
 ALARM = 1e-6
 FEATURES = 5
 GAUSSIAN = {"epsilon": 1, "delta": 1e-6}
@@ -46,6 +49,16 @@ def stored(chain):
         Part(number=part.number, values=np.frombuffer(part.values.tobytes()).reshape(part.values.shape))
         for part in sorted(chain, key=attrgetter("number"))
     ]
+
+
+def seeded(monkeypatch):
+    """From now on this thread draws the same bytes in every run; a service beside it draws its own."""
+    mine, drawn = threading.get_ident(), np.random.default_rng(7).bytes
+
+    def urandom(count):
+        return drawn(count) if threading.get_ident() == mine else _URANDOM(count)
+
+    monkeypatch.setattr(os, "urandom", urandom)
 
 
 def a_third_too_small(monkeypatch, law):

@@ -1,7 +1,5 @@
 """Tasks one after another: each record counted once, remembered as private statistics, whatever is learnt from them."""
 
-import os
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -15,7 +13,19 @@ from service.mechanisms.mechanism import Forgotten, Part
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import claims
 from service.privacy.noise import Gaussian, SphericalLaplace
-from tests.mechanisms.steps import ALARM, FEATURES, GAUSSIAN, PURE, RHO, a_third_too_small, nothing, reader, run, stored
+from tests.mechanisms.steps import (
+    ALARM,
+    FEATURES,
+    GAUSSIAN,
+    PURE,
+    RHO,
+    a_third_too_small,
+    nothing,
+    reader,
+    run,
+    seeded,
+    stored,
+)
 
 TASKS = [10, 16]
 BATCH = 6
@@ -184,12 +194,9 @@ def test_a_task_s_model_is_near_what_it_is_said_to_be_near(silent):
 def test_every_restart_goes_on_exactly(privacy, variant, monkeypatch):
     mechanism = publication(privacy, **VARIANTS[variant])
 
-    def randomness():
-        monkeypatch.setattr(os, "urandom", np.random.default_rng(7).bytes)
-
-    randomness()
+    seeded(monkeypatch)
     whole, _ = run(mechanism, 14, reader())
-    randomness()
+    seeded(monkeypatch)
     restarted, _ = run(mechanism, 14, reader(), between=stored)
     for one, other in zip(whole, restarted, strict=True):
         assert np.array_equal(one.parameters, other.parameters)

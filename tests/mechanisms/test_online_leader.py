@@ -1,7 +1,5 @@
 """DP-FTRL with the noise of running sums: what is released follows from noisy sums, each read once and charged once."""
 
-import os
-
 import numpy as np
 import pytest
 from scipy import optimize, special, stats
@@ -15,7 +13,19 @@ from service.privacy import claims
 from service.privacy import noise as noises
 from service.privacy.loss import Kind
 from service.privacy.noise import Gaussian, SphericalLaplace
-from tests.mechanisms.steps import ALARM, FEATURES, GAUSSIAN, RHO, a_third_too_small, data, nothing, reader, run, stored
+from tests.mechanisms.steps import (
+    ALARM,
+    FEATURES,
+    GAUSSIAN,
+    RHO,
+    a_third_too_small,
+    data,
+    nothing,
+    reader,
+    run,
+    seeded,
+    stored,
+)
 
 BATCH = 8
 NOISES = {
@@ -127,12 +137,9 @@ def test_a_record_is_read_with_its_batch_only_and_charged_everything_once(noise)
 def test_every_restart_goes_on_exactly(noise, privacy, monkeypatch):
     mechanism = publication(noise, privacy)
 
-    def randomness():
-        monkeypatch.setattr(os, "urandom", np.random.default_rng(7).bytes)
-
-    randomness()
+    seeded(monkeypatch)
     whole, _ = run(mechanism, 14, reader())
-    randomness()
+    seeded(monkeypatch)
     restarted, _ = run(mechanism, 14, reader(), between=stored)
     for one, other in zip(whole, restarted, strict=True):
         assert np.array_equal(one.parameters, other.parameters)

@@ -1,7 +1,5 @@
 """A window of private statistics: each record counted once, forgotten exactly, and the noise of sums over a window."""
 
-import os
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -15,7 +13,19 @@ from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import claims
 from service.privacy.loss import Kind
 from service.privacy.noise import Gaussian, SphericalLaplace
-from tests.mechanisms.steps import ALARM, FEATURES, GAUSSIAN, PURE, RHO, a_third_too_small, nothing, reader, run, stored
+from tests.mechanisms.steps import (
+    ALARM,
+    FEATURES,
+    GAUSSIAN,
+    PURE,
+    RHO,
+    a_third_too_small,
+    nothing,
+    reader,
+    run,
+    seeded,
+    stored,
+)
 
 BLOCK = 8
 BLOCKS = 3
@@ -107,12 +117,9 @@ def test_it_learns_and_clients_predict_as_with_any_model(classes, least):
 def test_every_restart_goes_on_exactly(privacy, monkeypatch):
     mechanism = publication(privacy)
 
-    def randomness():
-        monkeypatch.setattr(os, "urandom", np.random.default_rng(7).bytes)
-
-    randomness()
+    seeded(monkeypatch)
     whole, _ = run(mechanism, 10, reader())
-    randomness()
+    seeded(monkeypatch)
     restarted, _ = run(mechanism, 10, reader(), between=stored)
     for one, other in zip(whole, restarted, strict=True):
         assert np.array_equal(one.parameters, other.parameters)

@@ -4,7 +4,6 @@ Matrices are written down here from the definitions of mechanisms.md 8 and 2, no
 tests reject wrongly with probability at most 1e-6, and noise a third too small for certain.
 """
 
-import os
 from fractions import Fraction
 from itertools import pairwise
 
@@ -17,6 +16,7 @@ from service.privacy.correlated import Blt, Correlated, Toeplitz, Tree, calibrat
 from service.privacy.loss import Kind
 from service.privacy.noise import Gaussian, SphericalLaplace, Unaffordable
 from service.privacy.running_sums import Doubling, Repeated
+from tests.mechanisms.steps import seeded
 
 ALARM = 1e-6
 STEPS = 16
@@ -193,12 +193,9 @@ def test_a_restart_at_any_step_goes_on_exactly_as_if_there_had_been_none(case, m
     mechanism = by(factor)
     values = np.random.default_rng(6).normal(size=(STEPS, 4))
 
-    def randomness():
-        monkeypatch.setattr(os, "urandom", np.random.default_rng(7).bytes)
-
-    randomness()
+    seeded(monkeypatch)
     whole, _ = run(mechanism, values)
-    randomness()
+    seeded(monkeypatch)
     memory, released = (), []
     for step, each in enumerate(values):
         kept = [vector.tobytes() for vector in memory]

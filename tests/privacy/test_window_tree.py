@@ -5,7 +5,6 @@ released, of which sums and of which noises. Statistical tests reject wrongly wi
 third too small for certain.
 """
 
-import os
 from fractions import Fraction
 from itertools import pairwise
 
@@ -17,6 +16,7 @@ from service.privacy import noise, running_sums
 from service.privacy.loss import Kind
 from service.privacy.noise import Gaussian, SphericalLaplace, Unaffordable
 from service.privacy.window_tree import Windowed, WindowTree, calibrate
+from tests.mechanisms.steps import seeded
 
 ALARM = 1e-6
 LARGEST = 50.0
@@ -313,15 +313,12 @@ def test_a_restart_at_any_step_goes_on_exactly_as_if_there_had_been_none(tree, m
     """Memory goes to bytes and back; with the same randomness the same nodes have the same noise, bit by bit."""
     values = np.random.default_rng(6).normal(size=(steps(tree), 4))
 
-    def randomness():
-        monkeypatch.setattr(os, "urandom", np.random.default_rng(7).bytes)
-
     def stored(memory):
         return tuple(np.frombuffer(each.tobytes()) for each in memory)
 
-    randomness()
+    seeded(monkeypatch)
     whole = run(by(tree), values)
-    randomness()
+    seeded(monkeypatch)
     assert np.array_equal(whole, run(by(tree), values, between=stored))
 
 
