@@ -44,7 +44,7 @@ class Lifelong(LinearMechanism):
         """Count the batch that ends at `time` and learn from all that is remembered; see `Mechanism.step`."""
         (fit,) = self.schedule.fits(time)
         place, slots = self.schedule.place(fit.start), fit.end - fit.start
-        perturbation = self._perturbation(slots)
+        perturbation = self._perturbation()
         parts = parts_of(chain, self.learner.remembers(perturbation, place))
         records = read(fit.start, fit.end)
         state, model = self.learner.advance(
@@ -71,7 +71,7 @@ class Lifelong(LinearMechanism):
     def terms(self, time: int) -> dict[str, Any] | None:
         """Return the noise, its factor and the weights: estimates with others could not be added up."""
         (fit,) = self.schedule.fits(time)
-        return self._perturbation(fit.end - fit.start).described() if fit.start else None
+        return self._perturbation().described() if fit.start else None
 
     def model_description(self) -> dict[str, Any]:
         """Return all it takes to compute a prediction from released parameters, as JSON."""
@@ -87,10 +87,11 @@ class Lifelong(LinearMechanism):
             "model of the task with the largest score predicts",
         }
 
-    def _perturbation(self, slots: int) -> InStatistics:
-        return self.learner.perturbation(self.kind, self._charge(self.schedule.lifetime().share), slots)
+    def _perturbation(self) -> InStatistics:
+        """Return the noise of every batch: that for the largest, since those of one run must be alike."""
+        return self.learner.perturbation(self.kind, self._charge(self.schedule.lifetime().share), self.schedule.largest)
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
         """Return a batch as JSON, with the pull after the first one."""
-        perturbation = self._perturbation(pattern.records)
+        perturbation = self._perturbation()
         return super()._pattern(pattern) | {"ridge": self.learner.pull(perturbation, pattern.records, 1)}

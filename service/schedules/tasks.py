@@ -39,6 +39,11 @@ class Tasks:
         """How many batches come before each of those."""
         return (0, *accumulate(self.batches(task) for task in range(len(self.lengths) - 1)))
 
+    @cached_property
+    def largest(self) -> int:
+        """How many records the largest batch of any task has."""
+        return max(-(-self.length(task) // self.batches(task)) for task in range(len(self.lengths)))
+
     def length(self, task: int) -> int:
         """Return how many records that task has."""
         return self.lengths[min(task, len(self.lengths) - 1)]

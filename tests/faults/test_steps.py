@@ -37,6 +37,7 @@ LOOKS = {
     "Audit.run: commit",
     "Audit.testify: commit",
     "Answerer._read: commit",
+    "_read: commit",
     "Publisher._publish_due: commit",
     "Publisher.step: commit",
     "Reader.check: log",

@@ -325,6 +325,17 @@ def test_a_thousand_small_tasks_run_through():
     assert released[-1].window == (0, 2000)
 
 
+@pytest.mark.parametrize("settings", [{}, {"memory": 1}], ids=["sum", "memory"])
+def test_batches_of_unequal_sizes_have_one_noise(settings):
+    """It is for the largest of them: noise of a run must be alike, and whoever verifies the ledger looks."""
+    mechanism = publication(task_size=[3, 4], batch=2, **settings)
+    released, _ = run(mechanism, 5, reader())
+    assert {each.fit[1] - each.fit[0] for each in released} == {1, 2}
+    first, *others = (each.perturbation.described() for each in released)
+    assert all(each == first for each in others)
+    assert all(mechanism.terms(each.time) == first for each in released[1:])
+
+
 def test_the_plan_tells_the_noise_of_each_task_s_batches(privacy):
     mechanism = publication(privacy)
     plan = mechanism.plan()
