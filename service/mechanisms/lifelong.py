@@ -14,7 +14,7 @@ What a step leaves for the next is in `Part`s. They are committed with the relea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from service.learning.records import Records
@@ -93,5 +93,6 @@ class Lifelong(LinearMechanism):
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
         """Return a batch as JSON, with the pull after the first one."""
-        perturbation = self._perturbation()
-        return super()._pattern(pattern) | {"ridge": self.learner.pull(perturbation, pattern.records, 1)}
+        pull = self.learner.pull(self._perturbation(), pattern.records, 1)
+        told = super()._pattern(replace(pattern, records=self.schedule.largest))
+        return told | {"records": pattern.records, "ridge": pull}
