@@ -19,7 +19,6 @@ Learners. `improving_black_box` and `scheduled_black_box` beside `continual`, at
 """
 
 import argparse
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import drift, paper_a
+from benchmarks import drift, paper_a, results
 from benchmarks.replay import hits, load, publication, replay
 from service.learning.records import Records
 from service.learning.small_database import error_bound
@@ -434,7 +433,7 @@ def cells(part: str) -> Iterator[tuple[str, str, str, float]]:
 
 def measure(options: argparse.Namespace) -> None:
     """Append what is missing to the results."""
-    done = {tuple(each["cell"]) for each in results(options.results)}
+    done = results.done(options.results)
     for repeat in range(options.runs):
         for part in options.parts:
             for cell in cells(part):
@@ -449,20 +448,14 @@ def measure(options: argparse.Namespace) -> None:
                 else:
                     schedule, _, learner = name.partition(" | ")
                     found = learnt(stream, repeat, schedule, learner)
-                with options.results.open("a") as file:
-                    file.write(json.dumps({"cell": key, "found": found}) + "\n")
+                results.append(options.results, key, found=found)
                 print(*key, found[-1], flush=True)
-
-
-def results(path: Path) -> list[dict[str, Any]]:
-    """All lines."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def medians(path: Path) -> dict[tuple[str, str, str, float], tuple[int, dict[int, float]]]:
     """Of (part, stream, line, δ): how many runs, and the median at each size."""
     runs: dict[tuple[str, str, str, float], list[dict[int, float]]] = {}
-    for each in results(path):
+    for each in results.lines(path):
         part, stream, name, delta, _ = each["cell"]
         runs.setdefault((part, stream, name, delta), []).append(dict(each["found"]))
     return {key: (len(of), {at: statistics.median(one[at] for one in of) for at in of[0]}) for key, of in runs.items()}
@@ -491,7 +484,6 @@ def table(path: Path) -> None:
 
 def plots(path: Path, folder: Path) -> None:
     """One SVG: a panel for every stream of categories, (1, 10⁻⁶) above, ε = 1 below; what is proved is dotted."""
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     found = medians(path)
@@ -510,9 +502,7 @@ def plots(path: Path, folder: Path) -> None:
         axes.set_xlabel("records")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=9)
     figure.supylabel("worst error of an epoch's questions; dotted: proved")
-    folder.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper_c"}):
-        figure.savefig(folder / "paper_c-queries.svg", format="svg", metadata={"Date": None})
+    results.save(figure, folder / "paper_c-queries.svg", "paper_c")
 
 
 def main() -> None:
@@ -520,17 +510,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Paper C: adaptive queries, and static learners run again and again.")
     parser.add_argument("--parts", nargs="+", choices=("queries", "learners"), default=["queries", "learners"])
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=Path("paper_c.jsonl"))
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--plots", type=Path)
-    options = parser.parse_args()
-    if options.table or options.plots:
-        if options.table:
-            table(options.results)
-        if options.plots:
-            plots(options.results, options.plots)
-    else:
-        measure(options)
+    results.run_or_show(results.options(parser, "paper_c"), measure, table, plots)
 
 
 if __name__ == "__main__":
