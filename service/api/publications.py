@@ -14,7 +14,8 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.account import Loss
-from service.store import publications, segments, spending, streams
+from service.store import labels, publications, segments, spending, streams
+from service.store.keys import Key
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
 
@@ -29,6 +30,13 @@ class PlanRequest(PublicationConfiguration):
 
 class PublicationRequest(PlanRequest):
     name: Name
+
+
+class LabelProgress(BaseModel):
+    """Of the batch that is being gathered, or waits for its last labels; for keys with the scope `label` alone."""
+
+    waiting: int = Field(description="How many labels are asked for and not given yet")
+    answered: int
 
 
 class PublicationInfo(BaseModel):
@@ -46,6 +54,7 @@ class PublicationInfo(BaseModel):
     due: int | None = Field(
         description="It goes on, mostly with a release, as soon as so many records are numbered; null: never"
     )
+    labels: LabelProgress | None = Field(description="null where people are not asked for labels, or not by this key")
     created_at: Timestamp
 
 
@@ -82,20 +91,19 @@ async def make_publication(
                 errors=[{"field": "body.start", "reason": f"must be at least {kept}"}],
             )
         _check_budget(connection, stream, request, start)
-        return _info(
-            publications.create(
-                connection,
-                name=request.name,
-                stream=stream.id,
-                start=start,
-                configuration=request.model_dump(mode="json", include=set(PublicationConfiguration.model_fields)),
-                plan=mechanism.plan(),
-                kind=mechanism.kind,
-                epsilon=request.privacy.epsilon,
-                delta=request.privacy.delta,
-                due=start + mechanism.next_time(0),
-            )
+        made = publications.create(
+            connection,
+            name=request.name,
+            stream=stream.id,
+            start=start,
+            configuration=request.model_dump(mode="json", include=set(PublicationConfiguration.model_fields)),
+            plan=mechanism.plan(),
+            kind=mechanism.kind,
+            epsilon=request.privacy.epsilon,
+            delta=request.privacy.delta,
+            due=start + mechanism.next_time(0),
         )
+        return _told(connection, admin, [made])[0]
 
     info = await shared.run(make)
     response.headers["Location"] = f"/v1/publications/{request.name}"
@@ -110,14 +118,21 @@ async def list_publications(
     before: Before = None,
 ) -> Items[PublicationInfo]:
     """Lists the publications this key may see, newest first."""
-    found = await shared.run(publications.page, limit=limit, before=before, only=key.streams)
-    return Items(items=[_info(each) for each in found])
+
+    def look(connection: Connection) -> list[PublicationInfo]:
+        return _told(connection, key, publications.page(connection, limit=limit, before=before, only=key.streams))
+
+    return Items(items=await shared.run(look))
 
 
 @router.get("/publications/{publication}", responses=documented("not-found"))
 async def get_publication(publication: str, key: Reader, shared: Shared) -> PublicationInfo:
     """One publication: its configuration, plan and state."""
-    return _info(await shared.run(publication_or_404, key, publication))
+
+    def look(connection: Connection) -> PublicationInfo:
+        return _told(connection, key, [publication_or_404(connection, key, publication)])[0]
+
+    return await shared.run(look)
 
 
 @router.delete("/publications/{publication}", responses=documented("not-found"))
@@ -129,7 +144,7 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
         streams.lock(connection, found.stream_id)  # no fit is published between the decision and its record
         publications.end(connection, found.id, state="stopped")
         spending.settle(connection, found.stream_id)
-        return _info(publications.get(connection, found.id))
+        return _told(connection, admin, [publications.get(connection, found.id)])[0]
 
     return await shared.run(stop)
 
@@ -169,7 +184,14 @@ def _check_budget(connection: Connection, stream: streams.Stream, request: Publi
         )
 
 
-def _info(publication: publications.Publication) -> PublicationInfo:
+def _told(connection: Connection, key: Key, found: list[publications.Publication]) -> list[PublicationInfo]:
+    """As a key may be told: how many labels came may tell of a record, so it is for who may see records."""
+    may_label = not key.scopes.isdisjoint({"label", "admin"})
+    progress = labels.progress(connection, [each.id for each in found if may_label and each.asks_people])
+    return [_info(each, progress.get(each.id)) for each in found]
+
+
+def _info(publication: publications.Publication, progress: labels.Progress | None) -> PublicationInfo:
     state, reason = publication.state, publication.reason
     if state == "running" and publication.distrusted is not None:
         state, reason = "halted", f"the ledger of its stream does not verify: {publication.distrusted}"
@@ -178,6 +200,7 @@ def _info(publication: publications.Publication) -> PublicationInfo:
         state=state,
         reason=reason,
         due=publication.due if state == "running" else None,
+        labels=progress and LabelProgress(waiting=progress.waiting, answered=progress.answered),
         **{
             name: getattr(publication, name)
             for name in ("id", "name", "stream", "start", "plan", "latest", "created_at")
