@@ -51,6 +51,7 @@ AT = (0.1, 0.2, 0.5, 1.0)  # of the records
 SUMMARY_SIZE = 20
 LABELS = 200  # after which the paper's figure 3 compares batches
 CURVES_SIZE, SLABS_SIZE = 5, 20  # figure 2's; figure 4 tells none
+FLSW, FLMB = "fixed_window, bernoulli", "fixed_batch, bernoulli"
 SELECTING = tuple(
     f"{batching}, {law}{slab}"
     for batching, law, slab in product(
@@ -105,11 +106,7 @@ def table(path: Path) -> None:
                 row = [_end([*found.get((stream, radius, line, size), {}).values()]) for stream in STREAMS]
                 print(f"| {line} | {' | '.join(row)} |")
     for radius, (than, error) in product(BALLS, {"at the end": _last, "after as many labels": after_labels}.items()):
-        _head(f"radius {radius:g}: error less that of `{PASSIVE}`, {than}", ["size", *SELECTING])
-        for stream, size in product(STREAMS, SIZES):
-            beside = found.get((stream, radius, PASSIVE, size), {})
-            row = [worse(found.get((stream, radius, line, size), {}), beside, error) for line in SELECTING]
-            print(f"| {stream} | {size} | {' | '.join(row)} |")
+        _beside_passive(found, radius, than, error)
     for stream, radius in product(STREAMS, BALLS):
         shares = (f"{share:.0%} of the records" for share in AT)
         _head(f"{stream}, ball of radius {radius:g}", ["size", "orders", "labels", f"after {LABELS} labels", *shares])
@@ -124,16 +121,37 @@ def _head(what: str, columns: Iterable[str]) -> None:
     print(f"\n| {' | '.join(names)} |\n|{'---|' * len(names)}")
 
 
-def worse(orders: Orders, beside: Orders, then: Callable[[Found, float], float]) -> str:
+def _beside_passive(found: Runs, radius: float, than: str, error: Callable[[Found, float], float]) -> None:
+    """Private lines less the private passive one, and how many of them differ clearly; one pair without noise."""
+    free = f"{FLMB}, {NOT_PRIVATE}"
+    _head(f"radius {radius:g}: error less that of `{PASSIVE}`, {than}", ["size", *SELECTING, free])
+    clearly = []
+    for stream, size in product(STREAMS, SIZES):
+        row = []
+        for line in (*SELECTING, free):
+            passive = f"{PASSIVE}, {NOT_PRIVATE}" if line == free else PASSIVE
+            orders, beside = (found.get((stream, radius, each, size), {}) for each in (line, passive))
+            apart = worse(orders, beside, error)
+            row.append("{:+.3f} ± {:.3f}".format(*apart) if apart else "")
+            if apart and line != free:
+                clearly.append(np.sign(apart[0]) * (abs(apart[0]) > 2 * apart[1]))
+        print(f"| {stream} | {size} | {' | '.join(row)} |")
+    print(
+        f"\nOf {len(clearly)} private lines {clearly.count(1)} are more than two standard errors worse than passive "
+        f"learning, {clearly.count(-1)} better."
+    )
+
+
+def worse(orders: Orders, beside: Orders, then: Callable[[Found, float], float]) -> tuple[float, float] | None:
     """The mean difference of the errors at the end, order by order, and the standard error of that mean.
 
     then: of what is beside, its error to compare with, given the labels that were asked for.
     """
     both = orders.keys() & beside.keys()
     if len(both) < 2:
-        return ""
+        return None
     apart = [orders[each].error[-1] - then(beside[each], orders[each].labels[-1]) for each in both]
-    return f"{np.mean(apart):+.3f} ± {np.std(apart, ddof=1) / np.sqrt(len(both)):.3f}"
+    return float(np.mean(apart)), float(np.std(apart, ddof=1) / np.sqrt(len(both)))
 
 
 def _last(found: Found, _: float) -> float:
@@ -165,7 +183,6 @@ def _spread(values: Sequence[float]) -> str:
 
 Panel = Callable[[Any, str], None]
 """Draws a stream's."""
-FLSW, FLMB = "fixed_window, bernoulli", "fixed_batch, bernoulli"
 CURVES = {
     FLSW: "C0-",
     "fixed_window, exponential": "C0--",
@@ -280,7 +297,6 @@ def _sizes(found: Runs, radius: float, axes: Any, stream: str) -> None:
             axes.errorbar(x, mean, spread, fmt="." + style, lw=1.0, elinewidth=0.6, capsize=2, label=line)
     axes.set_xscale("log")
     axes.set_xticks(SIZES, [str(size) for size in SIZES])
-    axes.set_xticks([], minor=True)
     axes.set_ylim(bottom=0)
 
 
@@ -296,6 +312,7 @@ def _picture(file: Path, rows: Mapping[tuple[str, str], Panel]) -> None:
             panel(axes, stream)
             axes.set_xlabel(across)
             axes.grid(alpha=0.2)
+            axes.minorticks_off()
             handles.update(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     for axes, stream in zip(grid[0], STREAMS, strict=True):
         axes.set_title(stream)
