@@ -94,7 +94,8 @@ def compare(name: str, runs: int) -> None:
     }
     counted = slice(BLOCKS * block, None)  # from the first full window on, for all
 
-    with_noise = without_noise = REGULARIZATIONS
+    with_noise: tuple[float, ...] = REGULARIZATIONS
+    without_noise: tuple[float, ...] = REGULARIZATIONS
     if x.shape[1] * classes >= MANY_WEIGHTS:
         with_noise = tuple(each for each in REGULARIZATIONS if each >= LEAST_WITH_NOISE)
         without_noise = REGULARIZATIONS[::3]
