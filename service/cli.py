@@ -147,6 +147,7 @@ def plan(
 
     from service.mechanisms.building import build
     from service.mechanisms.configuration import PublicationConfiguration, Refused
+    from service.mechanisms.measured import measured
     from service.mechanisms.stream_schema import StreamSchema
 
     try:
@@ -168,7 +169,7 @@ def plan(
         _fail(str(refused))
     if isinstance(budget, dict) and budget.get("delta", 0) == 0 and configuration.privacy.delta > 0:
         _fail("privacy.delta: the stream's budget has delta 0, so only publications with delta 0 fit")
-    print(json.dumps(planned, indent=2))
+    print(json.dumps(planned | {"measured": measured(configuration)}, indent=2))
 
 
 def _keep_memory() -> None:
