@@ -110,7 +110,7 @@ def table(path: Path) -> None:
     for stream, radius in product(STREAMS, BALLS):
         shares = (f"{share:.0%} of the records" for share in AT)
         _head(f"{stream}, ball of radius {radius:g}", ["size", "orders", "labels", f"after {LABELS} labels", *shares])
-        for (of, ball, line, size), orders in found.items():
+        for (of, ball, line, size), orders in sorted(found.items(), key=lambda item: item[0][3] or np.inf):
             if (of, ball) == (stream, radius):
                 shown = " | ".join(_cells([*orders.values()]))
                 print(f"| {line} | {size or '–'} | {len(orders)} | {shown} |")
