@@ -138,7 +138,7 @@ def test_a_record_appears_when_it_comes_and_two_people_share_what_there_is(servi
     stream, publication = asking(service, records=0, batching="fixed_batch", size=4)
     pages = [labelling(publication), labelling(publication)]
     for page in pages:
-        expect(page.locator("#waits")).to_contain_text("Nothing else is asked for")
+        expect(page.locator("#waits")).to_contain_text("Nothing is asked for")
     show(pages[0], "label-waiting")
     post(service, stream, np.ones((4, 12)))
     records = [choose(page, "1") for _ in range(2) for page in pages]
@@ -200,18 +200,18 @@ def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labell
 
 
 def test_a_record_that_is_waited_for_no_more_goes_away(service: Service, labelling: Open):
-    stream, publication = asking(service, records=0, size=1, label_seconds=3)
+    stream, publication = asking(service, records=0, size=2, label_seconds=4)
     page = labelling(publication)
-    expect(page.locator("#waits")).to_contain_text("Nothing else is asked for")
-    post(service, stream, np.ones((1, 12)))
-    first = shown(page)
-    expect(page.locator("#said")).to_contain_text(f"The time for record {first} is over")
-    expect(page.locator("#said")).to_contain_text("A new model is out")
-    post(service, stream, np.ones((1, 12)))
+    expect(page.locator("#waits")).to_contain_text("Nothing is asked for")
+    post(service, stream, np.ones((2, 12)))
     late = choose(page, "1")
+    unanswered = shown(page)
     expect(page.locator("#held")).to_contain_text("too late: its time is over")
+    expect(page.locator("#said")).to_contain_text(f"The time for record {unanswered} is over")
+    expect(page.locator("#said")).to_contain_text("A new model is out: version 1.")
     page.keyboard.press("Enter")
     expect(page.locator("#refused")).to_contain_text(f"Record {late} was not taken")
+    expect(page.locator("#record-title")).to_have_text("Nothing to label now")
 
 
 def test_many_features_stay_usable(service: Service, labelling: Open):

@@ -4,7 +4,7 @@
 // nothing is lost, and nothing is answered that nobody chose. Which answer counts is for the service to say: the first.
 
 import { Problem, follow, get, regularly, send } from "./api.js";
-import { $, count, counted, fact, h, meter, notice, pill, replace, when } from "./dom.js";
+import { $, amount, count, counted, fact, h, meter, notice, pill, replace, when } from "./dom.js";
 import { failed, frame } from "./frame.js";
 
 const name = location.pathname.split("/").at(-2);
@@ -81,9 +81,9 @@ async function ask() {
   }
 }
 
-/** A record that was given out, at this moment by the clock of the service. */
+/** A record that was given out, in this second by the clock of the service: of its time rather too little is told. */
 function take({ record, x, lease_expires_at, expires_at }, now) {
-  const here = (moment) => Date.now() + Date.parse(moment) - now;
+  const here = (moment) => Date.now() + Date.parse(moment) - now - 1000;
   const one = { record, x, until: here(lease_expires_at), end: here(expires_at) };
   if (sending.some(same(one))) return;
   const chosen = held.find(same(one));
@@ -95,6 +95,7 @@ function take({ record, x, lease_expires_at, expires_at }, now) {
   }
   if (current) aside.push(one);
   else show(one);
+  lookAgain(); // perhaps it is of another batch
 }
 
 function show(one) {
@@ -203,7 +204,7 @@ function render() {
   $("shown").hidden = current === null;
   features();
   replace($("choices"), [...CLASSES.map((what, label) => [label, what]), ["S", "skip"]].map(([key, what]) =>
-    h("button", { type: "button", "data-does": key, "aria-disabled": current === null, class: current?.label === key ? "before" : null }, h("kbd", {}, key), ` ${what}`)));
+    h("button", { type: "button", "data-does": key, "aria-disabled": String(current === null), class: current?.label === key ? "before" : null }, h("kbd", {}, key), ` ${what}`)));
   replace($("held"), [...sending.map((one) => [one, "submitting"]), ...held.map((one) => [one, time(one)])].map(([one, how]) =>
     h("li", {}, h("span", {}, titled(one)), h("strong", {}, classed(one.label)), h("span", { class: "muted" }, how))));
   $("held-none").hidden = held.length + sending.length > 0;
@@ -216,20 +217,21 @@ function render() {
 function waits() {
   if (held.length >= MOST_CHOSEN) return `${count(held.length)} are chosen. Submit them to go on.`;
   const others = (publication?.labels?.waiting ?? 0) - held.length - sending.length;
-  const where = others > 0 ? `${count(others)} that ${others === 1 ? "is" : "are"} asked for ${others === 1 ? "is" : "are"} with others, or skipped.` : "Nothing else is asked for.";
+  const where = others > 0 ? `${count(others)} that ${others === 1 ? "is" : "are"} asked for ${others === 1 ? "is" : "are"} with others, or skipped.` : `Nothing ${held.length + sending.length ? "else " : ""}is asked for.`;
   return `${where} The next record appears here by itself.${held.length ? " What you chose is not submitted yet." : ""}`;
 }
 
 function tiles({ labels, latest }) {
   const all = labels.waiting + labels.answered;
-  const done = `${count(labels.answered)} of ${count(all)}`;
+  const done = all ? `${count(labels.answered)} of ${count(all)}` : "none is asked for";
   replace($("tiles"),
     fact("Answered of this batch", done, h("small", {}, meter(labels.answered, 0, all, `${done} answered`))),
     fact("By you", counted(mine, "label"), h("small", {}, "since you opened this page")),
     fact("Latest model", latest === null ? "none yet" : `version ${count(latest)}`, h("small", {}, latest === null ? "it learns when a batch is answered" : h("a", { href: `/dashboard/publications/${name}` }, "all releases"))));
 }
 
-const number = new Intl.NumberFormat("en", { maximumSignificantDigits: 5, useGrouping: false });
+const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 5, useGrouping: false });
+const number = (value) => (value !== 0 && Math.abs(value) < 1e-3 ? amount(value) : digits.format(value)).replace("-", "−");
 let drawn = "";
 
 /** The numbers of the record, each with a bar as long as it is large beside the largest. */
@@ -250,7 +252,7 @@ function features() {
   $("features").replaceChildren(h("dl", {}, wanted.map(([index, value]) => {
     const bar = h("span", { class: value < 0 ? "bar below" : "bar" });
     bar.style.width = `${largest > 0 ? (50 * Math.abs(value)) / largest : 0}%`;
-    return h("div", {}, h("dt", {}, String(index)), h("dd", { title: String(value) }, number.format(value).replace("-", "−"), bar));
+    return h("div", {}, h("dt", {}, String(index)), h("dd", { title: String(value) }, number(value), bar));
   })));
   $("features").scrollTop = 0;
   const has = x.length > 20 && x.includes(0);
