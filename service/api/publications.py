@@ -11,6 +11,7 @@ from service.api.schemas import Before, Items, Name, Timestamp
 from service.api.services import Admin, KeyFirst, Reader, Shared, publication_or_404, stream_or_404
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.account import Loss
@@ -47,7 +48,7 @@ class PublicationInfo(BaseModel):
     mechanism: dict[str, Any]
     learner: dict[str, Any] | None = Field(description="null where no model is fitted")
     privacy: dict[str, Any]
-    plan: dict[str, Any] = Field(description="As POST /v1/plan answers")
+    plan: dict[str, Any] = Field(description="As POST /v1/plan answers, without `measured`")
     state: str = Field(description="`running`, `stopped` or `halted`")
     reason: str | None = Field(description="Why it halted")
     latest: int | None = Field(description="The newest version with role `model`")
@@ -60,12 +61,15 @@ class PublicationInfo(BaseModel):
 
 @router.post("/plan", responses=documented("invalid-request", "not-found", "too-large", "unsupported-media-type"))
 async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[str, Any]:
-    """What a publication would cost and how noisy each release would be. Nothing is reserved."""
+    """What a publication would cost and how noisy each release would be. Nothing is reserved.
+
+    `measured` tells how accurate such models were on streams that drift.
+    """
 
     def look(connection: Connection) -> dict[str, Any]:
         return _build(stream_or_404(connection, key, request.stream), request).plan()
 
-    return await shared.run(look)
+    return await shared.run(look) | {"measured": measured(request)}
 
 
 @router.post(
