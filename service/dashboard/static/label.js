@@ -1,10 +1,12 @@
-// A person says what records are. What is chosen waits on this page, can be taken back, and goes nowhere until it is submitted.
+// A person says what records are. What is chosen waits on this page, can be taken back, and goes nowhere until it is
+// submitted.
 //
 // Whatever the service gives out is shown, and what it gives out twice, because its time was over, is shown again: so
-// nothing is lost, and nothing is answered that nobody chose. Which answer counts is for the service to say: the first.
+// nothing is lost. No record takes the place of another by itself, so nobody chooses for one that was not looked at.
+// Which answer counts is for the service to say: the first.
 
 import { Problem, follow, get, regularly, send } from "./api.js";
-import { $, amount, count, counted, fact, h, meter, notice, pill, replace, when } from "./dom.js";
+import { $, amount, count, counted, fact, h, meter, notice, pill, replace } from "./dom.js";
 import { failed, frame } from "./frame.js";
 
 const name = location.pathname.split("/").at(-2);
@@ -40,7 +42,10 @@ const troubles = {};
 const trouble = (where) => (error) => {
   if (error?.status === 401) {
     if (held.length + sending.length === 0) return get("/v1/session"); // leads to where one signs in
-    error = new Problem(401, { detail: "You are not signed in any more. Sign in again in another tab of this browser; what you chose stays here." });
+    error = new Problem(401, {
+      detail:
+        "You are not signed in any more. Sign in again in another tab of this browser; what you chose stays here.",
+    });
   }
   troubles[where] = error;
   failed(Object.values(troubles).find(Boolean) ?? null);
@@ -49,9 +54,16 @@ const trouble = (where) => (error) => {
 async function look() {
   const before = publication?.latest;
   publication = await (await send(at)).json();
-  if (before !== undefined && publication.latest > before) add(`A new model is out: version ${count(publication.latest)}.`);
+  if (before !== undefined && publication.latest > before)
+    add(`A new model is out: version ${count(publication.latest)}.`);
   map ??= (await (await send(`/v1/streams/${publication.stream}`)).json()).feature_map ?? {};
-  replace($("crumb"), " / ", h("a", { href: `/dashboard/streams/${publication.stream}` }, publication.stream), " / ", h("a", { href: `/dashboard/publications/${name}` }, name));
+  replace(
+    $("crumb"),
+    " / ",
+    h("a", { href: `/dashboard/streams/${publication.stream}` }, publication.stream),
+    " / ",
+    h("a", { href: `/dashboard/publications/${name}` }, name),
+  );
   replace($("state"), pill(publication.state));
   const begins = $("work").hidden && publication.labels !== null;
   $("work").hidden = publication.labels === null;
@@ -62,15 +74,32 @@ async function look() {
 }
 
 function cannot() {
-  if (publication.plan.labels?.from !== "people") return notice("plain", "It asks nobody for labels", "Only a publication of active_learning on an unlabelled stream does.");
-  if (publication.labels === null) return notice("plain", "This key may not label", "Who labels sees records. Sign in with a key that has the scopes read and label.");
-  if (publication.state !== "running") return notice("plain", "Nothing is asked for any more", publication.reason ?? "The publication was stopped.");
+  if (publication.plan.labels?.from !== "people")
+    return notice(
+      "plain",
+      "It asks nobody for labels",
+      "Only a publication of active_learning on an unlabelled stream does.",
+    );
+  if (publication.labels === null)
+    return notice(
+      "plain",
+      "This key may not label",
+      "Who labels sees records. Sign in with a key that has the scopes read and label.",
+    );
+  if (publication.state !== "running")
+    return notice("plain", "Nothing is asked for any more", publication.reason ?? "The publication was stopped.");
   return null;
 }
 
 /** Waits for the next record, unless there is enough to do. */
 async function ask() {
-  if (publication?.labels == null || publication.state !== "running" || current || held.length + sending.length >= MOST_CHOSEN) return;
+  if (
+    publication?.labels == null ||
+    publication.state !== "running" ||
+    current ||
+    held.length + sending.length >= MOST_CHOSEN
+  )
+    return;
   asking = new AbortController();
   const { signal } = asking;
   try {
@@ -93,7 +122,8 @@ function take({ record, x, lease_expires_at, expires_at }, now) {
     one.label = chosen.label;
     say(`${titled(one)} was not submitted in time. Here it is again; you had chosen ${classed(one.label)}.`);
   }
-  if (current) aside.push(one);
+  if (current && same(one)(current)) current = { ...current, ...one };
+  else if (current) aside.push(one);
   else show(one);
   lookAgain(); // perhaps it is of another batch
 }
@@ -114,8 +144,11 @@ function next() {
 
 function choose(label) {
   if (!current) return say("There is no record to choose for.");
-  held.push({ ...current, label });
-  say(`${titled(current)}: ${classed(label)}.`);
+  if (left(current.end) === 0) say(`It was too late for ${titled(current).toLowerCase()}: nothing is chosen for it.`);
+  else {
+    held.push({ ...current, label });
+    say(`${titled(current)}: ${classed(label)}.`);
+  }
   next();
 }
 
@@ -127,7 +160,8 @@ function skip() {
 
 function undo() {
   trouble("submitting")(null);
-  if (!held.length) return say(sending.length ? "It is submitted already." : "Nothing is chosen that could be taken back.");
+  if (!held.length)
+    return say(sending.length ? "It is submitted already." : "Nothing is chosen that could be taken back.");
   if (current) aside.push(current);
   const one = held.pop();
   say(`${titled(one)} is taken back; you had chosen ${classed(one.label)}.`);
@@ -145,7 +179,11 @@ async function submit() {
   while (sending.length) {
     const [{ record, label }] = sending;
     try {
-      await send(`${at}/labels`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ record, label }) });
+      await send(`${at}/labels`, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ record, label }),
+      });
       mine += 1;
     } catch (error) {
       if (![404, 409, 422].includes(error.status)) {
@@ -160,15 +198,20 @@ async function submit() {
   }
   say(`${counted(mine - before, "label")} submitted.`);
   if (refused.length) add(`${count(refused.length)} not taken.`);
-  if (held.length) add(`${count(held.length)} could not be sent and ${held.length === 1 ? "is" : "are"} still chosen: submit again.`);
-  replace($("refused"), refused.map(([record, why]) => notice("warn", `${titled({ record })} was not taken`, why)));
+  if (held.length)
+    add(`${count(held.length)} could not be sent and ${held.length === 1 ? "is" : "are"} still chosen: submit again.`);
+  replace(
+    $("refused"),
+    refused.map(([record, why]) => notice("warn", `${titled({ record })} was not taken`, why)),
+  );
   render();
   again();
   lookAgain();
 }
 
 function reason({ status, told, message }) {
-  if (told.type?.endsWith(":label-not-awaited")) return "It was answered before, or its time is over. The first answer counts, and yours changes nothing.";
+  if (told.type?.endsWith(":label-not-awaited"))
+    return "It was answered before, or its time is over. The first answer counts, and yours changes nothing.";
   return status === 422 ? `The service can't read this answer (${message}). The record comes again.` : message;
 }
 
@@ -188,9 +231,9 @@ function tick() {
       add(`${titled(one)} is not submitted, and others may be asked for it now. The first answer counts.`);
     }
   }
-  if (current && left(current.end) === 0) {
-    add(`The time for ${titled(current).toLowerCase()} is over: the model goes on without its label.`);
-    next();
+  if (current && !current.ended && left(current.end) === 0) {
+    current.ended = true;
+    add(`The time for ${titled(current).toLowerCase()} is over, and the model goes on without its label. Skip it.`);
   }
   render();
 }
@@ -198,15 +241,33 @@ function tick() {
 function render() {
   $("record-title").textContent = current ? titled(current) : "Nothing to label now";
   $("lease").textContent = current ? time(current) : "";
-  $("waits").hidden = current !== null;
+  $("waits").hidden = current !== null || publication?.state !== "running";
   $("waits").classList.toggle("on", !current);
   $("waits").textContent = waits();
   $("shown").hidden = current === null;
   features();
-  replace($("choices"), [...CLASSES.map((what, label) => [label, what]), ["S", "skip"]].map(([key, what]) =>
-    h("button", { type: "button", "data-does": key, "aria-disabled": String(current === null), class: current?.label === key ? "before" : null }, h("kbd", {}, key), ` ${what}`)));
-  replace($("held"), [...sending.map((one) => [one, "submitting"]), ...held.map((one) => [one, time(one)])].map(([one, how]) =>
-    h("li", {}, h("span", {}, titled(one)), h("strong", {}, classed(one.label)), h("span", { class: "muted" }, how))));
+  replace(
+    $("choices"),
+    [...CLASSES.map((what, label) => [label, what]), ["S", "skip"]].map(([key, what]) =>
+      h(
+        "button",
+        {
+          type: "button",
+          "data-does": key,
+          "aria-disabled": String(current === null),
+          class: current?.label === key ? "before" : null,
+        },
+        h("kbd", {}, key),
+        ` ${what}`,
+      ),
+    ),
+  );
+  replace(
+    $("held"),
+    [...sending.map((one) => [one, "submitting"]), ...held.map((one) => [one, time(one)])].map(([one, how]) =>
+      h("li", {}, h("span", {}, titled(one)), h("strong", {}, classed(one.label)), h("span", { class: "muted" }, how)),
+    ),
+  );
   $("held-none").hidden = held.length + sending.length > 0;
   $("held-said").textContent = `${count(held.length + sending.length)} of at most ${MOST_CHOSEN}`;
   $("submit").setAttribute("aria-disabled", held.length === 0);
@@ -217,21 +278,37 @@ function render() {
 function waits() {
   if (held.length >= MOST_CHOSEN) return `${count(held.length)} are chosen. Submit them to go on.`;
   const others = (publication?.labels?.waiting ?? 0) - held.length - sending.length;
-  const where = others > 0 ? `${count(others)} that ${others === 1 ? "is" : "are"} asked for ${others === 1 ? "is" : "are"} with others, or skipped.` : `Nothing ${held.length + sending.length ? "else " : ""}is asked for.`;
+  const where =
+    others > 0
+      ? `${count(others)} that ${others === 1 ? "is" : "are"} asked for ${others === 1 ? "is" : "are"} with others, or skipped.`
+      : `Nothing ${held.length + sending.length ? "else " : ""}is asked for.`;
   return `${where} The next record appears here by itself.${held.length ? " What you chose is not submitted yet." : ""}`;
 }
 
 function tiles({ labels, latest }) {
   const all = labels.waiting + labels.answered;
   const done = all ? `${count(labels.answered)} of ${count(all)}` : "none is asked for";
-  replace($("tiles"),
+  replace(
+    $("tiles"),
     fact("Answered of this batch", done, h("small", {}, meter(labels.answered, 0, all, `${done} answered`))),
     fact("By you", counted(mine, "label"), h("small", {}, "since you opened this page")),
-    fact("Latest model", latest === null ? "none yet" : `version ${count(latest)}`, h("small", {}, latest === null ? "it learns when a batch is answered" : h("a", { href: `/dashboard/publications/${name}` }, "all releases"))));
+    fact(
+      "Latest model",
+      latest === null ? "none yet" : `version ${count(latest)}`,
+      h(
+        "small",
+        {},
+        latest === null
+          ? "it learns when a batch is answered"
+          : h("a", { href: `/dashboard/publications/${name}` }, "all releases"),
+      ),
+    ),
+  );
 }
 
 const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 5, useGrouping: false });
-const number = (value) => (value !== 0 && Math.abs(value) < 1e-3 ? amount(value) : digits.format(value)).replace("-", "−");
+const number = (value) =>
+  (value !== 0 && Math.abs(value) < 1e-3 ? amount(value) : digits.format(value)).replace("-", "−");
 let drawn = "";
 
 /** The numbers of the record, each with a bar as long as it is large beside the largest. */
@@ -248,17 +325,32 @@ function features() {
     counted(x.length, "feature"),
     map.kind ? `after the map ${map.kind.replaceAll("_", " ")}` : null,
     some.length < x.length ? `${count(x.length - some.length)} that are 0 are left out` : null,
-  ].filter(Boolean).join(", ");
-  $("features").replaceChildren(h("dl", {}, wanted.map(([index, value]) => {
-    const bar = h("span", { class: value < 0 ? "bar below" : "bar" });
-    bar.style.width = `${largest > 0 ? (50 * Math.abs(value)) / largest : 0}%`;
-    return h("div", {}, h("dt", {}, String(index)), h("dd", { title: String(value) }, number(value), bar));
-  })));
+  ]
+    .filter(Boolean)
+    .join(", ");
+  $("features").replaceChildren(
+    h(
+      "dl",
+      {},
+      wanted.map(([index, value]) => {
+        const bar = h("span", { class: value < 0 ? "bar below" : "bar" });
+        bar.style.width = `${largest > 0 ? (50 * Math.abs(value)) / largest : 0}%`;
+        return h("div", {}, h("dt", {}, String(index)), h("dd", { title: String(value) }, number(value), bar));
+      }),
+    ),
+  );
   $("features").scrollTop = 0;
   const has = x.length > 20 && x.includes(0);
-  replace($("showing"),
-    wanted.length < some.length && h("button", { type: "button", "data-does": "more" }, `Show ${count(Math.min(FEATURES_AT_ONCE, some.length - wanted.length))} more`),
-    has && h("button", { type: "button", "data-does": "zeros", "aria-pressed": String(zeros) }, "Show zeros"));
+  replace(
+    $("showing"),
+    wanted.length < some.length &&
+      h(
+        "button",
+        { type: "button", "data-does": "more" },
+        `Show ${count(Math.min(FEATURES_AT_ONCE, some.length - wanted.length))} more`,
+      ),
+    has && h("button", { type: "button", "data-does": "zeros", "aria-pressed": String(zeros) }, "Show zeros"),
+  );
 }
 
 const ACTIONS = { 0: () => choose(0), 1: () => choose(1), s: skip, u: undo, backspace: undo, enter: submit };

@@ -97,7 +97,11 @@ function heading({ stream, state, reason, mechanism, learner, privacy, plan, lab
 /** That it asks people for labels, and the way there, if it is open to this key. */
 const asked = (labels) =>
   labels === null
-    ? notice("plain", "It asks people for labels", "To give them, sign in with a key that has the scopes read and label.")
+    ? notice(
+        "plain",
+        "It asks people for labels",
+        "To give them, sign in with a key that has the scopes read and label.",
+      )
     : notice("plain", "It asks people for labels", [
         labels.waiting > 0 ? `${counted(labels.waiting, "record")} to label now. ` : "Nothing is asked for now. ",
         h("a", { href: `/dashboard/publications/${name}/label` }, "Label records"),
