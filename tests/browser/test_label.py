@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from service.api.services import OF_OUR_PAGES
 from tests.api.test_labels import give, post, publish, unlabelled
 from tests.browser.looking import DESKTOP, enter, show, sign_in, watched
 from tests.conftest import Service, ok
@@ -196,6 +197,14 @@ def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labell
     expect(said).to_contain_text("1 label submitted.")
     expect(page.locator("#problem")).to_be_empty()
     expect(refused).to_be_empty()
+    kept = choose(page, "1")
+    assert page.request.delete("/v1/session", headers={OF_OUR_PAGES: "1"}).status == 204
+    page.keyboard.press("Enter")
+    expect(page.locator("#problem")).to_contain_text("what you chose stays here")
+    expect(page.locator("#held")).to_contain_text(f"Record {kept}1, positive")
+    enter(page.context, service.key("read", "label"))
+    page.keyboard.press("Enter")
+    expect(said).to_contain_text("1 label submitted.")
     shown(page)
 
 
