@@ -23,8 +23,8 @@ from service.mechanisms.linear import LinearMechanism
 BLOCKS = 7
 PRIVACY = {"epsilon": 1, "delta": 1e-6}
 REGULARIZATIONS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # times norm_bound²
-MANY_WEIGHTS = 1000  # from here on only every third of them is tried, and with noise none below LEAST_WITH_NOISE
-LEAST_WITH_NOISE = 0.03  # which there is noise and nothing else
+MANY_WEIGHTS = 1000  # from here on exact fits take long: without noise only every third of them is tried,
+LEAST_WITH_NOISE = 0.03  # with noise none below this, which there is noise and nothing else
 WHERE = "benchmarks/README.md says how to make it"
 
 
@@ -94,19 +94,21 @@ def compare(name: str, runs: int) -> None:
     }
     counted = slice(BLOCKS * block, None)  # from the first full window on, for all
 
-    tried = REGULARIZATIONS if x.shape[1] * classes < MANY_WEIGHTS else REGULARIZATIONS[::3]
-
-    least = 0.0 if len(tried) == len(REGULARIZATIONS) else LEAST_WITH_NOISE
+    with_noise: tuple[float, ...] = REGULARIZATIONS
+    without_noise: tuple[float, ...] = REGULARIZATIONS
+    if x.shape[1] * classes >= MANY_WEIGHTS:
+        with_noise = tuple(each for each in REGULARIZATIONS if each >= LEAST_WITH_NOISE)
+        without_noise = REGULARIZATIONS[::3]
 
     def accuracy(
         mechanism: dict[str, Any],
         learner: dict[str, Any],
         models: Callable[[LinearMechanism], Iterator[Used]],
         repeat: int,
-        least: float = 0.0,
+        regularizations: tuple[float, ...],
     ) -> float:
         """The best of all regularizations; of noisy gradient descent and of statistics the default is the only one."""
-        strengths = [{"regularization": each * stream["norm_bound"] ** 2} for each in tried if each >= least]
+        strengths = [{"regularization": each * stream["norm_bound"] ** 2} for each in regularizations]
         fitted = learner == OUTPUT and mechanism["kind"] != "window_statistics"
         found = []
         for settings in strengths if fitted else [{}]:
@@ -118,10 +120,10 @@ def compare(name: str, runs: int) -> None:
 
     print(f"| {name} | same label as before | {np.mean(y[1:] == y[:-1]):.3f} |", flush=True)
     some = {"kind": "independent_batches", "batch": block}
-    without = accuracy(some, OUTPUT, lambda scheduled: window_without_noise(scheduled, block, x, y), 1)
-    print(f"| | window of {BLOCKS} blocks, without noise: NOT private | {without:.3f} |", flush=True)
+    exact = accuracy(some, OUTPUT, lambda scheduled: window_without_noise(scheduled, block, x, y), 1, without_noise)
+    print(f"| | window of {BLOCKS} blocks, without noise: NOT private | {exact:.3f} |", flush=True)
     for what, (mechanism, learner) in lines(block).items():
-        found = accuracy(mechanism, learner, lambda each: replay(each, x, y), runs, least)
+        found = accuracy(mechanism, learner, lambda each: replay(each, x, y), runs, with_noise)
         print(f"| | {what} | {found:.3f} |", flush=True)
 
 

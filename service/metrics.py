@@ -47,6 +47,12 @@ HTTP = Histogram(
     registry=API,
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
+LABELS = Counter(
+    "perennial_given_labels",
+    "Labels that people gave by way of this API, and that were taken",
+    ["publication"],
+    registry=API,
+)
 LET_GO = Counter(
     "perennial_http_connections_let_go",
     "Connections that the API closed: slow to send, slow to read, malformed, large head, full",
@@ -148,6 +154,14 @@ class State(Collector):
         ):
             values = [([each.name, each.stream], getattr(each, name)) for each in overview.publications]
             yield _gauge(f"perennial_publication_{name}", what, labels, values)
+        asked = [
+            ([each.name, each.stream], each.label_requests.waiting)
+            for each in overview.publications
+            if each.label_requests is not None
+        ]
+        yield _gauge(
+            "perennial_open_label_requests", "Labels that people are asked for and have not given", labels, asked
+        )
         released = [each for each in overview.publications if each.latest is not None]
         for name, attribute, what in (
             ("version", "latest", "Version of the latest model"),

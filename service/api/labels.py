@@ -13,6 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
+from service import metrics
 from service.api.problems import Problem, documented
 from service.api.releases import wait_seconds, whole
 from service.api.schemas import Timestamp, as_json
@@ -73,6 +74,8 @@ async def next_label_request(
     async with shared.notifier.waiting(publication) as changed:
         while True:
             changed.clear()
+            if await request.is_disconnected():  # nobody would look at what is leased for this
+                return Response(status_code=204)
             leased = await shared.run(labels.lease, found.id, seconds=found.plan["labels"]["lease_seconds"])
             if leased is not None and (x := await run_in_threadpool(_read, shared, found, leased)) is not None:
                 _log.info("label_asked_for", publication=publication, record=leased.record, key=key.id)
@@ -108,9 +111,10 @@ async def give_label(publication: str, given: Label, key: Labeller, shared: Shar
                 "label-not-awaited",
                 "It was answered, has expired or was never asked for: take the next of `GET …/label-requests`.",
             )
-        return Taken(record=given.record, waiting=labels.waiting(connection, found.id))
+        return Taken(record=given.record, waiting=labels.progress(connection, [found.id])[found.id].waiting)
 
     taken = await shared.run(take)
+    metrics.LABELS.labels(publication).inc()
     _log.info("label_given", publication=publication, record=given.record, key=key.id)
     return taken
 
@@ -118,7 +122,7 @@ async def give_label(publication: str, given: Label, key: Labeller, shared: Shar
 def _asking(connection: Connection, key: Key, publication: str) -> Publication:
     """A publication that asks people for labels."""
     found = publication_or_404(connection, key, publication)
-    if found.plan.get("labels", {}).get("from") != "people":
+    if not found.asks_people:
         raise Problem("no-labels", "Only a publication of active_learning on an unlabelled stream asks for labels.")
     return found
 

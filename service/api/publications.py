@@ -11,10 +11,12 @@ from service.api.schemas import Before, Items, Name, Timestamp
 from service.api.services import Admin, KeyFirst, Reader, Shared, publication_or_404, stream_or_404
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.account import Loss
-from service.store import publications, segments, spending, streams
+from service.store import labels, publications, segments, spending, streams
+from service.store.keys import Key
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
 
@@ -31,6 +33,13 @@ class PublicationRequest(PlanRequest):
     name: Name
 
 
+class LabelProgress(BaseModel):
+    """Of the batch that is being gathered, or waits for its last labels; for keys with the scope `label` alone."""
+
+    waiting: int = Field(description="How many labels are asked for and not given yet")
+    answered: int
+
+
 class PublicationInfo(BaseModel):
     id: int
     name: str
@@ -39,24 +48,28 @@ class PublicationInfo(BaseModel):
     mechanism: dict[str, Any]
     learner: dict[str, Any] | None = Field(description="null where no model is fitted")
     privacy: dict[str, Any]
-    plan: dict[str, Any] = Field(description="As POST /v1/plan answers")
+    plan: dict[str, Any] = Field(description="As POST /v1/plan answers, without `measured`")
     state: str = Field(description="`running`, `stopped` or `halted`")
     reason: str | None = Field(description="Why it halted")
     latest: int | None = Field(description="The newest version with role `model`")
     due: int | None = Field(
         description="It goes on, mostly with a release, as soon as so many records are numbered; null: never"
     )
+    labels: LabelProgress | None = Field(description="null where people are not asked for labels, or not by this key")
     created_at: Timestamp
 
 
 @router.post("/plan", responses=documented("invalid-request", "not-found", "too-large", "unsupported-media-type"))
 async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[str, Any]:
-    """What a publication would cost and how noisy each release would be. Nothing is reserved."""
+    """What a publication would cost and how noisy each release would be. Nothing is reserved.
+
+    `measured` tells how accurate such models were on streams that drift.
+    """
 
     def look(connection: Connection) -> dict[str, Any]:
         return _build(stream_or_404(connection, key, request.stream), request).plan()
 
-    return await shared.run(look)
+    return await shared.run(look) | {"measured": measured(request)}
 
 
 @router.post(
@@ -82,20 +95,19 @@ async def make_publication(
                 errors=[{"field": "body.start", "reason": f"must be at least {kept}"}],
             )
         _check_budget(connection, stream, request, start)
-        return _info(
-            publications.create(
-                connection,
-                name=request.name,
-                stream=stream.id,
-                start=start,
-                configuration=request.model_dump(mode="json", include=set(PublicationConfiguration.model_fields)),
-                plan=mechanism.plan(),
-                kind=mechanism.kind,
-                epsilon=request.privacy.epsilon,
-                delta=request.privacy.delta,
-                due=start + mechanism.next_time(0),
-            )
+        made = publications.create(
+            connection,
+            name=request.name,
+            stream=stream.id,
+            start=start,
+            configuration=request.model_dump(mode="json", include=set(PublicationConfiguration.model_fields)),
+            plan=mechanism.plan(),
+            kind=mechanism.kind,
+            epsilon=request.privacy.epsilon,
+            delta=request.privacy.delta,
+            due=start + mechanism.next_time(0),
         )
+        return _told(connection, admin, [made])[0]
 
     info = await shared.run(make)
     response.headers["Location"] = f"/v1/publications/{request.name}"
@@ -110,14 +122,21 @@ async def list_publications(
     before: Before = None,
 ) -> Items[PublicationInfo]:
     """Lists the publications this key may see, newest first."""
-    found = await shared.run(publications.page, limit=limit, before=before, only=key.streams)
-    return Items(items=[_info(each) for each in found])
+
+    def look(connection: Connection) -> list[PublicationInfo]:
+        return _told(connection, key, publications.page(connection, limit=limit, before=before, only=key.streams))
+
+    return Items(items=await shared.run(look))
 
 
 @router.get("/publications/{publication}", responses=documented("not-found"))
 async def get_publication(publication: str, key: Reader, shared: Shared) -> PublicationInfo:
     """One publication: its configuration, plan and state."""
-    return _info(await shared.run(publication_or_404, key, publication))
+
+    def look(connection: Connection) -> PublicationInfo:
+        return _told(connection, key, [publication_or_404(connection, key, publication)])[0]
+
+    return await shared.run(look)
 
 
 @router.delete("/publications/{publication}", responses=documented("not-found"))
@@ -129,7 +148,7 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
         streams.lock(connection, found.stream_id)  # no fit is published between the decision and its record
         publications.end(connection, found.id, state="stopped")
         spending.settle(connection, found.stream_id)
-        return _info(publications.get(connection, found.id))
+        return _told(connection, admin, [publications.get(connection, found.id)])[0]
 
     return await shared.run(stop)
 
@@ -169,7 +188,14 @@ def _check_budget(connection: Connection, stream: streams.Stream, request: Publi
         )
 
 
-def _info(publication: publications.Publication) -> PublicationInfo:
+def _told(connection: Connection, key: Key, found: list[publications.Publication]) -> list[PublicationInfo]:
+    """As a key may be told: how many labels came may tell of a record, so it is for who may see records."""
+    may_label = not key.scopes.isdisjoint({"label", "admin"})
+    progress = labels.progress(connection, [each.id for each in found if may_label and each.asks_people])
+    return [_info(each, progress.get(each.id)) for each in found]
+
+
+def _info(publication: publications.Publication, progress: labels.Progress | None) -> PublicationInfo:
     state, reason = publication.state, publication.reason
     if state == "running" and publication.distrusted is not None:
         state, reason = "halted", f"the ledger of its stream does not verify: {publication.distrusted}"
@@ -178,6 +204,7 @@ def _info(publication: publications.Publication) -> PublicationInfo:
         state=state,
         reason=reason,
         due=publication.due if state == "running" else None,
+        labels=progress and LabelProgress(waiting=progress.waiting, answered=progress.answered),
         **{
             name: getattr(publication, name)
             for name in ("id", "name", "stream", "start", "plan", "latest", "created_at")

@@ -159,22 +159,29 @@ _bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: 
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
-def of_session(connection: Connection, secret: str) -> Key | None:
-    """The key of a session, which may look and nothing else, whatever the key may do."""
+def looking(connection: Connection, secret: str) -> Key | None:
+    """The key of a session that asks for something by itself, which may look, whatever the key may do."""
     key = sessions.find(connection, secret)
     return key and replace(key, scopes=frozenset({"read"}))
 
 
+def of_our_page(connection: Connection, secret: str) -> Key | None:
+    """The key of a session whose page asks: it may label, too, where the key says so in as many words."""
+    key = sessions.find(connection, secret)
+    return key and replace(key, scopes=frozenset({"read"}) | (key.scopes & {"label"}))
+
+
 async def shown_by(request: Request) -> Secret | None:
-    """A key, else a session's cookie. Browsers send that whoever made them ask: so what does more than read must also
-    come with a header that only pages of this very origin can send, others being refused it by the browser.
+    """A key, else a session's cookie. Browsers send that whoever made them ask: so what does more than read, as does
+    being given a record to label, must also come with a header that only pages of this very origin can send, others
+    being refused it by the browser.
     """
     if credentials := await _bearer(request):
         return credentials.credentials, keys.find
     session = request.cookies.get(SESSION)
-    if session and (request.method == "GET" or OF_OUR_PAGES in request.headers):
-        return session, of_session
-    return None
+    if session and OF_OUR_PAGES in request.headers:
+        return session, of_our_page
+    return (session, looking) if session and request.method == "GET" else None
 
 
 class May(SecurityBase):

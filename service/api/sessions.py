@@ -22,10 +22,11 @@ class SessionInfo(BaseModel):
 async def sign_in(
     request: Request, key: Reader, credentials: Credentials, shared: Shared, response: Response
 ) -> SessionInfo:
-    """Begins a session of 12 hours, for a browser: what the scope `read` allows of what the key may, and nothing else.
+    """Begins a session of 12 hours, for a browser: what the scope `read` allows of what the key may, and nothing else,
+    but to label, if the key has the scope `label` by name (an administrator's has not).
 
-    Its secret is a cookie that no script can read and that no other site can make a browser send. With it, what is not
-    GET needs the header `X-Perennial-Page`, with any value.
+    Its secret is a cookie that no script can read and that no other site can make a browser send. With it, to label and
+    what is not GET needs the header `X-Perennial-Page`, with any value.
     """
     if credentials is None:
         raise Problem("forbidden", "A session can't begin another; send the key itself.")

@@ -18,9 +18,12 @@ from service.learning.records import Prepared
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from service.learning.losses import Floats
 
 _SAMPLE = 256  # records that a preconditioner is made of
+_SMALL = 32  # rows of a matrix that is inverted at once
 MOST_PRODUCTS = 250  # of one step; a preconditioner that needs them all is worse than none
 _STEPS = 1000
 _NEARLY = 8.0  # times as long as needed: about what single precision can tell from nothing
@@ -79,7 +82,7 @@ class Preconditioner:
 
     def __init__(self, problem: Objective) -> None:
         self._alpha = problem.regularization
-        self._inverse: Floats | None = None
+        self._inverse: NDArray[np.float32] | None = None
         every = len(problem.y) // _SAMPLE
         if every < 4:  # few records: products with all of them cost no more
             return
@@ -91,7 +94,7 @@ class Preconditioner:
         x = (problem.rough[sample].rows() * np.sqrt(weight)[:, None]).astype(np.float32)
         gram = x @ x.T
         gram[np.diag_indices(_SAMPLE)] += np.float32(self._alpha)
-        self._rows, self._inverse = Prepared.as_they_are(x), np.linalg.inv(gram)
+        self._rows, self._inverse = Prepared.as_they_are(x), _inverse(gram)
 
     def after(self, problem: Objective, products: int) -> Preconditioner:
         """Return the one to use after a step that took so many products: another where this one is poor, or none."""
@@ -106,6 +109,18 @@ class Preconditioner:
             return residual
         known = self._rows.gathered(self._inverse @ self._rows.scores(residual))
         return (residual - known) / self._alpha
+
+
+def _inverse(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return that of a positive definite matrix, by halves: products are several times as fast as LAPACK's way."""
+    if len(matrix) <= _SMALL:
+        return np.linalg.inv(matrix)
+    half = len(matrix) // 2
+    first, across = _inverse(matrix[:half, :half]), matrix[:half, half:]
+    carried = first @ across
+    second = _inverse(matrix[half:, half:] - across.T @ carried)
+    both = carried @ second
+    return np.block([[first + both @ carried.T, -both], [-both.T, second]])
 
 
 @dataclass(frozen=True, eq=False)

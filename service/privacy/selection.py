@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from service.privacy.samplers import Uniform, enclosed_exp, fair_coin, log_above
@@ -119,20 +120,19 @@ class Exponential:
 
     def select(self, distance: float) -> bool:
         """Return True with probability q."""
-        return Uniform.fresh().below_exp(self._exponent(min(max(distance, self.threshold), self.norm_bound)))
+        return Uniform.fresh().below_exp(self.exponent(min(max(distance, self.threshold), self.norm_bound)))
 
     def loss(self) -> Fraction:
         """Return max{ε, ln((1 - q_min)/(1 - q_max))}, the second rounded up."""
-        nearest, farthest = (enclosed_exp(self._exponent(each), _DIGITS) for each in (self.threshold, self.norm_bound))
-        return max(Fraction(self.epsilon), log_above((1 - farthest[0]) / (1 - nearest[1]), _DIGITS))
+        return _loss(self)
 
     def most(self) -> float:
         """Return q_max."""
-        return float(enclosed_exp(self._exponent(self.threshold), _DIGITS)[0])
+        return float(enclosed_exp(self.exponent(self.threshold), _DIGITS)[0])
 
     def least(self) -> float:
         """Return q_min."""
-        return float(enclosed_exp(self._exponent(self.norm_bound), _DIGITS)[0])
+        return float(enclosed_exp(self.exponent(self.norm_bound), _DIGITS)[0])
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -143,9 +143,18 @@ class Exponential:
             "norm_bound": self.norm_bound,
         }
 
-    def _exponent(self, distance: float) -> Fraction:
+    def exponent(self, distance: float) -> Fraction:
+        """Return -ln of the probability with which a slot of that distance, within [b, M], is selected."""
         room = Fraction(self.norm_bound) - Fraction(self.threshold)
         return Fraction(distance) * Fraction(self.epsilon) / room
+
+
+@lru_cache(maxsize=256)
+def _loss(selection: Exponential) -> Fraction:
+    """Return its loss; the same again is asked at every update, and takes as long as half of one."""
+    epsilon, farthest = selection.epsilon, selection.norm_bound
+    q_max, q_min = (enclosed_exp(selection.exponent(each), _DIGITS) for each in (selection.threshold, farthest))
+    return max(Fraction(epsilon), log_above((1 - q_min[0]) / (1 - q_max[1]), _DIGITS))
 
 
 def least_threshold(epsilon: float, norm_bound: float) -> float:

@@ -103,7 +103,7 @@ def commit(
     ]
     position = position if step.reached is None else step.reached
     following = position if step.awaits else mechanism.next_time(position)
-    if released:
+    if released and "labels" in publication.plan:
         labels.forget(connection, publication.id)  # what was asked for has been learnt from
     if step.asks:
         told = [start + each for each in step.asks]

@@ -19,7 +19,7 @@ from service.store.segments import erased
 from service.store.tables import label_requests, publications
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy import ColumnElement, Connection
 
@@ -34,6 +34,14 @@ class Leased:
     until: datetime
     expires_at: datetime
     waiting: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How many labels a publication asks for now and has not got, and how many of the same batch it has."""
+
+    waiting: int = 0
+    answered: int = 0
 
 
 def ask(connection: Connection, publication: Publication, records: Sequence[int], *, seconds: float) -> None:
@@ -86,16 +94,23 @@ def lease(connection: Connection, publication: int, *, seconds: float) -> Leased
         record=row.record,
         until=min(row.leased_until, row.expires_at),
         expires_at=row.expires_at,
-        waiting=waiting(connection, publication),
+        waiting=progress(connection, [publication])[publication].waiting,
     )
 
 
-def waiting(connection: Connection, publication: int) -> int:
-    """How many labels are asked for and not given yet."""
-    count: int = connection.execute(
-        select(func.count()).where(label_requests.c.publication_id == publication, is_open())
-    ).scalar_one()
-    return count
+def progress(connection: Connection, of: Collection[int]) -> dict[int, Progress]:
+    """Of each of these publications."""
+    rows = connection.execute(
+        select(
+            label_requests.c.publication_id,
+            func.count().filter(is_open()).label("waiting"),
+            func.count(label_requests.c.answered_at).label("answered"),
+        )
+        .where(label_requests.c.publication_id.in_(of))
+        .group_by(label_requests.c.publication_id)
+    )
+    found = {row.publication_id: Progress(waiting=row.waiting, answered=row.answered) for row in rows}
+    return {each: found.get(each, Progress()) for each in of}
 
 
 def answer(connection: Connection, publication: int, name: str, record: int, label: int) -> bool:

@@ -7,7 +7,9 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, select
 
 from service.privacy.profile import covered
-from service.store import spending, streams
+from service.store import labels, spending, streams
+from service.store.labels import Progress
+from service.store.publications import asks_people
 from service.store.publications import of_stream as publications_of
 from service.store.tables import publications, releases
 from service.store.tables import streams as streams_table
@@ -36,7 +38,10 @@ class StreamState:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicationState:
-    """`overdue_records`: numbered since the next fit had all it needs; 0 when it publishes nothing more."""
+    """`overdue_records`: numbered since the next fit had all it needs; 0 when it publishes nothing more.
+
+    `label_requests`: None where nobody is asked for labels.
+    """
 
     name: str
     stream: str
@@ -46,6 +51,7 @@ class PublicationState:
     versions: int
     latest: int | None
     age_seconds: float | None
+    label_requests: Progress | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +77,8 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
         )
         .order_by(publications.c.id)
     )
+    rows = connection.execute(query).all()
+    asked = labels.progress(connection, [row.id for row in rows if asks_people(row.plan)])
     return Overview(
         streams=[_stream(connection, each, declassified) for each in streams.every(connection)],
         publications=[
@@ -83,8 +91,9 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
                 versions=row.version,
                 latest=row.latest,
                 age_seconds=None if row.age_seconds is None else float(row.age_seconds),
+                label_requests=asked.get(row.id),
             )
-            for row in connection.execute(query)
+            for row in rows
         ],
     )
 

@@ -1,5 +1,6 @@
 """Publications: what is asked for, how far it is published, and which of them can go on."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -47,6 +48,16 @@ class Publication:
     stream_promise: str
     distrusted: str | None
     created_at: datetime
+
+    @property
+    def asks_people(self) -> bool:
+        """Whether labels of its records come from people."""
+        return asks_people(self.plan)
+
+
+def asks_people(plan: Mapping[str, Any]) -> bool:
+    """Whether a publication with this plan asks people for labels."""
+    return bool(plan.get("labels", {}).get("from") == "people")
 
 
 def create(

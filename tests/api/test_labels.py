@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import numpy as np
 import pytest
 
@@ -155,6 +156,35 @@ def test_who_waits_gets_the_record_when_it_comes(service: Service):
         threading.Event().wait(0.2)
         post(service, stream, np.ones((4, 2)))
         assert waiting.result(10)["record"] in range(4)
+
+
+def test_who_went_away_while_waiting_is_given_nothing(service: Service):
+    """Else it would be leased to nobody, and everybody would wait until that lease ends."""
+    stream = unlabelled(service)
+    publication = publish(service, stream, size=1, batching="fixed_batch", lease_seconds=1000)
+    path = f"{service.url}/v1/publications/{publication}/label-requests"
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.get(path, headers={"Authorization": f"Bearer {service.admin_key}", "Prefer": "wait=60"}, timeout=0.3)
+    post(service, stream, np.ones((1, 2)))
+    assert next_request(service, publication)["record"] == 0
+
+
+def test_how_many_labels_came_is_told_to_who_may_give_some(service: Service):
+    stream = unlabelled(service)
+    publication = publish(service, stream)
+    post(service, stream, np.ones((4, 2)))
+    asked = next_request(service, publication)["waiting"]
+    path = f"/v1/publications/{publication}"
+    assert ok(service.client().get(path))["labels"] == {"waiting": asked, "answered": 0}
+    ok(give(service, publication, next_request(service, publication)["record"], 1))
+    labeller, reader = service.key("read", "label"), service.key("read")
+    assert ok(service.client(labeller).get(path))["labels"] == {"waiting": asked - 1, "answered": 1}
+    listed = ok(service.client(labeller).get("/v1/publications?limit=1"))["items"]
+    assert listed == [ok(service.client(labeller).get(path))]
+    assert ok(service.client(reader).get(path))["labels"] is None
+    assert ok(service.client(reader).get("/v1/publications?limit=1"))["items"][0]["labels"] is None
+    other = service.publish(service.stream(), {"kind": "sliding_window", "block": 5, "blocks": 1})
+    assert ok(service.client(labeller).get(f"/v1/publications/{other}"))["labels"] is None
 
 
 def test_an_erased_record_is_asked_for_no_more_and_still_counts(service: Service):

@@ -131,6 +131,8 @@ def test_a_plan_reserves_nothing_and_is_the_plan_of_the_publication(service: Ser
     stream = service.stream(epsilon=1)
     asked = publication(stream, CONTINUAL)
     plan = ok(service.client().post("/v1/plan", json=asked))
+    mine = [line["what"] for line in plan.pop("measured")["lines"] if line["this"]]
+    assert mine == ["cumulative (`continual`, `equal`), output perturbation"]
     assert ok(service.client().get(f"/v1/streams/{stream}"))["reserved"]["epsilon"] == 0
     made = ok(service.client().post("/v1/publications", json=asked), 201)
     assert made["plan"] == plan

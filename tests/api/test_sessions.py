@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator
 
 import httpx
+import numpy as np
 import pytest
 import sqlalchemy
 from pydantic import SecretStr
@@ -11,6 +12,7 @@ from pydantic import SecretStr
 from service.api.services import OF_OUR_PAGES, SESSION
 from service.store import sessions
 from service.store.database import Database
+from tests.api.test_labels import post, publish, unlabelled
 from tests.api.test_records import refused
 from tests.conftest import Service, make_world, ok, serving, wait_until
 
@@ -49,6 +51,27 @@ def test_a_session_may_look_and_do_nothing_else_whatever_its_key_may(service: Se
     records = {"x": [[0, 1]], "y": [1]}
     refused(visitor.post(f"/v1/streams/{stream}/records", json=records, headers=PAGE), 403, "forbidden")
     refused(visitor.post("/v1/session", headers=PAGE), 403, "forbidden")
+
+
+def test_it_may_label_where_its_key_says_so_and_from_our_pages_alone(service: Service, visitor):
+    """Who is given a record sees it, and nobody else is given it meanwhile: that is more than looking."""
+    stream = unlabelled(service)
+    publication = publish(service, stream)
+    post(service, stream, np.ones((4, 2)))
+    path, label = f"/v1/publications/{publication}", {"record": 0, "label": 1}
+    for key in (service.key("read"), service.admin_key):
+        sign_in(visitor, key)
+        refused(visitor.get(f"{path}/label-requests", headers=PAGE), 403, "forbidden")
+        refused(visitor.post(f"{path}/labels", json=label, headers=PAGE), 403, "forbidden")
+        assert ok(visitor.get(path, headers=PAGE))["labels"] is None
+    sign_in(visitor, service.key("read", "label"))
+    refused(visitor.get(f"{path}/label-requests"), 403, "forbidden")
+    refused(visitor.post(f"{path}/labels", json=label), 401, "unauthenticated")
+    asked = ok(visitor.get(f"{path}/label-requests", headers=PAGE | {"Prefer": "wait=5"}))
+    ok(visitor.post(f"{path}/labels", json=label | {"record": asked["record"]}, headers=PAGE))
+    assert ok(visitor.get(path, headers=PAGE))["labels"]["answered"] == 1
+    records = {"x": [[0, 1]]}
+    refused(visitor.post(f"/v1/streams/{stream}/records", json=records, headers=PAGE), 403, "forbidden")
 
 
 def test_what_is_more_than_looking_needs_a_page_of_ours(service: Service, visitor):

@@ -20,6 +20,7 @@ from service.api.publications import PublicationRequest
 from service.api.streams import StreamRequest
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.measured import LINES, measured
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.loss import Kind
 from service.schedules.continual import Continual
@@ -206,3 +207,21 @@ def test_every_page_can_be_reached_from_the_index():
     assert set(PAGES) - {"README.md"} == {
         link for link in re.findall(r"\]\(([^)#]+\.md)\)", PAGES["README.md"]) if not link.startswith("..")
     }
+
+
+def test_the_page_on_choosing_shows_what_plans_tell_of_drift() -> None:
+    shown = rows(PAGES["choosing.md"], "## Drift, measured").values()
+    assert list(shown) == [[line.title, *(f"{each:.3f}"[1:] for each in line.accuracies)] for line in LINES]
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.mechanism is not None], ids=lambda line: line.title)
+def test_a_plan_finds_what_was_measured(line: Any) -> None:
+    sizes = {"continual": {"base": 70, "update_every": 10}, "sliding_window": {"block": 10, "blocks": 7}}
+    sizes |= {"window_statistics": sizes["sliding_window"]}
+    asked = {
+        "mechanism": line.mechanism | sizes.get(line.mechanism["kind"], {"batch": 10}),
+        "learner": {"kind": line.learner},
+        "privacy": {"epsilon": 1, "delta": 1e-6},
+    }
+    told = measured(PublicationConfiguration.model_validate(asked))["lines"]
+    assert [each["what"] for each in told if each["this"]] == [line.title]

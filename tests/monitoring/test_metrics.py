@@ -12,6 +12,7 @@ from service.api import metrics as route
 from service.settings import Settings
 from service.store import publications, streams
 from service.store.database import Database
+from tests.api.test_labels import give, next_request, post, publish, unlabelled
 from tests.conftest import ADMIN_KEY, Service, World, ok, serving, unique, wait_until
 from tests.monitoring.expositions import look
 
@@ -87,6 +88,23 @@ def test_what_waits_and_what_halted_is_told(world: World):
             samples = look(url)
             assert samples.of("perennial_stream_halted", stream=stream) == 1
             assert samples.of("perennial_publication_halted", publication=name) == 1
+
+
+def test_labels_are_counted_that_are_asked_for_and_that_are_given(service: Service):
+    stream = unlabelled(service)
+    name = publish(service, stream)
+    labels = {"publication": name, "stream": stream}
+    assert look(service.url).of("perennial_open_label_requests", **labels) == 0
+    post(service, stream, [[1, 0]] * 4)
+    request = next_request(service, name)
+    assert look(service.url).of("perennial_open_label_requests", **labels) == request["waiting"]
+    ok(give(service, name, request["record"], 1))
+    ok(give(service, name, request["record"], 1), 409)
+    samples = look(service.url)
+    assert samples.of("perennial_open_label_requests", **labels) == request["waiting"] - 1
+    assert samples.of("perennial_given_labels_total", publication=name) == 1
+    quiet = service.publish(service.stream(), ONE_BY_ONE)
+    assert look(service.url).of("perennial_open_label_requests", publication=quiet) is None
 
 
 def test_fits_are_timed_by_the_worker(service: Service):

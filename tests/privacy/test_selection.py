@@ -46,9 +46,12 @@ def test_a_slot_is_selected_with_its_probability(law, planted, verdict):
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)
-@given(st.floats(0.01, 20.0), st.floats(0.001, 0.999), st.floats(0.01, 100.0))
+@given(st.floats(0.01, 20.0), st.floats(0.001, 0.97), st.floats(0.01, 100.0))
 def test_the_loss_is_the_largest_over_all_records(epsilon, share, norm_bound):
-    """It is never less, and a bound on it that is never reached would be noise for nothing."""
+    """It is never less, and a bound on it that is never reached would be noise for nothing.
+
+    With a slab that leaves less room, exp(-b·ε/(M - b)) would be zero in doubles.
+    """
     law = Exponential(epsilon=epsilon, threshold=share * norm_bound, norm_bound=norm_bound)
     assert float(law.loss()) == pytest.approx(worst(law, norm_bound), rel=1e-6)
     assert law.loss() >= Fraction(epsilon)

@@ -1,0 +1,56 @@
+"""What a paper's benchmark found: a line of JSON for every run, which tells what is missing, and its pictures."""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Measure = Callable[[argparse.Namespace], None]
+Cell = tuple[Any, ...]
+"""what tells a run from all others"""
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """All that was found, each with its `cell`."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def done(path: Path) -> set[Cell]:
+    """The runs whose line is there."""
+    return {tuple(each["cell"]) for each in lines(path)}
+
+
+def append(path: Path, cell: Cell, **found: Any) -> None:
+    """Add a run's line."""
+    with path.open("a") as file:
+        file.write(json.dumps({"cell": cell, **found}) + "\n")
+
+
+def options(parser: argparse.ArgumentParser, name: str) -> argparse.Namespace:
+    """Parse, with `--results`, `--table` and `--plots`."""
+    parser.add_argument("--results", type=Path, default=Path(f"{name}.jsonl"))
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--plots", type=Path)
+    return parser.parse_args()
+
+
+def run_or_show(
+    chosen: argparse.Namespace, measure: Measure, table: Callable[[Path], None], plots: Callable[[Path, Path], None]
+) -> None:
+    """Run what is missing; or show what is there, as a table, and as pictures in a folder."""
+    if chosen.table:
+        table(chosen.results)
+    if chosen.plots:
+        plots(chosen.results, chosen.plots)
+    if not (chosen.table or chosen.plots):
+        measure(chosen)
+
+
+def save(figure: Any, file: Path, salt: str) -> None:
+    """Write an SVG that is the same again for the same figure; its text stays text."""
+    import matplotlib as mpl
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        figure.savefig(file, format="svg", metadata={"Date": None})
