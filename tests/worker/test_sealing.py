@@ -16,6 +16,7 @@ from service.store.segment_files import SegmentFiles
 from service.worker import sealer as sealing
 from tests.conftest import wait_until
 from tests.worker.conftest import Bench, new_stream
+from tests.worker.published import dies_in
 
 
 def test_batches_are_numbered_in_the_logs_order_and_trimmed(bench: Bench):
@@ -35,25 +36,13 @@ def test_a_range_is_read_across_segments(bench: Bench):
     assert records.x[:, 0].tolist() == [1.5, 2, 2.5, 3, 3.5, 4]
 
 
-class Crash(BaseException):
-    """As if the process ended here."""
-
-
 @pytest.mark.parametrize("step", ["write", "seal", "trim"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch, step, after):
     place = {"write": (SegmentFiles, "write"), "seal": (streams, "seal"), "trim": (Reader, "trim")}[step]
-    real = getattr(*place)
-
-    def crash(*args, **options):
-        if after:
-            real(*args, **options)
-        raise Crash
-
     bench.append(1)
     bench.append(2)
-    with monkeypatch.context() as patched, pytest.raises(Crash):
-        patched.setattr(*place, crash)
+    with dies_in(monkeypatch, *place, after=after):
         bench.sealer(lease_seconds=1.0).step(wait_milliseconds=10)
     bench.append(3)
     successor = bench.sealer()
