@@ -132,19 +132,19 @@ def test_what_is_left_of_a_stream_whose_records_were_all_erased_is_noise():
 
 @pytest.mark.usefixtures("installed")
 def test_it_learns_what_no_linear_model_can():
-    """Whether two numbers out of twelve have the same sign; the untrained encoder hardly sees it.
+    """Whether two numbers out of twelve have the same sign. The encoder that it begins with does not see it.
 
-    Found were .93 to .96, without a pass .58 to .66, and without an encoder .5.
+    Found were .982 to .998, and after a pass over one record .503 to .554.
     """
     rng = np.random.default_rng(0)
-    x = rng.choice([-1.0, 1.0], size=(24_000, 12)).astype(np.float32) + 0.1 * rng.normal(size=(24_000, 12))
+    x = rng.choice([-1.0, 1.0], size=(24_000, 12)) + 0.1 * rng.normal(size=(24_000, 12))
     y = (x[:, 0] * x[:, 1] > 0).astype(np.int64)
     x = (x / np.linalg.norm(x, axis=1, keepdims=True) * 2.0).astype(np.float32)
     found = {}
-    for records in (1, 16_000):
+    for records, rate in ((1, None), (16_000, 20.0)):
         mechanism = publication(
-            {"epsilon": 4, "delta": 1e-6},
-            {"kind": "dense", "layers": [16], "records": records, "batch": 100},
+            {"epsilon": 8, "delta": 1e-6},
+            {"kind": "dense", "layers": [16], "records": records, "batch": 100, "learning_rate": rate},
             features=12,
             classes=2,
             task_size=4000,
@@ -153,7 +153,7 @@ def test_it_learns_what_no_linear_model_can():
         released, _ = run(mechanism, 2, lambda start, end: Records(x=x[start:end], y=y[start:end]))
         labels, _ = predict(mechanism.model_description(), released[1].parameters, x[20_000:], released[0].parameters)
         found[records] = np.mean(labels == y[20_000:])
-    assert found[1] < 0.75 < 0.85 < found[16_000], found
+    assert found[1] < 0.7 < 0.9 < found[16_000], found
 
 
 @pytest.mark.usefixtures("installed")
