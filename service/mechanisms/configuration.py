@@ -137,6 +137,41 @@ class WindowStatisticsMechanism(Shape):
     ] = None
 
 
+_Units = Annotated[int, Field(strict=True, ge=1, le=4096)]
+_Layers = Annotated[tuple[_Units, ...], Field(min_length=1, max_length=4)]
+
+
+class Encoder(Shape):
+    """A network that makes features of records, learnt from the first ones in one pass of noisy steps, then kept.
+
+    It needs delta > 0, and the extra `deep`.
+    """
+
+    records: Annotated[Count, Field(description="How many records it is learnt from, before the first task")]
+    batch: Annotated[Count, Field(description="Most records of a step")] = 512
+    clip: Annotated[Positive, Field(description="Norm to which a record's gradient is clipped")] = 1.0
+    learning_rate: Annotated[
+        Positive | None, Field(description="η, on the mean gradient; default: from what the noise allows")
+    ] = None
+
+
+class DenseEncoder(Encoder):
+    """Layers that each see all of the one before."""
+
+    kind: Literal["dense"]
+    layers: Annotated[_Layers, Field(description="How many numbers each layer makes; the last one's are the features")]
+
+
+class ConvolutionalEncoder(Encoder):
+    """Layers that see a square of a grey image at every second place; its pixels come row by row."""
+
+    kind: Literal["convolutional"]
+    width: _Units
+    height: _Units
+    channels: Annotated[_Layers, Field(description="of each layer; all of the last one's are the features")]
+    kernel: Annotated[int, Field(strict=True, ge=1, le=64, description="side of the square")] = 5
+
+
 class LifelongMechanism(Shape):
     """A model of all tasks so far, from private statistics of each record's batch that are remembered (paper D).
 
@@ -154,6 +189,7 @@ class LifelongMechanism(Shape):
         Field(description="p, of a random_fourier map of what the stream's own map returns; default: none"),
     ] = None
     width: Annotated[Positive | None, Field(description="features: that map's width; default 1")] = None
+    encoder: Annotated[DenseEncoder | ConvolutionalEncoder, Field(discriminator="kind")] | None = None
     memory: Annotated[
         int | None,
         Field(
@@ -181,6 +217,8 @@ class LifelongMechanism(Shape):
     def _settings_fit(self) -> Self:
         if self.width is not None and self.features is None:
             raise PydanticCustomError("width", "width is a setting of the map that features asks for")
+        if self.encoder is not None and self.features is not None:
+            raise PydanticCustomError("encoder", "an encoder makes features itself: leave features out")
         if self.heads == "per_task" and (self.memory is None or self.training != "joint"):
             raise PydanticCustomError(
                 "heads",
