@@ -20,8 +20,9 @@ from service.learning.learners import OutputPerturbation
 from service.learning.records import Records
 from service.learning.solvers import Inaccurate
 from service.mechanisms.building import build
-from service.mechanisms.configuration import Learner, Mechanism, PublicationConfiguration, Refused
+from service.mechanisms.configuration import Mechanism, PublicationConfiguration, Refused
 from service.mechanisms.fields import Delta, Epsilon, Positive, Shape
+from service.mechanisms.learner_configuration import Learner
 from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.linear import LinearMechanism, predict
 from service.mechanisms.stream_schema import FeatureMapShape, StreamSchema

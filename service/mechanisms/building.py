@@ -26,21 +26,23 @@ from service.mechanisms.configuration import (
     ImprovingBlackBoxMechanism,
     IndependentBatchesMechanism,
     LifelongMechanism,
-    LinearLearner,
     LinearQueriesMechanism,
     MultiResolutionMechanism,
-    NoisyGradientDescentLearner,
-    ObjectivePerturbationLearner,
     OnlineLeaderMechanism,
-    OutputPerturbationLearner,
     PublicationConfiguration,
     Refused,
     ScheduledBlackBoxMechanism,
     SlidingWindowMechanism,
-    SmallDatabaseLearner,
     WindowStatisticsMechanism,
 )
 from service.mechanisms.histogram import MAX_CARDINALITY
+from service.mechanisms.learner_configuration import (
+    LinearLearner,
+    NoisyGradientDescentLearner,
+    ObjectivePerturbationLearner,
+    OutputPerturbationLearner,
+    SmallDatabaseLearner,
+)
 from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.linear_queries import LinearQueries

@@ -15,11 +15,10 @@ from service.mechanisms.configuration import (
     ConvolutionalEncoder,
     DenseEncoder,
     LifelongMechanism,
-    LinearLearner,
-    OutputPerturbationLearner,
     Refused,
     WindowStatisticsMechanism,
 )
+from service.mechanisms.learner_configuration import LinearLearner, OutputPerturbationLearner
 from service.privacy.loss import Kind
 from service.schedules.tasks import Tasks
 
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
     from service.learning.encoders import Encoder
     from service.learning.feature_maps import FeatureMap
     from service.learning.learners import Linear
-    from service.mechanisms.configuration import Learner, Mechanism
+    from service.mechanisms.configuration import Mechanism
+    from service.mechanisms.learner_configuration import Learner
 
 
 def window(linear: Linear, mechanism: WindowStatisticsMechanism, settings: Learner) -> Moments:
