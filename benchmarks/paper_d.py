@@ -10,7 +10,6 @@ hardly any noise. Settings were chosen with `--held-out`, on a part of the train
 """
 
 import argparse
-import json
 import statistics
 import time
 import tracemalloc
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import results
 from benchmarks.episodic import Episodic, NaiveGaussian, Network
 from benchmarks.forgetting import average_accuracy, average_forgetting, p_value
 from benchmarks.replay import Features, Labels, load, publication
@@ -292,7 +292,7 @@ def cells(stream: Stream, options: argparse.Namespace) -> Iterator[tuple[str, fl
 
 def measure(options: argparse.Namespace) -> None:
     """Append what is missing to the results."""
-    done = {tuple(each["cell"]) for each in results(options.results)}
+    done = results.done(options.results)
     for name in options.streams:
         stream, once = STREAMS[name](options.held_out), None
         for run in range(options.runs):
@@ -305,14 +305,8 @@ def measure(options: argparse.Namespace) -> None:
                     found = lifelong(once, line, epsilon)
                 else:
                     found = network(stream, line, epsilon)
-                with options.results.open("a") as file:
-                    file.write(json.dumps({"cell": key, "accuracy": found.round(4).tolist()}) + "\n")
+                results.append(options.results, key, accuracy=found.round(4).tolist())
                 print(*key, average_accuracy(found)[-1].round(4), average_forgetting(found)[-1].round(4), flush=True)
-
-
-def results(path: Path) -> list[dict[str, Any]]:
-    """All lines."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 Runs = dict[tuple[str, str, float], list[Floats]]
@@ -321,14 +315,15 @@ Runs = dict[tuple[str, str, float], list[Floats]]
 def found(path: Path) -> Runs:
     """a of all runs of each line: (stream, line, ε)."""
     runs: Runs = {}
-    for each in results(path):
+    for each in results.lines(path):
         stream, _, line, epsilon = each["cell"]
         runs.setdefault((stream, line, epsilon), []).append(np.array(each["accuracy"]))
     return runs
 
 
-def table(runs: Runs) -> None:
+def table(path: Path) -> None:
     """In Markdown: both after all tasks, beside what the paper prints; then accuracy after every task."""
+    runs = found(path)
     for stream in dict.fromkeys(key[0] for key in runs):
         mine = {key[1:]: value for key, value in runs.items() if key[0] == stream}
         print(f"\n| {stream} | ε | runs | accuracy | quartiles | forgetting | quartiles | p, beside NaiveGaussian |")
@@ -370,12 +365,11 @@ SHOWN = {JOINT: "C0-", STEPS: "C1-", HEADS: "C2-", APART: "C4-", NAIVE: "C3-", A
 MEASURES = {"average accuracy": average_accuracy, "average forgetting": average_forgetting}
 
 
-def plots(runs: Runs, folder: Path) -> None:
+def plots(path: Path, folder: Path) -> None:
     """One SVG per stream: accuracy and forgetting after every task, a panel for every ε; quartiles shaded."""
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    folder.mkdir(parents=True, exist_ok=True)
+    runs = found(path)
     for stream in dict.fromkeys(key[0] for key in runs):
         tasks = max(len(each[0]) for key, each in runs.items() if key[0] == stream)
         figure = Figure(figsize=(13, 6), layout="constrained")
@@ -400,8 +394,7 @@ def plots(runs: Runs, folder: Path) -> None:
             handles.update(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=8)
         figure.suptitle(f"{stream}, δ = {DELTA:g}")
-        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper_d"}):
-            figure.savefig(folder / f"paper_d-{stream}.svg", format="svg", metadata={"Date": None})
+        results.save(figure, folder / f"paper_d-{stream}.svg", "paper_d")
 
 
 def _curve(axes: Any, runs: Sequence[Floats], tasks: int, style: str, label: str) -> None:
@@ -467,23 +460,14 @@ def main() -> None:
     parser.add_argument("--lines", nargs="+", choices=lines, default=lines)
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=Path("paper_d.jsonl"))
     parser.add_argument("--held-out", action="store_true", help="test on training records, which then are left out")
     parser.add_argument("--cache", type=Path, help="a folder for statistics without noise, to go on from")
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--plots", type=Path)
     parser.add_argument("--many", action="store_true")
-    options = parser.parse_args()
+    options = results.options(parser, "paper_d")
     if options.many:
         many()
-    elif options.table or options.plots:
-        runs = found(options.results)
-        if options.table:
-            table(runs)
-        if options.plots:
-            plots(runs, options.plots)
     else:
-        measure(options)
+        results.run_or_show(options, measure, table, plots)
 
 
 if __name__ == "__main__":

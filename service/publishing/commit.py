@@ -96,7 +96,7 @@ def commit(
             fit=(start + each.fit[0], start + each.fit[1]),
             parent=each.parent,
             parameters=each.parameters,
-            model=model,
+            model=model if each.model is None else each.model,
             noise=each.perturbation.described(),
         )
         for each in step.releases

@@ -44,7 +44,6 @@ LOOKS = {
     "Reader.read: log",
     "Reader.wait: log",
     "Sealer._again: commit",
-    "Sealer._erase_of_halted: commit",
     "Sealer._merge: commit",
     "Sealer._orphans: commit",
     "Sealer._sweep: commit",

@@ -63,10 +63,8 @@ class Bench:
         return f"perennial:{{{self.stream.log}}}:{part}"
 
 
-@pytest.fixture
-def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Of a stream with SCHEMA, changed as an indirect parameter says."""
-    database = Database(world.settings.database_url)
+def new_stream(world: World, database: Database, name: str, **changes: object) -> streams.Stream:
+    """With its log, of SCHEMA changed so."""
     log = token_hex(16)
 
     async def create() -> None:
@@ -76,14 +74,21 @@ def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
 
     asyncio.run(create())
     with database.transaction() as connection:
-        stream = streams.create(
+        return streams.create(
             connection,
-            name="s",
+            name=name,
             log=log,
-            schema=SCHEMA | getattr(request, "param", {}),
+            schema=SCHEMA | changes,
             retention="keep",
             epsilon=Decimal(1),
             delta=Decimal(0),
         )
+
+
+@pytest.fixture
+def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Of a stream with SCHEMA, changed as an indirect parameter says."""
+    database = Database(world.settings.database_url)
+    stream = new_stream(world, database, "s", **getattr(request, "param", {}))
     yield Bench(world, database, SegmentFiles(world.settings.segment_store), stream)
     database.close()

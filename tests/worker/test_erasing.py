@@ -12,7 +12,7 @@ from service.store.segment_files import SegmentFiles
 from service.store.verify import verify_segments
 from tests.conftest import wait_until
 from tests.worker.conftest import Bench
-from tests.worker.test_sealing import Crash
+from tests.worker.published import Crash, crash_at
 
 
 @pytest.fixture
@@ -80,20 +80,9 @@ STEPS = {
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_of_erasing_is_made_good(sealed: Bench, monkeypatch, step, after):
     """At the second of the two segments, where there is one for each."""
-    real = getattr(*STEPS[step])
-    calls = []
-
-    def crash(*args, **options):
-        calls.append(step)
-        if len(calls) < (2 if step in ("write", "replace", "delete") else 1):
-            return real(*args, **options)
-        if after:
-            real(*args, **options)
-        raise Crash
-
     erase(sealed, 1, 4)
     with monkeypatch.context() as patched:
-        patched.setattr(*STEPS[step], crash)
+        crash_at(patched, *STEPS[step], calls=2 if step in ("write", "replace", "delete") else 1, after=after)
         sealer = sealed.sealer(lease_seconds=0.5)
 
         def crashed() -> bool:

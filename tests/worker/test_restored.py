@@ -20,7 +20,7 @@ from service.store.verify import verify, verify_segments
 from service.worker.audit import Audit
 from tests.conftest import World, wait_until
 from tests.worker.conftest import Bench
-from tests.worker.test_publishing import Bench as PublishingBench
+from tests.worker.published import Bench as PublishingBench
 from tests.worker.test_publishing import bench as publishing  # noqa: F401
 
 Backup = Callable[[Any], Callable[[], Any]]

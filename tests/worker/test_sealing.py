@@ -1,9 +1,11 @@
 """Numbering: in the log's order, each batch once, whatever dies in between; never from a log that is not the same."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from sqlalchemy import event
 
 from service.learning import feature_maps
 from service.learning.feature_maps import build
@@ -13,7 +15,8 @@ from service.store import leases, segments, streams
 from service.store.segment_files import SegmentFiles
 from service.worker import sealer as sealing
 from tests.conftest import wait_until
-from tests.worker.conftest import Bench
+from tests.worker.conftest import Bench, new_stream
+from tests.worker.published import dies_in
 
 
 def test_batches_are_numbered_in_the_logs_order_and_trimmed(bench: Bench):
@@ -33,25 +36,13 @@ def test_a_range_is_read_across_segments(bench: Bench):
     assert records.x[:, 0].tolist() == [1.5, 2, 2.5, 3, 3.5, 4]
 
 
-class Crash(BaseException):
-    """As if the process ended here."""
-
-
 @pytest.mark.parametrize("step", ["write", "seal", "trim"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch, step, after):
     place = {"write": (SegmentFiles, "write"), "seal": (streams, "seal"), "trim": (Reader, "trim")}[step]
-    real = getattr(*place)
-
-    def crash(*args, **options):
-        if after:
-            real(*args, **options)
-        raise Crash
-
     bench.append(1)
     bench.append(2)
-    with monkeypatch.context() as patched, pytest.raises(Crash):
-        patched.setattr(*place, crash)
+    with dies_in(monkeypatch, *place, after=after):
         bench.sealer(lease_seconds=1.0).step(wait_milliseconds=10)
     bench.append(3)
     successor = bench.sealer()
@@ -244,3 +235,33 @@ def test_segments_are_not_merged_into_more_than_memory_should_hold(bench: Bench,
         found = segments.holding(connection, bench.stream.id, 0, 16)
     assert len(found) == (1 if most == 16 else 16)
     assert bench.values() == list(range(16))
+
+
+def test_it_asks_no_more_where_there_are_more_streams_to_wait_for(bench: Bench):
+    """Else a worker of hundreds of streams on which nothing comes is busy with asking."""
+    sealer, asked = bench.sealer(), []
+
+    def asks() -> int:
+        sealer.step(wait_milliseconds=10)  # takes the leases
+        asked.clear()
+        sealer.step(wait_milliseconds=10)
+        return len(asked)
+
+    event.listen(bench.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+    of_one = asks()
+    for number in range(5):
+        new_stream(bench.world, bench.database, f"other-{number}")
+    assert asks() == of_one > 0
+
+
+def test_leases_are_renewed_by_as_many_questions_however_many_they_are(bench: Bench):
+    asked: list[str] = []
+    with bench.database.transaction() as connection:
+        for number in range(5):
+            leases.create(connection, f"publication:{number}")
+        held = [leases.take(connection, f"publication:{number}", owner="a", seconds=5) for number in range(5)]
+        event.listen(bench.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+        assert leases.renew(connection, held[:1], seconds=5) == []
+        of_one = len(asked)
+        assert leases.renew(connection, [*held, replace(held[0], epoch=7)], seconds=5) == [replace(held[0], epoch=7)]
+    assert len(asked) == 2 * of_one
