@@ -57,9 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    chosen = [item for item in items if ("planted" in item.keywords) == config.getoption("--planted")]
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = chosen
+    wanted = config.getoption("--planted")
+    config.hook.pytest_deselected(items=[item for item in items if ("planted" in item.keywords) != wanted])
+    items[:] = [item for item in items if ("planted" in item.keywords) == wanted]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
