@@ -45,9 +45,8 @@ from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
 from service.worker.sealer import Sealer
-from tests.conftest import make_world
+from tests.conftest import make_world, run_out
 from tests.faults.load import Batch, check, due
-from tests.faults.processes import run_out
 from tests.faults.steps import instrument
 
 SCHEMA = {

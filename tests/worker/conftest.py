@@ -17,7 +17,7 @@ from service.store.database import Database
 from service.store.segment_files import SegmentFiles, pack
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
-from tests.conftest import World
+from tests.conftest import World, run_out
 
 SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
 
@@ -43,10 +43,14 @@ class Bench:
 
         return asyncio.run(append())
 
-    def sealer(self, *, lease_seconds: float = 60.0) -> Sealer:
-        """One whose lease nobody renews: it runs out after so many seconds."""
-        keeper = LeaseKeeper(self.database, seconds=lease_seconds)
+    def sealer(self) -> Sealer:
+        keeper = LeaseKeeper(self.database, seconds=60.0)
         return Sealer(self.database, Reader(self.world.settings.redis_url), self.files, keeper)
+
+    def successor(self) -> Sealer:
+        """Of one that died, or sleeps: its leases have run out."""
+        run_out(self.database)
+        return self.sealer()
 
     def now(self) -> streams.Stream:
         with self.database.transaction() as connection:

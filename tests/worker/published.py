@@ -19,7 +19,7 @@ from service.store.segment_files import Columns, SegmentFiles
 from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Bell, Publisher
-from tests.conftest import World, wait_until
+from tests.conftest import World, run_out, wait_until
 
 
 class Crash(BaseException):
@@ -40,9 +40,9 @@ def number(database: Database, files: SegmentFiles, identity: int, columns: Colu
         leases.release(connection, lease)
 
 
-def publisher(database: Database, files: SegmentFiles, *, lease_seconds: float = 60.0) -> Publisher:
-    """One whose leases nobody renews: they run out after so many seconds."""
-    keeper = LeaseKeeper(database, seconds=lease_seconds)
+def publisher(database: Database, files: SegmentFiles) -> Publisher:
+    """One whose leases nobody renews, which no test is long enough to need."""
+    keeper = LeaseKeeper(database, seconds=60.0)
     return Publisher(database, files, keeper, Bell(database), Audit(database, files))
 
 
@@ -55,8 +55,8 @@ class Bench:
     files: SegmentFiles
     identity: int
 
-    def publisher(self, *, lease_seconds: float = 60.0) -> Publisher:
-        return publisher(self.database, self.files, lease_seconds=lease_seconds)
+    def publisher(self) -> Publisher:
+        return publisher(self.database, self.files)
 
     def publish_all(self) -> None:
         publisher = self.publisher()
@@ -149,11 +149,12 @@ def dies_in(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, *, after: b
 
 def taken_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """One publisher falls asleep between its fit and its commit; another takes over and publishes meanwhile."""
-    slow, real = bench.publisher(lease_seconds=0.5), Publisher._commit
+    slow, real = bench.publisher(), Publisher._commit
 
     def sleep_first(self: Publisher, *args: Any) -> Any:
         if self is slow:
-            bench.publish_all()  # waits until the lease has run out
+            run_out(bench.database)
+            bench.publish_all()
         return real(self, *args)
 
     monkeypatch.setattr(Publisher, "_commit", sleep_first)

@@ -106,8 +106,8 @@ def test_a_crash_sets_each_aside_once(bench: Bench, monkeypatch, step, after):
     bench.append(2)
     damage(bench, bad, b"")
     with dies_in(monkeypatch, *step, after=after):
-        bench.sealer(lease_seconds=0.3).step(wait_milliseconds=10)
-    successor = bench.sealer()
+        bench.sealer().step(wait_milliseconds=10)
+    successor = bench.successor()
     wait_until(lambda: (successor.step(wait_milliseconds=10), bench.redis().xlen(bench.key("entries")) == 0)[1])
     assert (bench.values(), dead(bench)) == ([2], [(bad, True)])
     assert [each.decode() for each, _ in bench.redis().xrange(bench.key("dead"))] == [bad]

@@ -43,15 +43,10 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
     bench.append(1)
     bench.append(2)
     with dies_in(monkeypatch, *place, after=after):
-        bench.sealer(lease_seconds=1.0).step(wait_milliseconds=10)
+        bench.sealer().step(wait_milliseconds=10)
     bench.append(3)
-    successor = bench.sealer()
-
-    def sealed() -> bool:  # once the dead one's lease has run out
-        successor.step(wait_milliseconds=10)
-        return bench.now().records == 3
-
-    wait_until(sealed)
+    successor = bench.successor()
+    wait_until(lambda: (successor.step(wait_milliseconds=10), bench.now().records == 3)[1])
     assert bench.values() == [1, 2, 3]
     assert bench.redis().xlen(bench.key("entries")) == 0
     files = list((bench.world.settings.segment_store / bench.stream.log).iterdir())
@@ -62,9 +57,9 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
 
 
 def test_a_sealer_that_lost_its_lease_commits_nothing(bench: Bench):
-    asleep = bench.sealer(lease_seconds=0.5)
+    asleep = bench.sealer()
     asleep.step(wait_milliseconds=10)  # takes the lease
-    awake = bench.sealer()
+    awake = bench.successor()
     bench.append(1)
 
     def taken_over() -> bool:
@@ -94,7 +89,7 @@ def test_two_sealers_at_once_number_every_batch_once(bench: Bench):
 
 
 def halted(bench: Bench) -> str | None:
-    sealer = bench.sealer()
+    sealer = bench.successor()
 
     def look() -> str | None:
         sealer.step(wait_milliseconds=10)
@@ -105,7 +100,7 @@ def halted(bench: Bench) -> str | None:
 
 def test_a_flushed_log_halts_the_stream_and_takes_nothing_more(bench: Bench):
     bench.append(1)
-    bench.sealer(lease_seconds=0.5).step(wait_milliseconds=10)
+    bench.sealer().step(wait_milliseconds=10)
     bench.redis().delete(bench.key("entries"), bench.key("state"))
     with pytest.raises(LogUnavailable, match="lost"):
         bench.append(2)
@@ -117,7 +112,7 @@ def test_a_log_from_an_old_backup_halts_the_stream(bench: Bench):
     bench.append(1)
     backup = [(key, bench.redis().dump(key)) for key in (bench.key("entries"), bench.key("state"))]
     bench.append(2)
-    bench.sealer(lease_seconds=0.5).step(wait_milliseconds=10)
+    bench.sealer().step(wait_milliseconds=10)
     for key, content in backup:
         bench.redis().restore(key, 0, content, replace=True)
     assert "older than what is numbered" in halted(bench)
