@@ -13,9 +13,11 @@ import argparse
 import statistics
 import time
 import tracemalloc
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ HUGE = 1000.0  # ε of what is as good as without noise
 EPSILONS = (0.2, 0.5, 1.0, 2.0)
 JOINT, STEPS = "lifelong", "lifelong, training agem"
 HEADS, APART = "lifelong, heads per_task", "lifelong, heads per_task, near origin"
+LEARNT, BEGUN = "lifelong, encoder", "lifelong, encoder as it begins"
 WITHOUT_NOISE, AGEM, NAIVE = "lifelong without noise (NOT private)", "A-GEM (NOT private)", "NaiveGaussian"
 OURS: dict[str, dict[str, Any]] = {
     JOINT: {},
@@ -91,10 +94,12 @@ class Stream:
     naive_rate: float
     naive_steps: int
     heads: bool = False
+    encoder: dict[str, Any] | None = None
 
 
 NORMALIZE: dict[str, Any] = {"kind": "normalize"}
 CENTER: dict[str, Any] = {"kind": "center"}
+BEFORE_AN_ENCODER = (NORMALIZE, CENTER, NORMALIZE)
 
 
 def fourier(features: int, width: float) -> dict[str, Any]:
@@ -132,6 +137,7 @@ def permuted_mnist(held_out: bool) -> Stream:
         naive_rate=0.1,
         naive_steps=10,
         heads=True,
+        encoder={"kind": "dense", "layers": [256], "records": 10_000},
     )
 
 
@@ -153,6 +159,7 @@ def split_mnist(held_out: bool) -> Stream:
         rate=0.003,
         naive_rate=0.01,
         naive_steps=50,
+        encoder={"kind": "convolutional", "width": 28, "height": 28, "channels": [8, 16], "records": 6_000},
     )
 
 
@@ -262,6 +269,45 @@ def lifelong(once: Once, line: str, epsilon: float) -> Floats:
     return np.array([[np.mean(predict(description, each, x)[0] == y) for x, y in tests] for each in models])
 
 
+def with_encoder(stream: Stream, line: str, epsilon: float) -> Floats:
+    """The accuracies a[l, t] with an encoder of pixels, learnt from the first task's first records or from hardly one.
+
+    They are in no statistics.
+    """
+    asked = (stream.encoder or {}) | ({"records": 1, "learning_rate": 1e-6} if line == BEGUN else {})
+    sizes = [len(task.y) for task in stream.tasks]
+    before, sizes[0] = asked["records"], sizes[0] - asked["records"]
+    found = publication(
+        {
+            "features": stream.tasks[0].test_x().shape[1],
+            "task": {"kind": "classification", "classes": stream.classes},
+            "feature_map": {"kind": "compose", "maps": BEFORE_AN_ENCODER},
+        },
+        {
+            "mechanism": {"kind": "lifelong", "task_size": sizes, "encoder": asked},
+            "learner": {"kind": "output_perturbation", "intercept": False},
+            "privacy": {"epsilon": epsilon, "delta": DELTA},
+        },
+    )
+    times = list(accumulate(sizes, initial=before))
+
+    def read(start: int, end: int) -> Records:
+        task = max(0, bisect_right(times, start) - 1)
+        own, first = stream.tasks[task], times[task] if task else 0
+        piece = slice(start - first, end - first)
+        return Records(x=found.feature_map(own.x()[piece]), y=own.y[piece])
+
+    chain, learnt = tuple[Kept, ...](), list[Floats]()
+    for version, due in enumerate(times, 1):
+        step = found.step(due, chain, version, read)
+        chain = step.chain
+        learnt += [release.parameters for release in step.releases]
+    encoder, *models = learnt
+    tests = [(task.test_x(), task.test_y) for task in stream.tasks]
+    description = found.model_description()
+    return np.array([[np.mean(predict(description, each, x, encoder)[0] == y) for x, y in tests] for each in models])
+
+
 def network(stream: Stream, line: str, epsilon: float) -> Floats:
     """The accuracies a[l, t] of what the paper compares with."""
     random, width = np.random.default_rng(), stream.tasks[0].test_x().shape[1]
@@ -285,7 +331,7 @@ def network(stream: Stream, line: str, epsilon: float) -> Floats:
 def cells(stream: Stream, options: argparse.Namespace) -> Iterator[tuple[str, float]]:
     """(line, ε) of all lines asked for."""
     for line in options.lines:
-        if line in (HEADS, APART) and not stream.heads:
+        if (line in (HEADS, APART) and not stream.heads) or (line in (LEARNT, BEGUN) and not stream.encoder):
             continue
         yield from ((line, each) for each in ((0.0,) if line in (AGEM, WITHOUT_NOISE) else options.epsilons))
 
@@ -300,7 +346,9 @@ def measure(options: argparse.Namespace) -> None:
                 key = (name, run, line, epsilon)
                 if key in done or (line == WITHOUT_NOISE and run):
                     continue
-                if line in OURS:
+                if line in (LEARNT, BEGUN):
+                    found = with_encoder(stream, line, epsilon)
+                elif line in OURS:
                     once = once or Once(stream, options.cache and options.cache / name)
                     found = lifelong(once, line, epsilon)
                 else:
@@ -336,7 +384,7 @@ def table(path: Path) -> None:
                 continue
             each = mine[line, epsilon]
             ends = [[of(a)[-1] for a in each] for of in (average_accuracy, average_forgetting)]
-            beside = mine.get((NAIVE, epsilon), ()) if line in OURS else ()
+            beside = mine.get((NAIVE, epsilon), ()) if line in (*OURS, LEARNT, BEGUN) else ()
             p = f"{p_value(middle(each), middle(beside)):.0e}" if beside else "–"
             print(f"{shown}{len(each)} | {_quartiles(ends[0])} | {_quartiles(ends[1])} | {p} |")
         tasks = len(next(iter(mine.values()))[0])
@@ -454,7 +502,7 @@ def _read(records: Records) -> Callable[[int, int], Records]:
 
 def main() -> None:
     """Run what is missing, or show what is there."""
-    lines = [*OURS, AGEM, NAIVE]
+    lines = [*OURS, LEARNT, BEGUN, AGEM, NAIVE]
     parser = argparse.ArgumentParser(description="Paper D's tasks, one after another.")
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
     parser.add_argument("--lines", nargs="+", choices=lines, default=lines)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, cast, func, insert, literal, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Text, cast, func, insert, literal, or_, select, tuple_, update
 
 from service.store.tables import leases
 
@@ -75,20 +75,19 @@ def renew(connection: Connection, held: Iterable[Lease], *, seconds: float) -> l
 
     A commit under way holds its lease's row: that one is passed over, so that a slow commit costs no other lease.
     """
-    lost = []
-    for lease in held:
-        row = connection.execute(
-            select(leases.c.epoch).where(leases.c.resource == lease.resource).with_for_update(skip_locked=True)
-        ).one_or_none()
-        if row is None:
-            continue
-        if not connection.execute(
-            update(leases)
-            .where(*is_held(lease.resource, lease.epoch))
-            .values(expires_at=func.clock_timestamp() + timedelta(seconds=seconds))
-        ).rowcount:
-            lost.append(lease)
-    return lost
+    held = list(held)
+    rows = select(leases.c.resource).where(leases.c.resource.in_([lease.resource for lease in held]))
+    free = set(connection.scalars(rows.with_for_update(skip_locked=True)))
+    asked = {(lease.resource, lease.epoch): lease for lease in held if lease.resource in free}
+    renewed = connection.execute(
+        update(leases)
+        .where(tuple_(leases.c.resource, leases.c.epoch).in_(asked), leases.c.expires_at > func.clock_timestamp())
+        .values(expires_at=func.clock_timestamp() + timedelta(seconds=seconds))
+        .returning(leases.c.resource, leases.c.epoch)
+    )
+    for row in renewed:
+        del asked[row.resource, row.epoch]
+    return list(asked.values())
 
 
 def check(connection: Connection, lease: Lease) -> None:

@@ -9,7 +9,7 @@ import os
 import secrets
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,7 @@ class SegmentFiles:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._checked: dict[tuple[str, str], tuple[int, ...]] = {}  # as each file was when its hash was last right
+        self._witnessed: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}  # as it was when it was last read
 
     def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
         """A new file that is on disk when this returns: its name and its SHA-256."""
@@ -98,12 +99,13 @@ class SegmentFiles:
     def witness(self, log: str) -> dict[str, Any] | None:
         """What was last written down about a stream; None: nothing was. {} if it can't be read."""
         try:
-            told = json.loads((self._root / f"{log}.witness").read_bytes())
+            with (self._root / f"{log}.witness").open("rb") as file:
+                state = _state(file)
+                if (known := self._witnessed.get(log)) is None or known[0] != state:
+                    known = self._witnessed[log] = state, _told(file.read())
         except FileNotFoundError:
             return None
-        except ValueError:
-            return {}
-        return told if isinstance(told, dict) else {}
+        return known[1]
 
     def put_witness(self, log: str, told: dict[str, Any]) -> None:
         """Writes something down about a stream, in the place of what was; on disk when this returns."""
@@ -118,10 +120,9 @@ class SegmentFiles:
         _sync(self._root)
 
     def _check(self, log: str, name: str, sha256: bytes) -> None:
-        """Once for as long as nobody touched it by its ctime, which whoever writes to a file can't set."""
+        """Once for as long as nobody touched it."""
         with (self._root / log / name).open("rb") as file:
-            status = os.fstat(file.fileno())
-            state = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+            state = _state(file)
             if self._checked.get((log, name)) == state:
                 return
             if hashlib.file_digest(file, "sha256").digest() != sha256:
@@ -139,6 +140,20 @@ class SegmentFiles:
         for name in orphans:
             self.delete(log, name)
         return orphans
+
+
+def _state(file: BinaryIO) -> tuple[int, ...]:
+    """The same for as long as nobody touched the file, by its ctime, which whoever writes to it can't set."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
+
+
+def _told(content: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(content)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _sync(folder: Path) -> None:

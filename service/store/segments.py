@@ -174,6 +174,11 @@ def undeleted_erasures(connection: Connection, stream: int) -> list[tuple[int, i
     return [(row.id, row.start, row.stop) for row in rows]
 
 
+def streams_with_undeleted_erasures(connection: Connection) -> set[int]:
+    """Of all streams at once: who asks each of hundreds, and is never told of one, is busy with that alone."""
+    return set(connection.scalars(select(erasures.c.stream_id).where(erasures.c.deleted_at.is_(None)).distinct()))
+
+
 def mark_deleted(connection: Connection, lease: leases.Lease, identities: Sequence[int]) -> None:
     leases.check(connection, lease)
     connection.execute(update(erasures).where(erasures.c.id.in_(identities)).values(deleted_at=func.now()))

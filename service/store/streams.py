@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
@@ -46,6 +46,14 @@ class Stream:
     promise: str
     segments_sum: Decimal
     created_at: datetime
+
+
+class Known(NamedTuple):
+    """That a stream is, and whether it is halted."""
+
+    id: int
+    log: str
+    halted: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +166,12 @@ def lock(connection: Connection, identity: int) -> Stream:
 
 def every(connection: Connection) -> list[Stream]:
     return [_stream(row) for row in connection.execute(select(streams).order_by(streams.c.id))]
+
+
+def known(connection: Connection) -> list[Known]:
+    """As `every`, for who asks again and again: it costs a tenth."""
+    query = select(streams.c.id, streams.c.log, streams.c.halted.is_not(None)).order_by(streams.c.id)
+    return [Known(*row) for row in connection.execute(query)]
 
 
 def page(connection: Connection, *, limit: int, before: int | None, only: frozenset[str] | None) -> list[Stream]:

@@ -17,7 +17,7 @@ from service.store import streams, verify, witness
 from service.store.database import Database, DatabaseUnavailable
 from service.store.invariants import INVARIANTS
 from service.store.segment_files import SegmentFiles
-from service.store.streams import Stream
+from service.store.streams import Known
 
 _log = structlog.get_logger(__name__)
 
@@ -40,7 +40,7 @@ class Audit:
         while not stop.is_set():
             try:
                 with self._database.transaction() as connection:
-                    known = streams.every(connection)
+                    known = streams.known(connection)
                 for stream in known:
                     if not stop.is_set():
                         self.look(stream.id)
@@ -76,7 +76,7 @@ class Audit:
         seconds = round(time.perf_counter() - began, 3)
         _log.info("ledger_walked", stream=found.name, seconds=seconds, findings=len(findings))
 
-    def testify(self, known: Sequence[Stream]) -> None:
+    def testify(self, known: Sequence[Known]) -> None:
         """Writes down beside the segments how far streams have come; one that has not come so far is distrusted."""
         before = {stream.id: self._files.witness(stream.log) for stream in known}
         with self._database.transaction() as connection:

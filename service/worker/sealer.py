@@ -25,7 +25,7 @@ from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.segment_files import Columns, SegmentFiles, unpack
 from service.store.segments import Segment
-from service.store.streams import SealedEntry, Stream, StreamHalted, Unreadable
+from service.store.streams import Known, SealedEntry, Stream, StreamHalted, Unreadable
 from service.worker.leases import LeaseKeeper
 
 _log = structlog.get_logger(__name__)
@@ -74,23 +74,35 @@ class Sealer:
     def _take_leases(self) -> None:
         """Of every stream that nobody seals; what a dead one left behind is put in order first."""
         with self._database.transaction() as connection:
-            known = streams.every(connection)
+            known = streams.known(connection)
+            erased = segments.streams_with_undeleted_erasures(connection)
         for stream in known:
             held = self._held.get(stream.log)
-            if held is not None and self._keeper.holds(held[0]) and stream.halted is None:
-                self._guard(stream.log, partial(self._tidy, stream))
+            if held is not None and self._keeper.holds(held[0]) and not stream.halted:
+                self._guard(stream.log, partial(self._tidy, held[1], erased=stream.id in erased))
                 continue
             self._let_go(stream.log)
             if time.monotonic() < self._not_before.get(stream.log, 0.0):
                 continue
-            if stream.halted is not None:
-                self._erase_of_halted(stream)
-                continue
-            if (lease := self._keeper.take(leases.stream(stream.id))) is not None:
-                self._held[stream.log] = (lease, stream)  # from now on it is let go of, whatever fails
-                current = self._again(stream)  # it may have moved before we had the lease
-                self._held[stream.log] = (lease, current)
-                self._guard(stream.log, partial(self._take_over, current))
+            if stream.halted:
+                if stream.id in erased and self._take(stream):
+                    self._guard(stream.log, partial(self._delete_erased, self._held[stream.log][1]))
+                    self._let_go(stream.log)
+                    self._not_before[stream.log] = time.monotonic() + TIDY_SECONDS
+            elif self._take(stream):
+                self._guard(stream.log, partial(self._take_over, self._held[stream.log][1]))
+
+    def _take(self, stream: Known) -> bool:
+        """The lease, if nobody has it, and then the stream as it is: it may have moved before we had the lease."""
+        lease = self._keeper.take(leases.stream(stream.id))
+        if lease is None:
+            return False
+        try:
+            self._held[stream.log] = lease, self._again(stream)
+        finally:
+            if stream.log not in self._held:
+                self._keeper.drop(lease)
+        return True
 
     def _let_go(self, *logs: str) -> None:
         """Of streams, so that anybody can take them, this sealer too: a lease that is only forgotten is renewed on."""
@@ -98,19 +110,9 @@ class Sealer:
             if log in self._held:
                 self._keeper.drop(self._held.pop(log)[0])
 
-    def _erase_of_halted(self, stream: Stream) -> None:
-        """A stream that is not numbered any more still erases."""
-        with self._database.transaction() as connection:
-            if not segments.undeleted_erasures(connection, stream.id):
-                return
-        if (lease := self._keeper.take(leases.stream(stream.id))) is not None:
-            self._held[stream.log] = (lease, stream)
-            self._guard(stream.log, partial(self._delete_erased, stream))
-            self._let_go(stream.log)
-            self._not_before[stream.log] = time.monotonic() + TIDY_SECONDS
-
-    def _tidy(self, stream: Stream) -> None:
-        self._delete_erased(stream)
+    def _tidy(self, stream: Stream, *, erased: bool) -> None:
+        if erased:
+            self._delete_erased(stream)
         if self._forget_again:
             self._forget_again = not self._reader.forget()
         if time.monotonic() >= self._tidy_again.get(stream.log, 0.0):
@@ -174,7 +176,7 @@ class Sealer:
         file, sha256 = self._files.write(stream.log, stream.records, stop, joined)
         return Segment(start=stream.records, stop=stop, file=file, sha256=sha256)
 
-    def _again(self, stream: Stream) -> Stream:
+    def _again(self, stream: Known | Stream) -> Stream:
         with self._database.transaction() as connection:
             return streams.get(connection, stream.id)
 
@@ -238,7 +240,7 @@ class Sealer:
         """
         with self._database.transaction() as connection:
             waiting = segments.undeleted_erasures(connection, stream.id)
-        if not waiting:
+        if not waiting:  # another was quicker, between our look and our lease
             return
         lease, _ = self._held[stream.log]
         touched: dict[int, Segment] = {}

@@ -1,4 +1,7 @@
-"""Every call of the OpenAPI document, asked as the document allows and as it does not: never a 500, nothing untold."""
+"""Every call of the OpenAPI document, asked as the document allows and as it does not: never a 500, nothing untold.
+
+`pytest tests/api/at_the_bounds.py` asks thousands of times more.
+"""
 
 import zlib
 from collections import defaultdict
@@ -87,15 +90,3 @@ def test_it_got_past_the_door():
     assert len(STATUSES) > 20
     assert not {call: found for call, found in STATUSES.items() if found <= {401, 405, 415, 429}}
     assert {"GET /v1/streams", "GET /v1/publications"} < {call for call, found in STATUSES.items() if 200 in found}
-
-
-@pytest.fixture
-def thorough(pytestconfig) -> None:
-    if pytestconfig.getoption("--mutations") < 10_000:
-        pytest.skip("thousands of calls: --mutations 10000")
-
-
-@SCHEMA.parametrize()  # these share a name: not for --numprocesses
-@settings(BOUNDED, phases=[Phase.explicit])
-def test_so_does_everything_at_its_bounds_and_past_them(thorough, case, ask):
-    ask(case)

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import httpx
-from sqlalchemy import text
 
 from tests.conftest import wait_until
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     from service.settings import Settings
-    from service.store.database import Database
     from tests.faults.steps import When
 
 Moment = tuple[str, "When"]
@@ -84,12 +82,6 @@ def died(process: BaseProcess) -> None:
     """Waits until it killed itself."""
     process.join(20)
     assert process.exitcode == -signal.SIGKILL, "it never came there"
-
-
-def run_out(database: Database) -> None:
-    """As if the time of all leases had passed: of the dead nobody renews them."""
-    with database.transaction() as connection:
-        connection.execute(text("UPDATE leases SET expires_at = clock_timestamp()"))
 
 
 def _work(settings: Settings, at: Moment | None, send: signal.Signals) -> None:

@@ -21,9 +21,9 @@ from service.settings import Settings
 from service.store import segments, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
-from tests.conftest import make_world, ok, publication, serving, unique, wait_until
+from tests.conftest import make_world, ok, publication, run_out, serving, unique, wait_until
 from tests.faults.load import Batch, Producer, check, drained, due, set_up
-from tests.faults.processes import Api, died, run_out, start_worker, working
+from tests.faults.processes import Api, died, start_worker, working
 from tests.faults.steps import in_the_code
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,6 @@ LOOKS = {
     "Reader.read: log",
     "Reader.wait: log",
     "Sealer._again: commit",
-    "Sealer._erase_of_halted: commit",
     "Sealer._merge: commit",
     "Sealer._orphans: commit",
     "Sealer._sweep: commit",

@@ -23,15 +23,14 @@ from service.privacy.loss import Kind, round_up
 from service.publishing import answering
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
-from service.store import leases, ledger, parts, publications, releases, segments, spending, streams, tables
+from service.store import ledger, parts, publications, releases, segments, spending, streams, tables
 from service.store import verify as verifying
 from service.store.database import Database, DatabaseUnavailable
 from service.store.invariants import INVARIANTS
 from service.store.segment_files import SegmentFiles
-from service.worker.audit import Audit
-from service.worker.leases import LeaseKeeper
-from service.worker.publisher import Bell, Publisher
+from service.worker.publisher import Publisher
 from tests.conftest import World, make_world, unique
+from tests.worker import published
 
 CATEGORIES = 6
 SCHEMA = {
@@ -55,16 +54,8 @@ class Bench:
 
     def arrive(self, *categories: int) -> None:
         """Numbers records, as the sealer does."""
-        with self.database.transaction() as connection:
-            stream = streams.get(connection, self.now().stream_id)
-            start, stop = stream.records, stream.records + len(categories)
-            file, sha256 = self.files.write(stream.log, start, stop, {"y": np.array(categories, dtype=np.int32)})
-            lease = leases.take(connection, leases.stream(stream.id), owner="test", seconds=10)
-            segment = segments.Segment(start=start, stop=stop, file=file, sha256=sha256)
-            number = stream.sealed_sequence + 1
-            entry = streams.SealedEntry(entry=f"{number}-1", sequence=number, start=start, stop=stop)
-            streams.seal(connection, lease, stream, segment, [entry])
-            leases.release(connection, lease)
+        columns = {"y": np.array(categories, dtype=np.int32)}
+        published.number(self.database, self.files, self.now().stream_id, columns)
 
     def count_in(self) -> None:
         """What a worker does as long as something is due."""
@@ -73,8 +64,7 @@ class Bench:
 
     @cached_property
     def publisher(self) -> Publisher:
-        keeper, audit = LeaseKeeper(self.database, seconds=2.0), Audit(self.database, self.files)
-        return Publisher(self.database, self.files, keeper, Bell(self.database), audit)
+        return published.publisher(self.database, self.files)
 
     def answerer(self) -> Answerer:
         """Of another process."""

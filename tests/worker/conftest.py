@@ -17,7 +17,7 @@ from service.store.database import Database
 from service.store.segment_files import SegmentFiles, pack
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
-from tests.conftest import World
+from tests.conftest import World, run_out
 
 SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
 
@@ -43,10 +43,14 @@ class Bench:
 
         return asyncio.run(append())
 
-    def sealer(self, *, lease_seconds: float = 60.0) -> Sealer:
-        """One whose lease nobody renews: it runs out after so many seconds."""
-        keeper = LeaseKeeper(self.database, seconds=lease_seconds)
+    def sealer(self) -> Sealer:
+        keeper = LeaseKeeper(self.database, seconds=60.0)
         return Sealer(self.database, Reader(self.world.settings.redis_url), self.files, keeper)
+
+    def successor(self) -> Sealer:
+        """Of one that died, or sleeps: its leases have run out."""
+        run_out(self.database)
+        return self.sealer()
 
     def now(self) -> streams.Stream:
         with self.database.transaction() as connection:
@@ -63,10 +67,8 @@ class Bench:
         return f"perennial:{{{self.stream.log}}}:{part}"
 
 
-@pytest.fixture
-def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Of a stream with SCHEMA, changed as an indirect parameter says."""
-    database = Database(world.settings.database_url)
+def new_stream(world: World, database: Database, name: str, **changes: object) -> streams.Stream:
+    """With its log, of SCHEMA changed so."""
     log = token_hex(16)
 
     async def create() -> None:
@@ -76,14 +78,21 @@ def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
 
     asyncio.run(create())
     with database.transaction() as connection:
-        stream = streams.create(
+        return streams.create(
             connection,
-            name="s",
+            name=name,
             log=log,
-            schema=SCHEMA | getattr(request, "param", {}),
+            schema=SCHEMA | changes,
             retention="keep",
             epsilon=Decimal(1),
             delta=Decimal(0),
         )
+
+
+@pytest.fixture
+def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Of a stream with SCHEMA, changed as an indirect parameter says."""
+    database = Database(world.settings.database_url)
+    stream = new_stream(world, database, "s", **getattr(request, "param", {}))
     yield Bench(world, database, SegmentFiles(world.settings.segment_store), stream)
     database.close()

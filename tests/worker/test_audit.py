@@ -14,7 +14,8 @@ from service.store import segments, streams, tables
 from service.store.database import Database
 from service.store.invariants import INVARIANTS
 from service.worker.audit import Audit
-from tests.worker.test_publishing import Bench, bench
+from tests.worker.published import Bench
+from tests.worker.test_publishing import bench
 
 CHARGES, RELEASES = tables.charges, tables.releases
 

@@ -12,7 +12,7 @@ from service.store.verify import verify
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, ok, serving, wait_until
 from tests.worker.conftest import Bench
-from tests.worker.test_sealing import Crash
+from tests.worker.published import dies_in
 
 Y = np.zeros(2, dtype=np.int32)
 DAMAGED = {
@@ -102,20 +102,12 @@ def test_they_are_listed_and_dropped_and_no_number_moves(bench: Bench, api: Serv
 @pytest.mark.parametrize("step", [(Reader, "bury"), (streams, "seal"), (Reader, "trim")], ids=["bury", "seal", "trim"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_sets_each_aside_once(bench: Bench, monkeypatch, step, after):
-    real = getattr(*step)
-
-    def crash(*args, **options):
-        if after:
-            real(*args, **options)
-        raise Crash
-
     bad = bench.append(1)
     bench.append(2)
     damage(bench, bad, b"")
-    with monkeypatch.context() as patched, pytest.raises(Crash):
-        patched.setattr(*step, crash)
-        bench.sealer(lease_seconds=0.3).step(wait_milliseconds=10)
-    successor = bench.sealer()
+    with dies_in(monkeypatch, *step, after=after):
+        bench.sealer().step(wait_milliseconds=10)
+    successor = bench.successor()
     wait_until(lambda: (successor.step(wait_milliseconds=10), bench.redis().xlen(bench.key("entries")) == 0)[1])
     assert (bench.values(), dead(bench)) == ([2], [(bad, True)])
     assert [each.decode() for each, _ in bench.redis().xrange(bench.key("dead"))] == [bad]

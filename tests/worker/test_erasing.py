@@ -10,15 +10,15 @@ from service.publishing.records import read_records
 from service.store import leases, segments, streams
 from service.store.segment_files import SegmentFiles
 from service.store.verify import verify_segments
-from tests.conftest import wait_until
+from tests.conftest import run_out, wait_until
 from tests.worker.conftest import Bench
-from tests.worker.test_sealing import Crash
+from tests.worker.published import Crash, crash_at
 
 
 @pytest.fixture
 def sealed(bench: Bench) -> Bench:
     """Six records in three segments."""
-    sealer = bench.sealer(lease_seconds=0.5)
+    sealer = bench.sealer()
     for value in (11, 12, 13):
         bench.append(value, value + 0.5)
         sealer.step(wait_milliseconds=10)
@@ -38,7 +38,7 @@ def waiting(bench: Bench) -> list[tuple[int, int]]:
 
 def finish(bench: Bench) -> None:
     """By a sealer that comes later, as soon as it gets the lease."""
-    sealer = bench.sealer()
+    sealer = bench.successor()
     wait_until(lambda: (sealer.step(wait_milliseconds=10), not waiting(bench))[1])
 
 
@@ -80,21 +80,10 @@ STEPS = {
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_of_erasing_is_made_good(sealed: Bench, monkeypatch, step, after):
     """At the second of the two segments, where there is one for each."""
-    real = getattr(*STEPS[step])
-    calls = []
-
-    def crash(*args, **options):
-        calls.append(step)
-        if len(calls) < (2 if step in ("write", "replace", "delete") else 1):
-            return real(*args, **options)
-        if after:
-            real(*args, **options)
-        raise Crash
-
     erase(sealed, 1, 4)
     with monkeypatch.context() as patched:
-        patched.setattr(*STEPS[step], crash)
-        sealer = sealed.sealer(lease_seconds=0.5)
+        crash_at(patched, *STEPS[step], calls=2 if step in ("write", "replace", "delete") else 1, after=after)
+        sealer = sealed.successor()
 
         def crashed() -> bool:
             try:
@@ -144,7 +133,7 @@ def test_a_halted_stream_keeps_files_that_nobody_knows(sealed: Bench):
     with sealed.database.transaction() as connection:
         streams.halt(connection, sealed.stream.id, "why")
     erase(sealed, 1, 4)
-    sealer = sealed.sealer()
+    sealer = sealed.successor()
     wait_until(lambda: (sealer.step(wait_milliseconds=10), np.float32(12).tobytes() not in kept_bytes(sealed))[1])
     assert waiting(sealed) == [(1, 4)], "and it does not say that all is gone"
     assert (sealed.world.settings.segment_store / sealed.stream.log / unknown).exists()
@@ -173,13 +162,9 @@ def test_the_logs_own_file_forgets_what_was_erased(bench: Bench):
 
 def test_erased_bytes_that_came_back_are_found(sealed: Bench):
     erase(sealed, 1, 4)
-
-    def lease() -> leases.Lease | None:
-        with sealed.database.transaction() as connection:
-            return leases.take(connection, leases.stream(sealed.stream.id), owner="test", seconds=60)
-
-    mine = wait_until(lease)
+    run_out(sealed.database)
     with sealed.database.transaction() as connection:
+        mine = leases.take(connection, leases.stream(sealed.stream.id), owner="test", seconds=60)
         (erasure, _, _), *_ = segments.undeleted_erasures(connection, sealed.stream.id)
         segments.mark_deleted(connection, mine, [erasure])
     found = list(verify_segments(sealed.database, sealed.files))

@@ -68,17 +68,17 @@ def test_a_commit_that_stalls_past_its_lease_loses_nothing_to_the_next_sealers_s
 def test_a_lease_handed_over_while_streams_are_listed_halts_nothing(bench: Bench, monkeypatch):
     with renewing(bench) as (first, _), renewing(bench) as (second, _):
         first.step(wait_milliseconds=10)
-        real = streams.every
+        real = streams.known
 
-        def every(connection):
+        def known(connection):
             found = real(connection)
-            monkeypatch.setattr(streams, "every", real)
+            monkeypatch.setattr(streams, "known", real)
             bench.append(1, 2)
             first.step(wait_milliseconds=10)
             first._let_go(bench.stream.log)
             return found
 
-        monkeypatch.setattr(streams, "every", every)
+        monkeypatch.setattr(streams, "known", known)
         second.step(wait_milliseconds=10)
         assert bench.now().halted is None
         bench.append(3)

@@ -2,23 +2,17 @@
 
 import threading
 from collections.abc import Iterator
-from decimal import Decimal
 
 import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
 from service.learning.active_gradient import ActiveGradient
-from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.stream_schema import StreamSchema
-from service.store import labels, leases, ledger, parts, publications, releases, segments, streams, tables
+from service.store import labels, ledger, parts, publications, releases, tables
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from service.store.verify import verify
-from service.worker.publisher import Publisher
 from tests.conftest import World
-from tests.worker.test_publishing import Bench, Crash
+from tests.worker.published import Bench, dies_in, published, taken_over
 
 SCHEMA = {"features": 1, "task": {"kind": "unlabelled"}, "norm_bound": 1.0, "feature_map": None}
 CONFIGURATION = {
@@ -38,38 +32,9 @@ REQUESTS = tables.label_requests
 @pytest.fixture
 def bench(world: World) -> Iterator[Bench]:
     """Ten records without labels, of whose first window all are selected, but once in a billion."""
-    database, files = Database(world.settings.database_url), SegmentFiles(world.settings.segment_store)
-    mechanism = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(CONFIGURATION))
-    with database.transaction() as connection:
-        stream = streams.create(
-            connection,
-            name="s",
-            log="log",
-            schema=SCHEMA,
-            retention="keep",
-            epsilon=Decimal(25),
-            delta=Decimal(0),
-        )
-        file, sha256 = files.write("log", 0, 10, {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None]})
-        lease = leases.take(connection, leases.stream(stream.id), owner="test", seconds=10)
-        segment = segments.Segment(start=0, stop=10, file=file, sha256=sha256)
-        entry = streams.SealedEntry(entry="1-1", sequence=1, start=0, stop=10)
-        streams.seal(connection, lease, stream, segment, [entry])
-        leases.release(connection, lease)
-        publication = publications.create(
-            connection,
-            name="p",
-            stream=stream.id,
-            start=0,
-            configuration=CONFIGURATION,
-            plan=mechanism.plan(),
-            kind=mechanism.kind,
-            epsilon=Decimal(25),
-            delta=Decimal(0),
-            due=mechanism.next_time(0),
-        )
-    yield Bench(world, database, files, publication.id)
-    database.close()
+    columns = {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None]}
+    with published(world, SCHEMA, CONFIGURATION, columns, epsilon=25) as bench:
+        yield bench
 
 
 @pytest.fixture
@@ -132,15 +97,7 @@ def test_labels_that_can_not_come_any_more_are_not_waited_for(bench: Bench):
 def test_a_crash_before_coins_are_committed_asks_for_nothing(bench: Bench, monkeypatch, tossed, function, after):
     module, name = function.split(".")
     module = {"labels": labels, "ledger": ledger, "parts": parts, "publications": publications}[module]
-    real = getattr(module, name)
-
-    def crash(*args, **options):
-        if after:
-            real(*args, **options)
-        raise Crash
-
-    with monkeypatch.context() as patched, pytest.raises(Crash):
-        patched.setattr(module, name, crash)
+    with dies_in(monkeypatch, module, name, after=after):
         bench.publisher().step(threading.Event())
     assert (asked(bench), bench.counts()) == ([], (0, 0))
     bench.publish_all()
@@ -153,12 +110,7 @@ def test_a_crash_before_a_model_is_committed_loses_no_answer(bench: Bench, monke
     bench.publish_all()
     answer_all(bench)
     module = {"forget": labels, "append": releases, "move": publications}[function]
-
-    def crash(*args, **options):
-        raise Crash
-
-    with monkeypatch.context() as patched, pytest.raises(Crash):
-        patched.setattr(module, function, crash)
+    with dies_in(monkeypatch, module, function):
         bench.publisher().step(threading.Event())
     assert bench.counts() == (0, 1)
     bench.publish_all()
@@ -168,16 +120,8 @@ def test_a_crash_before_a_model_is_committed_loses_no_answer(bench: Bench, monke
 
 
 def test_of_two_that_tossed_the_same_coins_one_commits(bench: Bench, monkeypatch):
-    """The first falls asleep before its commit; the second takes over, and its coins count."""
-    slow, real = bench.publisher(), Publisher._commit
-
-    def sleep_first(self, *args):
-        if self is slow:
-            bench.publish_all()  # waits until the lease has run out
-        return real(self, *args)
-
-    monkeypatch.setattr(Publisher, "_commit", sleep_first)
-    assert slow.step(threading.Event())
+    """The second takes over, and its coins count."""
+    taken_over(bench, monkeypatch)
     assert (asked(bench), bench.counts()) == ([0, 1, 2, 3], (0, 1))
     assert findings(bench) == []
 

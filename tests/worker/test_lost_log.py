@@ -74,13 +74,12 @@ def api(bench: Bench) -> Iterator[Service]:
 
 
 def sealed(bench: Bench, records: int) -> None:
-    """By a sealer whose lease is soon free."""
-    sealer = bench.sealer(lease_seconds=0.5)
+    sealer = bench.successor()
     wait_until(lambda: (sealer.step(wait_milliseconds=10), bench.now().records == records)[1])
 
 
 def halted(bench: Bench) -> str:
-    sealer = bench.sealer(lease_seconds=0.5)
+    sealer = bench.successor()
     return wait_until(lambda: (sealer.step(wait_milliseconds=10), bench.now().halted)[1])
 
 

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -13,7 +12,8 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from service.learning import moments, online_gradient
+from service.learning import encoder_pass, moments, online_gradient
+from service.learning.encoder_pass import EncoderPass
 from service.learning.learners import OutputPerturbation
 from service.learning.lifelong import TaskStatistics
 from service.learning.moments import Moments
@@ -21,18 +21,17 @@ from service.learning.online_gradient import OnlineGradient
 from service.log import Reader
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.mechanism import Part
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.correlated import Blt
 from service.publishing.records import read_records
 from service.store import leases, ledger, parts, publications, releases, segments, spending, streams, tables
-from service.store.database import Database
-from service.store.segment_files import SegmentFiles
 from service.worker import publisher as publisher_module
-from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
-from service.worker.publisher import Bell, Publisher
+from service.worker.publisher import Publisher
 from service.worker.sealer import Sealer
 from tests.conftest import World, wait_until
+from tests.worker.published import Bench, Crash, crash_at, dies_in, published, taken_over
 
 SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
 CONFIGURATION = {
@@ -42,86 +41,15 @@ CONFIGURATION = {
 }
 
 
-@dataclass
-class Bench:
-    """One publication whose records are all there, and as many publishers as a test wants."""
-
-    world: World
-    database: Database
-    files: SegmentFiles
-    identity: int
-
-    def publisher(self) -> Publisher:
-        keeper = LeaseKeeper(self.database, seconds=2.0)
-        return Publisher(self.database, self.files, keeper, Bell(self.database), Audit(self.database, self.files))
-
-    def publish_all(self) -> None:
-        publisher = self.publisher()
-
-        def done() -> bool:
-            publisher.step(threading.Event())
-            with self.database.transaction() as connection:
-                return not publications.due(connection)
-
-        wait_until(done)
-
-    def now(self) -> publications.Publication:
-        with self.database.transaction() as connection:
-            return publications.get(connection, self.identity)
-
-    def stream(self) -> streams.Stream:
-        with self.database.transaction() as connection:
-            return streams.get(connection, self.now().stream_id)
-
-    def counts(self) -> tuple[int, int]:
-        """Of releases and of charges."""
-        with self.database.transaction() as connection:
-            return tuple(
-                connection.execute(select(func.count()).select_from(table)).scalar_one()
-                for table in (tables.releases, tables.charges)
-            )
-
-
 @pytest.fixture
 def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
     """Of a stream with the retention, or of the configuration, that an indirect parameter says."""
     asked = getattr(request, "param", None)
     configuration = asked if isinstance(asked, dict) else CONFIGURATION
-    database = Database(world.settings.database_url)
-    files = SegmentFiles(world.settings.segment_store)
-    mechanism = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(configuration))
-    privacy = {name: Decimal(str(value)) for name, value in configuration["privacy"].items()}
-    with database.transaction() as connection:
-        stream = streams.create(
-            connection,
-            name="s",
-            log="log",
-            schema=SCHEMA,
-            retention=asked if isinstance(asked, str) else "keep",
-            epsilon=Decimal(2),
-            delta=privacy["delta"],
-        )
-        columns = {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None], "y": np.arange(10, dtype=np.int32) % 2}
-        file, sha256 = files.write("log", 0, 10, columns)
-        lease = leases.take(connection, leases.stream(stream.id), owner="test", seconds=10)
-        segment = segments.Segment(start=0, stop=10, file=file, sha256=sha256)
-        streams.seal(
-            connection, lease, stream, segment, [streams.SealedEntry(entry="1-1", sequence=1, start=0, stop=10)]
-        )
-        leases.release(connection, lease)
-        publication = publications.create(
-            connection,
-            name="p",
-            stream=stream.id,
-            start=0,
-            configuration=configuration,
-            plan={},
-            kind=mechanism.kind,
-            **privacy,
-            due=mechanism.next_time(0),
-        )
-    yield Bench(world, database, files, publication.id)
-    database.close()
+    retention = asked if isinstance(asked, str) else "keep"
+    columns = {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None], "y": np.arange(10, dtype=np.int32) % 2}
+    with published(world, SCHEMA, configuration, columns, epsilon=2, retention=retention) as bench:
+        yield bench
 
 
 def test_every_release_has_its_charge_and_every_step_is_published_once(bench: Bench):
@@ -138,10 +66,6 @@ def test_every_release_has_its_charge_and_every_step_is_published_once(bench: Be
         assert spent.epsilon == charged <= 1
 
 
-class Crash(BaseException):
-    """As if the process ended here."""
-
-
 @pytest.mark.parametrize("function", ["ledger.append", "releases.append", "publications.move"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_inside_the_commit_publishes_and_charges_nothing(bench: Bench, monkeypatch, function, after):
@@ -149,15 +73,7 @@ def test_a_crash_inside_the_commit_publishes_and_charges_nothing(bench: Bench, m
         {"ledger": ledger, "releases": releases, "publications": publications}[function.split(".")[0]],
         function.split(".")[1],
     )
-    real = getattr(module, name)
-
-    def crash(*args, **options):
-        if after:
-            real(*args, **options)
-        raise Crash
-
-    with monkeypatch.context() as patched, pytest.raises(Crash):
-        patched.setattr(module, name, crash)
+    with dies_in(monkeypatch, module, name, after=after):
         bench.publisher().step(threading.Event())
     assert bench.counts() == (0, 0)
     bench.publish_all()
@@ -165,16 +81,7 @@ def test_a_crash_inside_the_commit_publishes_and_charges_nothing(bench: Bench, m
 
 
 def test_of_two_that_fitted_the_same_step_only_the_holder_of_the_lease_commits(bench: Bench, monkeypatch):
-    """The first falls asleep between its fit and its commit; the second takes over and publishes meanwhile."""
-    slow, real = bench.publisher(), Publisher._commit
-
-    def sleep_first(self, *args):
-        if self is slow:
-            bench.publish_all()  # waits until the lease has run out
-        return real(self, *args)
-
-    monkeypatch.setattr(Publisher, "_commit", sleep_first)
-    assert slow.step(threading.Event())
+    taken_over(bench, monkeypatch)
     found = bench.now()
     assert bench.counts() == (found.version, found.version)
     assert found.position == 10
@@ -325,13 +232,25 @@ REMEMBERING = [
     SUMS,
     SUMS | {"mechanism": {"kind": "lifelong", "task_size": [1, 2], "batch": 1}},
     SUMS | {"mechanism": {"kind": "lifelong", "task_size": [1, 2], "batch": 1, "training": "agem", "memory": 1}},
+    pytest.param(
+        SUMS
+        | {
+            "mechanism": {
+                "kind": "lifelong",
+                "task_size": [1, 2],
+                "batch": 1,
+                "encoder": {"kind": "dense", "records": 1, "layers": [3]},
+            }
+        },
+        marks=pytest.mark.skipif(not encoder_pass.available(), reason="the extra `deep` is not installed"),
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     "bench",
     REMEMBERING,
-    ids=["blt", "toeplitz", "tree", "leaf", "window_statistics", "lifelong", "agem"],
+    ids=["blt", "toeplitz", "tree", "leaf", "window_statistics", "lifelong", "agem", "encoder"],
     indirect=True,
 )
 def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeypatch):
@@ -343,6 +262,12 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
             return real(self, state, records, n, origin, perturbation, step)
 
         monkeypatch.setattr(learner, "advance", advance)
+
+    def release(self, *about, real=EncoderPass.release):
+        monkeypatch.setattr(os, "urandom", np.random.default_rng(0).bytes)
+        return real(self, *about)
+
+    monkeypatch.setattr(EncoderPass, "release", release)
     mechanism = build(
         StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(bench.now().configuration)
     )
@@ -361,7 +286,7 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
             with monkeypatch.context() as patched:
                 crash_at(patched, module, name, calls=calls, after=after)
                 try:
-                    bench.publisher().step(threading.Event())  # without a crash only where its lease runs out
+                    bench.publisher().step(threading.Event())
                 except Crash:
                     crashes += 1
             assert bench.now().position in (before.position, before.position + calls - 1)
@@ -370,22 +295,8 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
         found = [releases.parameters(connection, bench.identity, version) for version in range(1, 6)]
         kept = connection.execute(select(tables.parts.c.number)).scalars().all()
     assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
-    assert sorted(kept) == [part.number for part in chain]
+    assert sorted(kept) == [each.number for each in chain if isinstance(each, Part)]
     assert bench.counts() == (5, 5)
-
-
-def crash_at(patched: pytest.MonkeyPatch, module: Any, name: str, *, calls: int = 1, after: bool = False) -> None:
-    """The process ends in so manieth call of a function, before it or after it."""
-    real, left = getattr(module, name), iter(range(calls - 1))
-
-    def crash(*args, **options):
-        if next(left, None) is not None:
-            return real(*args, **options)
-        if after:
-            real(*args, **options)
-        raise Crash
-
-    patched.setattr(module, name, crash)
 
 
 @pytest.mark.parametrize("what", ["a part from elsewhere", "another clip", "another factor"])

@@ -20,7 +20,7 @@ from service.store.verify import verify, verify_segments
 from service.worker.audit import Audit
 from tests.conftest import World, wait_until
 from tests.worker.conftest import Bench
-from tests.worker.test_publishing import Bench as PublishingBench
+from tests.worker.published import Bench as PublishingBench
 from tests.worker.test_publishing import bench as publishing  # noqa: F401
 
 Backup = Callable[[Any], Callable[[], Any]]
@@ -125,7 +125,7 @@ def test_what_can_not_be_read_is_no_leave_to_publish(publishing: PublishingBench
 
 def test_an_older_numbering_halts_and_its_newer_segments_are_not_swept(bench: Bench, back_up: Backup):
     def sealed(one: Bench, records: int) -> None:
-        sealer = one.sealer(lease_seconds=0.3)
+        sealer = one.successor()
         wait_until(lambda: (sealer.step(wait_milliseconds=10), one.now().records == records)[1])
 
     bench.append(1)
@@ -137,12 +137,12 @@ def test_an_older_numbering_halts_and_its_newer_segments_are_not_swept(bench: Be
     folder = bench.world.settings.segment_store / bench.stream.log
     files = {each.name for each in folder.iterdir()}
     restored = backup()
-    sealer = restored.sealer(lease_seconds=0.3)
+    sealer = restored.successor()
     wait_until(lambda: (sealer.step(wait_milliseconds=10), restored.now().halted)[1])
     assert "older than what was done" in restored.now().halted
     assert {each.name for each in folder.iterdir()} == files
     # The newest backup is found after all: it goes on by itself.
-    last = bench.sealer()
+    last = bench.successor()
     wait_until(lambda: (last.step(wait_milliseconds=10), not bench.redis().hexists(bench.key("state"), "halted"))[1])
     bench.append(3)
     wait_until(lambda: (last.step(wait_milliseconds=10), bench.now().records == 3)[1])
@@ -151,16 +151,16 @@ def test_an_older_numbering_halts_and_its_newer_segments_are_not_swept(bench: Be
 
 def test_an_older_numbering_is_told_by_the_log_alone(bench: Bench, back_up: Backup):
     """Where no worker had the time to write down how far it had come."""
-    sealer = bench.sealer(lease_seconds=0.3)
+    sealer = bench.successor()
     sealer.step(wait_milliseconds=10)
     backup = back_up(bench)
     bench.append(1)
-    sealer = bench.sealer(lease_seconds=0.3)
+    sealer = bench.successor()
     wait_until(lambda: (sealer.step(wait_milliseconds=10), bench.now().records == 1)[1])
     bench.append(2)
     restored = backup()
     folder = bench.world.settings.segment_store / bench.stream.log
-    late = restored.sealer(lease_seconds=0.3)
+    late = restored.successor()
     wait_until(lambda: (late.step(wait_milliseconds=10), restored.now().halted)[1])
     assert "batch 2 came where 1 was due" in restored.now().halted
     assert len(list(folder.iterdir())) == 1, "what was numbered is not swept"
@@ -170,8 +170,8 @@ def test_all_three_from_one_backup_go_on_together(bench: Bench, back_up: Backup,
     """Workers stopped; then the database, the segments, and last the log, to which records may come meanwhile."""
     for value in (1, 2):
         bench.append(value)
-        bench.sealer(lease_seconds=0.3).step(wait_milliseconds=10)
-    wait_until(lambda: (bench.sealer(lease_seconds=0.3).step(wait_milliseconds=10), bench.now().records == 2)[1])
+        bench.successor().step(wait_milliseconds=10)
+    wait_until(lambda: (bench.successor().step(wait_milliseconds=10), bench.now().records == 2)[1])
     write_down(bench)
     backup = back_up(bench)
     folder = tmp_path / "segments of the backup"
@@ -179,12 +179,12 @@ def test_all_three_from_one_backup_go_on_together(bench: Bench, back_up: Backup,
     bench.append(3)
     log = [(key, bench.redis().dump(key)) for key in (bench.key("entries"), bench.key("state"))]
     bench.append(4)
-    wait_until(lambda: (bench.sealer(lease_seconds=0.3).step(wait_milliseconds=10), bench.now().records == 4)[1])
+    wait_until(lambda: (bench.successor().step(wait_milliseconds=10), bench.now().records == 4)[1])
     shutil.rmtree(bench.world.settings.segment_store)
     for key, content in log:
         bench.redis().restore(key, 0, content, replace=True)
     restored = replace(backup(), files=SegmentFiles(folder))
-    sealer = restored.sealer()
+    sealer = restored.successor()
     wait_until(lambda: (sealer.step(wait_milliseconds=10), restored.now().records == 3)[1])
     assert restored.values() == [1, 2, 3]
     assert restored.now().halted is None

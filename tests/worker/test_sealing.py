@@ -1,9 +1,11 @@
 """Numbering: in the log's order, each batch once, whatever dies in between; never from a log that is not the same."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from sqlalchemy import event
 
 from service.learning import feature_maps
 from service.learning.feature_maps import build
@@ -13,7 +15,8 @@ from service.store import leases, segments, streams
 from service.store.segment_files import SegmentFiles
 from service.worker import sealer as sealing
 from tests.conftest import wait_until
-from tests.worker.conftest import Bench
+from tests.worker.conftest import Bench, new_stream
+from tests.worker.published import dies_in
 
 
 def test_batches_are_numbered_in_the_logs_order_and_trimmed(bench: Bench):
@@ -33,34 +36,17 @@ def test_a_range_is_read_across_segments(bench: Bench):
     assert records.x[:, 0].tolist() == [1.5, 2, 2.5, 3, 3.5, 4]
 
 
-class Crash(BaseException):
-    """As if the process ended here."""
-
-
 @pytest.mark.parametrize("step", ["write", "seal", "trim"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch, step, after):
     place = {"write": (SegmentFiles, "write"), "seal": (streams, "seal"), "trim": (Reader, "trim")}[step]
-    real = getattr(*place)
-
-    def crash(*args, **options):
-        if after:
-            real(*args, **options)
-        raise Crash
-
     bench.append(1)
     bench.append(2)
-    with monkeypatch.context() as patched, pytest.raises(Crash):
-        patched.setattr(*place, crash)
-        bench.sealer(lease_seconds=1.0).step(wait_milliseconds=10)
+    with dies_in(monkeypatch, *place, after=after):
+        bench.sealer().step(wait_milliseconds=10)
     bench.append(3)
-    successor = bench.sealer()
-
-    def sealed() -> bool:  # once the dead one's lease has run out
-        successor.step(wait_milliseconds=10)
-        return bench.now().records == 3
-
-    wait_until(sealed)
+    successor = bench.successor()
+    wait_until(lambda: (successor.step(wait_milliseconds=10), bench.now().records == 3)[1])
     assert bench.values() == [1, 2, 3]
     assert bench.redis().xlen(bench.key("entries")) == 0
     files = list((bench.world.settings.segment_store / bench.stream.log).iterdir())
@@ -71,9 +57,9 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
 
 
 def test_a_sealer_that_lost_its_lease_commits_nothing(bench: Bench):
-    asleep = bench.sealer(lease_seconds=0.5)
+    asleep = bench.sealer()
     asleep.step(wait_milliseconds=10)  # takes the lease
-    awake = bench.sealer()
+    awake = bench.successor()
     bench.append(1)
 
     def taken_over() -> bool:
@@ -103,7 +89,7 @@ def test_two_sealers_at_once_number_every_batch_once(bench: Bench):
 
 
 def halted(bench: Bench) -> str | None:
-    sealer = bench.sealer()
+    sealer = bench.successor()
 
     def look() -> str | None:
         sealer.step(wait_milliseconds=10)
@@ -114,7 +100,7 @@ def halted(bench: Bench) -> str | None:
 
 def test_a_flushed_log_halts_the_stream_and_takes_nothing_more(bench: Bench):
     bench.append(1)
-    bench.sealer(lease_seconds=0.5).step(wait_milliseconds=10)
+    bench.sealer().step(wait_milliseconds=10)
     bench.redis().delete(bench.key("entries"), bench.key("state"))
     with pytest.raises(LogUnavailable, match="lost"):
         bench.append(2)
@@ -126,7 +112,7 @@ def test_a_log_from_an_old_backup_halts_the_stream(bench: Bench):
     bench.append(1)
     backup = [(key, bench.redis().dump(key)) for key in (bench.key("entries"), bench.key("state"))]
     bench.append(2)
-    bench.sealer(lease_seconds=0.5).step(wait_milliseconds=10)
+    bench.sealer().step(wait_milliseconds=10)
     for key, content in backup:
         bench.redis().restore(key, 0, content, replace=True)
     assert "older than what is numbered" in halted(bench)
@@ -244,3 +230,33 @@ def test_segments_are_not_merged_into_more_than_memory_should_hold(bench: Bench,
         found = segments.holding(connection, bench.stream.id, 0, 16)
     assert len(found) == (1 if most == 16 else 16)
     assert bench.values() == list(range(16))
+
+
+def test_it_asks_no_more_where_there_are_more_streams_to_wait_for(bench: Bench):
+    """Else a worker of hundreds of streams on which nothing comes is busy with asking."""
+    sealer, asked = bench.sealer(), []
+
+    def asks() -> int:
+        sealer.step(wait_milliseconds=10)  # takes the leases
+        asked.clear()
+        sealer.step(wait_milliseconds=10)
+        return len(asked)
+
+    event.listen(bench.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+    of_one = asks()
+    for number in range(5):
+        new_stream(bench.world, bench.database, f"other-{number}")
+    assert asks() == of_one > 0
+
+
+def test_leases_are_renewed_by_as_many_questions_however_many_they_are(bench: Bench):
+    asked: list[str] = []
+    with bench.database.transaction() as connection:
+        for number in range(5):
+            leases.create(connection, f"publication:{number}")
+        held = [leases.take(connection, f"publication:{number}", owner="a", seconds=5) for number in range(5)]
+        event.listen(bench.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+        assert leases.renew(connection, held[:1], seconds=5) == []
+        of_one = len(asked)
+        assert leases.renew(connection, [*held, replace(held[0], epoch=7)], seconds=5) == [replace(held[0], epoch=7)]
+    assert len(asked) == 2 * of_one

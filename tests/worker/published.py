@@ -1,0 +1,161 @@
+"""A publication whose records are all there, without an API or a sealer; as many publishers as a test wants."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.stream_schema import StreamSchema
+from service.store import leases, publications, segments, streams, tables
+from service.store.database import Database
+from service.store.segment_files import Columns, SegmentFiles
+from service.worker.audit import Audit
+from service.worker.leases import LeaseKeeper
+from service.worker.publisher import Bell, Publisher
+from tests.conftest import World, run_out, wait_until
+
+
+class Crash(BaseException):
+    """As if the process ended here."""
+
+
+def number(database: Database, files: SegmentFiles, identity: int, columns: Columns) -> None:
+    """Records get their numbers on a stream, as the sealer gives them."""
+    with database.transaction() as connection:
+        stream = streams.get(connection, identity)
+        start, stop = stream.records, stream.records + len(next(iter(columns.values())))
+        file, sha256 = files.write(stream.log, start, stop, columns)
+        lease = leases.take(connection, leases.stream(identity), owner="test", seconds=10)
+        segment = segments.Segment(start=start, stop=stop, file=file, sha256=sha256)
+        sequence = stream.sealed_sequence + 1
+        entry = streams.SealedEntry(entry=f"{sequence}-1", sequence=sequence, start=start, stop=stop)
+        streams.seal(connection, lease, stream, segment, [entry])
+        leases.release(connection, lease)
+
+
+def publisher(database: Database, files: SegmentFiles) -> Publisher:
+    """One whose leases nobody renews, which no test is long enough to need."""
+    keeper = LeaseKeeper(database, seconds=60.0)
+    return Publisher(database, files, keeper, Bell(database), Audit(database, files))
+
+
+@dataclass
+class Bench:
+    """One publication."""
+
+    world: World
+    database: Database
+    files: SegmentFiles
+    identity: int
+
+    def publisher(self) -> Publisher:
+        return publisher(self.database, self.files)
+
+    def publish_all(self) -> None:
+        publisher = self.publisher()
+
+        def done() -> bool:
+            publisher.step(threading.Event())
+            with self.database.transaction() as connection:
+                return not publications.due(connection)
+
+        wait_until(done)
+
+    def now(self) -> publications.Publication:
+        with self.database.transaction() as connection:
+            return publications.get(connection, self.identity)
+
+    def stream(self) -> streams.Stream:
+        with self.database.transaction() as connection:
+            return streams.get(connection, self.now().stream_id)
+
+    def counts(self) -> tuple[int, int]:
+        """Of releases and of charges."""
+        with self.database.transaction() as connection:
+            return tuple(
+                connection.execute(select(func.count()).select_from(table)).scalar_one()
+                for table in (tables.releases, tables.charges)
+            )
+
+
+@contextmanager
+def published(
+    world: World,
+    schema: dict[str, Any],
+    configuration: dict[str, Any],
+    columns: Columns,
+    *,
+    epsilon: int,
+    retention: str = "keep",
+) -> Iterator[Bench]:
+    """On a stream with so much ε, of these records."""
+    database, files = Database(world.settings.database_url), SegmentFiles(world.settings.segment_store)
+    mechanism = build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(configuration))
+    privacy = {name: Decimal(str(value)) for name, value in configuration["privacy"].items()}
+    with database.transaction() as connection:
+        stream = streams.create(
+            connection,
+            name="s",
+            log="log",
+            schema=schema,
+            retention=retention,
+            epsilon=Decimal(epsilon),
+            delta=privacy["delta"],
+        )
+        publication = publications.create(
+            connection,
+            name="p",
+            stream=stream.id,
+            start=0,
+            configuration=configuration,
+            plan=mechanism.plan(),
+            kind=mechanism.kind,
+            **privacy,
+            due=mechanism.next_time(0),
+        )
+    number(database, files, stream.id, columns)
+    yield Bench(world, database, files, publication.id)
+    database.close()
+
+
+def crash_at(patched: pytest.MonkeyPatch, module: Any, name: str, *, calls: int = 1, after: bool = False) -> None:
+    """The process ends in so manieth call of a function, before it or after it."""
+    real, left = getattr(module, name), iter(range(calls - 1))
+
+    def crash(*args: Any, **options: Any) -> Any:
+        if next(left, None) is not None:
+            return real(*args, **options)
+        if after:
+            real(*args, **options)
+        raise Crash
+
+    patched.setattr(module, name, crash)
+
+
+@contextmanager
+def dies_in(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, *, after: bool = False) -> Iterator[None]:
+    """What runs inside gets as far as that function, and no further."""
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        crash_at(patched, module, name, after=after)
+        yield
+
+
+def taken_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One publisher falls asleep between its fit and its commit; another takes over and publishes meanwhile."""
+    slow, real = bench.publisher(), Publisher._commit
+
+    def sleep_first(self: Publisher, *args: Any) -> Any:
+        if self is slow:
+            run_out(bench.database)
+            bench.publish_all()
+        return real(self, *args)
+
+    monkeypatch.setattr(Publisher, "_commit", sleep_first)
+    assert slow.step(threading.Event())
