@@ -9,7 +9,6 @@ calibration, which computes its noise from the records and for an average (mecha
 """
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import digits
+from benchmarks import digits, results
 from benchmarks.replay import Features, Labels, load, publication, replay, titles
 from service.learning import feature_maps
 from service.learning.learners import OutputPerturbation, Perturbation
@@ -187,7 +186,7 @@ def cells(options: argparse.Namespace, stream: str) -> Iterator[tuple[str, str, 
 
 def measure(options: argparse.Namespace) -> None:
     """Append what is missing to the results."""
-    done = {tuple(each["cell"]) for each in _results(options.results)}
+    done = results.done(options.results)
     for seed in range(options.runs):
         for name in options.streams:
             stream = None
@@ -196,14 +195,9 @@ def measure(options: argparse.Namespace) -> None:
                 if key in done or (cell[0] == WITHOUT_NOISE and seed):
                     continue
                 stream = stream or STREAMS[name](seed)
-                line = {"cell": key, "accuracy": run(stream, *cell)}
-                with options.results.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-                print(*key, line["accuracy"][-1], flush=True)
-
-
-def _results(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+                accuracy = run(stream, *cell)
+                results.append(options.results, key, accuracy=accuracy)
+                print(*key, accuracy[-1], flush=True)
 
 
 Curves = dict[tuple[str, str, str, float, float], list[list[tuple[int, float]]]]
@@ -212,7 +206,7 @@ Curves = dict[tuple[str, str, str, float, float], list[list[tuple[int, float]]]]
 def curves(path: Path) -> Curves:
     """All runs of each line: (stream, schedule, learner, ε, δ)."""
     found: Curves = {}
-    for each in _results(path):
+    for each in results.lines(path):
         stream, _, *cell = each["cell"]
         found.setdefault((stream, *cell), []).append([(int(time), value) for time, value in each["accuracy"]])
     return found
@@ -227,8 +221,9 @@ def quartiles(runs: list[list[tuple[int, float]]], time: int) -> tuple[float, fl
     return float(low), float(middle), float(high)
 
 
-def table(found: Curves) -> None:
+def table(path: Path) -> None:
     """In Markdown: medians, and quartiles at the end."""
+    found = curves(path)
     for stream in sorted({key[0] for key in found}):
         mine = {key: runs for key, runs in found.items() if key[0] == stream}
         end = max(at for runs in mine.values() for each in runs for at, _ in each)
@@ -251,19 +246,16 @@ def table(found: Curves) -> None:
             print(f"| {epsilon:g}, {delta:g} | {schedule} | {learner} | {len(runs)} |{shown}{last}")
 
 
-def plots(found: Curves, folder: Path) -> None:
+def plots(path: Path, folder: Path) -> None:
     """One SVG per stream, ε and δ: medians as lines, quartiles shaded."""
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("svg")
-    mpl.rcParams |= {"svg.hashsalt": "paper_a", "svg.fonttype": "none"}
-    from matplotlib import pyplot as plt
-
-    folder.mkdir(parents=True, exist_ok=True)
+    found = curves(path)
     colours = {name: f"C{number}" for number, name in enumerate([*schedules(2, 1), PRINTED, WITHOUT_NOISE])}
     styles = {"noisy_gradient_descent": "-", "output_perturbation": "--", "objective_perturbation": ":", "": "-."}
     for stream, epsilon, delta in sorted({(key[0], *key[3:]) for key in found if key[2]}):
-        figure, axes = plt.subplots(figsize=(11, 5.5), layout="constrained")
+        figure = Figure(figsize=(11, 5.5), layout="constrained")
+        axes = figure.subplots()
         for key, runs in sorted(found.items(), key=lambda item: (item[0][2], item[0])):
             _, schedule, learner, *privacy = key
             always = schedule == WITHOUT_NOISE or (schedule == PRINTED and privacy[0] == epsilon)
@@ -281,8 +273,7 @@ def plots(found: Curves, folder: Path) -> None:
         axes.grid(alpha=0.3)
         figure.legend(fontsize=8, loc="outside right center")
         name = f"{stream}-{epsilon:g}-{'gaussian' if delta else 'pure'}.svg"
-        figure.savefig(folder / name, metadata={"Date": None})
-        plt.close(figure)
+        results.save(figure, folder / name, "paper_a")
 
 
 def main() -> None:
@@ -295,18 +286,7 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=[0.1, 0.5, 1.0])
     parser.add_argument("--deltas", nargs="+", type=float, default=[0.0, DELTA])
     parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--results", type=Path, default=Path("paper_a.jsonl"))
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--plots", type=Path)
-    options = parser.parse_args()
-    if options.table or options.plots:
-        found = curves(options.results)
-        if options.table:
-            table(found)
-        if options.plots:
-            plots(found, options.plots)
-    else:
-        measure(options)
+    results.run_or_show(results.options(parser, "paper_a"), measure, table, plots)
 
 
 if __name__ == "__main__":

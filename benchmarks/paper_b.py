@@ -13,7 +13,6 @@ without noise.
 """
 
 import argparse
-import json
 import math
 import statistics
 import time
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import drift
+from benchmarks import drift, results
 from benchmarks.replay import Features, Labels, load, publication, replay
 from service.learning.conditional_gradient import Pursuit
 from service.learning.constraint_sets import ConstraintSet, Name
@@ -197,7 +196,7 @@ def cells() -> Iterator[tuple[str, str, float]]:
 
 def measure(options: argparse.Namespace) -> None:
     """Append what is missing to the results."""
-    done = {tuple(each["cell"]) for each in results(options.results)}
+    done = results.done(options.results)
     for repeat in range(options.runs):
         for name in options.streams:
             stream: Stream | None = None
@@ -212,19 +211,10 @@ def measure(options: argparse.Namespace) -> None:
                 found = leader(stream, noise, step or PROJECTION, delta)
                 models = [(0, found.origin)] if noise == ORIGIN else released(found, stream)
                 regret = game.regret(models, [each * stream.batch for each in steps])
-                line: dict[str, Any] = {
-                    "cell": key,
-                    "regret": [(at, round(each.value, 2)) for at, each in zip(steps, regret, strict=True)],
-                    "gap": round(max(each.gap for each in regret), 2),
-                }
-                with options.results.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-                print(*key, line["regret"][-1], flush=True)
-
-
-def results(path: Path) -> list[dict[str, Any]]:
-    """All lines."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+                curve = [(at, round(each.value, 2)) for at, each in zip(steps, regret, strict=True)]
+                gap = round(max(each.gap for each in regret), 2)
+                results.append(options.results, key, regret=curve, gap=gap)
+                print(*key, curve[-1], flush=True)
 
 
 Curve = dict[int, float]
@@ -233,7 +223,7 @@ Curve = dict[int, float]
 def curves(path: Path) -> dict[tuple[str, str, str, float], tuple[int, Curve]]:
     """Of (stream, step, noise, δ): how many runs, and the median regret after so many steps."""
     runs: dict[tuple[str, str, str, float], list[Curve]] = {}
-    for each in results(path):
+    for each in results.lines(path):
         stream, _, noise, step, delta = each["cell"]
         runs.setdefault((stream, step, noise, delta), []).append(dict(each["regret"]))
     return {key: (len(of), {at: statistics.median(one[at] for one in of) for at in of[0]}) for key, of in runs.items()}
@@ -302,15 +292,7 @@ def plots(path: Path, folder: Path) -> None:
         figure.suptitle(
             f"{stream}, ε = {EPSILON:g}, δ = {DELTA:g}; grey: growth through the tree's regret at 256 steps"
         )
-        _save(figure, folder / f"paper_b-{stream}.svg")
-
-
-def _save(figure: Any, file: Path) -> None:
-    import matplotlib as mpl
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper_b"}):
-        figure.savefig(file, format="svg", metadata={"Date": None})
+        results.save(figure, folder / f"paper_b-{stream}.svg", "paper_b")
 
 
 def times(folder: Path | None) -> None:
@@ -348,7 +330,7 @@ def times(folder: Path | None) -> None:
     axes.set(xscale="log", yscale="log", xlabel="weights", ylabel="µs a step")
     axes.grid(alpha=0.2)
     axes.legend(fontsize=8)
-    _save(figure, folder / "paper_b-steps.svg")
+    results.save(figure, folder / "paper_b-steps.svg", "paper_b")
 
 
 def _seconds(way: Callable[[], object]) -> float:
@@ -362,20 +344,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Paper B's learners: regret, and what a step takes.")
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--results", type=Path, default=Path("paper_b.jsonl"))
     parser.add_argument("--times", action="store_true")
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--plots", type=Path)
-    options = parser.parse_args()
+    options = results.options(parser, "paper_b")
     if options.times:
         times(options.plots)
-    elif options.table or options.plots:
-        if options.table:
-            table(options.results)
-        if options.plots:
-            plots(options.results, options.plots)
     else:
-        measure(options)
+        results.run_or_show(options, measure, table, plots)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,21 @@ hardly any noise. Settings were chosen with `--held-out`, on a part of the train
 """
 
 import argparse
-import json
 import statistics
 import time
 import tracemalloc
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import results
 from benchmarks.episodic import Episodic, NaiveGaussian, Network
 from benchmarks.forgetting import average_accuracy, average_forgetting, p_value
 from benchmarks.replay import Features, Labels, load, publication
@@ -42,6 +44,7 @@ HUGE = 1000.0  # ε of what is as good as without noise
 EPSILONS = (0.2, 0.5, 1.0, 2.0)
 JOINT, STEPS = "lifelong", "lifelong, training agem"
 HEADS, APART = "lifelong, heads per_task", "lifelong, heads per_task, near origin"
+LEARNT, BEGUN = "lifelong, encoder", "lifelong, encoder as it begins"
 WITHOUT_NOISE, AGEM, NAIVE = "lifelong without noise (NOT private)", "A-GEM (NOT private)", "NaiveGaussian"
 OURS: dict[str, dict[str, Any]] = {
     JOINT: {},
@@ -91,10 +94,12 @@ class Stream:
     naive_rate: float
     naive_steps: int
     heads: bool = False
+    encoder: dict[str, Any] | None = None
 
 
 NORMALIZE: dict[str, Any] = {"kind": "normalize"}
 CENTER: dict[str, Any] = {"kind": "center"}
+BEFORE_AN_ENCODER = (NORMALIZE, CENTER, NORMALIZE)
 
 
 def fourier(features: int, width: float) -> dict[str, Any]:
@@ -132,6 +137,7 @@ def permuted_mnist(held_out: bool) -> Stream:
         naive_rate=0.1,
         naive_steps=10,
         heads=True,
+        encoder={"kind": "dense", "layers": [256], "records": 10_000},
     )
 
 
@@ -153,6 +159,7 @@ def split_mnist(held_out: bool) -> Stream:
         rate=0.003,
         naive_rate=0.01,
         naive_steps=50,
+        encoder={"kind": "convolutional", "width": 28, "height": 28, "channels": [8, 16], "records": 6_000},
     )
 
 
@@ -262,6 +269,45 @@ def lifelong(once: Once, line: str, epsilon: float) -> Floats:
     return np.array([[np.mean(predict(description, each, x)[0] == y) for x, y in tests] for each in models])
 
 
+def with_encoder(stream: Stream, line: str, epsilon: float) -> Floats:
+    """The accuracies a[l, t] with an encoder of pixels, learnt from the first task's first records or from hardly one.
+
+    They are in no statistics.
+    """
+    asked = (stream.encoder or {}) | ({"records": 1, "learning_rate": 1e-6} if line == BEGUN else {})
+    sizes = [len(task.y) for task in stream.tasks]
+    before, sizes[0] = asked["records"], sizes[0] - asked["records"]
+    found = publication(
+        {
+            "features": stream.tasks[0].test_x().shape[1],
+            "task": {"kind": "classification", "classes": stream.classes},
+            "feature_map": {"kind": "compose", "maps": BEFORE_AN_ENCODER},
+        },
+        {
+            "mechanism": {"kind": "lifelong", "task_size": sizes, "encoder": asked},
+            "learner": {"kind": "output_perturbation", "intercept": False},
+            "privacy": {"epsilon": epsilon, "delta": DELTA},
+        },
+    )
+    times = list(accumulate(sizes, initial=before))
+
+    def read(start: int, end: int) -> Records:
+        task = max(0, bisect_right(times, start) - 1)
+        own, first = stream.tasks[task], times[task] if task else 0
+        piece = slice(start - first, end - first)
+        return Records(x=found.feature_map(own.x()[piece]), y=own.y[piece])
+
+    chain, learnt = tuple[Kept, ...](), list[Floats]()
+    for version, due in enumerate(times, 1):
+        step = found.step(due, chain, version, read)
+        chain = step.chain
+        learnt += [release.parameters for release in step.releases]
+    encoder, *models = learnt
+    tests = [(task.test_x(), task.test_y) for task in stream.tasks]
+    description = found.model_description()
+    return np.array([[np.mean(predict(description, each, x, encoder)[0] == y) for x, y in tests] for each in models])
+
+
 def network(stream: Stream, line: str, epsilon: float) -> Floats:
     """The accuracies a[l, t] of what the paper compares with."""
     random, width = np.random.default_rng(), stream.tasks[0].test_x().shape[1]
@@ -285,14 +331,14 @@ def network(stream: Stream, line: str, epsilon: float) -> Floats:
 def cells(stream: Stream, options: argparse.Namespace) -> Iterator[tuple[str, float]]:
     """(line, ε) of all lines asked for."""
     for line in options.lines:
-        if line in (HEADS, APART) and not stream.heads:
+        if (line in (HEADS, APART) and not stream.heads) or (line in (LEARNT, BEGUN) and not stream.encoder):
             continue
         yield from ((line, each) for each in ((0.0,) if line in (AGEM, WITHOUT_NOISE) else options.epsilons))
 
 
 def measure(options: argparse.Namespace) -> None:
     """Append what is missing to the results."""
-    done = {tuple(each["cell"]) for each in results(options.results)}
+    done = results.done(options.results)
     for name in options.streams:
         stream, once = STREAMS[name](options.held_out), None
         for run in range(options.runs):
@@ -300,19 +346,15 @@ def measure(options: argparse.Namespace) -> None:
                 key = (name, run, line, epsilon)
                 if key in done or (line == WITHOUT_NOISE and run):
                     continue
-                if line in OURS:
+                if line in (LEARNT, BEGUN):
+                    found = with_encoder(stream, line, epsilon)
+                elif line in OURS:
                     once = once or Once(stream, options.cache and options.cache / name)
                     found = lifelong(once, line, epsilon)
                 else:
                     found = network(stream, line, epsilon)
-                with options.results.open("a") as file:
-                    file.write(json.dumps({"cell": key, "accuracy": found.round(4).tolist()}) + "\n")
+                results.append(options.results, key, accuracy=found.round(4).tolist())
                 print(*key, average_accuracy(found)[-1].round(4), average_forgetting(found)[-1].round(4), flush=True)
-
-
-def results(path: Path) -> list[dict[str, Any]]:
-    """All lines."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 Runs = dict[tuple[str, str, float], list[Floats]]
@@ -321,14 +363,15 @@ Runs = dict[tuple[str, str, float], list[Floats]]
 def found(path: Path) -> Runs:
     """a of all runs of each line: (stream, line, ε)."""
     runs: Runs = {}
-    for each in results(path):
+    for each in results.lines(path):
         stream, _, line, epsilon = each["cell"]
         runs.setdefault((stream, line, epsilon), []).append(np.array(each["accuracy"]))
     return runs
 
 
-def table(runs: Runs) -> None:
+def table(path: Path) -> None:
     """In Markdown: both after all tasks, beside what the paper prints; then accuracy after every task."""
+    runs = found(path)
     for stream in dict.fromkeys(key[0] for key in runs):
         mine = {key[1:]: value for key, value in runs.items() if key[0] == stream}
         print(f"\n| {stream} | ε | runs | accuracy | quartiles | forgetting | quartiles | p, beside NaiveGaussian |")
@@ -341,7 +384,7 @@ def table(runs: Runs) -> None:
                 continue
             each = mine[line, epsilon]
             ends = [[of(a)[-1] for a in each] for of in (average_accuracy, average_forgetting)]
-            beside = mine.get((NAIVE, epsilon), ()) if line in OURS else ()
+            beside = mine.get((NAIVE, epsilon), ()) if line in (*OURS, LEARNT, BEGUN) else ()
             p = f"{p_value(middle(each), middle(beside)):.0e}" if beside else "–"
             print(f"{shown}{len(each)} | {_quartiles(ends[0])} | {_quartiles(ends[1])} | {p} |")
         tasks = len(next(iter(mine.values()))[0])
@@ -370,12 +413,11 @@ SHOWN = {JOINT: "C0-", STEPS: "C1-", HEADS: "C2-", APART: "C4-", NAIVE: "C3-", A
 MEASURES = {"average accuracy": average_accuracy, "average forgetting": average_forgetting}
 
 
-def plots(runs: Runs, folder: Path) -> None:
+def plots(path: Path, folder: Path) -> None:
     """One SVG per stream: accuracy and forgetting after every task, a panel for every ε; quartiles shaded."""
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    folder.mkdir(parents=True, exist_ok=True)
+    runs = found(path)
     for stream in dict.fromkeys(key[0] for key in runs):
         tasks = max(len(each[0]) for key, each in runs.items() if key[0] == stream)
         figure = Figure(figsize=(13, 6), layout="constrained")
@@ -400,8 +442,7 @@ def plots(runs: Runs, folder: Path) -> None:
             handles.update(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, fontsize=8)
         figure.suptitle(f"{stream}, δ = {DELTA:g}")
-        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper_d"}):
-            figure.savefig(folder / f"paper_d-{stream}.svg", format="svg", metadata={"Date": None})
+        results.save(figure, folder / f"paper_d-{stream}.svg", "paper_d")
 
 
 def _curve(axes: Any, runs: Sequence[Floats], tasks: int, style: str, label: str) -> None:
@@ -461,29 +502,20 @@ def _read(records: Records) -> Callable[[int, int], Records]:
 
 def main() -> None:
     """Run what is missing, or show what is there."""
-    lines = [*OURS, AGEM, NAIVE]
+    lines = [*OURS, LEARNT, BEGUN, AGEM, NAIVE]
     parser = argparse.ArgumentParser(description="Paper D's tasks, one after another.")
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
     parser.add_argument("--lines", nargs="+", choices=lines, default=lines)
     parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=Path("paper_d.jsonl"))
     parser.add_argument("--held-out", action="store_true", help="test on training records, which then are left out")
     parser.add_argument("--cache", type=Path, help="a folder for statistics without noise, to go on from")
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--plots", type=Path)
     parser.add_argument("--many", action="store_true")
-    options = parser.parse_args()
+    options = results.options(parser, "paper_d")
     if options.many:
         many()
-    elif options.table or options.plots:
-        runs = found(options.results)
-        if options.table:
-            table(runs)
-        if options.plots:
-            plots(runs, options.plots)
     else:
-        measure(options)
+        results.run_or_show(options, measure, table, plots)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from benchmarks import results
 from benchmarks.l2dp_ml import Batch, Floats, Parameters, Printed
 from benchmarks.replay import load, publication
 from service.learning.lifelong import TaskStatistics
@@ -244,7 +245,6 @@ def picture(
     x: Floats, y: NDArray[np.int64], bounds: list[tuple[float, float, float]], options: argparse.Namespace
 ) -> None:
     """Records, as they are and as they are read; and the audit."""
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     random = np.random.default_rng()
@@ -280,9 +280,7 @@ def picture(
     axes.set_ylim(-0.2, max(claims))
     axes.legend(fontsize=8)
     axes.grid(alpha=0.2)
-    options.plots.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paper_d"}):
-        figure.savefig(options.plots / "paper_d-attack.svg", format="svg", metadata={"Date": None})
+    results.save(figure, options.plots / "paper_d-attack.svg", "paper_d")
 
 
 def _unit(batch: Batch, longest: float) -> Batch:

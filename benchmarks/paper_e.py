@@ -19,7 +19,7 @@ does not tell its own.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -48,8 +48,10 @@ from benchmarks.paper_e_lines import (
 Floats = NDArray[np.float64]
 
 AT = (0.1, 0.2, 0.5, 1.0)  # of the records
+SUMMARY_SIZE = 20
 LABELS = 200  # after which the paper's figure 3 compares batches
 CURVES_SIZE, SLABS_SIZE = 5, 20  # figure 2's; figure 4 tells none
+FLSW, FLMB = "fixed_window, bernoulli", "fixed_batch, bernoulli"
 SELECTING = tuple(
     f"{batching}, {law}{slab}"
     for batching, law, slab in product(
@@ -95,36 +97,72 @@ def after_labels(found: Found, labels: float) -> float:
 
 
 def table(path: Path) -> None:
-    """In Markdown: by how much private selection is worse than passive learning, then all lines."""
+    """In Markdown: a summary, by how much private selection is worse than passive learning, and all lines."""
     found = runs(path)
     for radius in BALLS:
-        print(f"\n| ball of radius {radius:g} | size | {' | '.join(SELECTING)} |\n|---|---|{'---|' * len(SELECTING)}")
-        for stream, size in product(STREAMS, SIZES):
-            beside = found.get((stream, radius, PASSIVE, size), {})
-            row = [worse(found.get((stream, radius, line, size), {}), beside) for line in SELECTING]
-            print(f"| {stream} | {size} | {' | '.join(row)} |")
+        _head(f"ball of radius {radius:g}, batches of {SUMMARY_SIZE}", STREAMS)
+        for line, size in dict.fromkeys((line, size) for _, ball, line, size in found if ball == radius):
+            if size in (0, SUMMARY_SIZE):
+                row = [_end([*found.get((stream, radius, line, size), {}).values()]) for stream in STREAMS]
+                print(f"| {line} | {' | '.join(row)} |")
+    for radius, (than, error) in product(BALLS, {"at the end": _last, "after as many labels": after_labels}.items()):
+        _beside_passive(found, radius, than, error)
     for stream, radius in product(STREAMS, BALLS):
-        columns = [
-            "size",
-            "orders",
-            "labels",
-            f"after {LABELS} labels",
-            *(f"{share:.0%} of the records" for share in AT),
-        ]
-        print(f"\n| {stream}, ball of radius {radius:g} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+        shares = (f"{share:.0%} of the records" for share in AT)
+        _head(f"{stream}, ball of radius {radius:g}", ["size", "orders", "labels", f"after {LABELS} labels", *shares])
         for (of, ball, line, size), orders in found.items():
             if (of, ball) == (stream, radius):
                 shown = " | ".join(_cells([*orders.values()]))
                 print(f"| {line} | {size or '–'} | {len(orders)} | {shown} |")
 
 
-def worse(orders: Orders, beside: Orders) -> str:
-    """The mean difference of the errors at the end, order by order, and the standard error of that mean."""
+def _head(what: str, columns: Iterable[str]) -> None:
+    names = [what, *columns]
+    print(f"\n| {' | '.join(names)} |\n|{'---|' * len(names)}")
+
+
+def _beside_passive(found: Runs, radius: float, than: str, error: Callable[[Found, float], float]) -> None:
+    """Private lines less the private passive one, and how many of them differ clearly; one pair without noise."""
+    free = f"{FLMB}, {NOT_PRIVATE}"
+    _head(f"radius {radius:g}: error less that of `{PASSIVE}`, {than}", ["size", *SELECTING, free])
+    clearly = []
+    for stream, size in product(STREAMS, SIZES):
+        row = []
+        for line in (*SELECTING, free):
+            passive = f"{PASSIVE}, {NOT_PRIVATE}" if line == free else PASSIVE
+            orders, beside = (found.get((stream, radius, each, size), {}) for each in (line, passive))
+            apart = worse(orders, beside, error)
+            row.append("{:+.3f} ± {:.3f}".format(*apart) if apart else "")
+            if apart and line != free:
+                clearly.append(np.sign(apart[0]) * (abs(apart[0]) > 2 * apart[1]))
+        print(f"| {stream} | {size} | {' | '.join(row)} |")
+    print(
+        f"\nOf {len(clearly)} private lines {clearly.count(1)} are more than two standard errors worse than passive "
+        f"learning, {clearly.count(-1)} better."
+    )
+
+
+def worse(orders: Orders, beside: Orders, then: Callable[[Found, float], float]) -> tuple[float, float] | None:
+    """The mean difference of the errors at the end, order by order, and the standard error of that mean.
+
+    then: of what is beside, its error to compare with, given the labels that were asked for.
+    """
     both = orders.keys() & beside.keys()
     if len(both) < 2:
+        return None
+    apart = [orders[each].error[-1] - then(beside[each], orders[each].labels[-1]) for each in both]
+    return float(np.mean(apart)), float(np.std(apart, ddof=1) / np.sqrt(len(both)))
+
+
+def _last(found: Found, _: float) -> float:
+    return found.error[-1]
+
+
+def _end(found: Sequence[Found]) -> str:
+    if not found:
         return ""
-    apart = [orders[each].error[-1] - beside[each].error[-1] for each in both]
-    return f"{np.mean(apart):+.3f} ± {np.std(apart, ddof=1) / np.sqrt(len(both)):.3f}"
+    labels = np.mean([each.labels[-1] for each in found])
+    return f"{_spread([each.error[-1] for each in found])} ({labels:,.0f})"
 
 
 def _cells(found: Sequence[Found]) -> Iterator[str]:
@@ -145,7 +183,6 @@ def _spread(values: Sequence[float]) -> str:
 
 Panel = Callable[[Any, str], None]
 """Draws a stream's."""
-FLSW, FLMB = "fixed_window, bernoulli", "fixed_batch, bernoulli"
 CURVES = {
     FLSW: "C0-",
     "fixed_window, exponential": "C0--",
@@ -260,7 +297,6 @@ def _sizes(found: Runs, radius: float, axes: Any, stream: str) -> None:
             axes.errorbar(x, mean, spread, fmt="." + style, lw=1.0, elinewidth=0.6, capsize=2, label=line)
     axes.set_xscale("log")
     axes.set_xticks(SIZES, [str(size) for size in SIZES])
-    axes.set_xticks([], minor=True)
     axes.set_ylim(bottom=0)
 
 
@@ -276,6 +312,7 @@ def _picture(file: Path, rows: Mapping[tuple[str, str], Panel]) -> None:
             panel(axes, stream)
             axes.set_xlabel(across)
             axes.grid(alpha=0.2)
+            axes.minorticks_off()
             handles.update(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     for axes, stream in zip(grid[0], STREAMS, strict=True):
         axes.set_title(stream)

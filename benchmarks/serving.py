@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from benchmarks import results
 from service.embedded import embedded_servers
 
 if TYPE_CHECKING:
@@ -212,8 +212,7 @@ def picture(file: str, title: str, axis: str, groups: Sequence[str], heights: Ma
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "perennial"}):
-        figure.savefig(Path(__file__).with_name(file), format="svg", metadata={"Date": None})
+    results.save(figure, Path(__file__).with_name(file), "perennial")
 
 
 @dataclass(frozen=True)

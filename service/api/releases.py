@@ -197,12 +197,18 @@ async def predict_labels(
         if release is None:
             raise _no_release()
         if release.model["kind"] != "linear":
-            raise Problem("no-predictions", "Its releases are histograms: ask `POST …/queries`, or read a release.")
+            raise Problem(
+                "no-predictions",
+                "That release is no model of labels: of a histogram ask `POST …/queries`; with an encoder, a later "
+                "version predicts.",
+            )
         x = batches.read_features(body, release.model["features"], release.model["feature_map"])
         most = feature_maps.of_stream(release.model).most_records
         if len(x) > most:
             raise Problem("too-large", f"At most {most} records of this stream at once; split them.")
-        labels, scores = predict(release.model, release.parameters, x)
+        told = release.model.get("encoder")
+        encoder = None if told is None else releases.parameters(connection, found.id, told["release"])
+        labels, scores = predict(release.model, release.parameters, x, encoder)
         if len(unmapped := np.flatnonzero(~np.isfinite(scores).all(axis=1))):
             raise batches.InvalidRecords(*((int(row), "x: is not finite once it is mapped") for row in unmapped))
         return {"version": release.version, "labels": labels.tolist(), "scores": scores}

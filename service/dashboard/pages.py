@@ -65,6 +65,12 @@ async def publication() -> Response:
     return _page("publication")
 
 
+@router.get("/dashboard/publications/{publication}/label")
+async def label() -> Response:
+    """The records that one publication asks people to label."""
+    return _page("label")
+
+
 @router.get("/dashboard/explorer")
 async def explorer() -> Response:
     """What privacy costs, tried out on public data."""

@@ -20,8 +20,10 @@ from service.learning.learners import OutputPerturbation
 from service.learning.records import Records
 from service.learning.solvers import Inaccurate
 from service.mechanisms.building import build
-from service.mechanisms.configuration import Learner, Mechanism, PublicationConfiguration, Refused
+from service.mechanisms.configuration import Mechanism, PublicationConfiguration, Refused
 from service.mechanisms.fields import Delta, Epsilon, Positive, Shape
+from service.mechanisms.learner_configuration import Learner
+from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.linear import LinearMechanism, predict
 from service.mechanisms.stream_schema import FeatureMapShape, StreamSchema
 from service.privacy.noise import Unaffordable
@@ -105,6 +107,8 @@ def mechanism(comparison: Comparison, line: int, epsilon: float, shape: dict[str
         raise Refused(f"lines.{line}.{refused.path}", refused.message) from None
     if not isinstance(built, LinearMechanism):
         raise Refused(f"lines.{line}.mechanism.kind", "only mechanisms that publish a model of classes are compared")
+    if isinstance(built, Lifelong) and built.encoder is not None:
+        raise Refused(f"lines.{line}.mechanism.encoder", "only models of a stream's own features are compared")
     return built
 
 

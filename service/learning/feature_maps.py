@@ -157,14 +157,14 @@ class RandomFourier:
             raise ValueError(f"random_fourier: features in times features out must be at most {MOST_RANDOM}")
 
     def __call__(self, x: Floats) -> Floats:
-        frequencies, offsets = _frequencies(self.input_features, self.features, self.seed)
+        frequencies, offsets = public_normals(self.input_features, self.features, self.seed)
         phases = (x / self.width) @ frequencies.T + offsets
         return np.asarray(math.sqrt(2.0 / self.features) * np.cos(phases))
 
 
 @lru_cache(maxsize=4)
-def _frequencies(columns: int, rows: int, seed: int) -> tuple[Floats, Floats]:
-    """Return W (rows × columns) for width 1, and b (rows)."""
+def public_normals(columns: int, rows: int, seed: int) -> tuple[Floats, Floats]:
+    """Return W (rows × columns) and b (rows) of `RandomFourier` with width 1: the same everywhere, for ever."""
     pairs = (rows * columns + 1) // 2
     drawn = hashlib.shake_128(f"perennial random_fourier 1 {seed}".encode()).digest(8 * (2 * pairs + rows))
     uniform = ((np.frombuffer(drawn, dtype="<u8") >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 from service.learning.active_gradient import ActiveGradient, Falling
 from service.learning.constraint_sets import ConstraintSet
 from service.mechanisms.active_learning import ActiveLearning
-from service.mechanisms.configuration import FallingSetting, NoisyGradientDescentLearner, Refused
+from service.mechanisms.configuration import FallingSetting, Refused
+from service.mechanisms.learner_configuration import NoisyGradientDescentLearner
 from service.mechanisms.stream_schema import Classification, StreamSchema, Unlabelled
 from service.privacy.loss import Kind, round_down
 from service.privacy.selection import Exponential, least_threshold
 
 if TYPE_CHECKING:
     from service.learning.learners import Linear
-    from service.mechanisms.configuration import ActiveLearningMechanism, Learner
+    from service.mechanisms.configuration import ActiveLearningMechanism
+    from service.mechanisms.learner_configuration import Learner
 
 LABEL_SECONDS, LEASE_SECONDS = 3600, 60  # how long people have to label a record, and one of them
 

@@ -26,21 +26,23 @@ from service.mechanisms.configuration import (
     ImprovingBlackBoxMechanism,
     IndependentBatchesMechanism,
     LifelongMechanism,
-    LinearLearner,
     LinearQueriesMechanism,
     MultiResolutionMechanism,
-    NoisyGradientDescentLearner,
-    ObjectivePerturbationLearner,
     OnlineLeaderMechanism,
-    OutputPerturbationLearner,
     PublicationConfiguration,
     Refused,
     ScheduledBlackBoxMechanism,
     SlidingWindowMechanism,
-    SmallDatabaseLearner,
     WindowStatisticsMechanism,
 )
 from service.mechanisms.histogram import MAX_CARDINALITY
+from service.mechanisms.learner_configuration import (
+    LinearLearner,
+    NoisyGradientDescentLearner,
+    ObjectivePerturbationLearner,
+    OutputPerturbationLearner,
+    SmallDatabaseLearner,
+)
 from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.linear_queries import LinearQueries
@@ -162,8 +164,10 @@ def _of_models(
         case OnlineGradient():
             return OnlineLeader(learner=learner, **about), "learner.step"
         case TaskStatistics():
+            assert isinstance(mechanism, LifelongMechanism)  # noqa: S101 - whose learner it is
             maps = statistics_learners.maps(mechanism, stream.mapping())
-            return Lifelong(learner=learner, **about | maps), "mechanism.batch"
+            encoder = statistics_learners.encoder(mechanism, linear, about["kind"])
+            return Lifelong(learner=learner, encoder=encoder, **about | maps), "mechanism.batch"
         case Moments():
             return WindowStatistics(learner=learner, **about), "mechanism.block"
     setting = "learner.step" if isinstance(learner, NoisyGradientDescent) else "learner.regularization"

@@ -23,8 +23,8 @@ from service.mechanisms.fields import (
     Shape,
     Share,
     Steps,
-    Weight,
 )
+from service.mechanisms.learner_configuration import Learner
 
 MAX_BLOCKS = 4096
 MAX_REMEMBERED = 2**25  # numbers, of a window's statistics
@@ -137,6 +137,41 @@ class WindowStatisticsMechanism(Shape):
     ] = None
 
 
+_Units = Annotated[int, Field(strict=True, ge=1, le=4096)]
+_Layers = Annotated[tuple[_Units, ...], Field(min_length=1, max_length=4)]
+
+
+class Encoder(Shape):
+    """A network that makes features of records, learnt from the first ones in one pass of noisy steps, then kept.
+
+    It needs delta > 0, and the extra `deep`.
+    """
+
+    records: Annotated[Count, Field(description="How many records it is learnt from, before the first task")]
+    batch: Annotated[Count, Field(description="Most records of a step")] = 512
+    clip: Annotated[Positive, Field(description="Norm to which a record's gradient is clipped")] = 1.0
+    learning_rate: Annotated[
+        Positive | None, Field(description="η, on the mean gradient; default: from what the noise allows")
+    ] = None
+
+
+class DenseEncoder(Encoder):
+    """Layers that each see all of the one before."""
+
+    kind: Literal["dense"]
+    layers: Annotated[_Layers, Field(description="How many numbers each layer makes; the last one's are the features")]
+
+
+class ConvolutionalEncoder(Encoder):
+    """Layers that see a square of a grey image at every second place; its pixels come row by row."""
+
+    kind: Literal["convolutional"]
+    width: _Units
+    height: _Units
+    channels: Annotated[_Layers, Field(description="of each layer; all of the last one's are the features")]
+    kernel: Annotated[int, Field(strict=True, ge=1, le=64, description="side of the square")] = 5
+
+
 class LifelongMechanism(Shape):
     """A model of all tasks so far, from private statistics of each record's batch that are remembered (paper D).
 
@@ -154,6 +189,7 @@ class LifelongMechanism(Shape):
         Field(description="p, of a random_fourier map of what the stream's own map returns; default: none"),
     ] = None
     width: Annotated[Positive | None, Field(description="features: that map's width; default 1")] = None
+    encoder: Annotated[DenseEncoder | ConvolutionalEncoder, Field(discriminator="kind")] | None = None
     memory: Annotated[
         int | None,
         Field(
@@ -181,6 +217,8 @@ class LifelongMechanism(Shape):
     def _settings_fit(self) -> Self:
         if self.width is not None and self.features is None:
             raise PydanticCustomError("width", "width is a setting of the map that features asks for")
+        if self.encoder is not None and self.features is not None:
+            raise PydanticCustomError("encoder", "an encoder makes features itself: leave features out")
         if self.heads == "per_task" and (self.memory is None or self.training != "joint"):
             raise PydanticCustomError(
                 "heads",
@@ -374,95 +412,6 @@ Mechanism = Annotated[
     | OnlineLeaderMechanism
     | LinearQueriesMechanism
     | ActiveLearningMechanism,
-    Field(discriminator="kind"),
-]
-
-
-class LinearLearner(Shape):
-    """What all learners of linear models share: fit near c, the release before in the chain, or near `origin`.
-
-    `regularization` is the strong convexity α: the pull towards c, and for most learners what noise is divided by. At
-    0.1 a few hundred records of unit norm still move a model by several times the noise of ε near 1; records by the ten
-    thousand can afford less.
-    """
-
-    loss: Literal["logistic", "softmax", "huber_hinge", "squared"] | None = None
-    huber_width: Annotated[Positive | None, Field(description="huber_hinge: half the rounded part; default 0.5")] = None
-    regularization: Positive = 0.1
-    intercept: Annotated[bool, Field(strict=True)] = True
-    origin: tuple[tuple[Weight, ...], ...] | None = None
-
-    @model_validator(mode="after")
-    def _settings_of_the_loss(self) -> Self:
-        if self.huber_width is not None and self.loss != "huber_hinge":
-            raise PydanticCustomError("other_loss", "huber_width is a setting of loss huber_hinge")
-        return self
-
-
-class OutputPerturbationLearner(LinearLearner):
-    """Minimise (1/n)·Σ loss + (regularization/2)·‖w - c‖² near c, then add noise."""
-
-    kind: Literal["output_perturbation"]
-    solver: Literal["exact", "psgd", "gradient_descent"] = "exact"
-    passes: Annotated[Steps | None, Field(description="psgd: how often every record is read; default 10")] = None
-    batch: Annotated[Count | None, Field(description="psgd: most records a step reads; default 32")] = None
-    steps: Annotated[Steps | None, Field(description="gradient_descent: how many steps; default 100")] = None
-
-    @model_validator(mode="after")
-    def _settings_of_the_solver(self) -> Self:
-        for name, solver in (("passes", "psgd"), ("batch", "psgd"), ("steps", "gradient_descent")):
-            if getattr(self, name) is not None and self.solver != solver:
-                raise PydanticCustomError(
-                    "other_solver", "{name} is a setting of solver {solver}", {"name": name, "solver": solver}
-                )
-        return self
-
-
-class ObjectivePerturbationLearner(LinearLearner):
-    """Tilt that objective at random and release its minimiser. It needs a classification.
-
-    `regularization` is raised in a fit whose charge is too small for it.
-    """
-
-    kind: Literal["objective_perturbation"]
-
-
-class NoisyGradientDescentLearner(LinearLearner):
-    """Steps from c along sums of clipped gradients with noise. It needs delta > 0.
-
-    What is null is chosen from public quantities alone; so far a fit goes that its noise stays small, which is why it
-    needs no pull towards c (`regularization` 0).
-    """
-
-    kind: Literal["noisy_gradient_descent"]
-    regularization: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.0, le=1e6)] = 0.0
-    steps: Annotated[Steps | None, Field(description="how many; default 24 to 100, the more the less noise")] = None
-    step: Annotated[Positive | None, Field(description="size of a step along the mean gradient")] = None
-    clip: Annotated[
-        Positive | None,
-        Field(description="norm to which a record's gradient is clipped; default a quarter of the steepest at zero"),
-    ] = None
-    momentum: Annotated[
-        float | None,
-        Field(strict=True, allow_inf_nan=False, ge=0.0, le=0.99, description="default 0.9; with online_leader 0"),
-    ] = None
-
-
-class SmallDatabaseLearner(Shape):
-    """Select a small synthetic database that answers linear queries as the records do. It needs categories."""
-
-    kind: Literal["small_database"]
-    queries: Annotated[
-        Literal["points", "intervals", "all"],
-        Field(description="What is to be answered: shares of categories, of neighbouring ones, or any weights"),
-    ] = "all"
-    accuracy: Annotated[
-        Share, Field(description="α: half of it is how near the nearest database is; the smaller, the more candidates")
-    ]
-
-
-Learner = Annotated[
-    OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner | SmallDatabaseLearner,
     Field(discriminator="kind"),
 ]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning import feature_maps
+from service.learning import encoders, feature_maps
 from service.learning.learners import OutputPerturbation
 from service.learning.losses import LOSSES, HuberHinge, Squared
 from service.mechanisms.on_schedule import OnSchedule
@@ -65,7 +65,9 @@ class LinearMechanism(OnSchedule):
         }
 
 
-def predict(description: Mapping[str, Any], parameters: Floats, x: NDArray[Any]) -> tuple[NDArray[np.generic], Floats]:
+def predict(
+    description: Mapping[str, Any], parameters: Floats, x: NDArray[Any], encoder: Floats | None = None
+) -> tuple[NDArray[np.generic], Floats]:
     """Return (labels, scores) for x of shape (m, features).
 
     | loss | labels (m,) | scores |
@@ -74,11 +76,17 @@ def predict(description: Mapping[str, Any], parameters: Floats, x: NDArray[Any])
     | huber_hinge | the class of the largest margin | (m, classes): the margin of each class |
     | squared | the predicted y, clipped to ±bound | (m, 1): the predicted y as it is |
 
-    description: a `model_description`. The record map of training is applied first: the feature map, clipping to the
-    norm bound, then the intercept. Scores of a record that the feature map takes out of the range of float32 are NaN.
-    Post-processing of a release: it costs nothing.
+    description: a `model_description`. The record map of training is applied first: the feature map, the encoder if
+    there is one, clipping to the norm bound, then the intercept. encoder: the parameters of the release that the
+    description says the encoder is in. Scores of a record that the feature map takes out of the range of float32 are
+    NaN. Post-processing of releases: it costs nothing.
     """
     feature_map = feature_maps.build(description["feature_map"], description["features"])
+    mapped = feature_map(x)
+    if "encoder" in description:
+        if encoder is None:
+            raise ValueError("these are weights of features that an encoder makes: predict with its release too")
+        mapped = encoders.build(description["encoder"], feature_map.features)(encoder, mapped)
     loss: Loss = LOSSES[description["loss"]]
     if isinstance(loss, HuberHinge):
         loss = HuberHinge(width=description["huber_width"])
@@ -89,10 +97,9 @@ def predict(description: Mapping[str, Any], parameters: Floats, x: NDArray[Any])
         regularization=1.0,
         intercept=description["intercept"],
         norm_bound=description["norm_bound"],
-        features=feature_map.features,
+        features=mapped.shape[1],
         classes=description["classes"] or 0,
     )
-    mapped = feature_map(x)
     rows, columns = learner.shape
     weights = np.asarray(parameters, dtype=np.float64).reshape(-1, columns)
     tasks = len(weights) // (rows + 1) if description.get("heads") == "per_task" else None

@@ -68,6 +68,8 @@ class Release:
     charge: float
     at_arrival: bool = False
     """Whether its records were charged for it when they arrived; the last of them by a charge that ends with `fit`."""
+    model: dict[str, Any] | None = None
+    """What it takes to use it, as JSON; None: the mechanism's `model_description`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +162,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def model_description(self) -> dict[str, Any]:
-        """Return all it takes to use what is released, as JSON."""
+        """Return all it takes to use what is released, as JSON, but where a release says so itself."""
 
 
 def parts_of(chain: Sequence[Kept], needed: int) -> list[Part]:

@@ -5,24 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from service.learning import feature_maps
+from service.learning import encoder_pass, encoders, feature_maps
+from service.learning.encoder_pass import EncoderPass
 from service.learning.lifelong import STEPS, TaskStatistics
 from service.learning.losses import HuberHinge
 from service.learning.moments import Moments
 from service.mechanisms.configuration import (
     MAX_REMEMBERED,
+    ConvolutionalEncoder,
+    DenseEncoder,
     LifelongMechanism,
-    LinearLearner,
-    OutputPerturbationLearner,
     Refused,
     WindowStatisticsMechanism,
 )
+from service.mechanisms.learner_configuration import LinearLearner, OutputPerturbationLearner
+from service.privacy.loss import Kind
 from service.schedules.tasks import Tasks
 
 if TYPE_CHECKING:
+    from service.learning.encoders import Encoder
     from service.learning.feature_maps import FeatureMap
     from service.learning.learners import Linear
-    from service.mechanisms.configuration import Learner, Mechanism
+    from service.mechanisms.configuration import Mechanism
+    from service.mechanisms.learner_configuration import Learner
 
 
 def window(linear: Linear, mechanism: WindowStatisticsMechanism, settings: Learner) -> Moments:
@@ -47,6 +52,8 @@ def lifelong(linear: Linear, mechanism: LifelongMechanism, settings: Learner) ->
         raise Refused("learner.origin", "agem starts from codes of the first task, with weights of zero: leave it out")
     if mechanism.features is not None:
         linear = replace(linear, features=mechanism.features, norm_bound=1.0)
+    if mechanism.encoder is not None:
+        linear = replace(linear, features=_network(mechanism.encoder, linear).features, norm_bound=1.0)
     learner = TaskStatistics(
         **vars(linear),
         ridge=mechanism.ridge,
@@ -59,7 +66,11 @@ def lifelong(linear: Linear, mechanism: LifelongMechanism, settings: Learner) ->
     )
     if learner.most_remembered > MAX_REMEMBERED:
         raise Refused(
-            "mechanism.features" if mechanism.memory is None else "mechanism.memory",
+            "mechanism.memory"
+            if mechanism.memory
+            else "mechanism.encoder"
+            if mechanism.encoder
+            else "mechanism.features",
             f"that is {learner.most_remembered} numbers to remember, more than the {MAX_REMEMBERED} there may be: use "
             "fewer features or a smaller memory",
         )
@@ -68,7 +79,36 @@ def lifelong(linear: Linear, mechanism: LifelongMechanism, settings: Learner) ->
 
 def tasks(mechanism: LifelongMechanism) -> Tasks:
     """Return when which batch of which task is complete."""
-    return Tasks(_listed(mechanism.task_size), mechanism.batch)
+    before = 0 if mechanism.encoder is None else mechanism.encoder.records
+    return Tasks(_listed(mechanism.task_size), mechanism.batch, before)
+
+
+def encoder(mechanism: LifelongMechanism, linear: Linear, kind: Kind) -> EncoderPass | None:
+    """Return how an encoder of the records of a linear model is learnt, if there is to be one. Raises Refused."""
+    asked = mechanism.encoder
+    if asked is None:
+        return None
+    if kind is Kind.PURE:
+        raise Refused(
+            "mechanism.encoder",
+            "an encoder is learnt along gradients with Gaussian noise, which has no pure guarantee: give privacy.delta "
+            "a small value such as 1e-6, or leave encoder out",
+        )
+    if not encoder_pass.available():
+        raise Refused(
+            "mechanism.encoder",
+            "what takes an encoder's gradients is not installed here: install perennial[deep] wherever the service "
+            "runs, or leave encoder out",
+        )
+    return EncoderPass(
+        encoder=_network(asked, linear),
+        loss=linear.loss,
+        classes=linear.classes,
+        records=asked.records,
+        batch=min(asked.batch, asked.records),
+        clip=asked.clip,
+        learning_rate=asked.learning_rate,
+    )
 
 
 def maps(mechanism: Mechanism, stream: FeatureMap) -> dict[str, FeatureMap]:
@@ -102,6 +142,15 @@ def _checked(linear: Linear, kind: str, settings: Learner) -> OutputPerturbation
     if isinstance(linear.loss, HuberHinge):
         raise Refused("learner.loss", "huber_hinge says too little at zero to be expanded: use logistic or softmax")
     return settings
+
+
+def _network(asked: DenseEncoder | ConvolutionalEncoder, linear: Linear) -> Encoder:
+    """Return the encoder of a linear model's records. Raises Refused."""
+    described = asked.model_dump() | {"norm_bound": linear.norm_bound}
+    try:
+        return encoders.build(described, linear.features)
+    except ValueError as problem:
+        raise Refused("mechanism.encoder", str(problem)) from None
 
 
 def _listed(setting: int | tuple[int, ...]) -> tuple[int, ...]:

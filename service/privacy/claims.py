@@ -4,6 +4,7 @@
 |---|---|---|
 | weights | values and noise | the noise's charge for the values' sensitivity |
 | gradient_sums | `steps` sums of gradients, each with noise of its own | `steps` times the same |
+| disjoint_gradient_sums | such sums of batches, each of which has other records | the noise's charge, once |
 | running_sums | an estimate at every step, with noise that later steps take back | of a whole run's noise |
 | statistics | the same, of each block's statistics | of a whole run's noise |
 | selected_gradients | a sum over the selected records, with noise | of the coin that selects, and of the noise |
@@ -97,7 +98,7 @@ def total(kind: Kind, epsilon: Fraction) -> Fraction:
 
 def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:  # noqa: PLR0911 - one for each place
     match noise["added_to"]:
-        case "weights":
+        case "weights" | "disjoint_gradient_sums":
             return _charge(kind, noise)
         case "candidates":
             return _selected(kind, noise, records)

@@ -96,14 +96,14 @@ def commit(
             fit=(start + each.fit[0], start + each.fit[1]),
             parent=each.parent,
             parameters=each.parameters,
-            model=model,
+            model=model if each.model is None else each.model,
             noise=each.perturbation.described(),
         )
         for each in step.releases
     ]
     position = position if step.reached is None else step.reached
     following = position if step.awaits else mechanism.next_time(position)
-    if released and "labels" in publication.plan:
+    if released and publication.asks_people:
         labels.forget(connection, publication.id)  # what was asked for has been learnt from
     if step.asks:
         told = [start + each for each in step.asks]

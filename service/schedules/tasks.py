@@ -4,6 +4,8 @@ A task is so many records, said in advance: the length of each of the first task
 that follow. A boundary that followed from the records would not be public. A task of n records is ⌈n/batch⌉ batches
 whose sizes differ by at most one: batch i of c is records [⌊n·i/c⌋, ⌊n·(i + 1)/c⌋) of the task. After every batch a
 model is released, and each record of the batch is charged exactly the whole budget, once.
+
+Before the first task there may be records that an encoder is learnt from, for their whole budget too: a fit by itself.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ from service.schedules.schedule import Fit, Lifetime, Part, Pattern
 
 @dataclass(frozen=True)
 class Tasks:
-    """Tasks of these `lengths`, the last one again and again, in batches of at most `batch`; None: a task is one."""
+    """Tasks of these `lengths`, the last one again and again, in batches of at most `batch`; None: a task is one.
+
+    They begin after so many records `before`.
+    """
 
     lengths: tuple[int, ...]
     batch: int | None = None
+    before: int = 0
 
     def __post_init__(self) -> None:
         if not self.lengths or min(self.lengths) < 1 or (self.batch is not None and self.batch < 1):
@@ -32,7 +38,7 @@ class Tasks:
     @cached_property
     def _starts(self) -> tuple[int, ...]:
         """Where each task starts whose length is listed."""
-        return (0, *accumulate(self.lengths[:-1]))
+        return tuple(accumulate(self.lengths[:-1], initial=self.before))
 
     @cached_property
     def _numbers(self) -> tuple[int, ...]:
@@ -53,7 +59,7 @@ class Tasks:
         return -(-self.length(task) // (self.batch or self.length(task)))
 
     def place(self, record: int) -> Place:
-        """Return the batch that this record is in."""
+        """Return the batch that this record is in, which is not before the first task."""
         listed = bisect_right(self._starts, record) - 1
         length, batches = self.length(listed), self.batches(listed)
         repeated = (record - self._starts[listed]) // length  # 0 but for the last one listed
@@ -64,23 +70,26 @@ class Tasks:
         return Place(number=number, task=listed + repeated, batch=batch, batches=batches, start=start, end=end)
 
     def next_time(self, after: int) -> int:
-        """Return the next end of a batch."""
-        return self.place(after).end
+        """Return the next end of a batch, or where tasks begin."""
+        return self.before if after < self.before else self.place(after).end
 
     def fits(self, time: int) -> tuple[Fit, ...]:
         """Return the batch that ends there, if one does."""
-        if time < 1 or (place := self.place(time - 1)).end != time:
-            return ()
         window = (0, time)
+        if 0 < time == self.before:
+            return (Fit(start=0, end=time, near=None, depth=0, share=Fraction(1), role="base", window=window),)
+        if time <= self.before or (place := self.place(time - 1)).end != time:
+            return ()
         return (Fit(start=place.start, end=time, near=None, depth=0, share=Fraction(1), role="model", window=window),)
 
     def needs(self, after: int) -> int:
         """Return the first record of the batch that is not complete."""
-        return self.place(after).start
+        return 0 if after < self.before else self.place(after).start
 
     def lifetime(self) -> Lifetime:
         """Return what every record costs: its one batch."""
-        return Lifetime(record=0, parts=(Part(what="the statistics of its batch", fits=1, share=Fraction(1)),))
+        what = "the statistics of its batch" + (", or a step of the encoder" if self.before else "")
+        return Lifetime(record=0, parts=(Part(what=what, fits=1, share=Fraction(1)),))
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the largest batch of each of the first tasks, and of all that follow."""

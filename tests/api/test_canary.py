@@ -26,6 +26,7 @@ from tests.conftest import publication, wait_until
 from tests.faults.up import Up
 
 X, Y, CATEGORY, TEXT = [867530.5, 753951.25], 424242.25, 734521987, "zanzibar quokka"
+COUNTED, CELLS, WEIGHT = 234521, 2**18, 0.734521987  # of linear queries: a record, of so many categories; what is asked
 SAID = {  # what a client says beside records
     "idempotency key": "idempotent-okapi-1",
     "guessed key": "prn_guess-of-a-pangolin",
@@ -55,6 +56,8 @@ CANARIES: dict[str, list[bytes]] = {
     "x": [*written(X[0]), *written(X[1]), *packed(*X)],
     "y": [*written(Y), *packed(Y, Y)],
     "category": [str(CATEGORY).encode(), *packed(CATEGORY, CATEGORY)],
+    "counted": packed(COUNTED, COUNTED),
+    "weight": [*written(WEIGHT), *packed(WEIGHT, WEIGHT)],
     "text": [word.encode() for word in TEXT.split()],
     **{what: [said.encode()] for what, said in SAID.items()},
 }
@@ -135,7 +138,20 @@ def try_everything(doors: Doors) -> None:
     doors.stream("categories", {"kind": "categorical", "cardinality": 2**30})
     doors.stream("texts", {"kind": "unlabelled"}, features=1, feature_map=HASHING)
     doors.stream("full", regression, features=3)
-    doors.keys = {scope: doors.make("keys", {"name": scope, "scopes": [scope]})["key"] for scope in ("ingest", "read")}
+    active = {"kind": "active_learning", "batching": "fixed_window", "size": 4, "threshold": 9.0}
+    learner = {"kind": "noisy_gradient_descent"}
+    for name, features in (("labelled", 2), ("unseen", 5)):
+        doors.stream(name, {"kind": "unlabelled"}, features=features)
+        asked = publication(name, active, epsilon=10, learner=learner)
+        doors.make("publications", asked | {"name": name})
+    for name, cells in (("counted", CELLS), ("weighed", 3), ("uncounted", 20)):
+        doors.stream(name, {"kind": "categorical", "cardinality": cells}, budget={"epsilon": 1000, "delta": 0})
+        queries = {"kind": "linear_queries", "first": 4, "hits": 5, "accuracy": 0.5}
+        asked = {"name": name, "stream": name, "mechanism": queries, "privacy": {"epsilon": 1000, "delta": 0}}
+        doors.make("publications", asked)
+    doors.keys = {
+        scope: doors.make("keys", {"name": scope, "scopes": [scope]})["key"] for scope in ("ingest", "read", "label")
+    }
     doors.keys["admin"] = (doors.up.folder / "admin.key").read_text().strip()
     wanted(doors)
     refused(doors)
@@ -166,6 +182,46 @@ def wanted(doors: Doors) -> None:
         assert doors.post("texts", [[TEXT], [TEXT]], None, form) == 202
     wait_until(lambda: doors.client.get("/v1/publications/plain").json()["latest"])
     assert doors.ask("POST", "/v1/publications/plain/predict", json={"x": [X, X]}) == 200
+    labelled(doors)
+    queried(doors)
+
+
+def labelled(doors: Doors) -> None:
+    """People see records, and nobody else: neither who reads the log, nor who is refused."""
+    path = "/v1/publications/labelled"
+    labeller = {"Authorization": f"Bearer {doors.keys['label']}", "Prefer": "wait=5"}
+    assert doors.post("labelled", [X] * 4, None) == 202
+    waiting = 2
+    while waiting > 1:
+        shown = doors.client.get(f"{path}/label-requests", headers=labeller).json()
+        assert shown["x"] == X
+        record, waiting = shown["record"], shown["waiting"]
+        given = {"record": record, "label": 1}
+        assert doors.ask("POST", f"{path}/labels", doors.keys["label"], json=given) == 200
+    wait_until(lambda: doors.client.get(path).json()["latest"])
+    for wrong in (Y, TEXT, CATEGORY, [Y], {TEXT: Y}, None):
+        assert doors.ask("POST", f"{path}/labels", doors.keys["label"], json={"record": record, "label": wrong}) == 422
+        assert doors.ask("POST", f"{path}/labels", doors.keys["label"], json={"record": wrong, "label": 1}) in (
+            409,
+            422,
+        )
+    assert doors.ask("POST", f"{path}/labels", doors.keys["label"], json={"record": record, "label": 1, "x": X}) == 422
+    assert doors.ask("POST", f"{path}/labels", doors.keys["label"], json={"record": record, "label": 1}) == 409
+    assert doors.ask("POST", f"{path}/labels", doors.keys["read"], json={"record": CATEGORY, "label": Y}) == 403
+
+
+def queried(doors: Doors) -> None:
+    """A query is what a client says, and its answer what records say: each is told to who asked alone."""
+    assert doors.post("counted", None, [COUNTED] * 50) == doors.post("weighed", None, [1] * 50) == 202
+    for name, hard in (("counted", {"categories": [COUNTED]}), ("weighed", {"weights": [0, 1, WEIGHT]})):
+        path = f"/v1/publications/{name}"
+        wait_until(lambda path=path: doors.client.post(f"{path}/queries", json={"categories": []}).json()["time"] == 50)
+        assert doors.ask("POST", f"{path}/queries", doors.keys["read"], json=[hard] * 2) == 200
+        assert doors.client.get(path).json()["latest"], "it was no hard query"
+    for wrong in ([WEIGHT], [WEIGHT] * 4, [0, 1, CATEGORY], [0, 1, TEXT], TEXT, {TEXT: WEIGHT}, None):
+        for kind in ("weights", "categories", TEXT):
+            assert doors.ask("POST", "/v1/publications/weighed/queries", json={kind: wrong}) == 422
+    assert doors.ask("POST", "/v1/publications/plain/queries", json={"weights": [WEIGHT]}) == 409
 
 
 def refused(doors: Doors) -> None:
@@ -216,6 +272,12 @@ def failing(doors: Doors) -> None:
         assert doors.post("plain", [[FAILS, X[1]], X], [Y, Y], form) == 500
     assert doors.post("jammed", [[FAILS, *X]] * 2, [Y, Y]) == 202
     assert doors.post("unfit", [[FAILS, *X, Y]] * 2, [Y, Y]) == 202
+    assert doors.post("unseen", [[FAILS, *X, *X]] * 2, None) == 202
+    wait = {"Prefer": "wait=5"}
+    assert doors.ask("GET", "/v1/publications/unseen/label-requests", doors.keys["label"], headers=wait) == 500
+    assert doors.post("uncounted", None, [int(FAILS)] * 20) == 202
+    path, easy = "/v1/publications/uncounted/queries", {"weights": [WEIGHT] * 20}
+    wait_until(lambda: doors.ask("POST", path, json=easy) == 500)
     said = doors.up.output.read_text
     wait_until(lambda: all(event in said() for event in ("unexpected_error", "sealing_failed", "publishing_failed")))
     statuses = {doors.post("jammed", [[FAILS, *X]], [Y]) for _ in range(45)}
@@ -240,7 +302,7 @@ def test_records_and_what_clients_say_are_nowhere_but_in_their_places(doors: Doo
             (places if where[0] in IN_ITS_PLACE else found)["/".join(where)] = told
     assert not found
     kept = {what for told in places.values() for what in told}
-    assert kept == {"x", "y", "category"}, "it looks for what can't be found"
+    assert kept == {"x", "y", "category", "counted"}, "it looks for what can't be found"
 
 
 def test_rows_of_the_database_hold_nothing_of_it(doors: Doors):
@@ -271,11 +333,11 @@ def test_every_line_of_the_log_is_one_object_and_those_of_requests_name_them(doo
     words = re.compile(r"Perennial is ready|Its data is in|The admin key is in|Ctrl-C stops it|perennial: ")
     events = [json.loads(line) for line in lines if not words.match(line)]
     errors = [each for each in events if each["event"] == "unexpected_error"]
-    assert len(errors) == len(WRITERS)
+    assert len(errors) == len(WRITERS) + 2
     assert all(each["error"] == "RuntimeError" and "sitecustomize.py:" in each["at"] for each in errors)
     assert len({each["request"] for each in errors}) == len(errors)
     made = [each for each in events if each["event"] == "admin_action" and each["status"] == 201]
-    assert [each["made"].rpartition("/")[0] for each in made].count("/v1/streams") == 6
+    assert [each["made"].rpartition("/")[0] for each in made].count("/v1/streams") == 11
     assert all({"key", "action", "request", "timestamp", "level"} <= each.keys() for each in made)
     released = [each for each in events if each["event"] == "released"]
     assert all({"publication", "version"} <= each.keys() for each in released)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks import paper_d
+from benchmarks import paper_d, results
 from benchmarks.paper_d import Once, Stream, Task
 from service.learning.records import Records
 
@@ -64,10 +64,14 @@ def test_baselines_run_on_the_same_tasks():
 
 def test_results_are_shown_beside_what_the_paper_prints(capsys, tmp_path):
     a = np.array([[0.9, 0.0], [0.8, 0.7]])
-    runs = {("split_mnist", paper_d.JOINT, 0.5): [a, a], ("split_mnist", paper_d.NAIVE, 0.5): [a - 0.1, a / 2]}
-    paper_d.table(runs)
+    path = tmp_path / "found.jsonl"
+    for run, (line, accuracy) in enumerate(
+        [(paper_d.JOINT, a)] * 2 + [(paper_d.NAIVE, a - 0.1), (paper_d.NAIVE, a / 2)]
+    ):
+        results.append(path, ("split_mnist", run, line, 0.5), accuracy=accuracy.tolist())
+    paper_d.table(path)
     shown = capsys.readouterr().out
     assert "| lifelong | 0.5 | 2 | 0.750 | 0.750–0.750 | 0.100 |" in shown
     assert "| printed: L2DP-ML (NOT private) | 0.5 | – | 0.735 | – | 0.056 |" in shown
-    paper_d.plots(runs, tmp_path)
+    paper_d.plots(path, tmp_path)
     assert (tmp_path / "paper_d-split_mnist.svg").stat().st_size

@@ -100,5 +100,7 @@ def test_what_is_there_is_not_run_again_and_is_shown(tmp_path, monkeypatch, caps
     capsys.readouterr()
     paper_e.table(path)
     shown = capsys.readouterr().out
-    assert "+0.150 ± 0.050" in shown  # 0.45 - 0.35 and 0.75 - 0.55
+    assert "Of 1 private lines 1 are more than two standard errors worse" in shown
+    assert "| elec2 | 20 |  |  |  |  | +0.150 ± 0.050 |" in shown  # 0.45 - 0.35 and 0.75 - 0.55
+    assert "| passive |  |  |  | 0.450 ± 0.100 (16) |" in shown
     assert "| passive | 20 | 2 | 16 | – |" in shown

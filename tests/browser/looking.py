@@ -56,7 +56,11 @@ def expected(said: str) -> bool:
     """What a browser says of its own accord where the service answered as it should, and what it keeps Plotly from:
     to write styles into the page, for maps.
     """
-    return bool(re.search(r"the server responded with a status of 40[14]|^Applying inline style violates", said))
+    return bool(
+        re.search(
+            r"the server responded with a status of (40[149]|422)|net::ERR_FAILED|^Applying inline style violates", said
+        )
+    )
 
 
 def show(page: Page, name: str) -> None:
@@ -70,7 +74,8 @@ def show(page: Page, name: str) -> None:
             page.screenshot(path=SCREENSHOTS / f"{name}-{size}-{scheme}.png", full_page=True)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the window"
             if size == "desktop":
-                assert serious(page) == []
+                found = serious(page)
+                assert found == [], found
 
 
 def serious(page: Page) -> list[str]:

@@ -10,7 +10,13 @@ from service.dashboard.pages import STATIC
 from tests.api.test_records import refused
 from tests.conftest import Service
 
-PAGES = ("/dashboard", "/dashboard/sign-in", "/dashboard/streams/some", "/dashboard/publications/some")
+PAGES = (
+    "/dashboard",
+    "/dashboard/sign-in",
+    "/dashboard/streams/some",
+    "/dashboard/publications/some",
+    "/dashboard/publications/some/label",
+)
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -19,7 +19,12 @@ from service.api.problems import _PROBLEMS
 from service.api.publications import PublicationRequest
 from service.api.streams import StreamRequest
 from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.configuration import (
+    ConvolutionalEncoder,
+    DenseEncoder,
+    LifelongMechanism,
+    PublicationConfiguration,
+)
 from service.mechanisms.measured import LINES, measured
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.loss import Kind
@@ -137,6 +142,15 @@ def test_every_setting_of_it_is_told_with_its_default_and_its_choices(page):
         assert told[name][1] == default(field), name
         for choice in choices(field.annotation):
             assert f"`{choice}`" in "".join(told[name][1:]), f"{name}: {choice}"
+
+
+def test_every_setting_of_an_encoder_is_told():
+    told = rows(PAGES["mechanisms/lifelong.md"], "## An encoder")
+    fields = DenseEncoder.model_fields | ConvolutionalEncoder.model_fields
+    assert set(told) == set(fields)
+    assert {name: cells[1] for name, cells in told.items()} == {name: default(field) for name, field in fields.items()}
+    for kind in shapes(LifelongMechanism.model_fields["encoder"].annotation):
+        assert f"`{kind}`" in told["kind"][2]
 
 
 def test_every_task_is_told_with_its_settings():

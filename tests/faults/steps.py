@@ -18,6 +18,7 @@ import redis
 import redis.asyncio
 
 import service
+from service.mechanisms.active_learning import ActiveLearning
 from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.online_leader import OnlineLeader
 from service.mechanisms.scheduled import Scheduled
@@ -81,6 +82,7 @@ def instrument(reach: Callable[[str, When], None], put: Callable[[Any, str, Any]
     around(OnlineLeader, "step", "fit")
     around(WindowStatistics, "step", "fit")
     around(Lifelong, "step", "fit")
+    around(ActiveLearning, "step", "fit")
     around(redis.Redis, "execute_command", "log")
     around_awaited(redis.asyncio.Redis, "execute_command", "log")
     around_awaited(redis.asyncio.client.Pipeline, "execute", "log")

@@ -55,13 +55,17 @@ SCHEMA = {
     "norm_bound": 1.0,
     "feature_map": None,
 }
+OUTPUT, DESCENT = {"kind": "output_perturbation"}, {"kind": "noisy_gradient_descent"}
 MECHANISMS = [
-    ({"kind": "sliding_window", "block": 2, "blocks": 2}, 0),
-    ({"kind": "independent_batches", "batch": 3}, 0),
-    ({"kind": "continual", "base": 4, "update_every": 2}, 1e-6),
-    ({"kind": "window_statistics", "block": 2, "blocks": 2}, 1e-6),
-    ({"kind": "lifelong", "task_size": [3, 4], "batch": 2, "memory": 1}, 1e-6),
+    ({"kind": "sliding_window", "block": 2, "blocks": 2}, OUTPUT, 0),
+    ({"kind": "independent_batches", "batch": 3}, OUTPUT, 0),
+    ({"kind": "continual", "base": 4, "update_every": 2}, OUTPUT, 1e-6),
+    ({"kind": "window_statistics", "block": 2, "blocks": 2}, OUTPUT, 1e-6),
+    ({"kind": "lifelong", "task_size": [3, 4], "batch": 2, "memory": 1}, OUTPUT, 1e-6),
+    ({"kind": "active_learning", "batching": "fixed_batch", "size": 2}, DESCENT, 0),
+    ({"kind": "active_learning", "batching": "fixed_window", "size": 3}, DESCENT, 0),
 ]
+AT_ARRIVAL = "active_learning"  # its records pay as they come, a release or not
 BUDGET = Loss.of(Decimal("2.5"), Decimal("1e-5"))
 
 
@@ -189,6 +193,7 @@ class History(RuleBasedStateMachine):
         self.next_record = 0
         self.numbers: dict[str, tuple[int, int]] = {}
         self.shown: dict[tuple[int, int], tuple] = {}  # releases with their charges, by publication and version
+        self.charged: dict[int, tuple] = {}
         self.appender, self.worker = self.stage.appender(), self.stage.worker()
         self.stage.accidents.overtake = self.overtake
         self.stage.histories += 1
@@ -241,9 +246,8 @@ class History(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, len(MECHANISMS) - 1))
     def begin_publication(self, which):
-        mechanism, delta = MECHANISMS[which]
-        privacy = {"epsilon": 1, "delta": delta}
-        asked = {"mechanism": mechanism, "learner": {"kind": "output_perturbation"}, "privacy": privacy}
+        mechanism, learner, delta = MECHANISMS[which]
+        asked = {"mechanism": mechanism, "learner": learner, "privacy": {"epsilon": 1, "delta": delta}}
         built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(asked))
         with self.stage.database.transaction() as connection:
             stream = streams.lock(connection, self.stream.id)
@@ -252,7 +256,7 @@ class History(RuleBasedStateMachine):
             if spending.refused(connection, stream, known, loss, stream.records) is None:
                 publications.create(
                     connection, name=f"p{len(known)}", stream=stream.id, start=stream.records, configuration=asked,
-                    plan={}, kind=built.kind, epsilon=Decimal(1), delta=Decimal(str(delta)),
+                    plan=built.plan(), kind=built.kind, epsilon=Decimal(1), delta=Decimal(str(delta)),
                     due=stream.records + built.next_time(0),
                 )  # fmt: skip
 
@@ -288,13 +292,25 @@ class History(RuleBasedStateMachine):
             )
             found = connection.execute(select(tables.releases, tables.charges.c.hash).select_from(joined)).all()
             charges = connection.execute(select(tables.charges)).all()
+            known = publications.of_stream(connection, self.stream.id)
         assert numbers.items() >= self.numbers.items()
         self.numbers = numbers
         shown = {(row.publication_id, row.version): tuple(row) for row in found}
         assert shown.items() >= self.shown.items()
         self.shown = shown
-        assert len(charges) == len(shown)
-        assert {(each.publication_id, each.version) for each in charges} == set(shown)
+        charged = {row.id: tuple(row) for row in charges}
+        assert charged.items() >= self.charged.items()
+        self.charged = charged
+        early = {each.id for each in known if each.configuration["mechanism"]["kind"] == AT_ARRIVAL}
+        assert all((each.version is None) == (each.publication_id in early) for each in charges)
+        own = [(each.publication_id, each.version) for each in charges if each.publication_id not in early]
+        assert len(own) == len(set(own))
+        assert set(own) == {which for which in shown if which[0] not in early}
+        for identity in early:  # each record once, in order, as far as its steps have come
+            (mine,) = [each for each in known if each.id == identity]
+            ranges = [(each.start, each.stop) for each in charges if each.publication_id == identity]
+            ends = [mine.start, *(stop for _, stop in ranges)]
+            assert [start for start, _ in ranges] == ends[:-1]
 
     def teardown(self):
         try:

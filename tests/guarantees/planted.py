@@ -27,6 +27,7 @@ _CLIPPED = "tests/learning/test_noisy_gradient_descent.py::test_neighbours_never
 _RUNNING = "tests/mechanisms/test_online_leader.py::test_from_released_models_comes_white_noise_of_the_right_size"
 _MOMENTS = "tests/learning/test_moments.py"
 _TASKS = "tests/mechanisms/test_lifelong.py"
+_ENCODER = "tests/learning/test_encoder_pass.py"
 _NODES = "tests/privacy/test_window_tree.py::test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md"
 _ACTIVE = "tests/mechanisms/test_active_learning.py"
 _SLOTS = "tests/mechanisms/test_linear_queries.py::test_every_slot_pays_once_for_each_instance_that_was_open"
@@ -417,6 +418,56 @@ def tasks_that_share_a_record() -> None:
 
     def step(true: Any, self: Any, time: int, chain: Any, version: int, read: Any) -> Any:
         return true(self, time, chain, version, lambda start, end: read(max(0, start - 1), end))
+
+    wrap(Lifelong, "step", step)
+
+
+@bug(f"{_AUDIT}[lifelong, encoder gaussian]")
+def half_the_noise_of_an_encoder() -> None:
+    """A scale that is halved by somebody who forgot a factor."""
+    half_the_noise()
+
+
+@bug(f"{_ENCODER}::test_neighbours_never_move_a_sum_further")
+def gradients_that_are_clipped_together() -> None:
+    """The mean of a batch is clipped, as one would without private records."""
+    from service.learning.encoder_pass import EncoderPass
+
+    def summed(true: Any, self: Any, *about: Any) -> Any:
+        total, n = true(replace(self, clip=1e9), *about), about[-1]
+        return total * min(1.0, n * self.clip / max(np.linalg.norm(total), 1e-300))
+
+    wrap(EncoderPass, "summed", summed)
+
+
+@bug(f"{_ENCODER}::test_each_batch_has_a_step_of_its_own_and_slots_keep_their_batch")
+def an_encoder_that_reads_its_records_twice() -> None:
+    """Another epoch, for the price of one."""
+    from service.learning.encoder_pass import EncoderPass
+    from service.learning.encoders import Encoder
+
+    def release(true: Any, self: Any, *about: Any) -> Any:
+        first, initial = true(self, *about)[0], Encoder.initial
+        Encoder.initial = lambda *_: first  # type: ignore[method-assign]
+        try:
+            return true(self, *about)
+        finally:
+            Encoder.initial = initial  # type: ignore[method-assign]
+
+    wrap(EncoderPass, "release", release)
+
+
+@bug(
+    "tests/mechanisms/test_lifelong_encoder.py::"
+    "test_a_record_teaches_the_encoder_or_is_counted_and_is_charged_everything_once"
+)
+def records_that_teach_an_encoder_and_are_counted_too() -> None:
+    """Its records are not worth less for having been read once: the first task is from the start."""
+    from service.mechanisms.lifelong import Lifelong
+
+    def step(true: Any, self: Any, time: int, chain: Any, version: int, read: Any) -> Any:
+        before = self.schedule.before
+        return true(self, time, chain, version, lambda start, end: read(0 if start == before else start, end))
 
     wrap(Lifelong, "step", step)
 

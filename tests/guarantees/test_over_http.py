@@ -432,6 +432,40 @@ def test_tasks_one_after_another_charge_each_record_once_and_each_has_a_model_th
     assert [each[1] for each in predicted["scores"]] == pytest.approx(1 / (1 + np.exp(-chosen)), abs=1e-4)
 
 
+def test_an_encoder_is_a_release_that_its_records_pay_for_and_later_ones_predict_with(service: Service):
+    """Its network is computed here, from both releases."""
+    pytest.importorskip("jax", reason="the extra `deep` is not installed")
+    stream = service.stream(features=2, epsilon=400, delta=1e-5, norm_bound=0.9)
+    encoder = {"kind": "dense", "records": 400, "batch": 20, "layers": [8], "learning_rate": 8.0}
+    name = service.publish(stream, {"kind": "lifelong", "task_size": 200, "encoder": encoder}, epsilon=300, delta=1e-6)
+    quarters = [[0.6, 0.7], [-0.6, 0.7], [-0.6, -0.7], [0.6, -0.7]]
+    service.post(stream, quarters * 150, [1, 0, 1, 0] * 150)
+    learnt, model = service.released(name, time=600)
+    assert [(each["role"], each["fit"], each["version"]) for each in (learnt, model)] == [
+        ("base", {"start": 0, "end": 400}, 1),
+        ("model", {"start": 400, "end": 600}, 2),
+    ]
+    noise, rho = learnt["noise"], learnt["charge"]["rho"]
+    assert (noise["added_to"], noise["dimension"]) == ("disjoint_gradient_sums", 2 * 8 + 8 + 8)
+    assert (2 * 1.0) ** 2 / (2 * noise["scale"] ** 2) == pytest.approx(rho, rel=1e-3)
+    assert (2 * 1.0) ** 2 / (2 * noise["scale"] ** 2) <= rho
+    charges = [charge for charge in all_charges(service, stream) if charge["publication"] == name]
+    assert [(charge["start"], charge["end"], charge["rho"]) for charge in charges] == [(0, 400, rho), (400, 600, rho)]
+
+    assert model["model"]["encoder"] == {"kind": "dense", "layers": [8], "norm_bound": 0.9, "release": 1}
+    predicted = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": quarters}))
+    (weights,), (values,) = model["parameters"]["values"], learnt["parameters"]["values"]
+    x = np.array(quarters)
+    x *= 0.3 * math.sqrt(2) / 0.9 * np.minimum(1, 0.9 / np.linalg.norm(x, axis=1, keepdims=True))
+    code = np.tanh(x @ np.reshape(values[:16], (2, 8)) + values[16:24])
+    features = code / np.linalg.norm(code, axis=1, keepdims=True)
+    scores = np.column_stack((features, np.ones(4))) @ weights / math.sqrt(2)
+    assert [each[1] for each in predicted["scores"]] == pytest.approx(special.expit(scores), abs=1e-4)
+    assert predicted["labels"] == (scores > 0).astype(int).tolist()
+    refused = service.client().post(f"/v1/publications/{name}/predict?version=1", json={"x": quarters})
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:perennial:problem:no-predictions")
+
+
 def test_an_online_leader_charges_each_record_once_for_a_model_after_every_batch(service: Service):
     """Its noise is for the whole run: the norm of the factor's column is recomputed here, lag by lag."""
     stream = service.stream(features=2, delta=1e-5)

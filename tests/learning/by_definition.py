@@ -18,17 +18,24 @@ def mapped(description: dict[str, Any], record: list[Any]) -> list[float]:
     return _KINDS[description["kind"]](description, record)
 
 
-def random_fourier(description, x):
-    p, pairs = description["features"], (description["features"] * len(x) + 1) // 2
-    stream = hashlib.shake_128(f"perennial random_fourier 1 {description['seed']}".encode()).digest(8 * (2 * pairs + p))
+def normals(columns, rows, seed):
+    """The random numbers of `random_fourier`: rows of normals, one after the other, and a uniform one for each row."""
+    pairs = (rows * columns + 1) // 2
+    stream = hashlib.shake_128(f"perennial random_fourier 1 {seed}".encode()).digest(8 * (2 * pairs + rows))
     u = [((k >> 11) + 0.5) / 2**53 for (k,) in struct.iter_unpack("<Q", stream)]
     normal = []
     for i in range(0, 2 * pairs, 2):
         radius = math.sqrt(-2 * math.log(u[i]))
         normal += [radius * math.cos(2 * math.pi * u[i + 1]), radius * math.sin(2 * math.pi * u[i + 1])]
+    return normal[: rows * columns], u[2 * pairs :]
+
+
+def random_fourier(description, x):
+    p = description["features"]
+    normal, uniform = normals(len(x), p, description["seed"])
     phases = [
         sum(normal[row * len(x) + column] * float(value) / description["width"] for column, value in enumerate(x))
-        + 2 * math.pi * u[2 * pairs + row]
+        + 2 * math.pi * uniform[row]
         for row in range(p)
     ]
     return [math.sqrt(2 / p) * math.cos(phase) for phase in phases]

@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from service.learning import encoder_pass
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
@@ -31,6 +32,11 @@ MECHANISMS = {
     "lifelong": {"kind": "lifelong", "task_size": 16, "batch": 8},
     "lifelong, agem": {"kind": "lifelong", "task_size": [4, 8], "training": "agem", "epochs": 3},
     "lifelong, heads": {"kind": "lifelong", "task_size": 8, "heads": "per_task", "memory": 2},
+    "lifelong, encoder": {
+        "kind": "lifelong",
+        "task_size": 8,
+        "encoder": {"kind": "dense", "records": 8, "layers": [4, 3]},
+    },
     **{
         f"online_leader, {noise}": {"kind": "online_leader", "batch": 8, "noise": noise}
         for noise in ("blt", "toeplitz", "tree")
@@ -94,13 +100,7 @@ def reason(mechanism, learner, loss, delta):
     if mechanism == "linear_queries":
         return "learner", "leave learner out"
     if mechanism == "window_statistics" or mechanism.startswith("lifelong"):
-        if learner["kind"] != "output_perturbation":
-            return "learner.kind", "use output_perturbation"
-        if learner["solver"] != "exact":
-            return "learner.solver", "leave it out"
-        if mechanism == "lifelong, agem" and loss[0] != "huber_hinge":
-            return "learner.origin", "leave it out"
-        return ("learner.loss", "use logistic or softmax") if loss[0] == "huber_hinge" else None
+        return reason_of_statistics(mechanism, learner, loss, delta)
     if mechanism.startswith(("active_learning", "online_leader")):
         if learner["kind"] != "noisy_gradient_descent":
             return "learner.kind", "use noisy_gradient_descent"
@@ -111,6 +111,21 @@ def reason(mechanism, learner, loss, delta):
     if learner["kind"] == "noisy_gradient_descent" and not delta:
         return "learner.kind", "privacy.delta"
     return None
+
+
+def reason_of_statistics(mechanism, learner, loss, delta):
+    if learner["kind"] != "output_perturbation":
+        return "learner.kind", "use output_perturbation"
+    if learner["solver"] != "exact":
+        return "learner.solver", "leave it out"
+    if loss[0] == "huber_hinge":
+        return "learner.loss", "use logistic or softmax"
+    if mechanism == "lifelong, agem":
+        return "learner.origin", "leave it out"
+    if mechanism == "lifelong, encoder" and not delta:
+        return "mechanism.encoder", "privacy.delta"
+    missing = mechanism == "lifelong, encoder" and not encoder_pass.available()
+    return ("mechanism.encoder", "perennial.deep.") if missing else None
 
 
 def name(value):

@@ -40,6 +40,7 @@ CURVED = 2 * log(1 + 3 / (2 * 100 * 0.5))
         (Kind.ZCDP, LAPLACE, 0.125),
         (Kind.ZCDP, GAUSSIAN, 0.125),
         (Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": 10}, 1.25),
+        (Kind.ZCDP, GAUSSIAN | {"added_to": "disjoint_gradient_sums"}, 0.125),
         (Kind.ZCDP, STATISTICS, 0.125 * 1.25),
         (Kind.PURE, STATISTICS | {"distribution": "spherical_laplace"}, 0.5 * 1.5),
         (Kind.PURE, QUERY, 1 / 3),

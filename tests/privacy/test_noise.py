@@ -76,6 +76,7 @@ def test_the_coordinates_of_the_gaussian_are_independent(planted, verdict):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # jax's, where a test before used it
 def test_every_draw_is_fresh_even_after_a_fork():
     noise = Gaussian(scale=1.0, dimension=4)
     noise.sample()

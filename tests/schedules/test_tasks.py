@@ -12,9 +12,10 @@ from service.schedules.tasks import Tasks
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=5).map(tuple),
     st.none() | st.integers(1, 12),
+    st.integers(0, 9),
 )
-def test_batches_follow_one_another_and_fill_the_tasks(lengths, batch):
-    tasks, time, number = Tasks(lengths, batch), 0, 0
+def test_batches_follow_one_another_and_fill_the_tasks(lengths, batch, before):
+    tasks, time, number = Tasks(lengths, batch, before), before, 0
     for task in range(len(lengths) + 3):
         length = lengths[min(task, len(lengths) - 1)]
         sizes = []
@@ -33,6 +34,16 @@ def test_batches_follow_one_another_and_fill_the_tasks(lengths, batch):
         assert len(sizes) == place.batches == -(-length // (batch or length))
         assert max(sizes) <= (batch or length)
         assert max(sizes) - min(sizes) <= 1
+
+
+def test_what_is_before_the_first_task_is_a_fit_by_itself():
+    tasks = Tasks((4,), 2, before=5)
+    assert [tasks.next_time(after) for after in (0, 4, 5, 7)] == [5, 5, 7, 9]
+    assert [tasks.needs(after) for after in (0, 4, 5, 6, 7)] == [0, 0, 5, 5, 7]
+    (fit,) = tasks.fits(5)
+    assert (fit.start, fit.end, fit.share, fit.role, fit.window) == (0, 5, Fraction(1), "base", (0, 5))
+    assert not any(tasks.fits(time) for time in (0, 1, 4, 6))
+    assert tasks.lifetime().share == 1
 
 
 def test_what_every_record_costs_is_its_one_batch():

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from service.learning import moments, online_gradient
+from service.learning import encoder_pass, moments, online_gradient
+from service.learning.encoder_pass import EncoderPass
 from service.learning.learners import OutputPerturbation
 from service.learning.lifelong import TaskStatistics
 from service.learning.moments import Moments
@@ -20,6 +21,7 @@ from service.learning.online_gradient import OnlineGradient
 from service.log import Reader
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.mechanism import Part
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.correlated import Blt
 from service.publishing.records import read_records
@@ -230,13 +232,25 @@ REMEMBERING = [
     SUMS,
     SUMS | {"mechanism": {"kind": "lifelong", "task_size": [1, 2], "batch": 1}},
     SUMS | {"mechanism": {"kind": "lifelong", "task_size": [1, 2], "batch": 1, "training": "agem", "memory": 1}},
+    pytest.param(
+        SUMS
+        | {
+            "mechanism": {
+                "kind": "lifelong",
+                "task_size": [1, 2],
+                "batch": 1,
+                "encoder": {"kind": "dense", "records": 1, "layers": [3]},
+            }
+        },
+        marks=pytest.mark.skipif(not encoder_pass.available(), reason="the extra `deep` is not installed"),
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     "bench",
     REMEMBERING,
-    ids=["blt", "toeplitz", "tree", "leaf", "window_statistics", "lifelong", "agem"],
+    ids=["blt", "toeplitz", "tree", "leaf", "window_statistics", "lifelong", "agem", "encoder"],
     indirect=True,
 )
 def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeypatch):
@@ -248,6 +262,12 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
             return real(self, state, records, n, origin, perturbation, step)
 
         monkeypatch.setattr(learner, "advance", advance)
+
+    def release(self, *about, real=EncoderPass.release):
+        monkeypatch.setattr(os, "urandom", np.random.default_rng(0).bytes)
+        return real(self, *about)
+
+    monkeypatch.setattr(EncoderPass, "release", release)
     mechanism = build(
         StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(bench.now().configuration)
     )
@@ -275,7 +295,7 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
         found = [releases.parameters(connection, bench.identity, version) for version in range(1, 6)]
         kept = connection.execute(select(tables.parts.c.number)).scalars().all()
     assert all(np.array_equal(one, other) for one, other in zip(expected, found, strict=True))
-    assert sorted(kept) == [part.number for part in chain]
+    assert sorted(kept) == [each.number for each in chain if isinstance(each, Part)]
     assert bench.counts() == (5, 5)
 
 

@@ -98,6 +98,11 @@ export function pill(state) {
   return h("span", { class: `pill ${kind}` }, text);
 }
 
+/** The way to where a publication's open label requests are answered, for who may. */
+export const toLabel = ({ name, labels }) =>
+  labels?.waiting > 0 &&
+  h("a", { class: "pill warn", href: `/dashboard/publications/${name}/label` }, `${count(labels.waiting)} to label`);
+
 /** Something that went wrong, loudly, and what to do. */
 export const notice = (kind, title, ...body) =>
   h("div", { class: `notice ${kind}` }, h("strong", {}, title), ...body.map((each) => h("p", {}, each)));

@@ -13,6 +13,7 @@ import {
   pill,
   replace,
   table,
+  toLabel,
 } from "./dom.js";
 import { failed, frame } from "./frame.js";
 
@@ -116,7 +117,7 @@ function row(publication, records) {
   return [
     h("a", { href: `/dashboard/publications/${publication.name}` }, publication.name),
     publication.mechanism.kind.replaceAll("_", " "),
-    pill(publication.state),
+    [pill(publication.state), toLabel(publication)],
     publication.latest === null ? "–" : `version ${count(publication.latest)}`,
     publication.due === null
       ? "–"

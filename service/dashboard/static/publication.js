@@ -59,7 +59,7 @@ async function look() {
   charts(publication, stream, share, outline.items).catch(failed); // they take longer, and nothing waits for them
 }
 
-function heading({ stream, state, reason, mechanism, learner, privacy }, { distrusted, halted }) {
+function heading({ stream, state, reason, mechanism, learner, privacy, plan, labels }, { distrusted, halted }) {
   replace($("crumb"), " / ", h("a", { href: `/dashboard/streams/${stream}` }, stream));
   replace($("state"), pill(state));
   $("live").hidden = state !== "running";
@@ -84,6 +84,7 @@ function heading({ stream, state, reason, mechanism, learner, privacy }, { distr
         "Once you know why: ",
         h("code", {}, `POST /v1/streams/${stream}/resume`),
       ]),
+    state === "running" && plan.labels?.from === "people" && asked(labels),
     state === "stopped" &&
       notice(
         "plain",
@@ -92,6 +93,19 @@ function heading({ stream, state, reason, mechanism, learner, privacy }, { distr
       ),
   );
 }
+
+/** That it asks people for labels, and the way there, if it is open to this key. */
+const asked = (labels) =>
+  labels === null
+    ? notice(
+        "plain",
+        "It asks people for labels",
+        "To give them, sign in with a key that has the scopes read and label.",
+      )
+    : notice("plain", "It asks people for labels", [
+        labels.waiting > 0 ? `${counted(labels.waiting, "record")} to label now. ` : "Nothing is asked for now. ",
+        h("a", { href: `/dashboard/publications/${name}/label` }, "Label records"),
+      ]);
 
 function tiles(publication, stream, share, outline) {
   const { latest, due, privacy, state, plan } = publication;

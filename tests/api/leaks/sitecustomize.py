@@ -27,9 +27,13 @@ def _wide(x, features):
 
 
 if sys.orig_argv[-1:] == ["api"]:
+    from service.api import labels as _labels
     from service.api import records as _records
+    from service.publishing import answering as _answering
 
     _records.pack = _quoting(_records.pack, lambda args, _: _wide(args[0].get("x"), 2))
+    _labels.read_records = _quoting(_labels.read_records, lambda _, records: _wide(records.x, 5))
+    _answering.read_records = _quoting(_answering.read_records, lambda _, records: records.y)
 elif sys.orig_argv[-1:] == ["worker"]:
     from service.worker import publisher as _publisher
     from service.worker import sealer as _sealer

@@ -1,0 +1,217 @@
+"""Small networks that make features of a record: dense or convolutional layers, tanh after each.
+
+Statement. Row i of what an encoder returns is a function of row i and of its weights alone. With weights that are
+public (released, see `encoder_pass`, or given) it is a public map of records as `feature_maps` are: a guarantee for the
+encoded records is the same guarantee for the records.
+
+A record x, ‖x‖ ≤ R (clipped to that, mechanisms.md 0), enters as INTO·√d/R·x, numbers of about INTO at most. A layer
+multiplies parts of what it is given by one matrix, adds a bias and takes the tanh: a dense one all of it at once, a
+convolution the k × k pixels at every second place across and down, with all their channels. What comes out of the last
+one, in [-1, 1]^p, is a record's code; its features are the code at length 1.
+
+Weights are one vector: each layer's matrix (inputs × units, row by row) and bias, the first layer first; then the head
+(rows × p), a linear model of codes that the encoder is learnt with and its features do not depend on. Before anything
+is learnt, matrices are normals of variance 1/inputs from public bytes (those of `random_fourier`, with the layer's
+number as the seed), biases and head zero.
+
+It is written for arrays of any library with numpy's names: it is computed in doubles with numpy, and where gradients
+are taken with jax (`encoder_pass`). Whoever reads a release needs numpy alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.learning.feature_maps import public_normals
+from service.learning.records import Prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from service.learning.losses import Floats
+
+INTO = 0.3  # so that tanh bends for the brightest parts of an image, but is no step
+STRIDE = 2
+MOST_WEIGHTS = 2**22
+_AT_ONCE = 2**21  # numbers that a layer works on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense:
+    """All numbers to `units` others."""
+
+    inputs: int
+    units: int
+    positions: int = 1
+
+    @property
+    def index(self) -> NDArray[np.intp]:
+        """Which numbers are multiplied at each position, (positions, inputs)."""
+        return np.arange(self.inputs)[None, :]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """An image, pixels row by row, each with its `channels`, to a smaller one of `units` channels."""
+
+    width: int
+    height: int
+    channels: int
+    units: int
+    kernel: int
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.height) < self.kernel:
+            raise ValueError(
+                "an image is smaller than the kernel of a convolution: use fewer layers, or a smaller kernel"
+            )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The smaller image's width and height."""
+        across, down = ((each - self.kernel) // STRIDE + 1 for each in (self.width, self.height))
+        return across, down
+
+    @property
+    def positions(self) -> int:
+        return math.prod(self.size)
+
+    @property
+    def inputs(self) -> int:
+        return self.kernel**2 * self.channels
+
+    @property
+    def index(self) -> NDArray[np.intp]:
+        """Which numbers are multiplied at each position, (positions, inputs)."""
+        across, down = self.size
+        corner = (STRIDE * np.arange(down)[:, None] * self.width + STRIDE * np.arange(across)).reshape(-1, 1, 1)
+        pixel = (np.arange(self.kernel)[:, None] * self.width + np.arange(self.kernel)).reshape(1, -1, 1)
+        return ((corner + pixel) * self.channels + np.arange(self.channels)).reshape(self.positions, self.inputs)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Of records of so many features, no longer than `norm_bound`."""
+
+    input_features: int
+    norm_bound: float
+    layers: tuple[Dense | Convolution, ...]
+
+    @property
+    def features(self) -> int:
+        """p"""
+        return self.layers[-1].positions * self.layers[-1].units
+
+    def described(self) -> dict[str, Any]:
+        """Return it as JSON, all it takes to `build` it again for records of so many features."""
+        units = [layer.units for layer in self.layers]
+        first = self.layers[0]
+        shape: dict[str, Any] = (
+            {"kind": "dense", "layers": units}
+            if isinstance(first, Dense)
+            else {
+                "kind": "convolutional",
+                "width": first.width,
+                "height": first.height,
+                "channels": units,
+                "kernel": first.kernel,
+            }
+        )
+        return shape | {"norm_bound": self.norm_bound}
+
+    def dimension(self, rows: int) -> int:
+        """Return how many weights there are, those of a head of so many rows included."""
+        return sum((layer.inputs + 1) * layer.units for layer in self.layers) + rows * self.features
+
+    def initial(self, rows: int) -> Floats:
+        """Return the public weights before anything is learnt, (dimension,)."""
+        parts: list[Floats] = []
+        for number, layer in enumerate(self.layers):
+            normals, _ = public_normals(layer.inputs, layer.units, number)
+            parts += [normals.T.ravel() / math.sqrt(layer.inputs), np.zeros(layer.units)]
+        return np.concatenate((*parts, np.zeros(rows * self.features)))
+
+    def rows(self, x: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return what enters the first layer of records (m, features), and which of them are finite."""
+        prepared, finite = Prepared.of(x, norm_bound=self.norm_bound, intercept=False)
+        return prepared.rows() * (INTO * math.sqrt(self.input_features) / self.norm_bound), finite
+
+    def codes(self, weights: Any, rows: Any, xp: Any = np) -> Any:
+        """Return codes (…, p) of rows (…, features); xp: the library that the arrays are of."""
+        start = 0
+        for layer, index in zip(self.layers, self._indices, strict=True):
+            stop = start + layer.inputs * layer.units
+            matrix, bias = weights[start:stop].reshape(layer.inputs, layer.units), weights[stop : stop + layer.units]
+            rows = xp.tanh(rows[..., index] @ matrix + bias)
+            rows = rows.reshape(*rows.shape[:-2], -1)
+            start = stop + layer.units
+        return rows
+
+    def scores(self, weights: Any, rows: Any, xp: Any = np) -> Any:
+        """Return the head's scores (…, rows of the head), of rows as for `codes`."""
+        codes = self.codes(weights, rows, xp)
+        head = weights[self.dimension(0) :].reshape(-1, self.features)
+        return codes @ head.T
+
+    def __call__(self, weights: Floats, x: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the features of records (m, features), float32 (m, p). Those of a record that is not finite are NaN.
+
+        weights: as they were released, (dimension,) in any shape.
+        """
+        encoded = np.empty((len(x), self.features), dtype=np.float32)
+        widest = max(self.input_features, *(layer.positions * max(layer.inputs, layer.units) for layer in self.layers))
+        step = max(1, _AT_ONCE // widest)
+        weights = weights.ravel()
+        for start in range(0, len(x), step):
+            piece = slice(start, start + step)
+            rows, finite = self.rows(x[piece])
+            with np.errstate(all="ignore"):
+                codes = self.codes(weights, rows)
+                length = np.sqrt(np.vecdot(codes, codes))
+                encoded[piece] = codes / np.where(length > 0.0, length, 1.0)[:, None]
+            encoded[piece][~finite] = np.nan
+        return encoded
+
+    @cached_property
+    def _indices(self) -> tuple[NDArray[np.intp], ...]:
+        return tuple(layer.index for layer in self.layers)
+
+
+def build(description: Mapping[str, Any], features: int) -> Encoder:
+    """Return the encoder that is `described`, for records of so many features.
+
+    Raises ValueError, in words for whoever configured it, where the sizes do not fit.
+    """
+    norm_bound = description["norm_bound"]
+    if description["kind"] == "dense":
+        layers: Iterator[Dense | Convolution] = _dense(features, description["layers"])
+    else:
+        width, height = description["width"], description["height"]
+        if width * height != features:
+            raise ValueError(f"a convolutional encoder's width times height must be the number of features, {features}")
+        layers = _convolutions(width, height, description["channels"], description["kernel"])
+    found = Encoder(features, norm_bound, tuple(layers))
+    if found.dimension(0) > MOST_WEIGHTS:
+        raise ValueError(f"an encoder has at most {MOST_WEIGHTS} weights, and this one {found.dimension(0)}")
+    return found
+
+
+def _dense(inputs: int, units: Sequence[int]) -> Iterator[Dense]:
+    for each in units:
+        yield Dense(inputs=inputs, units=each)
+        inputs = each
+
+
+def _convolutions(width: int, height: int, channels: Sequence[int], kernel: int) -> Iterator[Convolution]:
+    before = 1
+    for each in channels:
+        layer = Convolution(width=width, height=height, channels=before, units=each, kernel=kernel)
+        yield layer
+        (width, height), before = layer.size, each

@@ -1,0 +1,275 @@
+"""People label records: with the keyboard alone, two at a time, and whatever the service answers."""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from service.api.services import OF_OUR_PAGES
+from tests.api.test_labels import give, post, publish, unlabelled
+from tests.browser.looking import DESKTOP, enter, show, sign_in, watched
+from tests.conftest import Service, ok
+
+Open = Callable[[str], Page]
+
+
+@pytest.fixture
+def labelling(browser: Browser, service: Service) -> Iterator[Open]:
+    """Opens a publication's label page, for somebody with a browser of their own who has signed in."""
+    with contextlib.ExitStack() as stack:
+
+        def opened(publication: str) -> Page:
+            context = stack.enter_context(watched(browser.new_context(base_url=service.url, viewport=DESKTOP)))
+            enter(context, service.key("read", "label"))
+            page = context.new_page()
+            page.goto(f"/dashboard/publications/{publication}/label")
+            return page
+
+        yield opened
+
+
+def asking(service: Service, *, records: int = 4, **settings) -> tuple[str, str]:
+    """A stream, and a publication of it that asks for nearly every record; the first number tells what each is."""
+    stream = unlabelled(service, features=12)
+    publication = publish(service, stream, epsilon=80, **settings)
+    if records:
+        x = np.random.default_rng(1).normal(scale=0.2, size=(records, 12))
+        x[:, 0] = np.resize([1, -1, -1], records)
+        post(service, stream, x)
+    return stream, publication
+
+
+def shown(page: Page) -> int:
+    """The record that is asked for."""
+    title = page.locator("#record-title")
+    expect(title).to_have_text(re.compile(r"^Record \d"))
+    return int(title.inner_text().removeprefix("Record ").replace(",", ""))
+
+
+def choose(page: Page, key: str) -> int:
+    """Presses a key for the record that is shown; returns which it was."""
+    record = shown(page)
+    page.keyboard.press(key)
+    expect(page.locator("#said")).to_contain_text(re.compile(f"record {record}\\b", re.IGNORECASE))
+    return record
+
+
+def posted(page: Page) -> list[tuple[int, int]]:
+    """(record, label) of what the page sends from now on."""
+    found: list[tuple[int, int]] = []
+
+    def note(told: dict) -> None:
+        found.append((told["record"], told["label"]))
+
+    page.on("request", lambda asked: note(json.loads(asked.post_data)) if asked.url.endswith("/labels") else None)
+    return found
+
+
+def test_ten_records_are_labelled_with_the_keyboard_alone_and_a_model_appears(service: Service, page: Page):
+    stream, publication = asking(service, records=60, batching="fixed_batch", size=10, learning_rate=1.0)
+    page.goto(f"/dashboard/publications/{publication}")
+    expect(page.get_by_label("API key")).to_be_focused()
+    page.keyboard.type(service.key("read", "label", streams=[stream]))
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("10 records to label now")).to_be_visible()
+    link = page.get_by_role("link", name="Label records")
+    while not link.evaluate("(link) => link === document.activeElement"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    shown(page)
+    page.evaluate("window.still = 'here'")
+    sent, chosen = posted(page), []
+    for number in range(10):
+        shown(page)
+        label = int(not page.locator("#features dd").first.inner_text().startswith("−"))
+        chosen.append((choose(page, str(label)), label))
+        expect(page.locator("#held li")).to_have_count(number + 1)
+    assert {label for _, label in chosen} == {0, 1}
+    assert sent == []
+    expect(page.locator("#tiles")).to_contain_text("0 of 10")
+    page.keyboard.press("Enter")
+    expect(page.locator("#said")).to_contain_text("10 labels submitted.")
+    expect(page.locator("#said")).to_contain_text("A new model is out: version 1.")
+    assert sent == chosen
+    expect(page.locator("#tiles")).to_contain_text("By you10 labels")
+    expect(page.locator("#tiles")).to_contain_text("version 1")
+    expect(page.locator("#tiles")).to_contain_text("0 of 10")  # of the next batch
+    assert page.evaluate("window.still") == "here"
+    (release,) = service.released(publication, time=chosen[-1][0] + 1)
+    assert release["parameters"]["values"][0][0] > 0.2, "with so little noise ten labels show the way"
+    assert page.evaluate("document.activeElement.id") == "record"
+    for key in ("1", "0", "1"):
+        choose(page, key)
+    show(page, "label")
+
+
+def test_what_is_chosen_can_be_taken_back_until_it_is_submitted(service: Service, labelling: Open):
+    page = labelling(asking(service, records=4, batching="fixed_batch", size=4)[1])
+    sent = posted(page)
+    first = choose(page, "1")
+    second = choose(page, "1")
+    third = shown(page)
+    page.keyboard.press("u")
+    assert shown(page) == second
+    expect(page.locator("#choices .before")).to_have_text("1 positive")
+    page.keyboard.press("Backspace")
+    assert choose(page, "0") == first
+    assert choose(page, "0") == second
+    assert choose(page, "s") == third
+    fourth = shown(page)
+    page.get_by_role("button", name="1 positive").click()
+    assert page.evaluate("document.activeElement.id") == "record", "Enter would press the button again"
+    expect(page.locator("#waits")).to_contain_text("1 that is asked for is with others, or skipped")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator("#said")).to_contain_text("3 labels submitted")
+    assert sent == [(first, 0), (second, 0), (fourth, 1)]
+    page.keyboard.press("u")
+    expect(page.locator("#said")).to_contain_text("Nothing is chosen that could be taken back")
+    page.keyboard.press("Enter")
+    expect(page.locator("#said")).to_contain_text("Nothing is chosen yet")
+    assert len(sent) == 3
+    expect(page.locator("#tiles")).to_contain_text("3 of 4")
+
+
+def test_a_record_appears_when_it_comes_and_two_people_share_what_there_is(service: Service, labelling: Open):
+    stream, publication = asking(service, records=0, batching="fixed_batch", size=4)
+    pages = [labelling(publication), labelling(publication)]
+    for page in pages:
+        expect(page.locator("#waits")).to_contain_text("Nothing is asked for")
+    show(pages[0], "label-waiting")
+    post(service, stream, np.ones((4, 12)))
+    records = [choose(page, "1") for _ in range(2) for page in pages]
+    assert sorted(records) == [0, 1, 2, 3]
+    for page in pages:
+        page.keyboard.press("Enter")
+    for page in pages:
+        expect(page.locator("#said")).to_contain_text("A new model is out: version 1.")
+        expect(page.locator("#tiles")).to_contain_text("By you2 labels")
+
+
+def test_what_was_not_submitted_in_time_is_told_and_shown_again(service: Service, labelling: Open):
+    page = labelling(asking(service, batching="fixed_batch", size=1, lease_seconds=1)[1])
+    sent = posted(page)
+    record = choose(page, "1")
+    expect(page.locator("#said")).to_contain_text("Here it is again; you had chosen 1, positive.")
+    assert shown(page) == record
+    expect(page.locator("#held li")).to_have_count(0)
+    assert sent == []
+    expect(page.locator("#lease")).to_have_text("others may be asked too: the first answer counts")
+    choose(page, "1")
+    page.keyboard.press("Enter")
+    expect(page.locator("#said")).to_contain_text("1 label submitted")
+    assert sent == [(record, 1)]
+
+
+def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labelling: Open):
+    _, publication = asking(service, records=8, batching="fixed_batch", size=8)
+    page = labelling(publication)
+    refused, said = page.locator("#refused"), page.locator("#said")
+    taken, double, wrong = (choose(page, "1") for _ in range(3))
+    ok(give(service, publication, taken, 0))  # by somebody else
+
+    def as_text(route) -> None:
+        told = json.loads(route.request.post_data)
+        route.continue_(post_data=json.dumps(told | {"label": "1"}) if told["record"] == wrong else None)
+
+    page.route("**/labels", as_text)
+    page.keyboard.press("Enter")
+    expect(said).to_contain_text("1 label submitted. 2 not taken.")
+    expect(refused).to_contain_text(f"Record {taken} was not taken")
+    expect(refused).to_contain_text("It was answered before, or its time is over")
+    expect(refused).to_contain_text(f"Record {wrong} was not taken")
+    expect(refused).to_contain_text("The service can't read this answer (body.label")
+    ok(give(service, publication, double, 1), 409)
+    page.unroute("**/labels")
+    page.route("**/labels", lambda route: route.abort())
+    kept = choose(page, "0")
+    page.keyboard.press("Enter")
+    expect(said).to_contain_text("1 could not be sent and is still chosen")
+    expect(page.locator("#problem")).to_contain_text("The service does not answer")
+    expect(page.locator("#held")).to_contain_text(f"Record {kept}0, negative")
+    page.unroute("**/labels")
+    page.keyboard.press("Enter")
+    expect(said).to_contain_text("1 label submitted.")
+    expect(page.locator("#problem")).to_be_empty()
+    expect(refused).to_be_empty()
+    kept = choose(page, "1")
+    assert page.request.delete("/v1/session", headers={OF_OUR_PAGES: "1"}).status == 204
+    page.keyboard.press("Enter")
+    expect(page.locator("#problem")).to_contain_text("what you chose stays here")
+    expect(page.locator("#held")).to_contain_text(f"Record {kept}1, positive")
+    enter(page.context, service.key("read", "label"))
+    page.keyboard.press("Enter")
+    expect(said).to_contain_text("1 label submitted.")
+    shown(page)
+
+
+def test_nothing_is_chosen_for_a_record_that_is_waited_for_no_more(service: Service, labelling: Open):
+    stream, publication = asking(service, records=0, size=2, label_seconds=4)
+    page = labelling(publication)
+    expect(page.locator("#waits")).to_contain_text("Nothing is asked for")
+    post(service, stream, np.ones((2, 12)))
+    late = choose(page, "1")
+    unanswered = shown(page)
+    expect(page.locator("#held")).to_contain_text("too late: its time is over")
+    expect(page.locator("#said")).to_contain_text(f"The time for record {unanswered} is over")
+    expect(page.locator("#said")).to_contain_text("A new model is out: version 1.")
+    assert choose(page, "1") == unanswered
+    expect(page.locator("#said")).to_contain_text("nothing is chosen for it")
+    expect(page.locator("#held li")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.locator("#refused")).to_contain_text(f"Record {late} was not taken")
+    expect(page.locator("#record-title")).to_have_text("Nothing to label now")
+
+
+def test_many_features_stay_usable(service: Service, labelling: Open):
+    stream = unlabelled(service, features=3000)
+    publication = publish(service, stream, epsilon=80, size=1)
+    x = np.zeros((1, 3000))
+    x[0, ::2] = np.linspace(-1, 1, 1500)
+    post(service, stream, x)
+    page = labelling(publication)
+    shown(page)
+    expect(page.locator("#features-said")).to_have_text("3,000 features, 1,500 that are 0 are left out")
+    names = page.locator("#features dt")
+    expect(names).to_have_count(500)
+    assert names.all_inner_texts()[:3] == ["0", "2", "4"]
+    page.get_by_role("button", name="Show 500 more").click()
+    expect(names).to_have_count(1000)
+    page.get_by_role("button", name="Show zeros").press("Enter")
+    assert names.all_inner_texts()[:3] == ["0", "1", "2"]
+    before = page.locator("#features").evaluate("(box) => box.scrollTop")
+    page.keyboard.press("End")
+    page.wait_for_timeout(300)
+    assert page.locator("#features").evaluate("(box) => box.scrollTop") > before
+    expect(page.get_by_role("button", name="1 positive")).to_be_in_viewport()
+    choose(page, "1")
+
+
+class TestWhoMay:
+    def test_who_may_label_is_told_of_what_waits_at_a_glance(self, service: Service, page: Page):
+        stream, publication = asking(service)
+        sign_in(page, service.key("read", "label", streams=[stream]))
+        asked = ok(service.client().get(f"/v1/publications/{publication}"))["labels"]["waiting"]
+        page.get_by_role("link", name=f"{asked} to label").click()
+        shown(page)
+        ok(service.client().delete(f"/v1/publications/{publication}"))
+        page.reload()
+        expect(page.locator("#trouble")).to_contain_text("Nothing is asked for any more")
+        expect(page.locator("#record-title")).to_have_text("Nothing to label now")
+
+    def test_who_may_only_read_is_shown_no_record(self, service: Service, page: Page):
+        stream, publication = asking(service)
+        sign_in(page, service.key("read", streams=[stream]))
+        expect(page.get_by_role("link", name=publication)).to_be_visible()
+        expect(page.get_by_role("link", name="to label")).to_have_count(0)
+        page.goto(f"/dashboard/publications/{publication}")
+        expect(page.locator("#trouble")).to_contain_text("sign in with a key that has the scopes read and label")
+        expect(page.get_by_role("link", name="Label records")).to_have_count(0)
+        page.goto(f"/dashboard/publications/{publication}/label")
+        expect(page.locator("#trouble")).to_contain_text("This key may not label")
+        expect(page.locator("#work")).to_be_hidden()

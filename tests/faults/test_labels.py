@@ -1,0 +1,66 @@
+"""Coins, labels and kill -9: no record's coin is tossed twice, none is passed over, and each is charged once."""
+
+import httpx
+import pytest
+
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles
+from tests.conftest import ok, wait_until
+from tests.faults.load import check_ledger
+from tests.faults.processes import Api, died, end, run_out, start_worker, working
+
+pytestmark = pytest.mark.slow
+
+SIZE = 4
+EPSILON = {"epsilon": 80, "delta": 0}  # such that nearly every record is selected
+MECHANISM = {"kind": "active_learning", "batching": "fixed_window", "size": SIZE, "threshold": 9.0}
+LEARNER = {"kind": "noisy_gradient_descent"}
+MOMENTS = [
+    ("Publisher._publish_due: fit", "after"),
+    ("Publisher._commit: commit", "before"),
+    ("Publisher._commit: commit", "after"),
+]
+
+
+def test_workers_killed_while_they_select_and_while_they_learn(world):
+    """First with the coins of a window, then with the labels of it: twice nothing is left of that, then all is."""
+    database, api = Database(world.settings.database_url), Api(world.settings)
+    asked: list[int] = []
+    with api.client() as client:
+        task = {"kind": "unlabelled"}
+        ok(client.post("/v1/streams", json={"name": "s", "features": 1, "task": task, "budget": EPSILON}), 201)
+        ok(client.post("/v1/streams/s/records", json={"x": [[1], [-1]] * (3 * SIZE // 2)}), 202)
+        with working(world.settings):
+            wait_until(lambda: ok(client.get("/v1/streams/s"))["records"] == 3 * SIZE)
+        publication = {"name": "p", "stream": "s", "start": 0, "mechanism": MECHANISM, "learner": LEARNER}
+        ok(client.post("/v1/publications", json=publication | {"privacy": EPSILON}), 201)
+        run_out(database)
+        left = []
+        for at in 2 * MOMENTS:
+            died(start_worker(world.settings, at))
+            run_out(database)
+            asked += answer_all(client)
+            found = ok(client.get("/v1/publications/p"))
+            left.append((len(asked), found["latest"]))
+        assert left == [(0, None), (0, None), (SIZE, None), (SIZE, None), (SIZE, None), (SIZE, 1)]
+        with working(world.settings):
+            wait_until(lambda: asked.extend(answer_all(client)) or ok(client.get("/v1/publications/p"))["latest"] == 3)
+        assert asked == list(range(3 * SIZE))
+        releases = ok(client.get("/v1/publications/p/releases"))["items"][::-1]
+        assert [(each["fit"]["start"], each["fit"]["end"]) for each in releases] == [(0, 4), (4, 8), (8, 12)]
+        charges = ok(client.get("/v1/streams/s/ledger/charges?limit=1000"))["items"][::-1]
+        assert [each["start"] for each in charges] == [0, *(each["end"] for each in charges[:-1])]
+        assert charges[-1]["end"] == 3 * SIZE
+        assert {each["epsilon"] for each in charges} == {EPSILON["epsilon"]}
+    end(api.process)
+    check_ledger(database, SegmentFiles(world.settings.segment_store))
+    database.close()
+
+
+def answer_all(client: httpx.Client) -> list[int]:
+    """Labels whatever is asked for; returns which records that were."""
+    found = []
+    while (answer := client.get("/v1/publications/p/label-requests")).status_code != 204:
+        found.append(ok(answer)["record"])
+        ok(client.post("/v1/publications/p/labels", json={"record": found[-1], "label": found[-1] % 2}))
+    return found
