@@ -32,11 +32,12 @@ up: venv
 demo: venv
 	$(BIN)/python -m demo
 
-# Each of the two processes has servers of its own; tests of one file stay together. Faults come after the others, alone:
-# they say how soon the service is back, and that depends on what else runs.
+# Each process has servers of its own; tests of one file stay together. A third one has what two leave idle while they
+# wait. Dozens of programs start, so their bytecode is kept, whatever the shell says.
+test: export PYTHONDONTWRITEBYTECODE =
 test: venv check browser
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults
-	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m alone tests/faults
 
 # What needs no server: format, lint, types, and who may import whom.
 check: venv

@@ -60,6 +60,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = config.getoption("--planted")
     config.hook.pytest_deselected(items=[item for item in items if ("planted" in item.keywords) != wanted])
     items[:] = [item for item in items if ("planted" in item.keywords) == wanted]
+    # Processes take a file after the other: who begins the longest ones last ends long after the others.
+    long = {item.path for item in items if "slow" in item.keywords}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from service.learning.newton import minimize
@@ -169,6 +169,7 @@ def accuracy(
     )
 
 
+@lru_cache(maxsize=1024)
 def _accuracy(setting: Setting, records: int) -> Accuracy:
     lipschitz = setting.lipschitz
     steepest = lipschitz + setting.tilt
@@ -194,6 +195,16 @@ def require_accuracy(tolerance: float, lipschitz: float) -> None:
         )
 
 
+@lru_cache(maxsize=1024)
+def _sensitivity(setting: Setting, records: int) -> float:
+    return regularized_minimizer(
+        lipschitz=setting.lipschitz,
+        strong_convexity=setting.regularization,
+        records=records,
+        tolerance=_accuracy(setting, records).tolerance,
+    )
+
+
 @dataclass(frozen=True)
 class Exact:
     """The certified minimiser as a learner's solver."""
@@ -210,12 +221,7 @@ class Exact:
 
     def sensitivity(self, setting: Setting, records: int) -> float:
         """Return 2L/(αn) + 2τ/α, rounded up: normally (1 + SLACK)·2L/(αn). May raise Inaccurate."""
-        return regularized_minimizer(
-            lipschitz=setting.lipschitz,
-            strong_convexity=setting.regularization,
-            records=records,
-            tolerance=_accuracy(setting, records).tolerance,
-        )
+        return _sensitivity(setting, records)
 
     def solve(self, setting: Setting, x: Prepared, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
         """Return `exact` for rows of `setting`."""

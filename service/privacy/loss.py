@@ -16,6 +16,7 @@ import math
 import sys
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     return max(0.0, best)
 
 
+@lru_cache(maxsize=1024)  # a search of searches, which whoever goes on with a publication would do again
 def zcdp_rho(epsilon: float, delta: float) -> float:
     """Return the largest ρ found with zcdp_epsilon(ρ, δ) ≤ ε. That inequality holds for the result, always.
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from service.privacy.loss import Kind
 from service.schedules.schedule import Fit, Lifetime, Part, Pattern
@@ -76,7 +77,7 @@ class MultiResolution:
             ),
         )
 
-    @property
+    @cached_property
     def _ratio(self) -> Fraction:
         return Fraction(1, 2 ** self.kind.power())
 

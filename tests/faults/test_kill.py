@@ -1,6 +1,6 @@
 """`perennial up` killed with -9: what got a 202 is numbered once, in order; no version changes; nothing is unpaid.
 
-By default ten kills, at other moments each time. `pytest tests/faults/test_kill.py --kills 200` does more, in
+By default three kills, at other moments each time. `pytest tests/faults/test_kill.py --kills 200` does more, in
 rounds that each begin with an empty folder; `--seed` repeats the choices of a run, whose seed the summary tells.
 """
 
@@ -24,6 +24,8 @@ from service.store.segment_files import SegmentFiles
 from tests.conftest import ok, publication, wait_until
 from tests.faults.load import Producer, Watcher, check, drained, due, set_up
 from tests.faults.up import PARTS, ROOT, Up
+
+pytestmark = pytest.mark.alone
 
 KILLS_IN_A_ROUND = 20
 DEATHS_OF_ONE_PART = 4  # `up` takes the fifth within a minute for something that restarting won't mend, and stops
