@@ -14,8 +14,8 @@ that say NOT private have an ε of a thousand for their updates; they select by 
 
 Settings are the service's defaults but for the paper's λ, and nothing was tuned. Everything runs in two balls: of
 radius 1, as the paper has it, and of 1/√λ. The second was added when, in the first, the first of these orders and three
-others had shown that nothing is learnt of the weather, with noise or without. Figure 7's ε_g and its four ε_s are ours: the paper
-does not tell its own.
+others had shown that nothing is learnt of the weather, with noise or without. Figure 7's ε_g and its four ε_s are ours:
+the paper does not tell its own.
 """
 
 import argparse
