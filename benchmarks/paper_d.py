@@ -303,9 +303,11 @@ def with_encoder(stream: Stream, line: str, epsilon: float) -> Floats:
         chain = step.chain
         learnt += [release.parameters for release in step.releases]
     encoder, *models = learnt
-    tests = [(task.test_x(), task.test_y) for task in stream.tasks]
-    description = found.model_description()
-    return np.array([[np.mean(predict(description, each, x, encoder)[0] == y) for x, y in tests] for each in models])
+    assert isinstance(found, Lifelong)
+    assert found.encoder is not None
+    encode = partial(found.encoder.encoder, encoder)
+    tests = [(encode(found.feature_map(task.test_x())), task.test_y) for task in stream.tasks]
+    return np.array([[np.mean(found.learner.predict(each, x)[0] == y) for x, y in tests] for each in models])
 
 
 def network(stream: Stream, line: str, epsilon: float) -> Floats:

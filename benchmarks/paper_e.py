@@ -13,9 +13,9 @@ Algorithm 1 fits once, at the end: all records with all of ε, or what one of th
 that say NOT private have an ε of a thousand for their updates; they select by the same coins, or by the slab alone.
 
 Settings are the service's defaults but for the paper's λ, and nothing was tuned. Everything runs in two balls: of
-radius 1, as the paper has it, and of 1/√λ. The second was added when, in the first, orders that are not among these had
-shown that nothing is learnt of the weather, with noise or without. Figure 7's ε_g and its four ε_s are ours: the paper
-does not tell its own.
+radius 1, as the paper has it, and of 1/√λ. The second was added when, in the first, the first of these orders and three
+others had shown that nothing is learnt of the weather, with noise or without. Figure 7's ε_g and its four ε_s are ours:
+the paper does not tell its own.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def table(path: Path) -> None:
     for stream, radius in product(STREAMS, BALLS):
         shares = (f"{share:.0%} of the records" for share in AT)
         _head(f"{stream}, ball of radius {radius:g}", ["size", "orders", "labels", f"after {LABELS} labels", *shares])
-        for (of, ball, line, size), orders in found.items():
+        for (of, ball, line, size), orders in sorted(found.items(), key=lambda item: item[0][3] or np.inf):
             if (of, ball) == (stream, radius):
                 shown = " | ".join(_cells([*orders.values()]))
                 print(f"| {line} | {size or '–'} | {len(orders)} | {shown} |")

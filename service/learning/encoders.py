@@ -51,11 +51,6 @@ class Dense:
     units: int
     positions: int = 1
 
-    @property
-    def index(self) -> NDArray[np.intp]:
-        """Which numbers are multiplied at each position, (positions, inputs)."""
-        return np.arange(self.inputs)[None, :]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
@@ -149,8 +144,11 @@ class Encoder:
         for layer, index in zip(self.layers, self._indices, strict=True):
             stop = start + layer.inputs * layer.units
             matrix, bias = weights[start:stop].reshape(layer.inputs, layer.units), weights[stop : stop + layer.units]
-            rows = xp.tanh(rows[..., index] @ matrix + bias)
-            rows = rows.reshape(*rows.shape[:-2], -1)
+            if index is None:
+                rows = xp.tanh(rows @ matrix + bias)
+            else:
+                rows = xp.tanh(rows[..., index] @ matrix + bias)
+                rows = rows.reshape(*rows.shape[:-2], -1)
             start = stop + layer.units
         return rows
 
@@ -180,8 +178,8 @@ class Encoder:
         return encoded
 
     @cached_property
-    def _indices(self) -> tuple[NDArray[np.intp], ...]:
-        return tuple(layer.index for layer in self.layers)
+    def _indices(self) -> tuple[NDArray[np.intp] | None, ...]:
+        return tuple(layer.index if isinstance(layer, Convolution) else None for layer in self.layers)
 
 
 def build(description: Mapping[str, Any], features: int) -> Encoder:
