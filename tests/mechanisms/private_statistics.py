@@ -52,14 +52,19 @@ def charged_everything_once(mechanism, fits, records):
     released, _ = run(mechanism, len(fits), read)
     assert seen == fits == [release.fit for release in released]
     for release in released:
-        described = release.perturbation.described()
         assert release.role == "model"
-        assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
-        assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
-        assert 0 < claims.cost(mechanism.kind, described, records=records) <= release.charge
-        assert described["dimension"] == claims.dimension(described, release.parameters.shape)
-        assert np.isfinite(release.parameters).all()
+        paid_for(mechanism, release, records)
     return released
+
+
+def paid_for(mechanism, release, records):
+    """It costs all there is, as its noise tells whoever verifies the ledger, and holds as many numbers as that."""
+    described = release.perturbation.described()
+    assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
+    assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
+    assert 0 < claims.cost(mechanism.kind, described, records=records) <= release.charge
+    assert described["dimension"] == claims.dimension(described, release.parameters.shape)
+    assert np.isfinite(release.parameters).all()
 
 
 def never_made_up(mechanism, times, *wrongs):
