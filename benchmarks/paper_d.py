@@ -2,7 +2,6 @@
 
     PERENNIAL_DATA_DIR=… python -m benchmarks.paper_d --streams split_mnist --results paper_d.jsonl
     python -m benchmarks.paper_d --results paper_d.jsonl --table --plots benchmarks/plots
-    python -m benchmarks.paper_d --many
 
 Every run appends its line to the results, and is left out if the line is there. The whole run of a line of Perennial's
 promises its (ε, δ) to every record, however many tasks there are. Not private, and labelled so: A-GEM, and ours with
@@ -10,9 +9,6 @@ hardly any noise. Settings were chosen with `--held-out`, on a part of the train
 """
 
 import argparse
-import statistics
-import time
-import tracemalloc
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +30,7 @@ from service.learning.lifelong import TaskStatistics
 from service.learning.records import Records
 from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.linear import predict
-from service.mechanisms.mechanism import Kept, Part
+from service.mechanisms.mechanism import Kept
 
 Floats = NDArray[np.float64]
 
@@ -456,53 +452,6 @@ def _curve(axes: Any, runs: Sequence[Floats], tasks: int, style: str, label: str
     axes.fill_between(at, low, high, color=style.rstrip("-:"), alpha=0.15, lw=0)
 
 
-MANY: dict[str, dict[str, Any]] = {
-    "joint": {},
-    "agem, 10 steps": {"training": "agem", "epochs": 10},
-    "agem, 10 steps, memory of 10 tasks": {"training": "agem", "epochs": 10, "memory": 10},
-}
-
-
-def many(tasks: int = 1000, records: int = 100, features: int = 64) -> None:
-    """Time of a task, what is kept and the most memory, as there are more and more small tasks."""
-    random = np.random.default_rng(1)
-    wall = random.normal(size=(10, features))
-    marks = (10, 100, tasks // 2, tasks)
-
-    def small() -> Records:
-        x = random.normal(size=(records, features)).astype(np.float32)
-        return Records(x=x / np.linalg.norm(x, axis=1, keepdims=True), y=(x @ wall.T).argmax(axis=1))
-
-    print("| training | after tasks | ms a task, processor | numbers kept | MiB at most |\n|---|---|---|---|---|")
-    for name, settings in MANY.items():
-        built = publication(
-            {"features": features, "task": {"kind": "classification", "classes": 10}},
-            {
-                "mechanism": {"kind": "lifelong", "task_size": records, **settings},
-                "learner": {"kind": "output_perturbation", "intercept": False},
-                "privacy": {"epsilon": 1, "delta": DELTA},
-            },
-        )
-        chain, taken = tuple[Kept, ...](), list[float]()
-        tracemalloc.start()
-        for number in range(1, tasks + 1):
-            own = small()
-            start = time.process_time()
-            chain = built.step(number * records, chain, number, _read(own)).chain
-            taken.append(time.process_time() - start)
-            if number in marks:
-                kept = sum(part.values.size for part in chain if isinstance(part, Part))
-                _, most = tracemalloc.get_traced_memory()
-                tracemalloc.reset_peak()
-                took = 1e3 * statistics.median(taken[-10:])
-                print(f"| {name} | {number:,} | {took:.1f} | {kept:,} | {most / 2**20:.1f} |", flush=True)
-        tracemalloc.stop()
-
-
-def _read(records: Records) -> Callable[[int, int], Records]:
-    return lambda _start, _end: records
-
-
 def main() -> None:
     """Run what is missing, or show what is there."""
     lines = [*MINE, AGEM, NAIVE]
@@ -513,12 +462,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--held-out", action="store_true", help="test on training records, which then are left out")
     parser.add_argument("--cache", type=Path, help="a folder for statistics without noise, to go on from")
-    parser.add_argument("--many", action="store_true")
-    options = results.options(parser, "paper_d")
-    if options.many:
-        many()
-    else:
-        results.run_or_show(options, measure, table, plots)
+    results.run_or_show(results.options(parser, "paper_d"), measure, table, plots)
 
 
 if __name__ == "__main__":
