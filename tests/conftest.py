@@ -44,7 +44,7 @@ _numbers = itertools.count(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--planted", action="store_true", help="plant bugs, and see that each is caught by its test")
-    parser.addoption("--plant", help="run with this bug of tests/guarantees/planted.py")
+    parser.addoption("--plant", help="run with this bug of tests/guarantees/planted")
     parser.addoption("--kills", type=int, default=3, help="how many kill -9s tests/faults/test_kill.py does")
     parser.addoption("--histories", type=int, default=10, help="how many tests/faults/test_simulator.py tries")
     parser.addoption("--mutations", type=int, default=1000, help="how many bodies tests/api/test_mutations.py spoils")

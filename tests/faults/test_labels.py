@@ -5,9 +5,9 @@ import pytest
 
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
-from tests.conftest import ok, wait_until
+from tests.conftest import ok, run_out, wait_until
 from tests.faults.load import check_ledger
-from tests.faults.processes import Api, died, end, run_out, start_worker, working
+from tests.faults.processes import Api, died, end, start_worker, working
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,7 @@
 """Somebody who sees every coin and every model tries to tell which of two records it was that they are about.
 
 One is near the hyperplane and pulls along it one way, the other is far from it and pulls the other way: coin and update
-tell the same, so that what is lost is nearly ε_s + ε_g. `planted.py` shows that more is seen where there is a bug.
+tell the same, so that what is lost is nearly ε_s + ε_g. `planted` shows that more is seen where there is a bug.
 """
 
 import numpy as np

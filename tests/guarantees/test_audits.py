@@ -3,7 +3,7 @@
 Two streams that differ in one record as much as any two can; everything else is erased. Each is published many times,
 with fresh noise. From the first runs the attacker learns which direction of each release to look at and where to draw
 the line; the others then give a lower confidence bound on what the record really lost. That bound may pass the promise
-with probability at most 1e-6. `planted.py` shows that it does pass the promise where there is a bug.
+with probability at most 1e-6. `planted` shows that it does pass the promise where there is a bug.
 """
 
 from math import inf, log

@@ -65,3 +65,16 @@ def a_third_too_small(monkeypatch, law):
     """Plants noise that is."""
     true = law.sample
     monkeypatch.setattr(law, "sample", lambda self: np.rint(true(self) * (2 / 3)).astype(np.int64))
+
+
+def goes_on_exactly(mechanism, steps, monkeypatch):
+    """A restart between any two steps makes no difference; and noise is fresh where nobody forges it."""
+    seeded(monkeypatch)
+    whole, _ = run(mechanism, steps, reader())
+    seeded(monkeypatch)
+    restarted, _ = run(mechanism, steps, reader(), between=stored)
+    for one, other in zip(whole, restarted, strict=True):
+        assert np.array_equal(one.parameters, other.parameters)
+    monkeypatch.undo()
+    again, _ = run(mechanism, 1, reader())
+    assert not np.array_equal(whole[0].parameters, again[0].parameters)

@@ -2,35 +2,40 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from service.learning.lifelong import TaskStatistics, forgotten
 from service.learning.records import Records
-from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.linear import predict
-from service.mechanisms.mechanism import Forgotten, Part
+from service.mechanisms.mechanism import Part
 from service.mechanisms.stream_schema import StreamSchema
-from service.privacy import claims
 from service.privacy.noise import Gaussian, SphericalLaplace
+from tests.mechanisms.private_statistics import (
+    AS_IT_IS_OR_TOO_SMALL,
+    IN_EITHER_CURRENCY,
+    NOT_THE_LEARNERS,
+    charged_everything_once,
+    is_refused,
+    never_made_up,
+    publish,
+    running_sums_column,
+    spherical_laplace_each,
+    sums_with_labels,
+    tells_its_noise,
+    white_and_of_the_right_size,
+)
 from tests.mechanisms.steps import (
-    ALARM,
     FEATURES,
     GAUSSIAN,
     PURE,
-    RHO,
     a_third_too_small,
-    nothing,
+    goes_on_exactly,
     reader,
     run,
-    seeded,
-    stored,
 )
 
 TASKS = [10, 16]
 BATCH = 6
 ENDS = [5, 10, 15, 20, 26, 31, 36, 42]
-ENTRIES = 5 * 6 // 2 + 5 + 3 * 6  # second and first moments, and of each of three classes' codes
 VARIANTS = {
     "joint": {},
     "joint, memory": {"memory": 2},
@@ -43,22 +48,8 @@ VARIANTS = {
 
 
 def publication(privacy=GAUSSIAN, classes=3, learner=None, columns=FEATURES, feature_map=None, **settings):
-    task = {"kind": "classification", "classes": classes} if classes else {"kind": "regression", "bound": 2.0}
-    return build(
-        StreamSchema.model_validate({"features": columns, "task": task, "feature_map": feature_map}),
-        PublicationConfiguration.model_validate(
-            {
-                "mechanism": {"kind": "lifelong", "task_size": TASKS, "batch": BATCH, **settings},
-                "learner": {"kind": "output_perturbation", **(learner or {})},
-                "privacy": privacy,
-            }
-        ),
-    )
-
-
-@pytest.fixture(params=[GAUSSIAN, PURE], ids=["gaussian", "pure"])
-def privacy(request):
-    return request.param
+    mechanism = {"kind": "lifelong", "task_size": TASKS, "batch": BATCH, **settings}
+    return publish(mechanism, privacy, classes, learner, columns, feature_map)
 
 
 @pytest.fixture
@@ -68,27 +59,14 @@ def silent(monkeypatch):
         monkeypatch.setattr(law, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
 
 
+@IN_EITHER_CURRENCY
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_record_is_read_with_its_batch_only_and_charged_everything_once(privacy, variant):
-    seen = []
-
-    def read(start, end):
-        seen.append((start, end))
-        return reader()(start, end)
-
     mechanism = publication(privacy, **VARIANTS[variant])
-    released, _ = run(mechanism, len(ENDS), read)
     batches = list(zip([0, *ENDS], ENDS, strict=False))
-    assert seen == batches == [release.fit for release in released]
-    for number, release in enumerate(released):
-        described = release.perturbation.described()
-        assert (release.window, release.role) == ((0, ENDS[number]), "model")
+    for number, release in enumerate(charged_everything_once(mechanism, batches, 6)):
+        assert release.window == (0, ENDS[number])
         assert release.parent == (number or None if "agem" in variant else None)
-        assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
-        assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
-        assert 0 < claims.cost(mechanism.kind, described, records=6) <= release.charge
-        assert described["dimension"] == claims.dimension(described, release.parameters.shape)
-        assert np.isfinite(release.parameters).all()
     assert [mechanism.next_time(4), mechanism.next_time(5), mechanism.needs(29)] == [5, 10, 26]
 
 
@@ -147,6 +125,7 @@ def test_it_learns_and_does_not_forget(training):
     assert (predict(description, alone[0].parameters, x[:4000])[0] == y[:4000]).mean() < 0.1
 
 
+@IN_EITHER_CURRENCY
 @pytest.mark.parametrize("near", ["shared", "origin"])
 def test_heads_of_their_own_learn_what_contradicts_and_tell_the_tasks(privacy, near):
     """The same question with opposite answers, told apart by where it is asked; one linear model cannot have both."""
@@ -190,18 +169,13 @@ def test_a_task_s_model_is_near_what_it_is_said_to_be_near(silent):
         np.testing.assert_allclose(found, alone.solve(total, 40, 0.05, center), rtol=0, atol=1e-9)
 
 
+@IN_EITHER_CURRENCY
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_restart_goes_on_exactly(privacy, variant, monkeypatch):
-    mechanism = publication(privacy, **VARIANTS[variant])
-
-    seeded(monkeypatch)
-    whole, _ = run(mechanism, 14, reader())
-    seeded(monkeypatch)
-    restarted, _ = run(mechanism, 14, reader(), between=stored)
-    for one, other in zip(whole, restarted, strict=True):
-        assert np.array_equal(one.parameters, other.parameters)
+    goes_on_exactly(publication(privacy, **VARIANTS[variant]), 14, monkeypatch)
 
 
+@IN_EITHER_CURRENCY
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_parts_are_written_once_and_memory_does_not_grow(privacy, variant):
     mechanism = publication(privacy, **VARIANTS[variant] | {"task_size": 4, "batch": 2})
@@ -220,64 +194,33 @@ def test_parts_are_written_once_and_memory_does_not_grow(privacy, variant):
     assert least * mechanism.learner.most_remembered < most <= mechanism.learner.most_remembered
 
 
+@IN_EITHER_CURRENCY
 def test_what_was_forgotten_is_never_made_up(privacy):
-    mechanism = publication(privacy, memory=2)
-    _, chain = run(mechanism, 5, reader())
-    for wrong in ((), chain[:-1], (*chain, Part(number=99, values=chain[0].values))):
-        with pytest.raises(Forgotten):
-            mechanism.step(31, wrong, 6, reader())
-    with pytest.raises(Forgotten):
-        mechanism.step(5, chain, 1, reader())
-    assert mechanism.terms(5) is None
-    assert mechanism.terms(10)["weights"] == mechanism.learner.weights.described()
+    never_made_up(
+        publication(privacy, memory=2), (5, 10, 31), lambda chain: (*chain, Part(number=99, values=chain[0].values))
+    )
 
 
-@pytest.mark.parametrize("planted", [False, True], ids=["as it is", "noise a third too small"])
+@AS_IT_IS_OR_TOO_SMALL
 @pytest.mark.parametrize("memory", [None, 50], ids=["sum", "memory"])
 def test_from_released_models_comes_white_noise_of_the_right_size(memory, planted, monkeypatch):
-    """All records erased, and a ridge so strong that models are the sums with labels: (g/λ)·Σ v⊗φ.
-
-    Two classes: with codes ±1, a record replaced moves Σ v⊗a by up to 2, and all weighted statistics by Δ.
-    """
+    """Of a sum that goes on, or of batches remembered one by one."""
     if planted:
         a_third_too_small(monkeypatch, Gaussian)
-    steps, runs = 12, 30
     mechanism = publication(classes=2, ridge=1e6, memory=memory, task_size=8, batch=4)
-    weights = mechanism.learner.weights
-    models = np.array([[each.parameters[0] for each in run(mechanism, steps, nothing)[0]] for _ in range(runs)])
-    slots = 4 * np.arange(1, steps + 1)
-    sums = models * (1e6 * slots[:, None] / 0.25) / 2.0 * np.sqrt(2)  # λ/g, and φ = (a, 1)/√2
-    sums = sums * np.array([weights.label] * FEATURES + [weights.count])
-    batches = np.diff(sums, axis=1, prepend=0)
-    column = np.array([1.0])
-    if memory is None:
-        decays = np.array([0.99897285, 0.97855964, 0.74328276]) * 0.97
-        scales = np.array([0.04444111, 0.12054534, 0.31138952]) * 0.97
-        column = np.array([1.0, *(decays ** np.arange(3000)[:, None] @ scales)])
-    lags = np.subtract.outer(np.arange(steps), np.arange(steps))
-    matrix = np.where((lags >= 0) & (lags < len(column)), np.resize(column, 3001)[np.abs(lags)], 0.0)
-    s, f, k = weights.second**2, weights.first**2, weights.count**2
-    apart = np.sqrt(2 * s + 2 * (f + 1) + max((f + 1) ** 2, (f - 1) ** 2 + 8 * s * k) / (2 * s))
-    white = np.einsum("ts,rsd->rtd", matrix, batches) / (np.linalg.norm(column) * apart / np.sqrt(2 * RHO))
-    size, total = stats.chi2(white.size), (white**2).sum()
-    pvalue = 3 * min(size.cdf(total), size.sf(total), stats.kstest(white.ravel(), stats.norm.cdf).pvalue)
-    assert bool(pvalue > ALARM) is not planted
+    batches = np.diff(sums_with_labels(mechanism, 12, 4 * np.arange(1, 13)), axis=1, prepend=0)
+    column = running_sums_column(0.97) if memory is None else np.array([1.0])
+    assert white_and_of_the_right_size(mechanism, column, batches) is not planted
 
 
-@pytest.mark.parametrize("planted", [False, True], ids=["as it is", "noise a third too small"])
+@AS_IT_IS_OR_TOO_SMALL
 @pytest.mark.parametrize("variant", ["joint, memory", "agem, memory", "heads"])
 def test_every_batch_has_spherical_laplace_noise_of_its_own(variant, planted, monkeypatch):
-    """What is remembered of tasks of one empty batch each is their noise, for all statistics together."""
+    """Of tasks of one batch each: what is remembered of them comes first."""
     if planted:
         a_third_too_small(monkeypatch, SphericalLaplace)
     mechanism = publication(PURE, **VARIANTS[variant], task_size=4)
-    w = mechanism.learner.weights
-    s, f = w.second**2, w.first**2
-    apart = np.sqrt(2 * s + 2 * (f + 1) + (f + 1) ** 2 / (2 * s))  # two of the same class; its count is free
-    noises = [run(mechanism, 2, nothing)[1][:2] for _ in range(40)]
-    radii = [np.linalg.norm(part.values[:ENTRIES]) / apart for chain in noises for part in chain]
-    assert len(radii) == 80
-    assert bool(stats.kstest(radii, stats.gamma(ENTRIES).cdf).pvalue > ALARM) is not planted
+    assert spherical_laplace_each(mechanism, lambda chain: chain[:2]) is not planted
 
 
 def test_epochs_are_as_many_as_the_task_has(monkeypatch):
@@ -336,6 +279,7 @@ def test_batches_of_unequal_sizes_have_one_noise(settings):
     assert all(mechanism.terms(each.time) == first for each in released[1:])
 
 
+@IN_EITHER_CURRENCY
 def test_the_plan_tells_the_noise_of_each_task_s_batches(privacy):
     mechanism = publication(privacy)
     plan = mechanism.plan()
@@ -345,23 +289,14 @@ def test_the_plan_tells_the_noise_of_each_task_s_batches(privacy):
         (5, "task 1: 2 of 10 records"),
         (6, "task 2 and all that follow: 3 of 16 records"),
     ]
-    described = run(mechanism, 1, reader())[0][0].perturbation.described()
-    noise = plan["fits"][0]["noise"]
-    assert {name: noise[name] for name in ("scale", "factor", "largest", "weights")} == {
-        name: described[name] for name in ("scale", "factor", "largest", "weights")
-    }
-    assert noise["dimension"] == ENTRIES
+    tells_its_noise(mechanism, plan["fits"][0])
     assert plan["model"]["training"] == "joint"
 
 
 @pytest.mark.parametrize(
     ("path", "learner", "settings"),
     [
-        ("learner.kind", {"kind": "objective_perturbation"}, {}),
-        ("learner.kind", {"kind": "noisy_gradient_descent"}, {}),
-        ("learner.solver", {"solver": "psgd"}, {}),
-        ("learner.regularization", {"regularization": 0.5}, {}),
-        ("learner.loss", {"loss": "huber_hinge"}, {}),
+        *NOT_THE_LEARNERS,
         ("learner.intercept", {"intercept": False}, {"heads": "per_task", "memory": 2}),
         ("learner.origin", {"origin": [[0.0] * 6] * 3}, {"training": "agem"}),
         ("mechanism.batch", {}, {"task_size": 2**40, "batch": None}),
@@ -371,9 +306,7 @@ def test_the_plan_tells_the_noise_of_each_task_s_batches(privacy):
     ],
 )
 def test_what_the_mechanism_says_the_learner_does_not(path, learner, settings):
-    with pytest.raises(Refused) as refused:
-        publication(learner=learner, **settings)
-    assert refused.value.path == path
+    is_refused(path, publication, learner=learner, **settings)
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,10 @@ from tests.mechanisms.steps import (
     RHO,
     a_third_too_small,
     data,
+    goes_on_exactly,
     nothing,
     reader,
     run,
-    seeded,
-    stored,
 )
 
 BATCH = 8
@@ -135,17 +134,7 @@ def test_a_record_is_read_with_its_batch_only_and_charged_everything_once(noise)
 
 @pytest.mark.parametrize("privacy", [GAUSSIAN, {"epsilon": 1}], ids=["gaussian", "pure"])
 def test_every_restart_goes_on_exactly(noise, privacy, monkeypatch):
-    mechanism = publication(noise, privacy)
-
-    seeded(monkeypatch)
-    whole, _ = run(mechanism, 14, reader())
-    seeded(monkeypatch)
-    restarted, _ = run(mechanism, 14, reader(), between=stored)
-    for one, other in zip(whole, restarted, strict=True):
-        assert np.array_equal(one.parameters, other.parameters)
-    monkeypatch.undo()
-    again, _ = run(mechanism, 1, reader())
-    assert not np.array_equal(whole[0].parameters, again[0].parameters)
+    goes_on_exactly(publication(noise, privacy), 14, monkeypatch)
 
 
 def test_parts_are_written_once_and_no_more_of_them_are_kept_than_needed(noise):

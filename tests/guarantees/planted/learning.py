@@ -1,0 +1,192 @@
+"""Bugs in how models are fitted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, wrap
+
+_CLIPPED = "tests/learning/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
+_ENCODER = "tests/learning/test_encoder_pass.py"
+_APART = "tests/learning/test_learners.py::test_neighbours_are_never_further_apart"
+
+
+@bug(f"{AUDIT.rpartition('::')[0]}::test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database[pure]")
+def errors_that_are_not_shares() -> None:
+    """The score of the exponential mechanism in slots, its sensitivity still 1/n."""
+    from service.learning import small_database
+
+    wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 4))
+
+
+@bug("tests/learning/test_small_database.py::test_what_is_released_follows_the_law_of_the_paper[pure-as it is]")
+def the_half_of_the_exponential_mechanism() -> None:
+    """exp(-ε·error/Δ) for exp(-ε·error/(2Δ))."""
+    from service.learning import small_database
+
+    wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 2))
+
+
+@bug(f"{RELEASED}[continual-gaussian-softmax-as it is]")
+def a_parent_without_its_noise() -> None:
+    """Fits that start from the exact model before, which was never released."""
+    from service.learning.learners import OutputPerturbation
+
+    exact: dict[bytes, Any] = {}
+
+    def release(true: Any, self: Any, records: Any, n: int, center: Any, perturbation: Any) -> Any:
+        center = exact.get(center.tobytes(), center)
+        released = true(self, records, n, center, perturbation)
+        exact[released.tobytes()] = self.fit(records, n, center)
+        return released
+
+    wrap(OutputPerturbation, "release", release)
+
+
+@bug(_APART)
+def the_mean_over_the_records_that_are_there() -> None:
+    """n falls when a record is erased."""
+    from service.learning.learners import OutputPerturbation
+
+    wrap(OutputPerturbation, "fit", lambda true, self, records, n, center: true(self, records, len(records.y), center))
+
+
+@bug("tests/guarantees/test_released_noise.py")
+def the_mean_over_b0() -> None:
+    """Algorithm 3 line 2: every update divides by b_0, however many records it reads."""
+    from service.learning.learners import OutputPerturbation
+
+    wrap(OutputPerturbation, "fit", lambda true, self, records, n, center: true(self, records, min(n, 4), center))
+
+
+@bug(_APART)
+def a_smoothness_for_a_steepness() -> None:
+    """Paper A's experiments: for two classes their L per record is 1/4."""
+    from service.learning.losses import Logistic
+
+    wrap(Logistic, "lipschitz", lambda true, *args: true(*args) / 4)
+
+
+@bug(_APART)
+def records_that_are_not_clipped() -> None:
+    """A norm bound that nobody enforces."""
+    from service.learning.records import Prepared
+
+    wrap(Prepared, "of", lambda true, x, norm_bound, intercept: true(x, norm_bound=1e30, intercept=intercept))
+
+
+@bug(f"{AUDIT}[every block by itself gaussian noisy_gradient_descent]")
+def steps_that_share_a_charge_each() -> None:
+    """Every step of a noisy descent spends the whole charge."""
+    from service.learning import noisy_gradient_descent
+
+    wrap(
+        noisy_gradient_descent.noises,
+        "calibrate",
+        lambda true, kind, *, charge, **k: true(kind, charge=24 * charge, **k),
+    )
+
+
+@bug(_CLIPPED)
+def gradients_that_are_not_clipped() -> None:
+    """A sensitivity that nobody enforces."""
+    from service.learning import noisy_gradient_descent
+
+    wrap(noisy_gradient_descent, "summed", lambda true, loss, x, y, weights, steepest: true(loss, x, y, weights))
+
+
+@bug(f"{AUDIT}[online_leader gaussian noisy_gradient_descent]")
+def half_the_noise_in_running_sums() -> None:
+    """A scale that is halved, of noise that is taken back."""
+    from service.learning import online_gradient
+
+    _halved(online_gradient.running_sums)
+
+
+@bug(f"{AUDIT}[window_statistics gaussian]")
+def half_the_noise_in_windows() -> None:
+    """The same."""
+    from service.learning import moments
+
+    _halved(moments.correlated)
+
+
+@bug(f"{AUDIT}[lifelong gaussian]")
+def half_the_noise_of_tasks() -> None:
+    """The same."""
+    half_the_noise_in_windows()
+
+
+@bug(f"{_ENCODER}::test_neighbours_never_move_a_sum_further")
+def gradients_that_are_clipped_together() -> None:
+    """The mean of a batch is clipped, as one would without private records."""
+    from service.learning.encoder_pass import EncoderPass
+
+    def summed(true: Any, self: Any, *about: Any) -> Any:
+        total, n = true(replace(self, clip=1e9), *about), about[-1]
+        return total * min(1.0, n * self.clip / max(np.linalg.norm(total), 1e-300))
+
+    wrap(EncoderPass, "summed", summed)
+
+
+@bug(f"{_ENCODER}::test_each_batch_has_a_step_of_its_own_and_slots_keep_their_batch")
+def an_encoder_that_reads_its_records_twice() -> None:
+    """Another epoch, for the price of one."""
+    from service.learning.encoder_pass import EncoderPass
+    from service.learning.encoders import Encoder
+
+    def release(true: Any, self: Any, *about: Any) -> Any:
+        first, initial = true(self, *about)[0], Encoder.initial
+        Encoder.initial = lambda *_: first  # type: ignore[method-assign]
+        try:
+            return true(self, *about)
+        finally:
+            Encoder.initial = initial  # type: ignore[method-assign]
+
+    wrap(EncoderPass, "release", release)
+
+
+def _halved(owner: Any) -> None:
+    def calibrate(true: Any, kind: Any, **about: Any) -> Any:
+        found = true(kind, **about)
+        return replace(found, noise=replace(found.noise, scale=found.noise.scale / 2))
+
+    wrap(owner, "calibrate", calibrate)
+
+
+@bug("tests/guarantees/test_active_learning.py::test_coins_and_models_together_tell_no_more_than_is_charged[bernoulli]")
+def half_the_noise_of_an_update() -> None:
+    """A scale that is halved, of the noise that is added to the gradients of who was selected."""
+    from service.learning import active_gradient
+
+    wrap(
+        active_gradient.noises,
+        "calibrate",
+        lambda true, *a, **k: (law := true(*a, **k)) and replace(law, scale=law.scale / 2),
+    )
+
+
+@bug(f"{ACTIVE}::test_an_erased_slot_is_selected_as_a_record_on_the_hyperplane_and_adds_nothing[fixed_window]")
+def an_absent_record_that_is_never_selected() -> None:
+    """A coin for those that are there."""
+    from service.learning.active_gradient import ActiveGradient
+
+    def select(true: Any, self: Any, records: Any, start: int, end: int, *more: Any) -> Any:
+        found, stopped = true(self, records, start, end, *more)
+        return [slot for slot in found if slot in records.in_slots(start, end)], stopped
+
+    wrap(ActiveGradient, "select", select)
+
+
+@bug("tests/learning/test_active_gradient.py::test_an_update_is_that_of_mechanisms_md[svm]")
+def a_mean_over_the_labels_that_came() -> None:
+    """|B| falls with a label that is missing, as the noise does not."""
+    from service.learning.active_gradient import ActiveGradient
+
+    def update(true: Any, self: Any, records: Any, _count: int, *more: Any) -> Any:
+        return true(self, records, max(1, int(np.isfinite(records.y).sum())), *more)
+
+    wrap(ActiveGradient, "update", update)

@@ -1,0 +1,304 @@
+"""Bugs in what a guarantee is made of: losses, noise, sensitivities, sums and comparisons."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_DENSITY = "tests/learning/test_objective_perturbation.py::test_densities_differ_by_the_charge_and_no_more"
+_RUNNING = "tests/mechanisms/test_online_leader.py::test_from_released_models_comes_white_noise_of_the_right_size"
+_MOMENTS = "tests/learning/test_moments.py"
+_TASKS = "tests/mechanisms/test_lifelong.py"
+_NODES = "tests/privacy/test_window_tree.py::test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md"
+
+
+@bug(f"{AUDIT}[every block by itself pure]")
+def half_the_noise_pure() -> None:
+    """A scale that is halved by somebody who forgot a factor."""
+    half_the_noise()
+
+
+@bug(f"{AUDIT}[continual gaussian]")
+def half_the_noise() -> None:
+    """The same."""
+    from service.privacy import noise
+
+    wrap(noise, "calibrate", lambda true, *a, **k: (law := true(*a, **k)) and replace(law, scale=law.scale / 2))
+
+
+@bug(f"{AUDIT}[scheduled_black_box gaussian]")
+def half_the_noise_of_every_run() -> None:
+    """The same."""
+    half_the_noise()
+
+
+@bug(f"{AUDIT}[improving_black_box gaussian]")
+def half_the_noise_of_ever_more_runs() -> None:
+    """The same."""
+    half_the_noise()
+
+
+@bug(f"{RELEASED}[continual-pure-logistic-as it is]")
+def a_third_too_little_noise() -> None:
+    """What is drawn is less than what is said."""
+    from service.privacy import noise
+
+    wrap(noise, "add", lambda true, values, law: true(values, replace(law, scale=law.scale * 2 / 3)))
+
+
+@bug(f"{RELEASED}[sliding window-gaussian-softmax-as it is]")
+def a_third_too_little_noise_gaussian() -> None:
+    """The same."""
+    a_third_too_little_noise()
+
+
+@bug(f"{RELEASED}[continual-pure-logistic-as it is]")
+def an_exponential_radius() -> None:
+    """Paper B's equation 11 read as the law of the radius."""
+    from service.privacy import noise
+
+    def add(_true: Any, values: Any, law: Any) -> Any:
+        direction = np.random.default_rng().normal(size=values.shape)
+        return values + np.random.default_rng().exponential(law.scale) * direction / np.linalg.norm(direction)
+
+    wrap(noise, "add", add)
+
+
+@bug(f"{RELEASED}[continual-pure-logistic-as it is]")
+def laplace_noise_per_coordinate() -> None:
+    """Paper A's Lap(·) of a vector, with the L2 sensitivity (mechanisms.md N2)."""
+    from service.privacy import noise
+
+    wrap(noise, "add", lambda _, values, law: values + np.random.default_rng().laplace(0, law.scale, values.shape))
+
+
+@bug(f"{AUDIT}[sliding_window gaussian]")
+def noise_drawn_again() -> None:
+    """A step that is run again after a crash, with fresh noise each time, and all results seen: their mean."""
+    from service.privacy import noise
+
+    wrap(noise, "add", lambda true, values, law: np.mean([true(values, law) for _ in range(4)], axis=0))
+
+
+@bug("tests/privacy/test_noise.py::test_every_draw_is_fresh_even_after_a_fork")
+def a_seeded_generator() -> None:
+    """256 possible noises, and two workers that draw the same ones."""
+    generator = np.random.default_rng(ord(os.urandom(1)))
+    os.urandom = generator.bytes
+
+
+@bug("tests/privacy/test_loss.py::test_rounding_brackets_every_fraction_with_neighbouring_doubles")
+def rounding_to_the_nearest() -> None:
+    """A charge that is a little less than what was spent."""
+    from service.privacy import loss
+
+    loss.round_up = float
+
+
+@bug("tests/privacy/test_loss.py::test_the_gaussian_mechanism_keeps_what_its_rho_promises")
+def an_epsilon_that_is_a_tenth_too_small() -> None:
+    """A conversion from ρ that somebody remembered wrongly."""
+    from service.privacy import loss
+
+    wrap(loss, "zcdp_epsilon", lambda true, rho, delta: 0.9 * true(rho, delta))
+
+
+@bug(f"{_DENSITY}[case0-1.0]")
+def a_curvature_forgotten() -> None:
+    """All of ε on the tilt, and a regularization that is never raised: what the minimiser's Jacobian tells is free."""
+    from service.privacy import claims
+
+    claims.curvature = lambda **_: 0.0
+
+
+@bug(f"{_DENSITY}[case0-1.0]")
+def the_gradient_of_one_record() -> None:
+    """The sensitivity of presence or absence, R, for a tilt that has to hide a replacement, 2R."""
+    from service.privacy import noise
+
+    wrap(
+        noise,
+        "calibrate",
+        lambda true, kind, *, sensitivity, **k: true(kind, sensitivity=sensitivity / 2, **k),
+    )
+
+
+@bug(f"{_RUNNING}[blt-as it is]")
+def a_column_of_norm_one() -> None:
+    """A record charged for the step that reads it, and not for what later steps tell by taking its noise back."""
+    from service.privacy.correlated import Blt
+
+    column = Blt.column.func
+    Blt.column = property(lambda self: column(self)._replace(square=Fraction(1)))  # type: ignore[assignment]
+
+
+@bug(f"{_RUNNING}[toeplitz-as it is]")
+def running_sums_with_noise_of_their_own() -> None:
+    """Every running sum gets fresh noise, and a record pays for the first one it is in."""
+    from service.privacy.correlated import Toeplitz
+
+    wrap(Toeplitz, "carried", lambda _, self, memory, step: sum(memory[:step], start=0.0))
+
+
+@bug(f"{_MOMENTS}::test_some_neighbours_come_close")
+def statistics_of_presence_or_absence() -> None:
+    """The sensitivity that L2DP-C has where a record is only left out: √(a² + b²) (mechanisms.md 4)."""
+    _moved_by(lambda second, first, label, count: second**2 + first**2 + label**2 + count**2)
+
+
+@bug(f"{_MOMENTS}::test_neighbours_never_move_statistics_further")
+def second_moments_that_count_twice() -> None:
+    """The triangle without its √2, and a sensitivity that is about that: the matrix has every entry of it twice."""
+    _moved_by(lambda second, first, label, count: 4 * (first**2 + label**2 + second**2 / 8))
+
+
+@bug(f"{AUDIT}[lifelong, memory gaussian]")
+def the_memory_is_privatised_again() -> None:
+    """A batch that every step reads anew from a memory of records, with fresh noise, for one charge: their mean."""
+    from service.privacy.correlated import Correlated
+
+    def release(true: Any, self: Any, *about: Any) -> Any:
+        estimates = [true(self, *about) for _ in range(4)]
+        return np.mean([each for each, _ in estimates], axis=0), estimates[-1][1]
+
+    wrap(Correlated, "release", release)
+
+
+@bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory-as it is]")
+def one_noise_for_all_tasks() -> None:
+    """Paper D's χ₁, drawn once: what two perturbed tasks differ by is what the tasks differ by (mechanisms.md 4)."""
+    from service.privacy.noise import Gaussian
+
+    drawn: dict[int, Any] = {}
+    wrap(Gaussian, "sample", lambda true, self: drawn.setdefault(self.dimension, true(self)))
+
+
+@bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory-as it is]")
+def labels_that_nobody_perturbs() -> None:
+    """Paper D's classifier: noise on the second moments only, and the labels as they are (mechanisms.md 4)."""
+    from service.privacy import noise
+
+    def add(true: Any, values: Any, law: Any) -> Any:
+        noisy = true(values, law)
+        noisy[-6:] = values[-6:]  # of two classes, five features and an intercept
+        return noisy
+
+    wrap(noise, "add", add)
+
+
+@bug(f"{AUDIT}[lifelong, encoder gaussian]")
+def half_the_noise_of_an_encoder() -> None:
+    """A scale that is halved by somebody who forgot a factor."""
+    half_the_noise()
+
+
+def _moved_by(square: Callable[..., float]) -> None:
+    from service.privacy import sensitivity
+
+    wrap(sensitivity, "moments", lambda _, *, codes, **weights: square(**weights) ** 0.5)
+
+
+@bug(f"{AUDIT}[online_leader, leaf gaussian noisy_gradient_descent]")
+def half_the_noise_of_a_node() -> None:
+    """A scale that is halved, in a tree with expiry."""
+    from service.privacy import window_tree
+
+    def calibrate(true: Any, kind: Any, **about: Any) -> Any:
+        found = true(kind, **about)
+        return replace(found, noise=replace(found.noise, scale=found.noise.scale / 2))
+
+    wrap(window_tree, "calibrate", calibrate)
+
+
+@bug(
+    "tests/privacy/test_window_tree.py::"
+    "test_until_it_is_declassified_a_record_loses_what_it_is_charged_and_some_do_lose_it[leaf]"
+)
+def a_whole_subtree_without_its_noise() -> None:
+    """A root that expires with its first leaf, while others of its leaves are in the window (mechanisms.md 2)."""
+    from service.privacy.window_tree import WindowTree
+
+    wrap(WindowTree, "declassified", lambda true, self, step: -(-true(self, step) // self.block) * self.block)
+
+
+@bug(_NODES)
+def in_the_clear_a_step_too_early() -> None:
+    """A leaf that is clean at i + W - 1, when it still is the oldest one in the window."""
+    from service.privacy.window_tree import WindowTree
+
+    wrap(WindowTree, "declassified", lambda true, self, step: true(self, step + 1))
+
+
+@bug(
+    "tests/privacy/test_window_tree.py::test_what_is_released_is_the_sums_and_the_nodes_of_one_noise_each[(4, 'leaf')]"
+)
+def noise_of_a_node_drawn_at_each_use() -> None:
+    """A record is then charged for so many nodes, and pays for so many steps."""
+    from service.privacy.window_tree import Windowed
+
+    def release(true: Any, self: Any, values: Any, memory: Any, step: int) -> Any:
+        fresh = np.random.default_rng()
+        noisy = [again for again, _ in self.factor.remembered(step)] + [False] * bool(memory)
+        drawn = [fresh.normal(size=values.shape) * self.noise.scale * again for again in noisy]
+        return true(self, values, tuple(each + more for each, more in zip(memory, drawn, strict=True)), step)
+
+    wrap(Windowed, "release", release)
+
+
+@bug(
+    "tests/guarantees/test_active_learning.py::test_coins_and_models_together_tell_no_more_than_is_charged[exponential]"
+)
+def coins_of_three_times_epsilon() -> None:
+    """Δ taken to be a third of M - b."""
+    from service.privacy.selection import Exponential
+
+    wrap(Exponential, "_exponent", lambda true, self, distance: 3 * true(self, distance))
+
+
+@bug(f"{ACTIVE}::test_the_papers_own_setting_is_refused_with_what_it_costs_and_what_would_do")
+def not_being_selected_tells_nothing() -> None:
+    """Lemma 4.2 without its condition, as in the paper's experiment: only who is selected loses something."""
+    from service.privacy.selection import Exponential
+
+    Exponential.loss = lambda self: Fraction(self.epsilon)  # type: ignore[method-assign]
+
+
+@bug("tests/privacy/test_sparse_vector.py::test_what_an_instance_tells_has_the_stated_law")
+def a_third_too_little_noise_in_comparisons() -> None:
+    """Thresholds and comparisons with less noise than the scale says."""
+    from service.privacy import sparse_vector
+
+    wrap(sparse_vector, "discrete_laplace", lambda true, scale: true(scale * 2 / 3))
+
+
+@bug("tests/privacy/test_numeric_sparse.py::test_noise_has_the_stated_law_and_a_third_less_has_not[zcdp]")
+def a_third_too_little_noise_in_measured_answers() -> None:
+    """The same of what is told after a yes."""
+    from service.privacy import numeric_sparse
+
+    wrap(numeric_sparse, "discrete_gaussian", lambda true, variance, count: true(variance * 4 / 9, count))
+
+
+@bug("tests/guarantees/test_queries.py::test_whoever_asks_on_purpose_learns_no_more_than_is_promised[pure]")
+def comparisons_without_noise_of_their_own() -> None:
+    """The sparse vector technique as some printed it: noise on the threshold alone (Lyu, Su, Li 2017, Algorithm 5)."""
+    from service.privacy.sparse_vector import Instance
+
+    Instance.is_above = lambda self, value, height, noise: value >= self.steps(height) + noise  # type: ignore[method-assign]
+
+
+@bug("tests/mechanisms/test_linear_queries.py::test_a_threshold_is_drawn_once_for_an_instance_and_anew_for_the_next")
+def a_threshold_that_is_never_drawn_again() -> None:
+    """One threshold for all instances: Lyu, Su, Li 2017, what is wrong with their Algorithm 3."""
+    from service.privacy.sparse_vector import Instance
+
+    Instance.threshold_noise = lambda self: 7  # type: ignore[method-assign]

@@ -1,0 +1,134 @@
+"""What holds of every mechanism that counts each record once, in private statistics, checked from outside."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.mechanism import Forgotten
+from service.mechanisms.stream_schema import StreamSchema
+from service.privacy import claims
+from tests.mechanisms.steps import ALARM, FEATURES, GAUSSIAN, PURE, RHO, nothing, reader, run
+
+ENTRIES = 5 * 6 // 2 + 5 + 3 * 6  # second and first moments, and of each of three classes' codes
+IN_EITHER_CURRENCY = pytest.mark.parametrize("privacy", [GAUSSIAN, PURE], ids=["gaussian", "pure"])
+AS_IT_IS_OR_TOO_SMALL = pytest.mark.parametrize("planted", [False, True], ids=["as it is", "noise a third too small"])
+NOT_THE_LEARNERS = [
+    ("learner.kind", {"kind": "objective_perturbation"}, {}),
+    ("learner.kind", {"kind": "noisy_gradient_descent"}, {}),
+    ("learner.solver", {"solver": "psgd"}, {}),
+    ("learner.regularization", {"regularization": 0.5}, {}),
+    ("learner.loss", {"loss": "huber_hinge"}, {}),
+]
+"""What a learner is told that the mechanism says itself: the field that is refused, the learner, the mechanism."""
+
+
+def publish(mechanism, privacy, classes, learner, columns=FEATURES, feature_map=None):
+    """A publication on a stream of so many classes (0: of a regression)."""
+    task = {"kind": "classification", "classes": classes} if classes else {"kind": "regression", "bound": 2.0}
+    return build(
+        StreamSchema.model_validate({"features": columns, "task": task, "feature_map": feature_map}),
+        PublicationConfiguration.model_validate(
+            {"mechanism": mechanism, "learner": {"kind": "output_perturbation", **(learner or {})}, "privacy": privacy}
+        ),
+    )
+
+
+def is_refused(path, publication, *args, **settings):
+    with pytest.raises(Refused) as refused:
+        publication(*args, **settings)
+    assert refused.value.path == path
+
+
+def charged_everything_once(mechanism, fits, records):
+    """Runs it past those fits: each reads its records only, and pays all there is for them, as its noise tells."""
+    seen = []
+
+    def read(start, end):
+        seen.append((start, end))
+        return reader()(start, end)
+
+    released, _ = run(mechanism, len(fits), read)
+    assert seen == fits == [release.fit for release in released]
+    for release in released:
+        assert release.role == "model"
+        paid_for(mechanism, release, records)
+    return released
+
+
+def paid_for(mechanism, release, records):
+    """It costs all there is, as its noise tells whoever verifies the ledger, and holds as many numbers as that."""
+    described = release.perturbation.described()
+    assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
+    assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
+    assert 0 < claims.cost(mechanism.kind, described, records=records) <= release.charge
+    assert described["dimension"] == claims.dimension(described, release.parameters.shape)
+    assert np.isfinite(release.parameters).all()
+
+
+def never_made_up(mechanism, times, *wrongs):
+    """Of five steps something is missing, or more is there: nothing goes on; times: of the first two and the sixth."""
+    first, second, sixth = times
+    _, chain = run(mechanism, 5, reader())
+    for wrong in ((), chain[:-1], *(make(chain) for make in wrongs)):
+        with pytest.raises(Forgotten):
+            mechanism.step(sixth, wrong, 6, reader())
+    with pytest.raises(Forgotten):
+        mechanism.step(first, chain, 1, reader())
+    assert mechanism.terms(first) is None
+    assert mechanism.terms(second)["weights"] == mechanism.learner.weights.described()
+
+
+def tells_its_noise(mechanism, told):
+    """A plan tells the noise of the first fit, as its release does."""
+    described = run(mechanism, 1, reader())[0][0].perturbation.described()
+    names = ("scale", "factor", "largest", "weights")
+    assert {name: told["noise"][name] for name in names} == {name: described[name] for name in names}
+    assert told["noise"]["dimension"] == ENTRIES
+
+
+def running_sums_column(decay):
+    """Of the buffered Toeplitz factor that mechanisms.md 8 gives for 1,024 steps, times decay^i."""
+    decays = np.array([0.99897285, 0.97855964, 0.74328276]) * decay
+    scales = np.array([0.04444111, 0.12054534, 0.31138952]) * decay
+    return np.array([1.0, *(decays ** np.arange(3000)[:, None] @ scales)])
+
+
+def sums_with_labels(mechanism, steps, slots):
+    """Of 30 runs on erased records, shape (30, steps, FEATURES + 1): weighted as they are when noise is added to them.
+
+    Two classes and a ridge of 1e6, so strong that models are the sums with labels: (g/λ)·Σ v⊗φ; slots: of each model.
+    """
+    weights = mechanism.learner.weights
+    models = np.array([[each.parameters[0] for each in run(mechanism, steps, nothing)[0]] for _ in range(30)])
+    sums = models * (1e6 * slots[:, None] / 0.25) / 2.0 * np.sqrt(2)  # λ/g, and φ = (a, 1)/√2
+    return sums * np.array([weights.label] * FEATURES + [weights.count])
+
+
+def white_and_of_the_right_size(mechanism, column, increments):
+    """Whether what was added to each step's own sums is what the factor with that column makes of white noise.
+
+    With codes ±1, a record replaced moves Σ v⊗a by up to 2, and all weighted statistics by Δ.
+    """
+    steps, weights = increments.shape[1], mechanism.learner.weights
+    lags = np.subtract.outer(np.arange(steps), np.arange(steps))
+    matrix = np.where((lags >= 0) & (lags < len(column)), np.resize(column, 3001)[np.abs(lags)], 0.0)
+    s, f, k = weights.second**2, weights.first**2, weights.count**2
+    apart = np.sqrt(2 * s + 2 * (f + 1) + max((f + 1) ** 2, (f - 1) ** 2 + 8 * s * k) / (2 * s))
+    white = np.einsum("ts,rsd->rtd", matrix, increments) / (np.linalg.norm(column) * apart / np.sqrt(2 * RHO))
+    size, total = stats.chi2(white.size), (white**2).sum()
+    pvalue = 3 * min(size.cdf(total), size.sf(total), stats.kstest(white.ravel(), stats.norm.cdf).pvalue)
+    return bool(pvalue > ALARM)
+
+
+def spherical_laplace_each(mechanism, kept):
+    """Whether what is kept of two empty batches is noise of the right size, for all statistics together, in 40 runs."""
+    w = mechanism.learner.weights
+    s, f = w.second**2, w.first**2
+    apart = np.sqrt(2 * s + 2 * (f + 1) + (f + 1) ** 2 / (2 * s))  # two of the same class; its count is free
+    radii = [
+        np.linalg.norm(part.values[:ENTRIES]) / apart for _ in range(40) for part in kept(run(mechanism, 2, nothing)[1])
+    ]
+    assert len(radii) == 80
+    return bool(stats.kstest(radii, stats.gamma(ENTRIES).cdf).pvalue > ALARM)
