@@ -53,6 +53,7 @@ OURS: dict[str, dict[str, Any]] = {
     APART: {"heads": "per_task", "memory": 20, "near": "origin"},
     WITHOUT_NOISE: {},
 }
+MINE = (*OURS, LEARNT, BEGUN)
 THEIRS, THEIR_NAIVE, THEIR_AGEM = "printed: L2DP-ML (NOT private)", "printed: NaiveGaussian", "printed: A-GEM"
 PRINTED: dict[str, dict[tuple[str, float], tuple[str, str]]] = {  # (line, ε): its accuracy and forgetting at the end
     "permuted_mnist": {
@@ -379,14 +380,14 @@ def table(path: Path) -> None:
         print(f"\n| {stream} | ε | runs | accuracy | quartiles | forgetting | quartiles | p, beside NaiveGaussian |")
         print("|---|---|---|---|---|---|---|---|")
         rows = {**dict.fromkeys(PRINTED.get(stream, ())), **mine}
-        for line, epsilon in sorted(rows, key=lambda key: (key[1] or np.inf, key[0] not in OURS, key[0])):
+        for line, epsilon in sorted(rows, key=lambda key: (key[1] or np.inf, key[0] not in MINE, key[0])):
             shown = f"| {line} | {epsilon or '–'} | "
             if (line, epsilon) not in mine:
                 print(shown + "– | {} | – | {} | – | – |".format(*PRINTED[stream][line, epsilon]))
                 continue
             each = mine[line, epsilon]
             ends = [[of(a)[-1] for a in each] for of in (average_accuracy, average_forgetting)]
-            beside = mine.get((NAIVE, epsilon), ()) if line in (*OURS, LEARNT, BEGUN) else ()
+            beside = mine.get((NAIVE, epsilon), ()) if line in MINE else ()
             p = f"{p_value(middle(each), middle(beside)):.0e}" if beside else "–"
             print(f"{shown}{len(each)} | {_quartiles(ends[0])} | {_quartiles(ends[1])} | {p} |")
         tasks = len(next(iter(mine.values()))[0])
@@ -504,7 +505,7 @@ def _read(records: Records) -> Callable[[int, int], Records]:
 
 def main() -> None:
     """Run what is missing, or show what is there."""
-    lines = [*OURS, LEARNT, BEGUN, AGEM, NAIVE]
+    lines = [*MINE, AGEM, NAIVE]
     parser = argparse.ArgumentParser(description="Paper D's tasks, one after another.")
     parser.add_argument("--streams", nargs="+", choices=STREAMS, default=list(STREAMS))
     parser.add_argument("--lines", nargs="+", choices=lines, default=lines)

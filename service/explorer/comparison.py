@@ -107,8 +107,9 @@ def mechanism(comparison: Comparison, line: int, epsilon: float, shape: dict[str
         raise Refused(f"lines.{line}.{refused.path}", refused.message) from None
     if not isinstance(built, LinearMechanism):
         raise Refused(f"lines.{line}.mechanism.kind", "only mechanisms that publish a model of classes are compared")
-    if isinstance(built, Lifelong) and built.encoder is not None:
-        raise Refused(f"lines.{line}.mechanism.encoder", "only models of a stream's own features are compared")
+    if isinstance(built, Lifelong) and (built.encoder is not None or built.own_map.steps):
+        setting = "features" if built.encoder is None else "encoder"
+        raise Refused(f"lines.{line}.mechanism.{setting}", "all lines have the same features: choose a feature_map")
     return built
 
 

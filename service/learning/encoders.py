@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 
     from service.learning.losses import Floats
 
+VERSION = 1  # what a version computes never changes
 INTO = 0.3  # so that tanh bends for the brightest parts of an image, but is no step
 STRIDE = 2
-MOST_WEIGHTS = 2**22
+MOST_WEIGHTS = 2**19  # of an encoder and its head, of which every record has a gradient as long
+MOST_MULTIPLIED = 2**20  # numbers that a layer multiplies of one record
 _AT_ONCE = 2**21  # numbers that a layer works on
 
 
@@ -119,7 +121,7 @@ class Encoder:
                 "kernel": first.kernel,
             }
         )
-        return shape | {"norm_bound": self.norm_bound}
+        return shape | {"version": VERSION, "norm_bound": self.norm_bound}
 
     def dimension(self, rows: int) -> int:
         """Return how many weights there are, those of a head of so many rows included."""
@@ -182,11 +184,13 @@ class Encoder:
         return tuple(layer.index if isinstance(layer, Convolution) else None for layer in self.layers)
 
 
-def build(description: Mapping[str, Any], features: int) -> Encoder:
-    """Return the encoder that is `described`, for records of so many features.
+def build(description: Mapping[str, Any], features: int, rows: int = 0) -> Encoder:
+    """Return the encoder that is `described`, for records of so many features; rows: of its head.
 
     Raises ValueError, in words for whoever configured it, where the sizes do not fit.
     """
+    if description["version"] != VERSION:
+        raise ValueError(f"there is no version {description['version']} of an encoder")
     norm_bound = description["norm_bound"]
     if description["kind"] == "dense":
         layers: Iterator[Dense | Convolution] = _dense(features, description["layers"])
@@ -196,8 +200,10 @@ def build(description: Mapping[str, Any], features: int) -> Encoder:
             raise ValueError(f"a convolutional encoder's width times height must be the number of features, {features}")
         layers = _convolutions(width, height, description["channels"], description["kernel"])
     found = Encoder(features, norm_bound, tuple(layers))
-    if found.dimension(0) > MOST_WEIGHTS:
-        raise ValueError(f"an encoder has at most {MOST_WEIGHTS} weights, and this one {found.dimension(0)}")
+    if found.dimension(rows) > MOST_WEIGHTS:
+        raise ValueError(f"an encoder and its head have at most {MOST_WEIGHTS} weights, not {found.dimension(rows)}")
+    if max(layer.positions * layer.inputs for layer in found.layers) > MOST_MULTIPLIED:
+        raise ValueError(f"a layer multiplies at most {MOST_MULTIPLIED} numbers: use smaller images, kernels or layers")
     return found
 
 

@@ -153,7 +153,7 @@ class Lifelong(LinearMechanism):
         noise = noise_told(learnt.perturbation(self.kind, charge))
         passed = {
             "what": "encoder",
-            "when": f"before the first task, once: {learnt.steps} of {learnt.records} records",
+            "when": f"before the first task, once: {learnt.steps} steps along {learnt.records} records",
             "records": -(-learnt.records // learnt.steps),
             "share": "1",
             "charge": charge,

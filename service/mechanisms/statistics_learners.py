@@ -146,9 +146,9 @@ def _checked(linear: Linear, kind: str, settings: Learner) -> OutputPerturbation
 
 def _network(asked: DenseEncoder | ConvolutionalEncoder, linear: Linear) -> Encoder:
     """Return the encoder of a linear model's records. Raises Refused."""
-    described = asked.model_dump() | {"norm_bound": linear.norm_bound}
+    described = asked.model_dump() | {"version": encoders.VERSION, "norm_bound": linear.norm_bound}
     try:
-        return encoders.build(described, linear.features)
+        return encoders.build(described, linear.features, linear.shape[0])
     except ValueError as problem:
         raise Refused("mechanism.encoder", str(problem)) from None
 

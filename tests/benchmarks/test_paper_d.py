@@ -1,10 +1,13 @@
 """Paper D's tasks are learnt by the very mechanism, from statistics that are counted once for all lines."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from benchmarks import paper_d, results
 from benchmarks.paper_d import Once, Stream, Task
+from service.learning.encoder_pass import EncoderPass
 from service.learning.records import Records
 
 CENTRES = np.random.default_rng(6).normal(size=(4, 8))
@@ -41,6 +44,23 @@ def test_a_line_of_ours_learns_one_task_after_another():
 @pytest.mark.parametrize("line", [paper_d.JOINT, paper_d.STEPS, paper_d.HEADS, paper_d.APART])
 def test_every_line_of_ours_runs_with_noise(line):
     assert paper_d.lifelong(Once(stream()), line, 100.0)[1].mean() > 0.5
+
+
+@pytest.mark.parametrize("line", [paper_d.LEARNT, paper_d.BEGUN])
+def test_an_encoder_is_learnt_from_what_no_task_counts(line, monkeypatch):
+    pytest.importorskip("jax", reason="the extra `deep` is not installed")
+    seen = []
+    release = EncoderPass.release
+    monkeypatch.setattr(
+        EncoderPass, "release", lambda self, records, *more: seen.append(records) or release(self, records, *more)
+    )
+    encoder = {"kind": "dense", "layers": [6], "records": 50}
+    a = paper_d.with_encoder(replace(stream(), encoder=encoder), line, 100.0)
+    assert a.shape == (2, 2)
+    assert a[0, 0] > 0.9
+    assert a[1].mean() > 0.5
+    (taught,) = seen
+    np.testing.assert_array_equal(taught.y, task(0).y[: 50 if line == paper_d.LEARNT else 1])
 
 
 def test_what_is_counted_once_is_what_the_learner_counts(tmp_path, monkeypatch):

@@ -105,3 +105,14 @@ def test_a_line_that_cannot_stand_is_refused_by_its_number():
     with pytest.raises(Refused) as refused:
         mechanism(comparison(lines=lines), 1, 1.0, data().shape)
     assert refused.value.path == "lines.1.learner.kind"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("features", 7), ("encoder", {"kind": "dense", "records": 50, "layers": [3]})]
+)
+def test_a_line_with_features_of_its_own_is_refused(setting, value):
+    lifelong = {"kind": "lifelong", "task_size": 100, setting: value}
+    lines = [{"name": "a", "mechanism": lifelong, "learner": {"kind": "output_perturbation"}, "delta": 1e-6}]
+    with pytest.raises(Refused) as refused:
+        mechanism(comparison(lines=lines), 0, 1.0, data().shape)
+    assert refused.value.path == f"lines.0.mechanism.{setting}"

@@ -452,7 +452,13 @@ def test_an_encoder_is_a_release_that_its_records_pay_for_and_later_ones_predict
     charges = [charge for charge in all_charges(service, stream) if charge["publication"] == name]
     assert [(charge["start"], charge["end"], charge["rho"]) for charge in charges] == [(0, 400, rho), (400, 600, rho)]
 
-    assert model["model"]["encoder"] == {"kind": "dense", "layers": [8], "norm_bound": 0.9, "release": 1}
+    assert model["model"]["encoder"] == {
+        "kind": "dense",
+        "version": 1,
+        "layers": [8],
+        "norm_bound": 0.9,
+        "release": 1,
+    }
     predicted = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": quarters}))
     (weights,), (values,) = model["parameters"]["values"], learnt["parameters"]["values"]
     x = np.array(quarters)

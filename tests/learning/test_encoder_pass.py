@@ -25,9 +25,18 @@ pytest.importorskip("jax", reason="the extra `deep` is not installed")
 ALARM = 1e-6
 RHO = 0.0244
 ENCODERS = {
-    "dense": encoders.build({"kind": "dense", "layers": [4, 3], "norm_bound": 1.0}, 12),
+    "dense": encoders.build({"kind": "dense", "version": 1, "layers": [4, 3], "norm_bound": 1.0}, 12),
     "convolutional": encoders.build(
-        {"kind": "convolutional", "width": 4, "height": 3, "channels": [2], "kernel": 2, "norm_bound": 1.0}, 12
+        {
+            "kind": "convolutional",
+            "version": 1,
+            "width": 4,
+            "height": 3,
+            "channels": [2],
+            "kernel": 2,
+            "norm_bound": 1.0,
+        },
+        12,
     ),
 }
 CASES = [("logistic", 2), ("softmax", 3), ("squared", 0)]
@@ -169,7 +178,7 @@ def test_what_is_no_record_adds_nothing(monkeypatch):
 
 def test_noise_is_fresh_in_every_step_and_follows_its_law(monkeypatch):
     """Three steps without records. It accepts the noise, and not two thirds of it."""
-    wide = encoders.build({"kind": "dense", "layers": [100], "norm_bound": 1.0}, 12)
+    wide = encoders.build({"kind": "dense", "version": 1, "layers": [100], "norm_bound": 1.0}, 12)
     learnt = replace(one_pass(learning_rate=1.0), encoder=wide)
     spent = learnt.perturbation(Kind.ZCDP, RHO)
     empty = Records(x=np.empty((0, 12)), y=np.empty(0, dtype=np.int64), slots=np.empty(0, dtype=np.int64))

@@ -10,9 +10,10 @@ from service.learning import encoders
 from service.learning.encoders import INTO
 from tests.learning.by_definition import normals
 
-DENSE = {"kind": "dense", "layers": [4, 3], "norm_bound": 2.0}
+DENSE = {"kind": "dense", "version": 1, "layers": [4, 3], "norm_bound": 2.0}
 CONVOLUTIONAL = {
     "kind": "convolutional",
+    "version": 1,
     "width": 9,
     "height": 8,
     "channels": [2, 3],
@@ -122,12 +123,20 @@ def test_weights_without_bounds_make_features_without_bounds_of_nobody():
     [
         (CONVOLUTIONAL, 73, "width times height must be the number of features, 73"),
         (CONVOLUTIONAL | {"channels": [2, 3, 4]}, 72, "smaller than the kernel"),
-        (DENSE | {"layers": [4096, 4096]}, 6, "at most"),
+        (DENSE | {"version": 2}, 6, "no version 2"),
+        (DENSE | {"layers": [800, 800]}, 6, "at most 524288 weights"),
+        (CONVOLUTIONAL | {"width": 700, "height": 700, "channels": [1]}, 490_000, "smaller images"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(description, features, why):
     with pytest.raises(ValueError, match=why):
         encoders.build(description, features)
+
+
+def test_a_head_counts_among_the_weights():
+    assert encoders.build(DENSE, 6).features == 3
+    with pytest.raises(ValueError, match="head"):
+        encoders.build(DENSE, 6, 200_000)
 
 
 def test_the_places_of_a_convolution_cover_what_it_multiplies():

@@ -74,7 +74,13 @@ def test_who_reads_both_releases_predicts_what_was_learnt(variant):
     mechanism = publication(feature_map={"kind": "center"}, **VARIANTS[variant])
     released, _ = run(mechanism, 4, lambda start, end: mapped(mechanism, reader()(start, end)))
     description, encoder = json.loads(json.dumps(mechanism.model_description())), released[0].parameters
-    assert description["encoder"] == {"kind": "dense", "layers": [6, 4], "norm_bound": 2.0, "release": 1}
+    assert description["encoder"] == {
+        "kind": "dense",
+        "version": 1,
+        "layers": [6, 4],
+        "norm_bound": 2.0,
+        "release": 1,
+    }
     assert (description["features"], description["norm_bound"]) == (FEATURES, 1.0)
     told = json.loads(json.dumps(released[0].model))
     assert (told["kind"], told["encoder"]["layers"], told["shape"]) == ("encoder", [6, 4], [1, 76])
@@ -159,7 +165,7 @@ def test_the_plan_tells_of_the_pass_and_of_the_batches():
     assert (passed["what"], passed["records"], passed["when"]) == (
         "encoder",
         4,
-        "before the first task, once: 3 of 12 records",
+        "before the first task, once: 3 steps along 12 records",
     )
     assert passed["charge"] == first["charge"] == second["charge"]
     assert passed["noise"]["dimension"] == plan["model"]["encoder"]["dimension"] == 76
