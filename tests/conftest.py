@@ -150,12 +150,15 @@ class Service:
         found = wait_until(numbered)
         return found["start"], found["end"]
 
+    def reaches(self, name: str, *, time: int) -> None:
+        """Waits for the release of `time`."""
+        url = f"/v1/publications/{name}/releases?limit=1"
+        wait_until(lambda: (items := ok(self.client().get(url))["items"]) and items[0]["time"] >= time)
+
     def released(self, name: str, *, time: int) -> list[dict[str, Any]]:
         """Every release with its parameters, oldest first, once the one of `time` is there."""
+        self.reaches(name, time=time)
         client = self.client()
-        wait_until(
-            lambda: (items := ok(client.get(f"/v1/publications/{name}/releases"))["items"]) and items[0]["time"] >= time
-        )
         items, before = [], ""
         while page := ok(client.get(f"/v1/publications/{name}/releases?limit=1000{before}"))["items"]:
             items += page

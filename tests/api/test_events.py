@@ -52,7 +52,7 @@ def running(service: Service) -> tuple[str, str]:
     name = service.publish(stream, ONE_BY_ONE)
     for time_due in (5, 10):
         five_more(service, stream)
-        service.released(name, time=time_due)
+        service.reaches(name, time=time_due)
     return stream, name
 
 
@@ -92,7 +92,7 @@ def test_models_alone_are_told_in_order_without_their_parameters(service: Servic
     name = service.publish(stream, CHAINS)
     for _ in range(4):
         five_more(service, stream)
-    service.released(name, time=20)
+    service.reaches(name, time=20)
     listed = ok(service.client().get(f"/v1/publications/{name}/releases"))["items"][::-1]
     models = [release for release in listed if release["role"] == "model"]
     assert 5 < len(models) < len(listed)

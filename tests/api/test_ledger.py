@@ -26,7 +26,7 @@ def test_each_publication_says_what_it_reserved_why_that_suffices_and_how_far_it
     unused = service.publish(stream, WINDOW, epsilon=0.5)
     service.post(stream, [[1, 0]] * 30, [0, 1] * 15)
     for name in (pure, gaussian):
-        service.released(name, time=30)
+        service.reaches(name, time=30)
     ok(service.client().delete(f"/v1/publications/{unused}"))
     found = ledger(service, stream)
     told = {each["name"]: each for each in found["publications"]}
@@ -72,7 +72,7 @@ def test_many_gaussian_publications_cost_less_than_their_sum_and_it_is_said_how(
 def test_a_part_of_the_records_can_be_asked_for(service: Service, stream):
     name = service.publish(stream, WINDOW)
     service.post(stream, [[1, 0]] * 30, [0, 1] * 15)
-    service.released(name, time=30)
+    service.reaches(name, time=30)
     whole = ledger(service, stream)
     assert whole["exact"]
     assert (whole["ranges"][0]["start"], whole["ranges"][-1]["end"]) == (0, 30)
@@ -138,7 +138,7 @@ def test_records_are_declassified_by_the_release_that_has_them_in_the_clear_and_
     assert declassified({"ranges": [{**ledger(service, stream)["ranges"][0]}]}) == set()
     for number, gone in enumerate(leaves, 1):
         service.post(stream, [[1, 0]] * 3, [0, 1, 1])
-        service.released(name, time=4 + 3 * number)
+        service.reaches(name, time=4 + 3 * number)
         found = ledger(service, stream)
         assert declassified(found) == set(range(4, 4 + 3 * gone))
         told = {each["name"]: each["declassified"] for each in found["publications"]}
@@ -148,10 +148,10 @@ def test_records_are_declassified_by_the_release_that_has_them_in_the_clear_and_
         assert found["reserved"] == {"epsilon": 3, "delta": 1e-6}
     before = set(range(4, 4 + 3 * leaves[-1]))
     assert declassified(ledger(service, stream, "?start=5&end=9")) == before & set(range(5, 9))
-    service.released(other, time=19)
+    service.reaches(other, time=19)
     ok(service.client().delete(f"/v1/publications/{name}"))
     service.post(stream, [[1, 0]] * 9, [0, 1, 1] * 3)
-    service.released(other, time=29)
+    service.reaches(other, time=29)
     found = ledger(service, stream)
     assert declassified(found) == before
     counted = f'perennial_declassified_records{{stream="{stream}"}} {len(before):.1f}'

@@ -335,5 +335,5 @@ def stream(service: Service) -> str:
     stream = service.stream()
     name = service.publish(stream, {"kind": "sliding_window", "block": 2, "blocks": 1}, name=stream)
     service.post(stream, **VALID)
-    service.released(name, time=2)
+    service.reaches(name, time=2)
     return stream

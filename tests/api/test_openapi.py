@@ -43,7 +43,7 @@ def there(service: Service) -> dict[str, str]:
     name = service.publish(stream, {"kind": "sliding_window", "block": 2, "blocks": 1})
     url = f"/v1/streams/{stream}/records"
     entry = ok(service.client().post(url, json={"x": [[1, 0], [0, 1]], "y": [1, 0]}), 202)["entry"]
-    service.released(name, time=2)
+    service.reaches(name, time=2)
     key = ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read"]}), 201)["id"]
     return {"stream": stream, "publication": name, "entry": entry, "version": "1", "key": str(key)}
 

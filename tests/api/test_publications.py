@@ -144,8 +144,8 @@ def test_stopping_gives_back_what_is_unspent(service: Service):
     pure = service.publish(stream, {"kind": "sliding_window", "block": 5, "blocks": 1}, epsilon=0.5)
     gaussian = service.publish(stream, {"kind": "continual", "base": 5, "update_every": 5}, epsilon=0.5, delta=1e-6)
     service.post(stream, [[1, 0]] * 12, [0, 1] * 6)
-    service.released(pure, time=10)
-    service.released(gaussian, time=10)
+    service.reaches(pure, time=10)
+    service.reaches(gaussian, time=10)
     for name in (pure, gaussian):
         stopped = ok(service.client().delete(f"/v1/publications/{name}"))
         assert stopped["state"] == "stopped"

@@ -213,13 +213,13 @@ def test_what_no_publication_can_want_again_is_dropped_and_told(service: Service
     assert kept() == {"start": 0, "needed": [{"publication": name, "start": 0}]}
     for _ in range(2):
         service.post(stream, [[1, 0]] * 3, [0, 1, 0])
-    service.released(name, time=6)
+    service.reaches(name, time=6)
     wait_until(lambda: kept() == {"start": 6, "needed": [{"publication": name, "start": 6}]})
     asked = publication(stream, {"kind": "independent_batches", "batch": 2}, start=5)
     answer = refused(service.client().post("/v1/publications", json=asked), 422, "invalid-request")
     assert answer["errors"] == [{"field": "body.start", "reason": "must be at least 6"}]
     later = service.publish(stream, {"kind": "independent_batches", "batch": 4}, start=6)
     service.post(stream, [[1, 0]] * 3, [0, 1, 0])
-    service.released(name, time=8)
+    service.reaches(name, time=8)
     assert {each["publication"]: each["start"] for each in kept()["needed"]} == {name: 8, later: 6}
     assert kept()["start"] == 6, "the other one still wants it"

@@ -23,7 +23,7 @@ def published(service: Service) -> tuple[str, str]:
     stream = service.stream()
     name = service.publish(stream, BLOCKS_OF_FIVE)
     five_more(service, stream)
-    service.released(name, time=5)
+    service.reaches(name, time=5)
     return stream, name
 
 
@@ -77,7 +77,7 @@ def test_a_version_never_changes(service: Service, published):
     url = f"/v1/publications/{name}/releases/1"
     before = service.client().get(url)
     five_more(service, stream)
-    service.released(name, time=10)
+    service.reaches(name, time=10)
     after = service.client().get(url)
     assert (before.content, before.headers["etag"]) == (after.content, after.headers["etag"])
 
@@ -126,7 +126,7 @@ def test_who_has_an_older_version_need_not_wait(service: Service, published):
     stream, name = published
     tag = latest(service, name).headers["etag"]
     five_more(service, stream)
-    service.released(name, time=10)
+    service.reaches(name, time=10)
     began = time.monotonic()
     assert ok(latest(service, name, Prefer="wait=30", **{"If-None-Match": tag}))["version"] == 2
     assert time.monotonic() - began < 5
@@ -220,7 +220,7 @@ def test_a_stopped_publication_publishes_nothing_more_and_keeps_what_it_has(serv
     ok(service.client().delete(f"/v1/publications/{name}"))
     marker = service.publish(stream, BLOCKS_OF_FIVE)
     five_more(service, stream)
-    service.released(marker, time=10)
+    service.reaches(marker, time=10)
     assert ok(latest(service, name))["version"] == 1
 
 

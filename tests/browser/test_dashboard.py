@@ -24,7 +24,7 @@ def streams(service: Service) -> Iterator[tuple[str, str]]:
     busy, quiet = service.stream(features=2, epsilon=4), service.stream(features=2)
     service.publish(busy, {"kind": "sliding_window", "block": 10, "blocks": 3}, epsilon=2, name=f"{busy}-trend")
     service.post(busy, [[0.6, 0.1 * each] for each in range(-5, 5)] * 5, [each % 2 for each in range(50)])
-    service.released(f"{busy}-trend", time=50)
+    service.reaches(f"{busy}-trend", time=50)
     return busy, quiet
 
 
@@ -165,7 +165,7 @@ class TestPublication:
         stream = service.stream()
         name = service.publish(stream, {"kind": "sliding_window", "block": 2, "blocks": 1})
         service.post(stream, [[0.5, 0.5], [0.1, 0.2]], [0, 1])
-        service.released(name, time=2)  # a worker has looked at its ledger, and does not soon again
+        service.reaches(name, time=2)  # a worker has looked at its ledger, and does not soon again
         database = Database(str(service.settings.database_url))
         with database.transaction() as connection:
             say = "UPDATE streams SET halted = 'the log was cut', distrusted = 'charge 1: its hash' WHERE name = :name"
@@ -242,7 +242,7 @@ class TestStream:
         )
         for _ in range(8):
             service.post(stream, [[0.5, -0.5], [-0.5, 0.5]] * 50, [1, 0] * 50)
-        service.released(name, time=800)
+        service.reaches(name, time=800)
         expired = ok(service.client().get(f"/v1/streams/{stream}"))["declassified"]
         assert expired > 0
         reader.goto(f"/dashboard/streams/{stream}")

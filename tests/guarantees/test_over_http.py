@@ -266,7 +266,7 @@ def test_the_charges_are_the_fits_of_an_outside_simulation_and_no_record_passes_
     name = service.publish(stream, mechanism, epsilon=0.7, delta=delta)
     service.post(stream, [[0.5]] * records, [1] * records)
     expected = [(start + shift, end + shift) for start, end in expected_fits(mechanism, records)]
-    service.released(name, time=max(end for _, end in expected))
+    service.reaches(name, time=max(end for _, end in expected))
     charges = all_charges(service, stream)
     assert [(charge["start"], charge["end"]) for charge in charges] == expected
     assert [charge["version"] for charge in charges] == list(range(1, len(charges) + 1))
@@ -346,7 +346,7 @@ def test_the_charges_of_a_stream_are_one_hash_chain(service: Service):
     names = [service.publish(stream, {"kind": "sliding_window", "block": 2, "blocks": 3}) for _ in range(2)]
     service.post(stream, [[0.5]] * 20, [1] * 20)
     for name in names:
-        service.released(name, time=20)
+        service.reaches(name, time=20)
     previous = None
     for number, charge in enumerate(all_charges(service, stream), 1):
         claimed = charge.pop("hash")

@@ -40,7 +40,7 @@ def test_budgets_are_those_of_the_ledger(service: Service):
     stream = service.stream(epsilon=3, delta=1e-6)
     name = service.publish(stream, ONE_BY_ONE, epsilon=1, delta=1e-7)
     service.post(stream, **FIVE)
-    service.released(name, time=5)
+    service.reaches(name, time=5)
     ledger, samples = ok(service.client().get(f"/v1/streams/{stream}/ledger")), look(service.url)
     for kind in ("budget", "reserved", "spent"):
         for part in ("epsilon", "delta"):
@@ -53,7 +53,7 @@ def test_releases_have_a_version_and_an_age(service: Service):
     labels = {"publication": name, "stream": stream}
     assert look(service.url).of("perennial_release_version", **labels) is None
     service.post(stream, **FIVE)
-    service.released(name, time=5)
+    service.reaches(name, time=5)
     samples = look(service.url)
     assert samples.of("perennial_release_version", **labels) == 1
     assert 0 < samples.of("perennial_release_age_seconds", **labels) < 10
@@ -111,7 +111,7 @@ def test_fits_are_timed_by_the_worker(service: Service):
     stream = service.stream()
     name = service.publish(stream, ONE_BY_ONE)
     service.post(stream, **FIVE)
-    service.released(name, time=5)
+    service.reaches(name, time=5)
     told = metrics.exposition(metrics.WORKER).decode()
     for what in ("fit", "publish"):
         wait_until(

@@ -33,7 +33,7 @@ def publish_some(settings: Settings, *, records: int = 12, every_learner: bool =
                 names.append(name)
         service.post(stream, [[1, 0]] * records, [0, 1] * (records // 2))
         for name in names:
-            service.released(name, time=records)
+            service.reaches(name, time=records)
         for name in (*names[2:4], *names[7:]):
             ok(service.client().delete(f"/v1/publications/{name}"))
         for client in service.clients.values():
