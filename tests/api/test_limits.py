@@ -234,10 +234,11 @@ class TestRates:
             other = alone.client(alone.key("read"))
             answers = [alone.client().get("/v1/keys") for _ in range(20)]
             assert [answer.status_code for answer in answers].count(200) < 12
-            refused(answers[-1], 429, "too-many-requests")
-            assert 1 <= int(answers[-1].headers["retry-after"]) <= 2
+            told = [answer for answer in answers if answer.status_code != 200][-1]  # the last may be just in time again
+            refused(told, 429, "too-many-requests")
+            assert 1 <= int(told.headers["retry-after"]) <= 2
             ok(other.get("/v1/streams"))
-            time.sleep(int(answers[-1].headers["retry-after"]))
+            time.sleep(int(told.headers["retry-after"]))
             ok(alone.client().get("/v1/keys"))
             for client in alone.clients.values():
                 client.close()

@@ -159,7 +159,7 @@ class Up:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(timeout=60)  # a stalled disk holds even who is killed; ten seconds have a test
+        return self.process.wait(timeout=15)
 
 
 @pytest.fixture

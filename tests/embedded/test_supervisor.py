@@ -52,7 +52,11 @@ def test_a_given_admin_key_is_not_written(start_up, wait_until):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_everything(number, start_up, wait_until, processes_on):
-    up = start_up()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup make test` ignores it, and so would what it starts
+    try:
+        up = start_up()
+    finally:
+        signal.signal(signal.SIGHUP, before)
     wait_until(up.ready)
     assert up.end(number) == 0
     assert not processes_on(up.data_dir)
