@@ -30,7 +30,7 @@ STATUSES: dict[str, set[int]] = defaultdict(set)
 WITHOUT_END = "/v1/publications/{publication}/events"  # of a publication that there is
 
 
-@schemathesis.serializer("application/x-ndjson", "application/vnd.apache.arrow.stream")
+@schemathesis.serializer("application/x-ndjson", "application/vnd.apache.arrow.stream", "application/x-npz")
 def as_it_is(_: Any, value: Any) -> bytes:
     """What is generated for the formats that are not JSON."""
     return value if isinstance(value, bytes) else str(value).encode(errors="replace")
