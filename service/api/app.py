@@ -96,6 +96,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,  # their pages load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,  # to an address made from what the request says is our name
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # times, too, stay inside the trust boundary
     )
     problems.install(app)
     for part in (
@@ -114,8 +115,8 @@ def create_app(settings: Settings) -> FastAPI:
         pages,
     ):  # tried in this order
         app.include_router(part.router)
-    app.add_middleware(records.Shortcut, handlers=app.exception_handlers)
     app.add_middleware(ConfigurationLimit)
+    app.add_middleware(records.Shortcut, handlers=app.exception_handlers)
     app.add_middleware(metrics.Timing)
     if settings.metrics_port is not None:
         app.add_middleware(metrics.OwnPort, port=settings.metrics_port)

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -144,7 +144,7 @@ async def post_records(request: Request) -> Response:
         raise unread_format(*batches.READERS)
     feature_map = feature_maps.of_stream(found.schema)
     scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
-    async with _only_one(shared, f"{found.log}:{scope}") if scope else contextlib.nullcontext():
+    with _only_one(shared, f"{found.log}:{scope}") if scope else contextlib.nullcontext():
         body = await read_body(request, shared.settings.max_body_bytes)
         try:
             if len(body) <= PARSE_INLINE_BYTES and not feature_map.reads_text:
@@ -247,8 +247,8 @@ def _idempotency_key(request: Request) -> str | None:
     return key
 
 
-@contextlib.asynccontextmanager
-async def _only_one(shared: Services, request: str) -> AsyncIterator[None]:
+@contextlib.contextmanager
+def _only_one(shared: Services, request: str) -> Iterator[None]:
     """Refuses a second request with the same Idempotency-Key while the first one runs in this process.
 
     It only spares work: what keeps a batch from being stored twice is the log's own step, whichever process asks it.

@@ -68,6 +68,8 @@ def _settings(directory: DataDirectory, socket: Path) -> list[str]:
         "appendonly": "yes",
         "appendfsync": "always",
         "save": "",
+        "rdbcompression": "no",
+        "auto-aof-rewrite-min-size": "256mb",
         "aof-load-truncated": "yes",
         "maxmemory-policy": "noeviction",
         # Requests hold records: they must not reach a log file, a crash report or the log of slow commands.

@@ -109,7 +109,9 @@ def build(description: Mapping[str, Any] | None, features: int) -> FeatureMap:
 
     Raises ValueError, in words for whoever configured it, where the sizes do not fit.
     """
-    described = () if description is None else description.get("maps", (description,))
+    if description is None:  # as usual, and asked for with every batch
+        return _nothing(features)
+    described = description.get("maps", (description,))
     steps: list[Step] = []
     size = features
     for each in described:
@@ -119,6 +121,11 @@ def build(description: Mapping[str, Any] | None, features: int) -> FeatureMap:
         steps.append(step)
         size = step.features
     return FeatureMap(description=description, input_features=features, steps=tuple(steps))
+
+
+@lru_cache(maxsize=256)
+def _nothing(features: int) -> FeatureMap:
+    return FeatureMap(description=None, input_features=features, steps=())
 
 
 def of_stream(schema: Mapping[str, Any]) -> FeatureMap:

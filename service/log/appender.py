@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -258,15 +258,14 @@ class Appender:
         await self._redis.aclose()
 
     async def _answer(self, arguments: tuple[Any, ...], size: int) -> list[Any]:
-        waiting = _Waiting(arguments, size, asyncio.get_running_loop().create_future())
         if size >= SENT_AT_ONCE:  # goes alone anyhow, and at once: the server syncs together what came together
-            await self._sent([waiting])
-        else:
-            self._waiting.append(waiting)
-            if len(self._senders) < SENDERS:
-                sender = asyncio.create_task(self._send())
-                self._senders.add(sender)
-                sender.add_done_callback(self._senders.discard)
+            return await self._alone(arguments)
+        waiting = _Waiting(arguments, size, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if len(self._senders) < SENDERS:
+            sender = asyncio.create_task(self._send())
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
         answer: list[Any] = await waiting.answer
         return answer
 
@@ -283,7 +282,15 @@ class Appender:
 
     async def _sent(self, batches: "list[_Waiting]") -> None:
         """Sends these together, and tells each who waits for it what became of it."""
-        for each, answer in zip(batches, await self._answers(batches), strict=True):
+        answers: list[Any]
+        try:
+            if len(batches) == 1:
+                answers = [await self._alone(batches[0].arguments)]
+            else:
+                answers = await self._together([each.arguments for each in batches])
+        except Exception as error:  # noqa: BLE001 - whoever waits must be told
+            answers = [error] * len(batches)
+        for each, answer in zip(batches, answers, strict=True):
             if each.answer.done():  # nobody waits any more
                 continue
             if isinstance(answer, Exception):
@@ -291,32 +298,25 @@ class Appender:
             else:
                 each.answer.set_result(answer)
 
-    async def _answers(self, batches: "list[_Waiting]") -> list[Any]:
+    async def _together(self, batches: Sequence[tuple[Any, ...]]) -> list[Any]:
         """What the script says to each batch, or the error."""
-        try:
-            answers = await self._evaluate(batches)
-            unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-            if unknown:  # a server that was restarted has forgotten it, and has done nothing for these
-                await self._redis.script_load(_APPEND)
-                for index, answer in zip(unknown, await self._evaluate([batches[i] for i in unknown]), strict=True):
-                    answers[index] = answer
-        except Exception as error:  # noqa: BLE001 - whoever waits must be told
-            return [error] * len(batches)
+        pipe: Any = self._redis.pipeline(transaction=False)
+        for arguments in batches:
+            pipe.execute_command("EVALSHA", _APPEND_SHA, 3, *arguments)
+        answers: list[Any] = await pipe.execute(raise_on_error=False)
+        for index, answer in enumerate(answers):
+            if isinstance(answer, NoScriptError):
+                answers[index] = await self._alone(batches[index])
         return answers
 
-    async def _evaluate(self, batches: "list[_Waiting]") -> list[Any]:
+    async def _alone(self, arguments: tuple[Any, ...]) -> list[Any]:
         redis: Any = self._redis
-        if len(batches) == 1:
-            try:
-                answer = await redis.execute_command("EVALSHA", _APPEND_SHA, 3, *batches[0].arguments)
-            except NoScriptError as unknown:
-                answer = unknown
-            return [answer]
-        pipe = redis.pipeline(transaction=False)
-        for each in batches:
-            pipe.execute_command("EVALSHA", _APPEND_SHA, 3, *each.arguments)
-        answers: list[Any] = await pipe.execute(raise_on_error=False)
-        return answers
+        try:
+            answer: list[Any] = await redis.execute_command("EVALSHA", _APPEND_SHA, 3, *arguments)
+        except NoScriptError:  # a server that was restarted has forgotten it, and has done nothing
+            await redis.script_load(_APPEND)
+            answer = await redis.execute_command("EVALSHA", _APPEND_SHA, 3, *arguments)
+        return answer
 
     async def _check_durability(self) -> None:
         """That an answered write is on disk. Asked again now and then: an operator can change it while it runs.

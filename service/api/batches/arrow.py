@@ -37,7 +37,7 @@ _DICTIONARY = 4  # the member of a column that only points into one
 _BYTE, _FLOATS = np.dtype("u1"), [np.dtype(f"<f{size}") for size in (2, 4, 8)]
 _OFFSETS: dict[int, np.dtype[Any]] = {_LIST: np.dtype("<i4"), _LARGE_LIST: np.dtype("<i8")}
 
-LONGEST_KEPT = 2**12  # bytes of a schema; longer ones, with metadata for others, are read every time
+LONGEST_KEPT = 2**12  # bytes of a message's metadata; longer ones, with some for others, are read every time
 
 _NOT_ARROW = "the body is not an Arrow IPC stream"
 
@@ -59,6 +59,16 @@ class _Column:
     @property
     def buffers(self) -> int:
         return 2 * self.arrays - (self.width is not None)
+
+
+class _Message(NamedTuple):
+    """What its metadata says of a message; of a record batch, also how its arrays and buffers lie."""
+
+    kind: int
+    size: int  # in bytes, of its buffers
+    length: int = 0
+    arrays: tuple[tuple[int, int], ...] = ()  # length, nulls
+    buffers: tuple[tuple[int, int], ...] = ()  # offset, size
 
 
 class _Part(NamedTuple):
@@ -116,17 +126,31 @@ def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Itera
             return
         start = position + 8 + length  # of the message's buffers
         metadata = body[position + 8 : start]
-        message = _root(metadata)
-        position = start + message.number(3, "Q")
-        if position > len(body) or message.number(1, "B") != (_RECORD_BATCH if layout else _SCHEMA):
+        kept = length <= LONGEST_KEPT
+        message = (_message if kept else _message.__wrapped__)(metadata)
+        position = start + message.size
+        if position > len(body) or message.kind != (_RECORD_BATCH if layout else _SCHEMA):
             raise ValueError("not the message that is due, or not all of it")
         if layout:
-            batch = _RecordBatch(message.table(2), memoryview(body)[start:position], layout)
+            batch = _RecordBatch(message, memoryview(body)[start:position], layout)
             yield {column.name: batch.next(column, features) for column in layout}
         else:
-            layout = (_layout if length <= LONGEST_KEPT else _layout.__wrapped__)(metadata, names)
+            layout = (_layout if kept else _layout.__wrapped__)(metadata, names)
     if not layout:
         raise ValueError("no schema came")
+
+
+@lru_cache(maxsize=256)  # batches of one size have the same, and a client sends many
+def _message(metadata: bytes) -> _Message:
+    """What its metadata says of a message. Of a schema only that it is one: what it says depends on who reads it."""
+    message = _root(metadata)
+    kind, size = message.number(1, "B"), message.number(3, "Q")
+    if kind != _RECORD_BATCH:
+        return _Message(kind, size)
+    table = message.table(2)
+    if table.has(3):
+        raise InvalidRecords((None, "send the Arrow stream with uncompressed buffers; use Content-Encoding instead"))
+    return _Message(kind, size, table.number(0, "q"), table.pairs(1), table.pairs(2))
 
 
 @lru_cache(maxsize=256)  # a client always sends the same one
@@ -173,14 +197,14 @@ def _type(field: "_Table") -> np.dtype[Any] | None:
 class _RecordBatch:
     """Reads a record batch's columns one after the other."""
 
-    def __init__(self, table: "_Table", body: memoryview, layout: Sequence[_Column]) -> None:
-        if table.has(3):
-            raise InvalidRecords(
-                (None, "send the Arrow stream with uncompressed buffers; use Content-Encoding instead")
-            )
-        self._body, self._length = body, table.number(0, "q")
-        self._arrays = table.pairs(1, sum(column.arrays for column in layout))
-        self._buffers = table.pairs(2, sum(column.buffers for column in layout))
+    def __init__(self, message: _Message, body: memoryview, layout: Sequence[_Column]) -> None:
+        if (len(message.arrays), len(message.buffers)) != (
+            sum(column.arrays for column in layout),
+            sum(column.buffers for column in layout),
+        ):
+            raise ValueError("a record batch of another schema")
+        self._body, self._length = body, message.length
+        self._arrays, self._buffers = iter(message.arrays), iter(message.buffers)
 
     def next(self, column: _Column, features: int) -> _Part:
         """The next column, of so many numbers a row if it has lists."""
@@ -276,13 +300,14 @@ class _Table:
         offsets = struct.unpack_from(f"<{count}I", self._data, vector + 4)
         return [_Table(self._data, vector + 4 * index + offset) for index, offset in enumerate(offsets, start=1)]
 
-    def pairs(self, member: int, count: int) -> Iterator[tuple[int, int]]:
-        """A vector of structs of two 64-bit numbers, which must be so many."""
+    def pairs(self, member: int) -> tuple[tuple[int, int], ...]:
+        """A vector of structs of two 64-bit numbers."""
         vector = self._target(member)
-        if _read("I", self._data, vector) != count:
-            raise ValueError("a record batch of another schema")
-        numbers = iter(struct.unpack_from(f"<{2 * count}q", self._data, vector + 4))
-        return zip(numbers, numbers, strict=True)
+        start = vector + 4
+        end = start + 16 * _read("I", self._data, vector)
+        if end > len(self._data):
+            raise ValueError("a vector points out of the data")
+        return tuple(struct.iter_unpack("<2q", self._data[start:end]))
 
     def text(self, member: int) -> str:
         where = self._target(member)

@@ -85,8 +85,8 @@ def from_numbers(numbers: dict[str, NDArray[Any]], schema: dict[str, Any], flaws
         reasons += _wrong_rows(x, schema["features"], flaws)
     if "y" in numbers:
         y, most = numbers["y"], classes(schema)
-        if most is not None and y.dtype.kind in "iu" and flaws.y is None and len(y) and 0 <= y.min() <= y.max() < most:
-            columns["y"] = y.astype(np.int32, copy=False)  # as usual
+        if (labels := None if flaws.y is not None else _labels(y, most)) is not None:
+            columns["y"] = labels  # as usual
         else:
             single = _single(y)
             reasons += _wrong_labels(y, single, most, flaws)
@@ -140,6 +140,14 @@ def _wrong_rows(x: NDArray[np.float32], features: int, flaws: Flaws) -> list[tup
             reason = f"column {column} {_NOT_A_NUMBER if _at(flaws.x, row, column) else _NOT_FINITE}"
         reasons.append((int(row), f"x: {reason}"))
     return reasons
+
+
+def _labels(y: NDArray[Any], most: int | None) -> NDArray[np.int32] | None:
+    """y as whole numbers below `most`; None if it may be anything else."""
+    if most is None or not len(y) or not 0 <= y.min() <= y.max() < most:
+        return None
+    labels = y.astype(np.int32, copy=False)
+    return labels if y.dtype.kind in "iu" or (labels == y).all() else None
 
 
 def _wrong_labels(
