@@ -51,7 +51,7 @@ async def follow(
         return EventSourceResponse(iter(()), headers=headers)
     after = (found.latest or 1) - 1 if last_event_id is None else last_event_id
     return EventSourceResponse(
-        _events(shared, await shown_by(request), publication, found.id, after),
+        _events(shared, shown_by(request), publication, found.id, after),
         headers=headers,
     )
 

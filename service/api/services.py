@@ -12,6 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi.security.base import SecurityBase
+from fastapi.security.utils import get_authorization_scheme_param
 from sqlalchemy import Connection
 
 from service.api.allowance import Allowance
@@ -171,13 +172,14 @@ def of_our_page(connection: Connection, secret: str) -> Key | None:
     return key and replace(key, scopes=frozenset({"read"}) | (key.scopes & {"label"}))
 
 
-async def shown_by(request: Request) -> Secret | None:
+def shown_by(request: Request) -> Secret | None:
     """A key, else a session's cookie. Browsers send that whoever made them ask: so what does more than read, as does
     being given a record to label, must also come with a header that only pages of this very origin can send, others
     being refused it by the browser.
     """
-    if credentials := await _bearer(request):
-        return credentials.credentials, keys.find
+    scheme, secret = get_authorization_scheme_param(request.headers.get("authorization"))
+    if secret and scheme.lower() == "bearer":
+        return secret, keys.find
     session = request.cookies.get(SESSION)
     if session and OF_OUR_PAGES in request.headers:
         return session, of_our_page
@@ -202,7 +204,7 @@ class May(SecurityBase):
         return key
 
     async def _identified(self, request: Request) -> Key:
-        shared, shown = await services(request), await shown_by(request)
+        shared, shown = await services(request), shown_by(request)
         asker = request.client.host if request.client else ""
         key = await shared.key(shown, asker) if shown else None
         if key is None:

@@ -150,11 +150,11 @@ class Appender:
     """Appends batches; answers only when they are on disk."""
 
     def __init__(self, url: str, *, max_batches: int, max_bytes: int) -> None:
-        # No blind retries: a repeated append after a lost answer would store a batch twice.
+        # No blind retries: a repeated append after a lost answer would store a batch twice. The time to answer is
+        # limited here, once for each question: the client would start a task and two clocks for each.
         self._redis: Redis = Redis.from_url(
             url,
-            socket_timeout=SECONDS_TO_ANSWER,
-            socket_connect_timeout=SECONDS_TO_ANSWER,
+            socket_timeout=None,
             max_connections=256,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
@@ -167,13 +167,10 @@ class Appender:
 
     async def create(self, log: str) -> None:
         """Makes an empty log. Harmless when it is never used."""
-        try:
-            await self._check_durability()
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.hset(state_key(log), mapping={"log": log, "sequence": 0, "total": 0, "trimmed": 0})
-                await pipe.execute()
-        except RedisError as error:
-            raise LogUnavailable(_say(error)) from error
+        await self._check_durability()
+        async with _in_time():
+            empty: Any = {"log": log, "sequence": 0, "total": 0, "trimmed": 0}
+            await self._redis.hset(state_key(log), mapping=empty)
 
     async def append(self, log: str, batch: bytes, records: int, *, idempotency: tuple[str, str] | None) -> Appended:
         """Appends one batch, or finds it already appended.
@@ -189,34 +186,28 @@ class Appender:
             BacklogFull, IdempotencyConflict: nothing was appended.
         """
         scope, body = idempotency or ("", "")
-        try:
-            await self._check_durability()
-            keys = entries_key(log), state_key(log), idempotency_key(log, scope)
-            limits = self._max_batches, self._max_bytes
-            answer = await self._answer((*keys, log, batch, records, *limits, body, IDEMPOTENCY_SECONDS), len(batch))
-            match answer[0]:
-                case b"lost":
-                    raise LogUnavailable("the log of this stream is lost or halted; an operator has to look at it")
-                case b"conflict":
-                    raise IdempotencyConflict
-                case b"full":
-                    raise BacklogFull
-        except RedisError as error:
-            raise LogUnavailable(_say(error)) from error
+        await self._check_durability()
+        keys = entries_key(log), state_key(log), idempotency_key(log, scope)
+        limits = self._max_batches, self._max_bytes
+        answer = await self._answer((*keys, log, batch, records, *limits, body, IDEMPOTENCY_SECONDS), len(batch))
+        match answer[0]:
+            case b"lost":
+                raise LogUnavailable("the log of this stream is lost or halted; an operator has to look at it")
+            case b"conflict":
+                raise IdempotencyConflict
+            case b"full":
+                raise BacklogFull
         return Appended(entry=answer[1].decode(), records=int(answer[2]), new=answer[0] == b"appended")
 
     async def backlogs(self, positions: Mapping[str, Position]) -> dict[str, Backlog]:
         """By name of the log, what each holds after the position that it is numbered to."""
-        try:
-            async with self._redis.pipeline(transaction=False) as pipe:
-                await pipe.ping()
-                for log, position in positions.items():
-                    await self._backlog(
-                        keys=[entries_key(log), state_key(log)], args=[position.entry, position.sequence], client=pipe
-                    )
-                _, *answers = await pipe.execute()
-        except RedisError as error:
-            raise LogUnavailable(_say(error)) from error
+        async with _in_time(), self._redis.pipeline(transaction=False) as pipe:
+            await pipe.ping()
+            for log, position in positions.items():
+                await self._backlog(
+                    keys=[entries_key(log), state_key(log)], args=[position.entry, position.sequence], client=pipe
+                )
+            _, *answers = await pipe.execute()
         return {log: _backlog(answer) for log, answer in zip(positions, answers, strict=True)}
 
     async def resume(self, log: str, position: Position) -> Resumed:
@@ -228,12 +219,10 @@ class Appender:
             LogUnavailable: the log does not answer; try again.
         """
         arguments = (log, position.entry, following(position.entry), position.sequence)
-        try:
-            await self._check_durability()
+        await self._check_durability()
+        async with _in_time():
             keys = (entries_key(log), state_key(log))
             first, newest, now = await cast("Any", self._redis.eval(_RESUME, 2, *keys, *arguments))
-        except RedisError as error:
-            raise LogUnavailable(_say(error)) from error
         due = int(first) if first else int(now) + 1
         knows = newest and due > position.sequence  # a log that has gone back can't tell what came meanwhile
         lost = due - 1 - position.sequence if knows else None
@@ -241,18 +230,14 @@ class Appender:
 
     async def drop_dead(self, log: str, entry: str) -> None:
         """Deletes what could not be numbered. Repeating it changes nothing."""
-        try:
+        async with _in_time():
             await self._redis.xdel(dead_key(log), entry)
-        except RedisError as error:
-            raise LogUnavailable(_say(error)) from error
 
     async def ready(self) -> None:
         """Raises LogUnavailable unless the log answers and keeps what it is given."""
-        try:
+        async with _in_time():
             await self._redis.ping()
-            await self._check_durability()
-        except RedisError as error:
-            raise LogUnavailable(_say(error)) from error
+        await self._check_durability()
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -303,19 +288,23 @@ class Appender:
         pipe: Any = self._redis.pipeline(transaction=False)
         for arguments in batches:
             pipe.execute_command("EVALSHA", _APPEND_SHA, 3, *arguments)
-        answers: list[Any] = await pipe.execute(raise_on_error=False)
+        async with _in_time():
+            answers: list[Any] = await pipe.execute(raise_on_error=False)
         for index, answer in enumerate(answers):
             if isinstance(answer, NoScriptError):
                 answers[index] = await self._alone(batches[index])
+            elif isinstance(answer, RedisError):
+                answers[index] = _unavailable(answer)
         return answers
 
     async def _alone(self, arguments: tuple[Any, ...]) -> list[Any]:
         redis: Any = self._redis
-        try:
-            answer: list[Any] = await redis.execute_command("EVALSHA", _APPEND_SHA, 3, *arguments)
-        except NoScriptError:  # a server that was restarted has forgotten it, and has done nothing
-            await redis.script_load(_APPEND)
-            answer = await redis.execute_command("EVALSHA", _APPEND_SHA, 3, *arguments)
+        async with _in_time():
+            try:
+                answer: list[Any] = await redis.execute_command("EVALSHA", _APPEND_SHA, 3, *arguments)
+            except NoScriptError:  # a server that was restarted has forgotten it, and has done nothing
+                await redis.script_load(_APPEND)
+                answer = await redis.execute_command("EVALSHA", _APPEND_SHA, 3, *arguments)
         return answer
 
     async def _check_durability(self) -> None:
@@ -325,12 +314,13 @@ class Appender:
         """
         if time.monotonic() < self._durable_until:
             return
-        try:
-            configuration = await self._redis.config_get("append*")
-        except ResponseError as error:
-            raise LogUnavailable(
-                "the Redis server must allow `CONFIG GET append*`, to know when data is safe"
-            ) from error
+        async with _in_time():
+            try:
+                configuration = await self._redis.config_get("append*")
+            except ResponseError as error:
+                raise LogUnavailable(
+                    "the Redis server must allow `CONFIG GET append*`, to know when data is safe"
+                ) from error
         require_synced_writes(configuration)
         self._durable_until = time.monotonic() + DURABLE_SECONDS
 
@@ -343,5 +333,21 @@ def _backlog(answer: list[Any]) -> Backlog:
     return Backlog(backlog_batches=max(0, batches), backlog_bytes=size, lag_seconds=max(0.0, waited))
 
 
-def _say(error: RedisError) -> str:
-    return f"the log does not answer ({type(error).__name__})"
+class _in_time:  # noqa: N801 - read as what it says; a generator would cost as much as the rest
+    """Limits what is asked of the server to SECONDS_TO_ANSWER. That, and its errors, become LogUnavailable."""
+
+    async def __aenter__(self) -> None:
+        self._limit = asyncio.timeout(SECONDS_TO_ANSWER)
+        await self._limit.__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
+        try:
+            await self._limit.__aexit__(kind, error, at)
+        except TimeoutError as late:
+            raise _unavailable(late) from error
+        if isinstance(error, RedisError):
+            raise _unavailable(error) from error
+
+
+def _unavailable(error: Exception) -> LogUnavailable:
+    return LogUnavailable(f"the log does not answer ({type(error).__name__})")

@@ -61,6 +61,14 @@ class _Column:
         return 2 * self.arrays - (self.width is not None)
 
 
+class _Layout(NamedTuple):
+    """A schema's columns in their order, and of how much record batches consist."""
+
+    columns: tuple[_Column, ...]
+    arrays: int
+    buffers: int
+
+
 class _Message(NamedTuple):
     """What its metadata says of a message; of a record batch, also how its arrays and buffers lie."""
 
@@ -116,7 +124,7 @@ def _together(masks: Sequence[tuple[Any, Mask | None]]) -> Mask | None:
 
 def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Iterator[dict[str, _Part]]:
     """One schema, then record batches, each within the body."""
-    layout: tuple[_Column, ...] = ()
+    layout: _Layout | None = None
     position = 0
     while position < len(body):
         marker, length = struct.unpack_from("<Ii", body, position)
@@ -133,7 +141,7 @@ def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Itera
             raise ValueError("not the message that is due, or not all of it")
         if layout:
             batch = _RecordBatch(message, memoryview(body)[start:position], layout)
-            yield {column.name: batch.next(column, features) for column in layout}
+            yield {column.name: batch.next(column, features) for column in layout.columns}
         else:
             layout = (_layout if kept else _layout.__wrapped__)(metadata, names)
     if not layout:
@@ -154,7 +162,7 @@ def _message(metadata: bytes) -> _Message:
 
 
 @lru_cache(maxsize=256)  # a client always sends the same one
-def _layout(metadata: bytes, names: tuple[str, ...]) -> tuple[_Column, ...]:
+def _layout(metadata: bytes, names: tuple[str, ...]) -> _Layout:
     """The columns that a schema's message says there are, in their order."""
     schema = _root(metadata).table(2)
     columns = {field.text(0): field for field in schema.tables(1, len(names))}
@@ -162,7 +170,8 @@ def _layout(metadata: bytes, names: tuple[str, ...]) -> tuple[_Column, ...]:
         raise InvalidRecords((None, f"the columns must be {listed(names)} and nothing else"))
     if schema.number(0, "h"):
         raise InvalidRecords((None, "send the Arrow stream in little-endian byte order"))
-    return tuple(_rows_of_numbers(field) if name == "x" else _number(field) for name, field in columns.items())
+    found = tuple(_rows_of_numbers(field) if name == "x" else _number(field) for name, field in columns.items())
+    return _Layout(found, sum(column.arrays for column in found), sum(column.buffers for column in found))
 
 
 def _rows_of_numbers(field: "_Table") -> _Column:
@@ -197,11 +206,8 @@ def _type(field: "_Table") -> np.dtype[Any] | None:
 class _RecordBatch:
     """Reads a record batch's columns one after the other."""
 
-    def __init__(self, message: _Message, body: memoryview, layout: Sequence[_Column]) -> None:
-        if (len(message.arrays), len(message.buffers)) != (
-            sum(column.arrays for column in layout),
-            sum(column.buffers for column in layout),
-        ):
+    def __init__(self, message: _Message, body: memoryview, layout: _Layout) -> None:
+        if (len(message.arrays), len(message.buffers)) != (layout.arrays, layout.buffers):
             raise ValueError("a record batch of another schema")
         self._body, self._length = body, message.length
         self._arrays, self._buffers = iter(message.arrays), iter(message.buffers)
@@ -234,16 +240,18 @@ class _RecordBatch:
         length, _ = next(self._arrays)
         if length < 0:
             raise ValueError("an array cannot be shorter than empty")
-        bits = self._next_buffer(_BYTE, (length + 7) // 8, missing=True)
-        if length and not len(bits):
+        where = next(self._buffers)
+        if not where[1]:  # there need be none if nothing is
             return length, None
+        bits = self._view(where, _BYTE, (length + 7) // 8)
         return length, ~np.unpackbits(bits, count=length, bitorder="little").view(np.bool_)
 
-    def _next_buffer(self, kind: np.dtype[Any], count: int, *, missing: bool = False) -> NDArray[Any]:
-        """A view of the next buffer's first numbers; of none if it may be missing, and is."""
-        offset, size = next(self._buffers)
-        if missing and not size:
-            count = 0
+    def _next_buffer(self, kind: np.dtype[Any], count: int) -> NDArray[Any]:
+        return self._view(next(self._buffers), kind, count)
+
+    def _view(self, where: tuple[int, int], kind: np.dtype[Any], count: int) -> NDArray[Any]:
+        """A view of a buffer's first numbers."""
+        offset, size = where
         if not 0 <= offset <= offset + size <= len(self._body) or not 0 <= count * kind.itemsize <= size:
             raise ValueError("a buffer is too short, or not within the body")
         return np.frombuffer(self._body, kind, count, offset)
