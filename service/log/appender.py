@@ -15,10 +15,10 @@ from typing import Any, cast
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
+from service.log.asking import Questions, in_time, unavailable
 from service.log.connection import (
-    SECONDS_TO_ANSWER,
     LogUnavailable,
     Position,
     dead_key,
@@ -151,14 +151,14 @@ class Appender:
 
     def __init__(self, url: str, *, max_batches: int, max_bytes: int) -> None:
         # No blind retries: a repeated append after a lost answer would store a batch twice. The time to answer is
-        # limited here, once for each question: the client would start a task and two clocks for each.
+        # limited once for each question (asking.py); the client would start a task and two clocks for it.
         self._redis: Redis = Redis.from_url(
             url,
             socket_timeout=None,
-            max_connections=256,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
         )
+        self._questions = Questions(self._redis.connection_pool)
         self._waiting: deque[_Waiting] = deque()
         self._senders: set[asyncio.Task[None]] = set()
         self._backlog = self._redis.register_script(_BACKLOG)
@@ -168,7 +168,7 @@ class Appender:
     async def create(self, log: str) -> None:
         """Makes an empty log. Harmless when it is never used."""
         await self._check_durability()
-        async with _in_time():
+        async with in_time():
             empty: Any = {"log": log, "sequence": 0, "total": 0, "trimmed": 0}
             await self._redis.hset(state_key(log), mapping=empty)
 
@@ -201,7 +201,7 @@ class Appender:
 
     async def backlogs(self, positions: Mapping[str, Position]) -> dict[str, Backlog]:
         """By name of the log, what each holds after the position that it is numbered to."""
-        async with _in_time(), self._redis.pipeline(transaction=False) as pipe:
+        async with in_time(), self._redis.pipeline(transaction=False) as pipe:
             await pipe.ping()
             for log, position in positions.items():
                 await self._backlog(
@@ -220,7 +220,7 @@ class Appender:
         """
         arguments = (log, position.entry, following(position.entry), position.sequence)
         await self._check_durability()
-        async with _in_time():
+        async with in_time():
             keys = (entries_key(log), state_key(log))
             first, newest, now = await cast("Any", self._redis.eval(_RESUME, 2, *keys, *arguments))
         due = int(first) if first else int(now) + 1
@@ -230,29 +230,32 @@ class Appender:
 
     async def drop_dead(self, log: str, entry: str) -> None:
         """Deletes what could not be numbered. Repeating it changes nothing."""
-        async with _in_time():
+        async with in_time():
             await self._redis.xdel(dead_key(log), entry)
 
     async def ready(self) -> None:
         """Raises LogUnavailable unless the log answers and keeps what it is given."""
-        async with _in_time():
+        async with in_time():
             await self._redis.ping()
         await self._check_durability()
 
     async def close(self) -> None:
+        await self._questions.close()
         await self._redis.aclose()
 
     async def _answer(self, arguments: tuple[Any, ...], size: int) -> list[Any]:
         if size >= SENT_AT_ONCE:  # goes alone anyhow, and at once: the server syncs together what came together
-            return await self._alone(arguments)
+            [answer] = await self._evaluate([arguments])
+            if isinstance(answer, Exception):
+                raise answer
+            return cast("list[Any]", answer)
         waiting = _Waiting(arguments, size, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if len(self._senders) < SENDERS:
             sender = asyncio.create_task(self._send())
             self._senders.add(sender)
             sender.add_done_callback(self._senders.discard)
-        answer: list[Any] = await waiting.answer
-        return answer
+        return await waiting.answer
 
     async def _send(self) -> None:
         """Sends what waits, as much as is worth it in one go, until nothing does."""
@@ -267,12 +270,8 @@ class Appender:
 
     async def _sent(self, batches: "list[_Waiting]") -> None:
         """Sends these together, and tells each who waits for it what became of it."""
-        answers: list[Any]
         try:
-            if len(batches) == 1:
-                answers = [await self._alone(batches[0].arguments)]
-            else:
-                answers = await self._together([each.arguments for each in batches])
+            answers = await self._evaluate([each.arguments for each in batches])
         except Exception as error:  # noqa: BLE001 - whoever waits must be told
             answers = [error] * len(batches)
         for each, answer in zip(batches, answers, strict=True):
@@ -283,29 +282,17 @@ class Appender:
             else:
                 each.answer.set_result(answer)
 
-    async def _together(self, batches: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def _evaluate(self, batches: Sequence[tuple[Any, ...]]) -> list[Any]:
         """What the script says to each batch, or the error."""
-        pipe: Any = self._redis.pipeline(transaction=False)
-        for arguments in batches:
-            pipe.execute_command("EVALSHA", _APPEND_SHA, 3, *arguments)
-        async with _in_time():
-            answers: list[Any] = await pipe.execute(raise_on_error=False)
-        for index, answer in enumerate(answers):
-            if isinstance(answer, NoScriptError):
-                answers[index] = await self._alone(batches[index])
-            elif isinstance(answer, RedisError):
-                answers[index] = _unavailable(answer)
-        return answers
-
-    async def _alone(self, arguments: tuple[Any, ...]) -> list[Any]:
-        redis: Any = self._redis
-        async with _in_time():
-            try:
-                answer: list[Any] = await redis.execute_command("EVALSHA", _APPEND_SHA, 3, *arguments)
-            except NoScriptError:  # a server that was restarted has forgotten it, and has done nothing
-                await redis.script_load(_APPEND)
-                answer = await redis.execute_command("EVALSHA", _APPEND_SHA, 3, *arguments)
-        return answer
+        commands = [("EVALSHA", _APPEND_SHA, 3, *arguments) for arguments in batches]
+        answers = await self._questions.ask(commands)
+        unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if unknown:  # a server that was restarted has forgotten it, and has done nothing for these
+            async with in_time():
+                await self._redis.script_load(_APPEND)
+            for index, answer in zip(unknown, await self._questions.ask([commands[i] for i in unknown]), strict=True):
+                answers[index] = answer
+        return [unavailable(answer) if isinstance(answer, ResponseError) else answer for answer in answers]
 
     async def _check_durability(self) -> None:
         """That an answered write is on disk. Asked again now and then: an operator can change it while it runs.
@@ -314,7 +301,7 @@ class Appender:
         """
         if time.monotonic() < self._durable_until:
             return
-        async with _in_time():
+        async with in_time():
             try:
                 configuration = await self._redis.config_get("append*")
             except ResponseError as error:
@@ -331,23 +318,3 @@ def _backlog(answer: list[Any]) -> Backlog:
     batches, size, oldest, seconds, microseconds = answer
     waited = int(seconds) + int(microseconds) / 1e6 - int(oldest.split(b"-")[0]) / 1e3
     return Backlog(backlog_batches=max(0, batches), backlog_bytes=size, lag_seconds=max(0.0, waited))
-
-
-class _in_time:  # noqa: N801 - read as what it says; a generator would cost as much as the rest
-    """Limits what is asked of the server to SECONDS_TO_ANSWER. That, and its errors, become LogUnavailable."""
-
-    async def __aenter__(self) -> None:
-        self._limit = asyncio.timeout(SECONDS_TO_ANSWER)
-        await self._limit.__aenter__()
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
-        try:
-            await self._limit.__aexit__(kind, error, at)
-        except TimeoutError as late:
-            raise _unavailable(late) from error
-        if isinstance(error, RedisError):
-            raise _unavailable(error) from error
-
-
-def _unavailable(error: Exception) -> LogUnavailable:
-    return LogUnavailable(f"the log does not answer ({type(error).__name__})")
