@@ -128,6 +128,10 @@ class TestLines:
     def test_a_record_is_one_line(self):
         assert self.reasons(b'{"x":[1\n2],"y":0},{"x":[1,2],"y":0}')
 
+    def test_a_line_is_one_record_where_records_have_no_array(self):
+        with pytest.raises(InvalidRecords):
+            READERS[NDJSON](b'{"y":0}\n{"y":1},{"y":2}', CATEGORICAL)
+
     @pytest.mark.parametrize("value", ["true", '"1"', "[1]", "{}"])
     def test_what_is_no_number_is_named(self, value):
         assert self.reasons(f'{{"x":[1,2],"y":{value}}}'.encode()) == [(0, "y: is not a number")]

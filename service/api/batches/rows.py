@@ -33,10 +33,9 @@ def read_rows(body: bytes, schema: dict[str, Any]) -> Columns:
 def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | None:
     """As one JSON array of the lines, provided that every line break is between two objects."""
     names = wanted(schema)
-    array = _as_array(body, arrays="x" in names)
-    if array is None:
+    array, lines = _as_array(body, arrays="x" in names)
+    if array is None or len(rows := parsed(array)) != lines:
         return None
-    rows = parsed(array)
     x, y = [], []
     has_x, has_y, features = "x" in names, "y" in names, schema.get("features")
     for row in rows:
@@ -49,7 +48,7 @@ def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | Non
             x.append(each.as_buffer(of_type="d"))
         if has_y:
             y.append(row["y"])
-    if not {type(value) for value in y} <= {int, float}:
+    if not set(map(type, y)) <= {int, float}:
         return None
     numbers: dict[str, NDArray[Any]] = {}
     if has_x:
@@ -59,24 +58,26 @@ def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | Non
     return numbers
 
 
-def _as_array(body: bytes, *, arrays: bool) -> memoryview | None:
-    """One JSON array, provided that every line is an object, as far as its ends show, and none has an array too many.
+def _as_array(body: bytes, *, arrays: bool) -> tuple[memoryview | None, int]:
+    """One JSON array, provided that every line is an object, as far as its ends show, and none has an array too many;
+    and how many lines there are.
 
     An array nested where a number belongs would not show in the flat buffers.
     """
     characters = np.frombuffer(body, np.uint8)
     breaks = np.flatnonzero(characters == ord("\n"))
+    lines = len(breaks) + 1
     ends, begins = characters[breaks - 1], characters[breaks + 1]
     if (
         (ends != ord("}")).any()
         or (begins != ord("{")).any()
-        or np.count_nonzero(characters == ord("[")) != (len(breaks) + 1) * arrays
+        or np.count_nonzero(characters == ord("[")) != lines * arrays
     ):
-        return None
-    array = np.empty(len(body) + 2, np.uint8)  # `bytes.replace` takes several times as long as this
+        return None, lines
+    array = np.empty(len(body) + 2, np.uint8)  # `bytes` would be copied twice
     array[0], array[1:-1], array[-1] = ord("["), characters, ord("]")
     array[breaks + 1] = ord(",")
-    return array.data
+    return array.data, lines
 
 
 def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:
