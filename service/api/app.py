@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import time
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 from secrets import token_hex
@@ -117,7 +118,6 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(part.router)
     app.add_middleware(ConfigurationLimit)
     app.add_middleware(records.Shortcut, handlers=app.exception_handlers)
-    app.add_middleware(metrics.Timing)
     if settings.metrics_port is not None:
         app.add_middleware(metrics.OwnPort, port=settings.metrics_port)
     app.add_middleware(Outermost)
@@ -156,8 +156,8 @@ class Outermost:
 
     Each request has an id, which every line of the log about it names. HEAD is GET without the body, which the server
     leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look; the
-    dashboard's pages say themselves what they may do. What an administrator does, or tries, is logged. What nobody
-    foresaw is logged without its text, and answered.
+    dashboard's pages say themselves what they may do. All are timed. What an administrator does, or tries, is logged.
+    What nobody foresaw is logged without its text, and answered.
     """
 
     _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
@@ -179,17 +179,18 @@ class Outermost:
             scope = {**scope, "method": "GET", "perennial.head": True}
         request = f"{self._process}-{next(self._numbers)}"
         logs.request.set(request)
-        started = False
+        began, started = time.perf_counter(), False
 
         async def complete(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
                 headers = [*message.get("headers", ())]
-                told = {name.lower() for name, _ in headers}
+                told = {name for name, _ in headers}
                 headers += (each for each in self._UNLESS_TOLD if each[0] not in told)
                 headers += ((b"x-request-id", request.encode()), *self._HEADERS)
                 message["headers"] = headers
+                metrics.answered(scope, message["status"], time.perf_counter() - began)
                 if "perennial.audit" in scope:
                     audit.log(scope, message["status"], headers)
             await send(message)

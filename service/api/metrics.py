@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import metrics
 from service.api.problems import Problem
@@ -62,36 +62,13 @@ async def _state(shared: Services) -> tuple[Overview | None, Mapping[str, Backlo
         return found, None
 
 
-class Timing:
-    """Times every answer, by the route's template: paths hold names of all kinds, and anybody can make up more."""
+def answered(scope: Scope, status: int, seconds: float) -> None:
+    """Times an answer by the route's template: paths hold names of all kinds, and anybody can make up more."""
+    route = getattr(scope.get("route"), "path", None)
+    _clock(scope["method"] if route else "any", route or "unknown", status).observe(seconds)
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began, status = time.perf_counter(), 0
-
-        async def timed(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                observe(status)
-            await send(message)
-
-        def observe(status: int) -> None:
-            route = getattr(scope.get("route"), "path", None)
-            method = scope["method"] if route else "any"
-            metrics.HTTP.labels(method, route or "unknown", status).observe(time.perf_counter() - began)
-
-        try:
-            await self._app(scope, receive, timed)
-        except Exception:
-            if not status:
-                observe(500)
-            raise
+_clock = lru_cache(maxsize=None)(metrics.HTTP.labels)
 
 
 class OwnPort:
