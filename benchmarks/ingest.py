@@ -5,7 +5,8 @@
 Both are one process of the same server on the same Valkey, which answers a write when it is on disk, and get the same
 records: 32 float32 features and a class, in every format, by 1, 100 and 1000 a request, over 8 connections. JSON and
 NDJSON are what Python's own `json` makes of `x.tolist()`, twenty characters a number. They take turns, after each of
-which the log is emptied; the medians of the turns are compared. No worker runs: it would take both the same cores.
+which the log is emptied and its file written anew; the medians of the turns are compared. No worker runs: it would take
+both the same cores.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import io
 import json
 import statistics
+import time
 
 import nanoarrow
 import numpy as np
@@ -74,11 +76,22 @@ def compare(running: Service, name: str, size: int, turns: int, seconds: float) 
             pair = []
             for port, sent in asked:
                 pair.append(turn(port, sent, 202, seconds=seconds, connections=CONNECTIONS))
-                log.flushall()
+                _empty(log)
             pairs.append(pair)
     api, bare = (size * statistics.median(pair[i].rate for pair in pairs) for i in (0, 1))
     ratio = statistics.median(api.rate / bare.rate for api, bare in pairs)
     return api, bare, ratio, max(each.client for pair in pairs for each in pair)
+
+
+def _empty(log: redis.Redis) -> None:
+    """Also of what its file holds: the server would rewrite that at some time in the turns of the one or the other."""
+    log.flushall()
+    log.bgrewriteaof()
+    deadline = time.monotonic() + 30
+    while any(log.info("persistence")[what] for what in ("aof_rewrite_in_progress", "aof_rewrite_scheduled")):
+        if time.monotonic() > deadline:
+            raise TimeoutError("the log's file is not rewritten")
+        time.sleep(0.01)
 
 
 def main() -> None:
