@@ -147,6 +147,7 @@ def plan(
 
     from service.mechanisms.building import build
     from service.mechanisms.configuration import PublicationConfiguration, Refused
+    from service.mechanisms.fields import why
     from service.mechanisms.measured import measured
     from service.mechanisms.stream_schema import StreamSchema
 
@@ -161,15 +162,15 @@ def plan(
     schema = {name: value for name, value in stream.items() if name not in ("name", "retention", "budget")}
     wanted = {name: value for name, value in publication.items() if name not in ("name", "stream", "start")}
     try:
-        configuration = PublicationConfiguration.model_validate(wanted)
-        planned = build(StreamSchema.model_validate(schema), configuration).plan()
+        configuration, kept = PublicationConfiguration.model_validate(wanted), StreamSchema.model_validate(schema)
+        planned = build(kept, configuration).plan()
     except ValidationError as error:
-        _fail("\n".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()))
+        _fail("\n".join(f"{'.'.join(map(str, each['loc']))}: {why(each)}" for each in error.errors()))
     except Refused as refused:
         _fail(str(refused))
     if isinstance(budget, dict) and budget.get("delta", 0) == 0 and configuration.privacy.delta > 0:
         _fail("privacy.delta: the stream's budget has delta 0, so only publications with delta 0 fit")
-    print(json.dumps(planned | {"measured": measured(configuration)}, indent=2))
+    print(json.dumps(planned | {"measured": measured(kept, configuration)}, indent=2))
 
 
 def _keep_memory() -> None:

@@ -31,7 +31,15 @@ def perennial(*arguments: str, stdin: str = "", **settings: str) -> subprocess.C
 def test_a_plan_needs_no_server():
     done = perennial("plan", "-", stdin=json.dumps({"stream": STREAM, "publication": PUBLICATION}))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["lifetime"]["epsilon"] == 1
+    plan = json.loads(done.stdout)
+    assert plan["lifetime"]["epsilon"] == 1
+    assert any(line["this"] for line in plan["measured"]["lines"])
+
+
+def test_a_plan_of_regressions_tells_no_accuracies():
+    stream = STREAM | {"task": {"kind": "regression", "bound": 1}}
+    done = perennial("plan", "-", stdin=json.dumps({"stream": stream, "publication": PUBLICATION}))
+    assert json.loads(done.stdout)["measured"] is None
 
 
 @pytest.mark.parametrize(
@@ -40,7 +48,10 @@ def test_a_plan_needs_no_server():
         ("{", "must hold JSON"),
         ("[]", "must hold JSON"),
         (json.dumps({"stream": STREAM}), "must hold JSON"),
-        (json.dumps({"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 0}}}), "privacy.epsilon"),
+        (
+            json.dumps({"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 0}}}),
+            "privacy.epsilon: Input should be greater than or equal to 1E-9",
+        ),
         (
             json.dumps({"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 1, "delta": 1e-6}}}),
             "budget has delta 0",

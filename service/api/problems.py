@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from service.log import LogUnavailable
+from service.mechanisms.fields import why
 from service.store.database import DatabaseUnavailable
 from service.store.keys import NameTaken
 
@@ -129,7 +130,7 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             return unread_coding().response()
         # Pydantic would repeat the input; the place and the reason are enough.
-        errors = [{"field": _field(each["loc"]), "reason": _reason(each)} for each in error.errors()]
+        errors = [{"field": _field(each["loc"]), "reason": why(each)} for each in error.errors()]
         detail = "; ".join(f"{each['field']}: {each['reason']}" for each in errors[:5])
         return Problem("invalid-request", detail, errors=errors[:100]).response()
 
@@ -172,13 +173,6 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
 def _field(place: tuple[int | str, ...]) -> str:
     """Where in the request; a name that nobody could have meant is not repeated."""
     return ".".join(str(part) if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", str(part)) else "…" for part in place)
-
-
-def _reason(error: dict[str, Any]) -> str:
-    """Why, without the input."""
-    if error["type"] == "union_tag_invalid":  # pydantic's own words repeat what was sent
-        return f"its {error['ctx']['discriminator']} must be one of {error['ctx']['expected_tags']}"
-    return str(error["msg"])
 
 
 def _methods(app: FastAPI, path: str) -> list[str]:

@@ -63,13 +63,15 @@ class PublicationInfo(BaseModel):
 async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[str, Any]:
     """What a publication would cost and how noisy each release would be. Nothing is reserved.
 
-    `measured` tells how accurate such models were on streams that drift.
+    `measured` tells how accurate such models were on streams that drift; null where records come without classes.
     """
 
     def look(connection: Connection) -> dict[str, Any]:
-        return _build(stream_or_404(connection, key, request.stream), request).plan()
+        stream = stream_or_404(connection, key, request.stream)
+        told = measured(StreamSchema.model_validate(stream.schema), request)
+        return _build(stream, request).plan() | {"measured": told}
 
-    return await shared.run(look) | {"measured": measured(request)}
+    return await shared.run(look)
 
 
 @router.post(

@@ -5,8 +5,10 @@ Numbers are exact: ε, δ and whatever shares of them follow from are decimals a
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -17,6 +19,13 @@ MAX_COUNT = 2**40
 
 class Shape(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def why(error: Mapping[str, Any]) -> str:
+    """The reason of one of pydantic's errors, in words for whoever wrote the shape, without what was sent."""
+    if error["type"] == "union_tag_invalid":  # pydantic's own words repeat what was sent
+        return f"its {error['ctx']['discriminator']} must be one of {error['ctx']['expected_tags']}"
+    return re.sub(r"Decimal\('([^']*)'\)", r"\1", error["msg"])  # bounds of exact numbers come as Python writes them
 
 
 def _decimal(value: object) -> object:

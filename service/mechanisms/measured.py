@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from service.mechanisms.configuration import PublicationConfiguration
+    from service.mechanisms.stream_schema import StreamSchema
 
 STREAMS = ("weather", "electricity", "kernel changes")
 WHAT = (
@@ -88,8 +89,13 @@ LINES = (
 )
 
 
-def measured(configuration: PublicationConfiguration) -> dict[str, Any]:
-    """What a plan tells of it beside what was planned: it promises nothing, and is no part of what is kept."""
+def measured(schema: StreamSchema, configuration: PublicationConfiguration) -> dict[str, Any] | None:
+    """What a plan tells of it beside what was planned: it promises nothing, and is no part of what is kept.
+
+    None where records come without classes: accuracies say nothing of regressions, histograms and labels asked for.
+    """
+    if schema.task.kind != "classification":
+        return None
     return {
         "what": WHAT,
         "expect": EXPECT,

@@ -26,7 +26,7 @@ from service.mechanisms.configuration import (
     PublicationConfiguration,
 )
 from service.mechanisms.measured import LINES, measured
-from service.mechanisms.stream_schema import StreamSchema
+from service.mechanisms.stream_schema import Classification, StreamSchema
 from service.privacy.loss import Kind
 from service.schedules.continual import Continual
 from service.schedules.sliding_window import SlidingWindow
@@ -237,5 +237,6 @@ def test_a_plan_finds_what_was_measured(line: Any) -> None:
         "learner": {"kind": line.learner},
         "privacy": {"epsilon": 1, "delta": 1e-6},
     }
-    told = measured(PublicationConfiguration.model_validate(asked))["lines"]
+    schema = StreamSchema(features=2, task=Classification(kind="classification", classes=2))
+    told = measured(schema, PublicationConfiguration.model_validate(asked))["lines"]
     assert [each["what"] for each in told if each["this"]] == [line.title]

@@ -40,6 +40,12 @@ def test_every_command_named_exists() -> None:
     assert named <= commands
 
 
+def test_every_call_says_whom_it_asks() -> None:
+    calls = re.findall(r"^.*\bcall .*$", "\n".join(blocks(README, "sh") + blocks(README, "console")), re.MULTILINE)
+    assert len(calls) > 10
+    assert [each for each in calls if "$API/v1/" not in each] == []
+
+
 def test_every_make_target_named_exists() -> None:
     named = set(re.findall(r"(?:`|\$ )make ([a-z]+)", README))
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
