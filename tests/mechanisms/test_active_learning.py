@@ -271,6 +271,7 @@ def test_with_a_delta_selection_has_half_of_rho():
         ("mechanism.epsilon_update", {"epsilon_update": 0.1}, {"privacy": GAUSSIAN}),
         ("mechanism.threshold", {"selection": "exponential", "threshold": 2.5}, {}),
         ("mechanism.threshold", {"selection": "exponential", "threshold": {"initial": 1.9, "least": 0.1}}, {}),
+        ("mechanism.selection", {"selection": "exponential"}, {"privacy": {"epsilon": 1e-4}}),
         ("mechanism.label_seconds", {"label_seconds": 5}, {}),
         ("mechanism.label_seconds", {"lease_seconds": 5}, {}),
         ("mechanism.size", {"size": 2**25, "radius": 1e6}, {"learner": {"loss": "huber_hinge", "huber_width": 1e-6}}),
