@@ -33,6 +33,7 @@ from service.api import (
 from service.api.notifier import Notifier
 from service.api.problems import Problem
 from service.api.services import Services
+from service.api.shortcut import Shortcut
 from service.dashboard import pages
 from service.log import Appender
 from service.publishing.answering import Answerer
@@ -117,7 +118,8 @@ def create_app(settings: Settings) -> FastAPI:
     ):  # tried in this order
         app.include_router(part.router)
     app.add_middleware(ConfigurationLimit)
-    app.add_middleware(records.Shortcut, handlers=app.exception_handlers)
+    quick = (records.POST, records.post_records), (releases.LATEST, releases.quick_latest)
+    app.add_middleware(Shortcut, routes=quick, handlers=app.exception_handlers)
     if settings.metrics_port is not None:
         app.add_middleware(metrics.OwnPort, port=settings.metrics_port)
     app.add_middleware(Outermost)

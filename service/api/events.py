@@ -66,8 +66,7 @@ async def _events(
             try:
                 if shared.stopping.is_set() or shown_key is None or await shared.key(shown_key) is None:
                     return  # who asks again is told why
-                question = ("events", identity, after, shared.notifier.calls)
-                new = await shared.run_once(question, _newer, publication, identity, after)
+                new = await shared.run_once(("events", identity, after), _newer, publication, identity, after)
             except DatabaseUnavailable:
                 new = []  # nothing can be published meanwhile
             for version, event in new:

@@ -20,7 +20,6 @@ class Notifier:
         self._database = database
         self._keys_changed = keys_changed
         self._waiting: dict[str, set[asyncio.Event]] = {}
-        self.calls = 0  # how often anybody was woken: what is asked after one call may be answered together
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="notifier", daemon=True)
 
@@ -53,7 +52,6 @@ class Notifier:
 
     def wake_everybody(self) -> None:
         """So that nobody is still waiting when the server stops."""
-        self.calls += 1
         for publication in list(self._waiting):
             self._wake(publication)
 
@@ -77,7 +75,6 @@ class Notifier:
             self._loop.call_soon_threadsafe(function)
 
     def _wake(self, publication: str) -> None:
-        self.calls += 1
         for event in self._waiting.get(publication, ()):
             event.set()
 

@@ -2,16 +2,13 @@
 
 import contextlib
 import hashlib
-import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
-from starlette._utils import get_route_path
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import metrics
 from service.api import batches
@@ -37,35 +34,8 @@ from service.store.segment_files import pack
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
 
-_RECORDS = re.compile(r"/v1/streams/([^/]+)/records\Z")
 PARSE_INLINE_BYTES = 2**20  # below this a thread costs more than it spares others: parsing holds the interpreter
 LONGEST_IDEMPOTENCY_KEY = 255
-
-
-class Shortcut:
-    """Takes `POST …/records` past the framework's routing, which finds out anew what every request wants.
-
-    That takes longer than to check a small batch. What the route is called and how it is documented stay the
-    framework's; so do the answers to errors, which `handlers` give.
-    """
-
-    def __init__(self, app: ASGIApp, handlers: Mapping[Any, Callable[[Request, Any], Any]]) -> None:
-        self._app, self._handlers = app, handlers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not (asked := _RECORDS.match(get_route_path(scope))):
-            await self._app(scope, receive, send)
-            return
-        scope["route"], scope["path_params"] = _ROUTE, {"stream": asked[1]}
-        request = Request(scope, receive)
-        try:
-            response = await post_records(request)
-        except Exception as error:
-            handler = next((self._handlers[kind] for kind in type(error).__mro__[:-3] if kind in self._handlers), None)
-            if handler is None:
-                raise
-            response = handler(request, error)
-        await response(scope, receive, send)
 
 
 class Accepted(BaseModel):
@@ -200,7 +170,7 @@ router.add_api_route(
 )
 
 
-_ROUTE = router.routes[-1]  # by whose name it is timed
+POST = router.routes[-1]
 
 
 @router.get("/entries/{entry}", responses=documented("not-found"))

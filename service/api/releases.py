@@ -13,12 +13,23 @@ from service.api import batches
 from service.api.bodies import read_body, refusal, require_json
 from service.api.problems import Problem, documented
 from service.api.representations import JSON, SAFETENSORS, Representation, choose
-from service.api.schemas import Items, Release, ReleaseInfo, Timestamp, as_json
-from service.api.services import KeyFirst, Reader, Services, Shared, publication_or_404
+from service.api.schemas import Items, Release, ReleaseInfo, Timestamp, as_json, is_name
+from service.api.services import (
+    READER,
+    KeyFirst,
+    Reader,
+    Services,
+    Shared,
+    no_publication,
+    publication_or_404,
+    services,
+    visible,
+)
 from service.learning import feature_maps
 from service.mechanisms.linear import predict
 from service.store import digests, publications, releases
 from service.store.keys import Key
+from service.store.publications import Newest
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
 
@@ -114,12 +125,12 @@ async def get_latest_release(
     """
     representation = _acceptable(request)
     prefer, if_none_match = whole(request, "prefer", prefer), whole(request, "if-none-match", if_none_match)
-    found = await shared.run(publication_or_404, key, publication)
+    found = await _newest(shared, key, publication)
     wait = wait_seconds(prefer)
     if wait is None:
         version = found.latest
     else:
-        version = await _newer(shared, publication, found.id, _known_version(if_none_match), found.latest, wait)
+        version = await _newer(shared, key, publication, _known_version(if_none_match), found.latest, wait)
     applied = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
     if version is None:
         raise Problem(
@@ -131,6 +142,21 @@ async def get_latest_release(
     return await _answer(
         shared, publication, found.id, version, representation, if_none_match, applied | {"Content-Location": location}
     )
+
+
+async def quick_latest(request: Request) -> Response:
+    """The same without the framework (shortcut.py)."""
+    return await get_latest_release(
+        request.path_params["publication"],
+        request,
+        key=await READER(request),
+        shared=await services(request),
+        if_none_match=request.headers.get("if-none-match"),
+        prefer=request.headers.get("prefer"),
+    )
+
+
+LATEST = router.routes[-1]
 
 
 @router.get(
@@ -244,8 +270,17 @@ async def _answer(
     return Response(body, headers=headers, media_type=representation.media_type)
 
 
+async def _newest(shared: Services, key: Key, publication: str) -> Newest:
+    """As it is committed now."""
+    known = is_name(publication)
+    found = await shared.run_once(("newest", publication), publications.newest, publication) if known else None
+    if found is None or not visible(key, found.stream):
+        raise no_publication()
+    return found
+
+
 async def _newer(
-    shared: Services, publication: str, identity: int, known: int | None, current: int | None, wait: int
+    shared: Services, key: Key, publication: str, known: int | None, current: int | None, wait: int
 ) -> int | None:
     """The latest version once it is newer than `known` (else than `current`), or whatever it is after the wait."""
     newer_than = (known if known is not None else current) or 0
@@ -253,8 +288,7 @@ async def _newer(
     async with shared.notifier.waiting(publication) as changed:
         while True:
             changed.clear()
-            question = ("latest", identity, shared.notifier.calls)  # all who are woken at once ask it
-            latest = await shared.run_once(question, publications.latest_version, identity)
+            latest = (await _newest(shared, key, publication)).latest
             left = deadline - asyncio.get_running_loop().time()
             if (latest or 0) > newer_than or left <= 0 or shared.stopping.is_set():
                 return latest

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeVar, cast
+from weakref import WeakValueDictionary
 
 from fastapi import Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -80,7 +81,8 @@ class Services:
     keys: dict[Hashable, tuple[Key, float]] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     rendered: Rendered = field(default_factory=Rendered)
-    asked: dict[Hashable, asyncio.Task[Any]] = field(default_factory=dict)
+    due: dict[Hashable, asyncio.Task[Any]] = field(default_factory=dict)  # questions that are not put yet
+    put: WeakValueDictionary[Hashable, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     looked: tuple[float, bytes] = (-math.inf, b"")  # when metrics were gathered, and what was found
     running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
@@ -99,13 +101,18 @@ class Services:
 
         return await run_in_threadpool(transact)
 
-    async def run_once(self, question: Hashable, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """The same for many who ask the same question at the same time."""
-        task = self.asked.get(question)
+    async def run_once(self, question: Hashable, function: Callable[..., T], *args: Any) -> T:
+        """The same for all who ask the same question before it is put: nobody's answer is older than his question."""
+        task = self.due.get(question)
         if task is None:
-            task = self.asked[question] = asyncio.create_task(self.run(function, *args, **options))
-            task.add_done_callback(lambda done: (self.asked.pop(question), done.cancelled() or done.exception()))
+            task = self.due[question] = asyncio.create_task(self._put(question, function, *args))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits any more
         return cast("T", await asyncio.shield(task))
+
+    async def _put(self, question: Hashable, function: Callable[..., T], *args: Any) -> T:
+        async with self.put.setdefault(question, asyncio.Lock()):  # one after the other: meanwhile others may join
+            del self.due[question]
+            return await self.run(function, *args)
 
     async def key(self, shown: Secret, asker: str | None = None) -> Key | None:
         """The key that this stands for, if it is valid. It is found by a hash: no secret is compared with another.
@@ -248,7 +255,8 @@ class KeyFirst(APIRoute):
 
 
 INGESTER = May("ingest")
-Reader = Annotated[Key, Depends(May("read"))]
+READER = May("read")
+Reader = Annotated[Key, Depends(READER)]
 Ingester = Annotated[Key, Depends(INGESTER)]
 Labeller = Annotated[Key, Depends(May("label"))]
 Admin = Annotated[Key, Depends(May("admin"))]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, Select, bindparam, func, insert, not_, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
@@ -183,12 +183,17 @@ def of_stream(connection: Connection, stream: int) -> list[Publication]:
     return [_publication(row) for row in connection.execute(query)]
 
 
-def latest_version(connection: Connection, identity: int) -> int | None:
-    """The newest version with role `model`."""
-    version: int | None = connection.execute(
-        select(publications.c.latest).where(publications.c.id == identity)
-    ).scalar_one()
-    return version
+class Newest(NamedTuple):
+    """`latest`: the newest version of a publication with role `model`, if it has any; `stream`: whose it is."""
+
+    id: int
+    stream: str
+    latest: int | None
+
+
+def newest(connection: Connection, name: str) -> Newest | None:
+    row = connection.execute(_NEWEST, {"name": name}).one_or_none()
+    return Newest(*row) if row else None
 
 
 def page(connection: Connection, *, limit: int, before: int | None, only: frozenset[str] | None) -> list[Publication]:
@@ -270,6 +275,11 @@ def _query() -> Select[Any]:
 
 
 _NAMES = _query().selected_columns.keys()
+_NEWEST = (
+    select(publications.c.id, streams.c.name, publications.c.latest)
+    .join(streams, streams.c.id == publications.c.stream_id)
+    .where(publications.c.name == bindparam("name"))
+)
 _HOLD = (
     select(*_query().selected_columns, streams)
     .select_from(leased.join(streams, true()).join(publications, publications.c.stream_id == streams.c.id))
