@@ -114,6 +114,12 @@ def _slab(settings: ActiveLearningMechanism, epsilon: float, norm_bound: float) 
     exponential = settings.selection == "exponential"
     least = least_threshold(epsilon, norm_bound) if exponential else None
     if settings.threshold is None:
+        if least is not None and least >= norm_bound:
+            raise Refused(
+                "mechanism.selection",
+                f"with an epsilon_selection of {epsilon:.4g} exponential selection needs a threshold so near to "
+                f"norm_bound, {norm_bound:.6g}, that all are selected alike: use bernoulli, or more epsilon",
+            )
         return Falling(initial=least or 0.2 * norm_bound)
     slab = _falling(settings.threshold, least)
     if least is None:

@@ -15,6 +15,11 @@ are learnt from statistics of the features that it makes. A record is before the
 both, so that it pays once. (mechanisms.md 4 learns from and counts the same records, for the sum of both charges. But
 statistics of an encoder that learns on would be of features that nobody can compute of other records any more.)
 
+Features that are made here, by a map of its own or an encoder, are made of all slots of a batch at once, each in its
+public place, empty ones as zeros. What a library makes of a row may depend on the row's place and on how many there are
+(one row alone is multiplied by another routine than many), and for records that are very long random Fourier features
+differ by as much as they can then. So if an empty slot were left out, a record could move those of others.
+
 What a step leaves for the next is in `Part`s. They are committed with the release or not at all, and never made again.
 """
 
@@ -22,6 +27,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism
@@ -66,7 +73,7 @@ class Lifelong(LinearMechanism):
         records = read(fit.start, fit.end)
         state, model = self.learner.advance(
             tuple(part.values for part in parts),
-            Records(x=self._features(records.x, encoders), y=records.y),
+            Records(x=self._features(records, fit, encoders), y=records.y),
             slots,
             self.origin,
             perturbation,
@@ -131,14 +138,19 @@ class Lifelong(LinearMechanism):
             | {"shape": [1, learnt.dimension], "coordinates": "each layer's matrix and bias, then the head"},
         )
 
-    def _features(self, x: NDArray[Any], encoders: Sequence[Model]) -> NDArray[Any]:
-        """Return what records of the stream, mapped by it, are counted as."""
-        mapped = self.own_map(x)
-        if self.encoder is None:
-            return mapped
-        if not encoders:
-            raise Forgotten("the encoder that its first step released is not there")
-        return self.encoder.encoder(encoders[0].parameters, mapped)
+    def _features(self, records: Records, fit: Fit, encoders: Sequence[Model]) -> NDArray[Any]:
+        """Return what records of the stream, mapped by it, are counted as; see the module."""
+        if self.encoder is None and not self.own_map.steps:
+            return records.x
+        slots = records.in_slots(fit.start, fit.end) - fit.start
+        x = np.zeros((fit.end - fit.start, records.x.shape[1]), dtype=records.x.dtype)
+        x[slots] = records.x
+        features = self.own_map(x)
+        if self.encoder is not None:
+            if not encoders:
+                raise Forgotten("the encoder that its first step released is not there")
+            features = self.encoder.encoder(encoders[0].parameters, features)
+        return features[slots]
 
     def _perturbation(self) -> InStatistics:
         """Return the noise of every batch: that for the largest, since those of one run must be alike."""

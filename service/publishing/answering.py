@@ -38,7 +38,7 @@ from service.mechanisms.mechanism import Forgotten, Part
 from service.mechanisms.stream_schema import StreamSchema
 from service.publishing.commit import check, commit, of_another_guarantee, remembers, seconds_to_write
 from service.publishing.records import read_records
-from service.store import parts, publications, releases, streams
+from service.store import parts, publications, releases, streams, witness
 from service.store.database import ONE_VIEW, Database, DatabaseUnavailable
 from service.store.ledger import LedgerBroken
 from service.store.parts import Memory
@@ -150,11 +150,19 @@ class Answerer:
         return np.bincount(records.y.astype(np.int64), minlength=state.mechanism.cardinality)
 
     def _read(self, identity: int) -> _State:
-        """Everything of one moment. What is not as it was left can only be read from, not compared with."""
+        """Everything of one moment. What is not as it was left can only be read from, not compared with.
+
+        Nor can what is older than the stream's witness tells: no worker may have looked yet, and the threshold of a
+        backup is one that a query may have been hard by since.
+        """
+        with self._database.transaction() as connection:
+            log = streams.get(connection, publications.get(connection, identity).stream_id).log
+        told = self._files.witness(log)  # before the stream is read: it may only have come further since
         with self._database.transaction() as connection:
             connection.execute(ONE_VIEW)
             publication = publications.get(connection, identity)
             stream = streams.get(connection, publication.stream_id)
+            restored = witness.contradicts(connection, told, stream) is not None
             memory = parts.load(connection, identity)
             latest = None if publication.latest is None else releases.find(connection, identity, publication.latest)
         configuration = PublicationConfiguration.model_validate(publication.configuration)
@@ -169,6 +177,7 @@ class Answerer:
         if (
             publication.state == "running"
             and publication.distrusted is None
+            and not restored
             and publication.position > 0
             and publications.promised(publication) == publication.promise
             and not of_another_guarantee(publication, mechanism)

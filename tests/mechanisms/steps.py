@@ -29,7 +29,7 @@ def reader(seed=0, classes=3):
 
 def nothing(start, end):
     """A reader of a stream whose every record was erased."""
-    return Records(x=np.empty((0, FEATURES)), y=np.empty(0))
+    return Records(x=np.empty((0, FEATURES)), y=np.empty(0), slots=np.empty(0, dtype=np.int64))
 
 
 def run(mechanism, steps, read, between=lambda chain: chain):

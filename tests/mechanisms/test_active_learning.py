@@ -1,6 +1,7 @@
 """FLSW and FLMB: every slot is charged once, batches close by slots and coins alone, labels may come late or never."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -271,6 +272,7 @@ def test_with_a_delta_selection_has_half_of_rho():
         ("mechanism.epsilon_update", {"epsilon_update": 0.1}, {"privacy": GAUSSIAN}),
         ("mechanism.threshold", {"selection": "exponential", "threshold": 2.5}, {}),
         ("mechanism.threshold", {"selection": "exponential", "threshold": {"initial": 1.9, "least": 0.1}}, {}),
+        ("mechanism.selection", {"selection": "exponential"}, {"privacy": {"epsilon": 1e-4}}),
         ("mechanism.label_seconds", {"label_seconds": 5}, {}),
         ("mechanism.label_seconds", {"lease_seconds": 5}, {}),
         ("mechanism.size", {"size": 2**25, "radius": 1e6}, {"learner": {"loss": "huber_hinge", "huber_width": 1e-6}}),
@@ -293,8 +295,12 @@ def test_what_does_not_fit_is_refused(path, settings, more):
 
 def test_nothing_is_needed_of_records_that_are_all_erased():
     """A reader that tells of no slots has nothing to tell only of ranges that are whole."""
+
+    def untold(start, end):
+        return replace(nothing(start, end), slots=None)
+
     with pytest.raises(ValueError, match="missing"):
-        publication(learner={"origin": [[1.0] * FEATURES]}, **WINDOW).step(5, (), 1, nothing)
+        publication(learner={"origin": [[1.0] * FEATURES]}, **WINDOW).step(5, (), 1, untold)
 
 
 @BOTH

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
@@ -19,7 +20,7 @@ from service.privacy.loss import Kind, round_up
 from service.publishing import answering
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
-from service.store import publications, releases, segments, spending, tables
+from service.store import publications, releases, segments, spending, streams, tables, witness
 from service.store import verify as verifying
 from service.store.database import Database, DatabaseUnavailable
 from tests.conftest import World, make_world
@@ -209,6 +210,20 @@ def test_with_a_threshold_that_is_not_as_it_was_left_nothing_is_compared(bench: 
     bench.arrive(0)
     bench.count_in()
     assert bench.now().state == "halted"
+
+
+def test_with_a_threshold_from_a_backup_nothing_is_compared_even_before_a_worker_looks(bench: Bench):
+    """A query was hard by it, and the ledger has forgotten that: the witness, written by a worker since, has not."""
+    with bench.database.transaction() as connection:
+        stream = streams.get(connection, bench.now().stream_id)
+        mark = witness.marks(connection, [stream])[stream.log]
+    for told, compared in ((mark, True), (replace(mark, charges=mark.charges + 2, head="0" * 64), False)):
+        witness.testify(bench.files, stream.log, told)
+        (answer,) = bench.ask(bench.answerer(), share(2))
+        assert (answer.measured, answer.frozen) == (compared, not compared)
+    charged = bench.charges()
+    assert not bench.ask(bench.answerer(), share(0))[0].measured
+    assert bench.charges() == charged
 
 
 def test_before_the_first_records_are_there_nobody_knows_anything(settings: Settings, database: Database):
