@@ -133,11 +133,7 @@ async def get_latest_release(
         version = await _newer(shared, key, publication, _known_version(if_none_match), found.latest, wait)
     applied = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
     if version is None:
-        raise Problem(
-            "not-found",
-            "Nothing is published yet; the plan tells when the first release is due. Wait with `Prefer: wait=60`.",
-            headers=applied,
-        )
+        raise _nothing_yet(applied)
     location = f"/v1/publications/{publication}/releases/{version}"
     return await _answer(
         shared, publication, found.id, version, representation, if_none_match, applied | {"Content-Location": location}
@@ -219,7 +215,10 @@ async def predict_labels(
 
     def compute(connection: Connection, key: Key) -> dict[str, Any]:
         found = publication_or_404(connection, key, publication)
-        release = releases.find(connection, found.id, version or found.latest or 0)
+        asked = version or found.latest
+        if asked is None:
+            raise _nothing_yet()
+        release = releases.find(connection, found.id, asked)
         if release is None:
             raise _no_release()
         if release.model["kind"] != "linear":
@@ -350,6 +349,15 @@ def _acceptable(request: Request) -> Representation:
         served = f"{JSON.media_type} and {SAFETENSORS.media_type}"
         raise Problem("not-acceptable", f"Releases are served as {served}.", headers={"Vary": "Accept"})
     return representation
+
+
+def _nothing_yet(headers: dict[str, str] | None = None) -> Problem:
+    return Problem(
+        "not-found",
+        "Nothing is published yet; the plan tells when the first release is due. Wait for it with `Prefer: wait=60` at "
+        "GET …/releases/latest.",
+        headers=headers,
+    )
 
 
 def _no_release() -> Problem:

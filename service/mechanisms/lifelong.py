@@ -130,7 +130,7 @@ class Lifelong(LinearMechanism):
             window=fit.window,
             fit=(fit.start, fit.end),
             parent=None,
-            parameters=learnt.release(replace(records, x=self.own_map(records.x)), fit.start, perturbation),
+            parameters=learnt.release(replace(records, x=self._mapped(records, fit)), fit.start, perturbation),
             perturbation=perturbation,
             charge=charge,
             model={"kind": "encoder", "encoder": learnt.encoder.described()}
@@ -139,18 +139,16 @@ class Lifelong(LinearMechanism):
         )
 
     def _features(self, records: Records, fit: Fit, encoders: Sequence[Model]) -> NDArray[Any]:
-        """Return what records of the stream, mapped by it, are counted as; see the module."""
-        if self.encoder is None and not self.own_map.steps:
-            return records.x
-        slots = records.in_slots(fit.start, fit.end) - fit.start
-        x = np.zeros((fit.end - fit.start, records.x.shape[1]), dtype=records.x.dtype)
-        x[slots] = records.x
-        features = self.own_map(x)
-        if self.encoder is not None:
-            if not encoders:
-                raise Forgotten("the encoder that its first step released is not there")
-            features = self.encoder.encoder(encoders[0].parameters, features)
-        return features[slots]
+        """Return what records of the stream, mapped by it, are counted as."""
+        if self.encoder is None:
+            return self._mapped(records, fit)
+        if not encoders:
+            raise Forgotten("the encoder that its first step released is not there")
+        encode, weights = self.encoder.encoder, encoders[0].parameters
+        return _in_place(lambda x: encode(weights, self.own_map(x)), records, fit)
+
+    def _mapped(self, records: Records, fit: Fit) -> NDArray[Any]:
+        return _in_place(self.own_map, records, fit) if self.own_map.steps else records.x
 
     def _perturbation(self) -> InStatistics:
         """Return the noise of every batch: that for the largest, since those of one run must be alike."""
@@ -179,3 +177,11 @@ class Lifelong(LinearMechanism):
         pull = self.learner.pull(self._perturbation(), pattern.records, 1)
         told = super()._pattern(replace(pattern, records=self.schedule.largest))
         return told | {"records": pattern.records, "ridge": pull}
+
+
+def _in_place(make: Callable[[NDArray[Any]], NDArray[Any]], records: Records, fit: Fit) -> NDArray[Any]:
+    """Return what is made of each record, (m, features), made of all slots of the fit at once; see the module."""
+    slots = records.in_slots(fit.start, fit.end) - fit.start
+    x = np.zeros((fit.end - fit.start, records.x.shape[1]), dtype=records.x.dtype)
+    x[slots] = records.x
+    return make(x)[slots]

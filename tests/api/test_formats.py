@@ -16,7 +16,7 @@ from starlette.requests import Request
 from service.api.batches import READERS, InvalidRecords, arrow
 from service.api.bodies import read_body, zstd
 from service.api.problems import Problem
-from tests.api.formats import ARROW, NDJSON, WRITERS, Arrow, as_json, as_stream
+from tests.api.formats import ARROW, JSON, NDJSON, WRITERS, Arrow, as_json, as_stream
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, unique
 
@@ -100,6 +100,22 @@ def test_arrow_numbers_of_any_type_are_taken(kind):
     y = READERS[ARROW](Arrow("fixed", x_type=kind, y_type=kind)([[1, 2], [3, 4]], [0, 1]), TWO)
     assert np.array_equal(y["x"], [[1, 2], [3, 4]])
     assert np.array_equal(y["y"], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (JSON, b'{"x":[[1,2]],"y":[0],"y":[1]}'),
+        (JSON, '{"x":[[1,2]],"y":[0]}'.encode("utf-16")),
+        (NDJSON, b'{"x":[1,2],"y":0,"y":1}'),
+        (NDJSON, '{"x":[1,2],"y":0}'.encode("utf-16")),
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(kind, body):
+    with pytest.raises(InvalidRecords, match="invalid") as refusal:
+        READERS[kind](body, TWO)
+    ((_, reason),) = refusal.value.reasons
+    assert "not JSON, in UTF-8 and with each name once" in reason
 
 
 class TestLines:

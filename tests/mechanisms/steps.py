@@ -2,6 +2,7 @@
 
 import os
 import threading
+from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
@@ -78,3 +79,23 @@ def goes_on_exactly(mechanism, steps, monkeypatch):
     monkeypatch.undo()
     again, _ = run(mechanism, 1, reader())
     assert not np.array_equal(whole[0].parameters, again[0].parameters)
+
+
+class Placed:
+    """A map whose library makes of a row what depends on how many rows there are, and on the row's place."""
+
+    steps = (None,)
+
+    def __call__(self, x):
+        return x + np.float32(100 * len(x)) + np.arange(len(x), dtype=np.float32)[:, None]
+
+
+def without(erased):
+    """What `reader` reads, less one record."""
+    read = reader()
+
+    def there(start, end):
+        slots = np.delete(np.arange(start, end), [erased - start] if start <= erased < end else [])
+        return replace(read(start, end)[slots - start], slots=slots)
+
+    return there

@@ -29,10 +29,12 @@ from tests.mechanisms.steps import (
     FEATURES,
     GAUSSIAN,
     PURE,
+    Placed,
     a_third_too_small,
     goes_on_exactly,
     reader,
     run,
+    without,
 )
 
 TASKS = [10, 16]
@@ -262,33 +264,19 @@ def test_a_map_of_its_own_is_told_with_every_release(stream):
     )
 
 
-class Placed:
-    """A map whose library makes of a row what depends on how many rows there are, and on the row's place."""
-
-    steps = (None,)
-
-    def __call__(self, x):
-        return x + np.float32(100 * len(x)) + np.arange(len(x), dtype=np.float32)[:, None]
-
-
 def test_no_record_moves_the_features_of_others(monkeypatch):
     """Erased or not: each record is mapped in its slot's place, among as many rows as there are slots."""
-    read, erased, seen = reader(), 7, []
-
-    def without(start, end):
-        there = np.delete(np.arange(start, end), [erased - start] if start <= erased < end else [])
-        records = read(start, end)[there - start]
-        return replace(records, slots=there)
+    seen = []
 
     def statistics(self, records, n):
         seen.append(records.x)
         return np.zeros(self.entries)
 
     monkeypatch.setattr(TaskStatistics, "statistics", statistics)
-    for each in (read, without):
-        run(replace(publication(), own_map=Placed()), 2, each)
+    for read in (reader(), without(7)):
+        run(replace(publication(), own_map=Placed()), 2, read)
     _, all_there, _, others = seen
-    np.testing.assert_array_equal(others, np.delete(all_there, erased - 5, axis=0))
+    np.testing.assert_array_equal(others, np.delete(all_there, 7 - 5, axis=0))
 
 
 def test_a_thousand_small_tasks_run_through():

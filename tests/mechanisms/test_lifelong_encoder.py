@@ -1,11 +1,13 @@
 """Lifelong learning with an encoder: learnt once from the first records, released, and from then on a public map."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from service.learning import encoder_pass
+from service.learning.encoder_pass import EncoderPass
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
@@ -14,7 +16,7 @@ from service.mechanisms.mechanism import Forgotten, Model
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.noise import Gaussian
 from tests.mechanisms.private_statistics import paid_for
-from tests.mechanisms.steps import FEATURES, GAUSSIAN, PURE, nothing, reader, run
+from tests.mechanisms.steps import FEATURES, GAUSSIAN, PURE, Placed, nothing, reader, run, without
 
 DENSE = {"kind": "dense", "records": 12, "batch": 5, "layers": [6, 4]}
 VARIANTS = {"joint": {}, "agem": {"training": "agem", "epochs": 2}, "heads": {"heads": "per_task", "memory": 2}}
@@ -201,3 +203,18 @@ def test_where_gradients_can_not_be_taken_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(encoder_pass, "find_spec", lambda _: None)
     assert refused().path == "mechanism.encoder"
     assert "perennial[deep]" in refused().message
+
+
+@pytest.mark.usefixtures("installed")
+def test_no_record_moves_what_the_encoder_is_taught_of_others(monkeypatch):
+    seen = []
+
+    def release(self, records, start, perturbation):
+        seen.append(records.x)
+        return np.zeros((1, self.dimension))
+
+    monkeypatch.setattr(EncoderPass, "release", release)
+    for read in (reader(), without(7)):
+        run(replace(publication(), own_map=Placed()), 1, read)
+    all_there, others = seen
+    np.testing.assert_array_equal(others, np.delete(all_there, 7, axis=0))

@@ -40,7 +40,7 @@ def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | Non
     """The numbers of a batch that has the right shape; None, or an error, when anything at all is unusual."""
     names = wanted(schema)
     document = parsed(body)
-    usual = set(document.keys()) == set(names)
+    usual = sorted(document.keys()) == names
     numbers: dict[str, NDArray[Any]] = {}
     brackets = 0
     if usual and "x" in names:
@@ -80,12 +80,24 @@ def _doubles(array: Any) -> NDArray[np.float64]:
 def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:
     names = wanted(schema)
     try:
-        document = json.loads(body)
+        document = whole(body)
     except (ValueError, RecursionError):
-        raise InvalidRecords((None, "the body is not JSON")) from None
+        raise InvalidRecords((None, "the body is not JSON, in UTF-8 and with each name once")) from None
     if reason := _wrong_document(document, names):
         raise InvalidRecords((None, reason))
     return from_values({name: document[name] for name in names}, schema)
+
+
+def whole(text: bytes) -> Any:
+    """A JSON document, or ValueError; also where an object has a name twice, of which each reader takes another."""
+    return json.loads(text.decode("utf-8-sig"), object_pairs_hook=_once)
+
+
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        raise ValueError("a name comes twice")
+    return found
 
 
 def _wrong_document(document: Any, names: list[str]) -> str | None:

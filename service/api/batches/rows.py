@@ -1,6 +1,5 @@
 """`{"x":[…],"y":…}`, one record per line: NDJSON."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from service.api.batches.checks import (
     of_texts,
     wanted,
 )
-from service.api.batches.columns import UNUSUAL, parsed
+from service.api.batches.columns import UNUSUAL, parsed, whole
 from service.store.segment_files import Columns
 
 
@@ -85,9 +84,9 @@ def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:
     reasons: list[tuple[int | None, str]] = []
     for row, line in enumerate(body.split(b"\n") if body else ()):
         try:
-            record = json.loads(line)
+            record = whole(line)
         except (ValueError, RecursionError):
-            reasons.append((row, "is not JSON; send one object per line"))
+            reasons.append((row, "is not JSON, in UTF-8 and with each name once; send one object per line"))
             continue
         if not isinstance(record, dict) or record.keys() != set(names):
             reasons.append((row, f"must be an object with {listed(names)} and nothing else"))
