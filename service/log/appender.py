@@ -192,7 +192,9 @@ class Appender:
         answer = await self._answer((*keys, log, batch, records, *limits, body, IDEMPOTENCY_SECONDS), len(batch))
         match answer[0]:
             case b"lost":
-                raise LogUnavailable("the log of this stream is lost or halted; an operator has to look at it")
+                raise LogUnavailable(
+                    "the log of this stream is lost or halted; an operator has to look at the stream, which says why shortly"
+                )
             case b"conflict":
                 raise IdempotencyConflict
             case b"full":

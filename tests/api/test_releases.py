@@ -37,7 +37,12 @@ def latest(service: Service, name: str, **headers: str):
 
 def test_before_the_first_release_there_is_nothing(service: Service):
     name = service.publish(service.stream(), BLOCKS_OF_FIVE)
-    refused(latest(service, name), 404, "not-found")
+    for answer in (
+        latest(service, name),
+        service.client().post(f"/v1/publications/{name}/predict", json={"x": [[1, 2]]}),
+    ):
+        refused(answer, 404, "not-found")
+        assert answer.json()["detail"].startswith("Nothing is published yet")
     refused(service.client().get(f"/v1/publications/{name}/releases/1"), 404, "not-found")
     assert ok(service.client().get(f"/v1/publications/{name}/releases")) == {"items": []}
 
