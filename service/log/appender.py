@@ -193,7 +193,7 @@ class Appender:
         match answer[0]:
             case b"lost":
                 raise LogUnavailable(
-                    "the log of this stream is lost or halted; an operator has to look at the stream, which says why shortly"
+                    "the log of this stream is lost or halted; the stream says why shortly, and an operator has to look"
                 )
             case b"conflict":
                 raise IdempotencyConflict
