@@ -331,9 +331,12 @@ class LinearQueries(Mechanism):
                 **self._loss(self.capacity),
                 "share": "1",
                 "note": "an instance opens only while all of it fits the cap of every record that it is about",
-                "parts": [
-                    {"what": "comparisons of an instance", "fits": 1, **self._loss(Fraction(opening))},
-                    {"what": "answer to the hard query that closes it", "fits": 1, **self._loss(Fraction(answer))},
+                "parts": [  # later instances cost less where there is no number of hits
+                    {"what": what, "fits": self.hits or 1, **self._loss((self.hits or 1) * Fraction(amount))}
+                    for what, amount in (
+                        (f"comparisons of {'the first' if self.hits is None else 'an'} instance", opening),
+                        ("answer to the hard query that closes it", answer),
+                    )
                 ],
             },
         }

@@ -290,6 +290,14 @@ def test_a_plan_says_how_many_records_it_takes_and_warns_where_there_are_fewer(p
     assert "warning" in queries(privacy, hits=10**6, first=20).plan()
 
 
+@pytest.mark.parametrize("privacy", [{"epsilon": 1}, {"epsilon": 1, "delta": 1e-6}])
+def test_a_plan_for_some_hits_says_what_all_of_them_cost_together(privacy):
+    lifetime = queries(privacy, hits=3, first=10_000).plan()["lifetime"]
+    amount = "rho" if "rho" in lifetime else "epsilon"
+    assert [part["fits"] for part in lifetime["parts"]] == [3, 3]
+    assert sum(part[amount] for part in lifetime["parts"]) == pytest.approx(lifetime[amount])
+
+
 def test_what_cannot_be_is_refused_with_the_reason():
     def refused(schema, mechanism, **more):
         asked = {"mechanism": {"kind": "linear_queries", "first": 5} | mechanism, "privacy": PURE} | more
