@@ -290,11 +290,14 @@ class Appender:
         answers = await self._questions.ask(commands)
         unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if unknown:  # a server that was restarted has forgotten it, and has done nothing for these
-            async with in_time():
-                await self._redis.script_load(_APPEND)
+            await self._load()
             for index, answer in zip(unknown, await self._questions.ask([commands[i] for i in unknown]), strict=True):
                 answers[index] = answer
         return [unavailable(answer) if isinstance(answer, ResponseError) else answer for answer in answers]
+
+    async def _load(self) -> None:
+        async with in_time():
+            await self._redis.script_load(_APPEND)
 
     async def _check_durability(self) -> None:
         """That an answered write is on disk. Asked again now and then: an operator can change it while it runs.

@@ -18,6 +18,7 @@ import redis
 import redis.asyncio
 
 import service
+from service.log.asking import Questions
 from service.mechanisms.active_learning import ActiveLearning
 from service.mechanisms.lifelong import Lifelong
 from service.mechanisms.online_leader import OnlineLeader
@@ -84,6 +85,7 @@ def instrument(reach: Callable[[str, When], None], put: Callable[[Any, str, Any]
     around(Lifelong, "step", "fit")
     around(ActiveLearning, "step", "fit")
     around(redis.Redis, "execute_command", "log")
+    around_awaited(Questions, "ask", "log")
     around_awaited(redis.asyncio.Redis, "execute_command", "log")
     around_awaited(redis.asyncio.client.Pipeline, "execute", "log")
 
@@ -140,7 +142,7 @@ def _step_of(called: str) -> str | None:
     owner, _, name = called.rpartition(".")
     if owner.startswith("self._redis"):
         return None if name in {"pipeline", "register_script", "close", "aclose"} else "log"
-    if called in {"pipe.execute", "self._trim"}:
+    if called in {"pipe.execute", "self._trim", "self._questions.ask"}:
         return "log"
     if called == "mechanism.step":
         return "fit"

@@ -52,7 +52,7 @@ LOOKS = {
     "read_records: commit",
     "verify_segments: commit",
     # Loads the script that the next step runs.
-    "Appender._answers: log",
+    "Appender._load: log",
 }
 
 BY_A_WORKER = {
