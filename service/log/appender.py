@@ -17,8 +17,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, ResponseError
 
-from service.log.asking import Questions, in_time, unavailable
+from service.log.asking import Questions, told, unavailable
 from service.log.connection import (
+    SECONDS_TO_ANSWER,
     LogUnavailable,
     Position,
     dead_key,
@@ -150,15 +151,15 @@ class Appender:
     """Appends batches; answers only when they are on disk."""
 
     def __init__(self, url: str, *, max_batches: int, max_bytes: int) -> None:
-        # No blind retries: a repeated append after a lost answer would store a batch twice. The time to answer is
-        # limited once for each question (asking.py); the client would start a task and two clocks for it.
+        # No blind retries: a repeated append after a lost answer would store a batch twice.
         self._redis: Redis = Redis.from_url(
             url,
-            socket_timeout=None,
+            socket_timeout=SECONDS_TO_ANSWER,
+            socket_connect_timeout=SECONDS_TO_ANSWER,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
         )
-        self._questions = Questions(self._redis.connection_pool)
+        self._questions = Questions(url)
         self._waiting: deque[_Waiting] = deque()
         self._senders: set[asyncio.Task[None]] = set()
         self._backlog = self._redis.register_script(_BACKLOG)
@@ -168,7 +169,7 @@ class Appender:
     async def create(self, log: str) -> None:
         """Makes an empty log. Harmless when it is never used."""
         await self._check_durability()
-        async with in_time():
+        with told():
             empty: Any = {"log": log, "sequence": 0, "total": 0, "trimmed": 0}
             await self._redis.hset(state_key(log), mapping=empty)
 
@@ -203,13 +204,14 @@ class Appender:
 
     async def backlogs(self, positions: Mapping[str, Position]) -> dict[str, Backlog]:
         """By name of the log, what each holds after the position that it is numbered to."""
-        async with in_time(), self._redis.pipeline(transaction=False) as pipe:
-            await pipe.ping()
-            for log, position in positions.items():
-                await self._backlog(
-                    keys=[entries_key(log), state_key(log)], args=[position.entry, position.sequence], client=pipe
-                )
-            _, *answers = await pipe.execute()
+        with told():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                await pipe.ping()
+                for log, position in positions.items():
+                    await self._backlog(
+                        keys=[entries_key(log), state_key(log)], args=[position.entry, position.sequence], client=pipe
+                    )
+                _, *answers = await pipe.execute()
         return {log: _backlog(answer) for log, answer in zip(positions, answers, strict=True)}
 
     async def resume(self, log: str, position: Position) -> Resumed:
@@ -222,7 +224,7 @@ class Appender:
         """
         arguments = (log, position.entry, following(position.entry), position.sequence)
         await self._check_durability()
-        async with in_time():
+        with told():
             keys = (entries_key(log), state_key(log))
             first, newest, now = await cast("Any", self._redis.eval(_RESUME, 2, *keys, *arguments))
         due = int(first) if first else int(now) + 1
@@ -232,12 +234,12 @@ class Appender:
 
     async def drop_dead(self, log: str, entry: str) -> None:
         """Deletes what could not be numbered. Repeating it changes nothing."""
-        async with in_time():
+        with told():
             await self._redis.xdel(dead_key(log), entry)
 
     async def ready(self) -> None:
         """Raises LogUnavailable unless the log answers and keeps what it is given."""
-        async with in_time():
+        with told():
             await self._redis.ping()
         await self._check_durability()
 
@@ -296,7 +298,7 @@ class Appender:
         return [unavailable(answer) if isinstance(answer, ResponseError) else answer for answer in answers]
 
     async def _load(self) -> None:
-        async with in_time():
+        with told():
             await self._redis.script_load(_APPEND)
 
     async def _check_durability(self) -> None:
@@ -306,7 +308,7 @@ class Appender:
         """
         if time.monotonic() < self._durable_until:
             return
-        async with in_time():
+        with told():
             try:
                 configuration = await self._redis.config_get("append*")
             except ResponseError as error:

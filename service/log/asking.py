@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from redis.asyncio import ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from service.log.connection import SECONDS_TO_ANSWER, LogUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from redis.asyncio import Connection, ConnectionPool
+    from redis.asyncio import Connection
 
 MOST_CONNECTIONS = 256
 
@@ -24,8 +28,9 @@ class Questions:
     is sent twice here: whoever asked must know that it may have been done.
     """
 
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
+    def __init__(self, url: str) -> None:
+        # One clock for a question, below; the library would start a task and two clocks.
+        self._pool = ConnectionPool.from_url(url, protocol=2, socket_timeout=None, retry=Retry(NoBackoff(), 0))
         self._idle: list[Connection] = []
         self._free = asyncio.Semaphore(MOST_CONNECTIONS)
 
@@ -35,14 +40,18 @@ class Questions:
         Raises:
             LogUnavailable: it did not say anything in time. Some or all may have been done.
         """
-        async with in_time(), self._free:
-            connection = self._idle.pop() if self._idle else self._pool.make_connection()  # type: ignore[no-untyped-call]
-            try:
-                await self._pool.ensure_connection(connection)
-                await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-                return [await _answer(connection) for _ in commands]
-            finally:
-                self._idle.append(connection)  # one that failed has closed itself, and is opened when it is wanted
+        with told():
+            async with asyncio.timeout(SECONDS_TO_ANSWER), self._free:
+                connection = self._idle.pop() if self._idle else self._pool.make_connection()  # type: ignore[no-untyped-call]
+                try:
+                    await self._pool.ensure_connection(connection)
+                    await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+                    answers = [await _answer(connection) for _ in commands]
+                except BaseException:
+                    await connection.disconnect(nowait=True)  # what it still says is no answer to the next question
+                    raise
+                self._idle.append(connection)
+                return answers
 
     async def close(self) -> None:
         """Closes what is idle."""
@@ -57,22 +66,15 @@ async def _answer(connection: Connection) -> Any:
         return said
 
 
-class in_time:  # noqa: N801 - read as what it says; a generator would cost as much as the rest
-    """Limits what is asked of the server to SECONDS_TO_ANSWER. That, and its errors, become LogUnavailable."""
-
-    async def __aenter__(self) -> None:
-        self._limit = asyncio.timeout(SECONDS_TO_ANSWER)
-        await self._limit.__aenter__()
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
-        try:
-            await self._limit.__aexit__(kind, error, at)
-        except TimeoutError as late:
-            raise unavailable(late) from error
-        if isinstance(error, RedisError):
-            raise unavailable(error) from error
+@contextmanager
+def told() -> Iterator[None]:
+    """Makes LogUnavailable of the server's errors, and of those on the way to it."""
+    try:
+        yield
+    except (RedisError, TimeoutError) as error:
+        raise unavailable(error) from error
 
 
 def unavailable(error: Exception) -> LogUnavailable:
-    """What is told of an error of the server's, or of the way to it."""
+    """What is told of such an error."""
     return LogUnavailable(f"the log does not answer ({type(error).__name__})")

@@ -1,0 +1,74 @@
+"""The log's answers belong to their questions, whatever became of the question before."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from service.log import LogUnavailable, asking
+from service.log.asking import Questions
+
+
+class Relay:
+    """Between a client and the server; passes nothing back while it is `held`."""
+
+    def __init__(self, server: str) -> None:
+        self._server, self.free = server, asyncio.Event()
+        self.clients: list[asyncio.Future[Any]] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_unix_connection(self._server)
+        self.clients.append(asyncio.gather(self._pass(reader, back), self._pass(there, writer, held=True)))
+
+    async def _pass(self, source: asyncio.StreamReader, to: asyncio.StreamWriter, *, held: bool = False) -> None:
+        with contextlib.suppress(ConnectionError):
+            while piece := await source.read(2**16):
+                if held:
+                    await self.free.wait()
+                to.write(piece)
+                await to.drain()
+        to.close()
+        with contextlib.suppress(ConnectionError):
+            await to.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def relayed(url: str) -> AsyncIterator[tuple[Relay, Questions]]:
+    relay = Relay(unquote(urlsplit(url).path))
+    with tempfile.TemporaryDirectory() as folder:  # a socket's name may not be long
+        path = Path(folder) / "s"
+        async with await asyncio.start_unix_server(relay, path):
+            questions = Questions(f"unix://{path}")
+            yield relay, questions
+            await questions.close()
+            await asyncio.gather(*relay.clients)
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_what_comes_too_late_answers_no_other_question(servers, monkeypatch, connected):
+    """Also what the server says when a connection begins."""
+
+    async def ask() -> None:
+        async with relayed(servers.redis_url) as (relay, questions):
+            if connected:
+                relay.free.set()
+                assert await questions.ask([("ECHO", "first")]) == [b"first"]
+                relay.free.clear()
+            monkeypatch.setattr(asking, "SECONDS_TO_ANSWER", 0.2)
+            with pytest.raises(LogUnavailable):
+                await questions.ask([("ECHO", "late")])
+            monkeypatch.setattr(asking, "SECONDS_TO_ANSWER", 10.0)
+            again = asyncio.create_task(questions.ask([("ECHO", "a"), ("NO", "command"), ("ECHO", "b")]))
+            await asyncio.sleep(0.1)  # it is sent, and nothing has come back
+            relay.free.set()
+            one, error, other = await again
+            assert (one, other) == (b"a", b"b")
+            assert "unknown command" in str(error)
+            assert len(relay.clients) == 2
+
+    asyncio.run(ask())
