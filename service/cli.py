@@ -145,17 +145,21 @@ def plan(
     """Tell what a publication would cost and how noisy each release would be, without any server."""
     from pydantic import ValidationError
 
-    from service.mechanisms.building import build
+    from service.mechanisms import strict_json
+    from service.mechanisms.admission import admit
     from service.mechanisms.configuration import PublicationConfiguration, Refused
     from service.mechanisms.fields import why
     from service.mechanisms.measured import measured
     from service.mechanisms.stream_schema import StreamSchema
+    from service.mechanisms.timing import timing
 
     try:
-        asked = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
+        asked = strict_json.read(sys.stdin.read() if str(file) == "-" else file.read_text())
         stream, publication = dict(asked["stream"]), dict(asked["publication"])
     except OSError as error:
         _fail(f"can't read {file}: {error.strerror}")
+    except strict_json.Misread as misread:
+        _fail(f"{'.'.join(map(str, misread.place))}: {misread.reason}")
     except (ValueError, TypeError, KeyError, RecursionError):
         _fail('the file must hold JSON: {"stream": {…}, "publication": {…}}, as in POST /v1/streams and /v1/plan')
     budget = stream.get("budget")
@@ -163,14 +167,15 @@ def plan(
     wanted = {name: value for name, value in publication.items() if name not in ("name", "stream", "start")}
     try:
         configuration, kept = PublicationConfiguration.model_validate(wanted), StreamSchema.model_validate(schema)
-        planned = build(kept, configuration).plan()
+        planned = admit(kept, configuration).plan()
     except ValidationError as error:
         _fail("\n".join(f"{'.'.join(map(str, each['loc']))}: {why(each)}" for each in error.errors()))
     except Refused as refused:
         _fail(str(refused))
     if isinstance(budget, dict) and budget.get("delta", 0) == 0 and configuration.privacy.delta > 0:
         _fail("privacy.delta: the stream's budget has delta 0, so only publications with delta 0 fit")
-    print(json.dumps(planned | {"measured": measured(kept, configuration)}, indent=2))
+    told = {"measured": measured(kept, configuration), "timing": timing(planned, configuration.delay)}
+    print(json.dumps(planned | told, indent=2))
 
 
 def _keep_memory() -> None:
@@ -205,11 +210,17 @@ def _settings(*, servers: bool = False, database: bool = False) -> Settings:
         if wanted and getattr(settings, name) is None:
             _fail(f"set PERENNIAL_{name.upper()}, or run `perennial up`, which brings its own servers")
     if servers:
+        from service.store.database import Database, DatabaseUnsafe
         from service.store.migrate import is_current
 
         with _database_errors():
             if not is_current(str(settings.database_url)):
                 _fail("the database's schema is not this version's: run `perennial migrate`")
+            try:
+                with Database(str(settings.database_url), connections=1).transaction():
+                    pass
+            except DatabaseUnsafe as unsafe:
+                _fail(str(unsafe))
     return settings
 
 

@@ -1,15 +1,20 @@
 """Every metric there is: its name, its meaning, its labels. Counts, sizes, times and sums; nothing of any record.
 
 What the API counts and what a worker times is kept here; what PostgreSQL and the log know is read when somebody asks.
+How long a fit takes depends on its records, so times of fits are rounded up to a few steps, and no count tells how
+many labels people were asked for.
 """
 
 import asyncio
 import contextlib
+import errno
 import socketserver
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+import structlog
 from prometheus_client import (
     GC_COLLECTOR,
     PLATFORM_COLLECTOR,
@@ -26,7 +31,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from service.log import Backlog
+from service.settings import WORKER_METRICS_PORT, Settings
 from service.store.overview import Overview
+
+_log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -39,6 +49,20 @@ MOST_BYTES = 16 * 2**20
 SECONDS_TO_ANSWER = 1.0
 _END = b"# the worker's end\n"
 
+STEPS_SECONDS = (1.0, 10.0, 60.0, 600.0)
+BEYOND_STEPS_SECONDS = 3600.0
+
+
+class SteppedHistogram(Histogram):
+    """A histogram of times that are rounded up to `STEPS_SECONDS` first, so that its sum is no finer than its buckets.
+
+    A time above the last step counts as `BEYOND_STEPS_SECONDS`.
+    """
+
+    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
+        super().observe(next((step for step in STEPS_SECONDS if amount <= step), BEYOND_STEPS_SECONDS), exemplar)
+
+
 ACCEPTED = Counter("perennial_accepted_records", "Records that this API accepted", ["stream"], registry=API)
 HTTP = Histogram(
     "perennial_http_request_duration_seconds",
@@ -47,31 +71,25 @@ HTTP = Histogram(
     registry=API,
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
-LABELS = Counter(
-    "perennial_given_labels",
-    "Labels that people gave by way of this API, and that were taken",
-    ["publication"],
-    registry=API,
-)
 LET_GO = Counter(
     "perennial_http_connections_let_go",
     "Connections that the API closed: slow to send, slow to read, malformed, large head, full",
     ["reason"],
     registry=API,
 )
-FIT = Histogram(
+FIT = SteppedHistogram(
     "perennial_fit_duration_seconds",
-    "Time to fit all that is due at once and draw its noise",
+    "Time to fit all that is due at once and draw its noise, rounded up to the next bucket",
     ["publication"],
     registry=WORKER,
-    buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
+    buckets=STEPS_SECONDS,
 )
-PUBLISH = Histogram(
+PUBLISH = SteppedHistogram(
     "perennial_publish_duration_seconds",
-    "Time to charge and release what was fitted, in one transaction",
+    "Time to charge and release what was fitted, in one transaction, rounded up to the next bucket",
     ["publication"],
     registry=WORKER,
-    buckets=(0.005, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
+    buckets=STEPS_SECONDS,
 )
 FAILURES = Counter(
     "perennial_publish_failures", "Fits that failed unexpectedly and are tried again", ["publication"], registry=WORKER
@@ -149,19 +167,11 @@ class State(Collector):
         for name, what in (
             ("running", "1: it goes on publishing"),
             ("halted", "1: it publishes nothing more, and says why"),
-            ("overdue_records", "Records numbered since its next fit had all it needs"),
+            ("overdue_records", "Records numbered since its next fit had all it needs and its tick has come"),
             ("versions", "Releases, whatever their role"),
         ):
             values = [([each.name, each.stream], getattr(each, name)) for each in overview.publications]
             yield _gauge(f"perennial_publication_{name}", what, labels, values)
-        asked = [
-            ([each.name, each.stream], each.label_requests.waiting)
-            for each in overview.publications
-            if each.label_requests is not None
-        ]
-        yield _gauge(
-            "perennial_open_label_requests", "Labels that people are asked for and have not given", labels, asked
-        )
         released = [each for each in overview.publications if each.latest is not None]
         for name, attribute, what in (
             ("version", "latest", "Version of the latest model"),
@@ -198,29 +208,76 @@ class CannotListen(Exception):
     """The address is taken, or not ours."""
 
 
-@contextlib.contextmanager
-def told(socket: Path | None, host: str, port: int | None) -> Iterator[None]:
-    """The worker's metrics for whoever connects to this unix socket; without one, over HTTP at this port, if any."""
+def open_port(settings: Settings, default: int, listen: Callable[[str, int], T]) -> T | None:
+    """Return what `listen(host, port)` returns; None if metrics have no port.
+
+    If another process has the default port, the service runs without one and logs a warning.
+
+    Args:
+        default: the port if `metrics_port` is not set.
+        listen: starts to listen.
+
+    Raises:
+        CannotListen: `listen` failed for any other reason.
+    """
+    host, port = settings.metrics_host, default if settings.metrics_port is None else settings.metrics_port
+    if port == 0:
+        return None
     try:
-        if socket is not None:
-            socket.unlink(missing_ok=True)
-            server: socketserver.BaseServer = _Teller(str(socket), _Tell)
-            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
-        elif port is not None:
-            everything = CollectorRegistry()
-            everything.register(WORKER)
-            everything.register(PROCESS)
-            server, _ = start_http_server(port, host, everything)
-        else:
-            yield
-            return
+        return listen(host, port)
     except OSError as error:
-        raise CannotListen(f"can't tell metrics on {socket or f'{host}:{port}'} ({error.strerror})") from None
+        if settings.metrics_port is None and error.errno == errno.EADDRINUSE:
+            _log.warning("metrics_port_in_use", host=host, port=port, setting="PERENNIAL_METRICS_PORT")
+            return None
+        raise CannotListen(
+            f"can't listen on {host}:{port} ({error.strerror}): stop what uses it, or choose another"
+            " PERENNIAL_METRICS_PORT or PERENNIAL_METRICS_HOST"
+        ) from None
+
+
+@contextlib.contextmanager
+def worker_serving(settings: Settings) -> Iterator[None]:
+    """Serve the worker's metrics: on the unix socket `worker_metrics` if that is set, else over HTTP."""
+    server = (
+        open_port(settings, WORKER_METRICS_PORT, _listen_http)
+        if settings.worker_metrics is None
+        else _listen_unix(settings.worker_metrics)
+    )
     try:
         yield
     finally:
-        server.shutdown()
-        server.server_close()
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+
+def _listen_unix(path: Path) -> socketserver.BaseServer:
+    try:
+        path.unlink(missing_ok=True)
+        server = _Teller(str(path), _Tell)
+    except OSError as error:
+        raise CannotListen(f"can't listen on {path} ({error.strerror})") from None
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+    return server
+
+
+def _listen_http(host: str, port: int) -> socketserver.BaseServer:
+    everything = CollectorRegistry()
+    everything.register(WORKER)
+    everything.register(_WorkerProcess())
+    server, _ = start_http_server(port, host, everything)
+    return server
+
+
+class _WorkerProcess(Collector):
+    """The worker's process without its processor time, by which every fit could be timed.
+
+    The garbage collector's counters are left out, too: they grow with the work that a fit does.
+    """
+
+    def collect(self) -> Iterator[Metric]:
+        yield from PLATFORM_COLLECTOR.collect()
+        yield from (family for family in PROCESS_COLLECTOR.collect() if family.name != "process_cpu_seconds")
 
 
 async def ask(path: Path) -> bytes | None:

@@ -9,6 +9,10 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+API_METRICS_PORT = 9464
+WORKER_METRICS_PORT = 9465
+"""Where Prometheus asks if `metrics_port` is not set."""
+
 
 class Settings(BaseSettings):
     """Defaults suit one machine; the README's table is checked against these descriptions by a test."""
@@ -31,11 +35,12 @@ class Settings(BaseSettings):
     segment_store: Path = Field(Path("perennial-data/segments"), description="Folder of the numbered records")
     host: str = Field("127.0.0.1", description="Address the API listens on")
     port: int = Field(8000, ge=0, le=65535, description="Port the API listens on")
+    metrics_host: str = Field("127.0.0.1", description="Address that the metrics port listens on")
     metrics_port: int | None = Field(
         None,
-        ge=1,
+        ge=0,
         le=65535,
-        description="Port for `/metrics` alone; it is then nowhere else. A worker tells its own there",
+        description="Port of `/metrics`, without a key: 9464 for `up` and `api`, 9465 for `worker` if unset; 0: none",
     )
     worker_metrics: Path | None = Field(
         None, description="Unix socket by which a worker tells its metrics to the API; `up` sets it"
@@ -55,7 +60,9 @@ class Settings(BaseSettings):
         20, gt=0, description="Most requests a second from one address with keys that are not known; then 429"
     )
 
-    lease_seconds: float = Field(5.0, gt=0.5, description="How long a dead worker's streams and publications wait")
+    lease_seconds: float = Field(
+        5.0, gt=0.5, description="How long a dead worker's streams and publications wait, and a dead API's queries"
+    )
     publishers: int = Field(2, gt=0, le=64, description="Fits that one worker runs at the same time")
     explorations: int = Field(
         1, ge=0, le=16, description="Comparisons of the explorer that one worker runs at the same time; 0: no explorer"

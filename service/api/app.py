@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -52,11 +53,12 @@ _DESCRIPTION = """Continually published private models of a stream, with a ledge
 Records come in over `/v1/streams`, models go out over `/v1/publications`. Errors are `application/problem+json`."""
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAPI:
     """The application; it connects when it starts.
 
     Args:
         settings: with both server URLs set.
+        metrics_port: the port on which this process answers `GET /metrics` without a key, and nothing else.
     """
 
     @contextlib.asynccontextmanager
@@ -73,7 +75,7 @@ def create_app(settings: Settings) -> FastAPI:
             database=database,
             appender=appender,
             files=files,
-            answerer=Answerer(database, files),
+            answerer=Answerer(database, files, lease_seconds=settings.lease_seconds),
             notifier=Notifier(database, keys_changed=lambda: services.look_at_keys_again()),  # noqa: PLW0108 - not made yet
         )
         if settings.admin_key is not None:
@@ -82,10 +84,12 @@ def create_app(settings: Settings) -> FastAPI:
                 _log.info("admin_key_admitted", setting="PERENNIAL_ADMIN_KEY")
         app.state.services = services
         services.notifier.start()
+        services.answerer.start()
         try:
             yield
         finally:
             await services.notifier.stop()
+            await run_in_threadpool(services.answerer.close)
             await appender.close()
             database.close()
 
@@ -120,8 +124,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(ConfigurationLimit)
     quick = (records.POST, records.post_records), (releases.LATEST, releases.quick_latest)
     app.add_middleware(Shortcut, routes=quick, handlers=app.exception_handlers)
-    if settings.metrics_port is not None:
-        app.add_middleware(metrics.OwnPort, port=settings.metrics_port)
+    if metrics_port is not None:
+        app.add_middleware(metrics.MetricsPort, port=metrics_port)
     app.add_middleware(Outermost)
     _complete_openapi(app)
     return app

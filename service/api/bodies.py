@@ -1,4 +1,4 @@
-"""Request bodies that carry records: read and unpacked within limits, refused without repeating them."""
+"""Request bodies: records are unpacked within limits, configuration is read strictly. No refusal repeats a body."""
 
 import sys
 import zlib
@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from fastapi import Request
 
 from service.api.batches import InvalidRecords
-from service.api.problems import Problem, media_type, unread_coding, unread_format
+from service.api.problems import Problem, field_name, media_type, unread_coding, unread_format
+from service.mechanisms import strict_json
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -31,6 +32,22 @@ _CODINGS: dict[str, Callable[[], Any]] = {
 }
 _CODINGS["x-gzip"] = _CODINGS["gzip"]
 UNPACKED = ("gzip", "zstd")
+
+
+class ConfigurationRequest(Request):
+    """A request whose JSON the framework reads by `json()`: each name once, each number as it is written."""
+
+    async def json(self) -> Any:
+        """Return the body's document, or raise the Problem that tells what in it is not clear."""
+        try:
+            return strict_json.read(await self.body())
+        except strict_json.Misread as misread:
+            field = field_name(("body", *misread.place))
+            raise Problem(
+                "invalid-request",
+                f"{field}: {misread.reason}",
+                errors=[{"field": field, "reason": misread.reason}],
+            ) from None
 
 
 def require_json(request: Request) -> None:

@@ -1,5 +1,6 @@
-"""`/v1/publications/{publication}/events`: every new model, told as soon as it is committed (Server-Sent Events)."""
+"""`/v1/publications/{publication}/events`: every new model, told as soon as it is visible (Server-Sent Events)."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -49,7 +50,7 @@ async def follow(
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     if "perennial.head" in request.scope:  # the answer has no end, so its beginning is all there can be
         return EventSourceResponse(iter(()), headers=headers)
-    after = (found.latest or 1) - 1 if last_event_id is None else last_event_id
+    after = (found.visible_latest or 1) - 1 if last_event_id is None else last_event_id
     return EventSourceResponse(
         _events(shared, shown_by(request), publication, found.id, after),
         headers=headers,
@@ -60,6 +61,8 @@ async def _events(
     shared: Services, shown_key: Secret | None, publication: str, identity: int, after: int
 ) -> AsyncIterator[bytes]:
     """Holds a page at most: who reads slowly is asked for later, from where it stopped."""
+    clock = asyncio.get_running_loop().time
+    sent = clock()
     async with shared.notifier.waiting(publication) as changed:
         while True:
             changed.clear()
@@ -71,11 +74,14 @@ async def _events(
                 new = []  # nothing can be published meanwhile
             for version, event in new:
                 after = version
+                sent = clock()
                 yield event
+            # By what was sent, not by when this was woken: a publication of the same name elsewhere wakes it, too.
+            if not new and clock() >= sent + SECONDS_OF_SILENCE:
+                sent = clock()
+                yield format_sse_event(comment="still here")
             if not new:
-                await shared.notifier.wait(changed, SECONDS_OF_SILENCE)
-                if not changed.is_set():
-                    yield format_sse_event(comment="still here")
+                await shared.notifier.wait(changed, max(0.0, sent + SECONDS_OF_SILENCE - clock()))
 
 
 def _newer(connection: Connection, publication: str, identity: int, after: int) -> list[tuple[int, bytes]]:

@@ -1,9 +1,10 @@
 """`/v1/keys`: who may do what."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from service.api.problems import Problem, documented
 from service.api.schemas import Before, Items, Name, Timestamp
@@ -17,10 +18,20 @@ class KeyRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Name
-    scopes: Annotated[list[Literal["ingest", "read", "label", "admin"]], Field(min_length=1, max_length=4)]
+    scopes: Annotated[list[Literal["ingest", "read", "label", "metrics", "admin"]], Field(min_length=1, max_length=5)]
     streams: Annotated[list[Name], Field(min_length=1, max_length=1000)] | None = Field(
         None, description="Limits the key to these streams; others answer 404"
     )
+
+    @model_validator(mode="after")
+    def _metrics_tell_of_every_stream(self) -> Self:
+        if "metrics" in self.scopes and self.streams is not None:
+            raise PydanticCustomError(
+                "metrics_of_all",
+                "the scope metrics is for keys without a limit to streams, since metrics tell of every stream:"
+                " leave out streams, or metrics",
+            )
+        return self
 
 
 class KeyInfo(BaseModel):

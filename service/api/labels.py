@@ -13,7 +13,6 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from service import metrics
 from service.api.problems import Problem, documented
 from service.api.releases import wait_seconds, whole
 from service.api.schemas import Timestamp, as_json
@@ -39,7 +38,7 @@ class LabelRequest(BaseModel):
     x: list[float] = Field(description="As it is kept: after the stream's feature map")
     lease_expires_at: Timestamp = Field(description="Then somebody else may be asked")
     expires_at: Timestamp = Field(description="Then no answer is taken any more, and the model learns without")
-    waiting: int = Field(description="How many labels are asked for and not given yet, this one included")
+    waiting: int = Field(description="How many labels are waited for, this one and those of empty slots included")
 
 
 class Label(BaseModel):
@@ -51,7 +50,7 @@ class Label(BaseModel):
 
 class Taken(BaseModel):
     record: int
-    waiting: int = Field(description="How many labels are asked for and not given yet")
+    waiting: int = Field(description="How many labels are waited for, those of empty slots included")
 
 
 @router.get(
@@ -66,7 +65,10 @@ async def next_label_request(
     shared: Shared,
     prefer: Annotated[str | None, Header(description="`wait=N`: wait up to N ≤ 60 seconds for a record")] = None,
 ) -> Response:
-    """The next record to label, leased to whoever asks: nobody else gets it until the lease ends."""
+    """Return the next record to label, leased to whoever asks: nobody else gets it until the lease ends.
+
+    A record that was erased, or came empty, is given to nobody.
+    """
     wait = wait_seconds(whole(request, "prefer", prefer))
     headers = {"Cache-Control": "no-store"} | ({} if wait is None else {"Preference-Applied": f"wait={wait}"})
     found = await shared.run(_asking, key, publication)
@@ -77,7 +79,10 @@ async def next_label_request(
             if await request.is_disconnected():  # nobody would look at what is leased for this
                 return Response(status_code=204)
             leased = await shared.run(labels.lease, found.id, seconds=found.plan["labels"]["lease_seconds"])
-            if leased is not None and (x := await run_in_threadpool(_read, shared, found, leased)) is not None:
+            if leased is not None:
+                x = await run_in_threadpool(_read, shared, found, leased)
+                if x is None:  # erased at this moment: others may wait to be labelled
+                    continue
                 _log.info("label_asked_for", publication=publication, record=leased.record, key=key.id)
                 told = {
                     "record": leased.record,
@@ -102,19 +107,19 @@ async def next_label_request(
     ),
 )
 async def give_label(publication: str, given: Label, key: Labeller, shared: Shared) -> Taken:
-    """Says what a record is. The first answer counts, for ever."""
+    """Say what a record is. The first answer counts, until the record is erased. An erased record takes none."""
 
     def take(connection: Connection) -> Taken:
         found = _asking(connection, key, publication)
         if not labels.answer(connection, found.id, publication, given.record, given.label):
             raise Problem(
                 "label-not-awaited",
-                "It was answered, has expired or was never asked for: take the next of `GET …/label-requests`.",
+                "It was answered or erased, has expired or was never asked for: take the next of "
+                "`GET …/label-requests`.",
             )
         return Taken(record=given.record, waiting=labels.progress(connection, [found.id])[found.id].waiting)
 
     taken = await shared.run(take)
-    metrics.LABELS.labels(publication).inc()
     _log.info("label_given", publication=publication, record=given.record, key=key.id)
     return taken
 
@@ -128,8 +133,8 @@ def _asking(connection: Connection, key: Key, publication: str) -> Publication:
 
 
 def _read(shared: Services, publication: Publication, leased: Leased) -> list[float] | None:
-    """The record, if it is still there."""
+    """Return the record; None if its slot is without bytes, which nobody is shown."""
     with shared.database.transaction() as connection:
         stream = streams.get(connection, publication.stream_id)
     found = read_records(shared.database, shared.files, stream, 0, leased.record, leased.record + 1)
-    return found.x[0].tolist() if len(found.y) else None
+    return found.x[0].tolist() if found.filled(leased.record, leased.record + 1) else None

@@ -1,36 +1,53 @@
-"""`/metrics`: for Prometheus. What it tells is inside the trust boundary: exact counts and times."""
+"""`/metrics`: for Prometheus. What it tells is inside the trust boundary: exact counts and times.
+
+On the port for Prometheus it needs no key. On the API's port it needs one with the scope `metrics`.
+"""
 
 import asyncio
 import time
 from collections.abc import Mapping
 from functools import lru_cache, partial
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from fastapi.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import metrics
-from service.api.problems import Problem
-from service.api.services import Services, Shared
+from service.api.problems import Problem, documented
+from service.api.services import KeyFirst, May, Services, Shared
 from service.log import Backlog, LogUnavailable, Position
 from service.mechanisms.building import declassified
 from service.store.database import DatabaseUnavailable
+from service.store.keys import Key
 from service.store.overview import Overview, overview
 
-router = APIRouter(tags=["health"])
+router = APIRouter(route_class=KeyFirst, tags=["health"])
 
-SECONDS_BETWEEN_LOOKS = 1.0  # nobody needs a key for this, so it must not be a way to keep the database busy
+SECONDS_BETWEEN_LOOKS = 1.0  # on its own port this needs no key, so it must not be a way to keep the database busy
 
 
 @router.get(
     "/metrics",
     response_class=PlainTextResponse,
-    responses={
-        200: {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    },
+    responses=documented()
+    | {200: {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def get_metrics(shared: Shared) -> Response:
-    """Counts, sizes, times and privacy budgets of everything, for Prometheus. It answers whatever else is away."""
+async def get_metrics(key: Annotated[Key, Depends(May("metrics"))], shared: Shared) -> Response:
+    """Counts, sizes, times and privacy budgets of everything, for Prometheus.
+
+    `PERENNIAL_METRICS_PORT` answers the same without a key, whatever else is away. A key that is limited to streams
+    gets 403: metrics tell of every stream.
+    """
+    if key.streams is not None:
+        raise Problem("forbidden", "Metrics tell of every stream: use a key that is not limited to streams.")
+    return await _exposition(shared)
+
+
+ROUTE = router.routes[-1]
+
+
+async def _exposition(shared: Services) -> Response:
     async with shared.looking:
         if time.monotonic() >= shared.looked[0] + SECONDS_BETWEEN_LOOKS:
             shared.looked = (time.monotonic(), await _look(shared))
@@ -63,23 +80,31 @@ async def _state(shared: Services) -> tuple[Overview | None, Mapping[str, Backlo
 
 
 def answered(scope: Scope, status: int, seconds: float) -> None:
-    """Times an answer by the route's template: paths hold names of all kinds, and anybody can make up more."""
-    route = getattr(scope.get("route"), "path", None)
-    _clock(scope["method"] if route else "any", route or "unknown", status).observe(seconds)
+    """Time an answer by the route's template: paths hold names of all kinds, and anybody can make up more.
+
+    Routes about labels are left out: their counts would tell how many labels people were asked for.
+    """
+    route = scope.get("route")
+    if "labels" not in getattr(route, "tags", ()):
+        path = getattr(route, "path", None)
+        _clock(scope["method"] if path else "any", path or "unknown", status).observe(seconds)
 
 
 _clock = lru_cache(maxsize=None)(metrics.HTTP.labels)
 
 
-class OwnPort:
-    """Keeps `/metrics`, and nothing else, to a port of its own."""
+class MetricsPort:
+    """Answers `GET /metrics` on the port for Prometheus, without a key, and nothing else there."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self._app, self._port = app, port
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (scope["server"][1] == self._port) != (scope["path"] == "/metrics"):
-            problem = Problem("not-found", "Metrics have a port of their own here, and it has nothing else.")
-            await problem.response()(scope, receive, send)
-        else:
+        if scope["type"] != "http" or scope["server"][1] != self._port:
             await self._app(scope, receive, send)
+        elif (scope["method"], scope["path"]) == ("GET", "/metrics"):
+            scope["route"] = ROUTE
+            await (await _exposition(scope["app"].state.services))(scope, receive, send)
+        else:
+            problem = Problem("not-found", "This port answers `GET /metrics` and nothing else.")
+            await problem.response()(scope, receive, send)

@@ -130,12 +130,14 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             return unread_coding().response()
         # Pydantic would repeat the input; the place and the reason are enough.
-        errors = [{"field": _field(each["loc"]), "reason": why(each)} for each in error.errors()]
+        errors = [{"field": field_name(each["loc"]), "reason": why(each)} for each in error.errors()]
         detail = "; ".join(f"{each['field']}: {each['reason']}" for each in errors[:5])
         return Problem("invalid-request", detail, errors=errors[:100]).response()
 
     @app.exception_handler(HTTPException)
     def http(request: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, Problem):  # raised while the framework read the body, which it calls a 400
+            return error.__cause__.response()
         if error.status_code == 400 and request.headers.get("content-encoding", "identity").lower() != "identity":
             return unread_coding().response()
         headers = dict(error.headers or {})
@@ -170,7 +172,7 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         return Problem("malformed-request", "It ended before all of it was here.").response()  # nobody reads this
 
 
-def _field(place: tuple[int | str, ...]) -> str:
+def field_name(place: tuple[int | str, ...]) -> str:
     """Where in the request; a name that nobody could have meant is not repeated."""
     return ".".join(str(part) if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", str(part)) else "…" for part in place)
 

@@ -9,11 +9,12 @@ from sqlalchemy import Connection
 from service.api.problems import Problem, documented
 from service.api.schemas import Before, Items, Name, Timestamp
 from service.api.services import Admin, KeyFirst, Reader, Shared, publication_or_404, stream_or_404
-from service.mechanisms.building import build
+from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.stream_schema import StreamSchema
+from service.mechanisms.timing import fit_seconds, timing
 from service.privacy.account import Loss
 from service.store import labels, publications, segments, spending, streams
 from service.store.keys import Key
@@ -36,7 +37,7 @@ class PublicationRequest(PlanRequest):
 class LabelProgress(BaseModel):
     """Of the batch that is being gathered, or waits for its last labels; for keys with the scope `label` alone."""
 
-    waiting: int = Field(description="How many labels are asked for and not given yet")
+    waiting: int = Field(description="How many labels are waited for, those of empty slots included")
     answered: int
 
 
@@ -48,7 +49,8 @@ class PublicationInfo(BaseModel):
     mechanism: dict[str, Any]
     learner: dict[str, Any] | None = Field(description="null where no model is fitted")
     privacy: dict[str, Any]
-    plan: dict[str, Any] = Field(description="As POST /v1/plan answers, without `measured`")
+    plan: dict[str, Any] = Field(description="As POST /v1/plan answers, without `measured` and `timing`")
+    publish_delay: float = Field(description="Releases appear at multiples of so many seconds of Unix time; 0: at once")
     state: str = Field(description="`running`, `stopped` or `halted`")
     reason: str | None = Field(description="Why it halted")
     latest: int | None = Field(description="The newest version with role `model`")
@@ -64,12 +66,15 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
     """What a publication would cost and how noisy each release would be. Nothing is reserved.
 
     `measured` tells how accurate such models were on streams that drift; null where records come without classes.
+    `timing` tells when releases appear, and warns where fits may take too long for that.
     """
 
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
         told = measured(StreamSchema.model_validate(stream.schema), request)
-        return _build(stream, request).plan() | {"measured": told}
+        planned = _build(stream, request).plan()
+        queued = sum(map(fit_seconds, publications.running_plans(connection, key.streams)))
+        return planned | {"measured": told, "timing": timing(planned, request.delay, queued)}
 
     return await shared.run(look)
 
@@ -101,13 +106,15 @@ async def make_publication(
             connection,
             name=request.name,
             stream=stream.id,
+            visible=admin.streams,
             start=start,
-            configuration=request.model_dump(mode="json", include=set(PublicationConfiguration.model_fields)),
+            configuration=request.stored(),
             plan=mechanism.plan(),
             kind=mechanism.kind,
             epsilon=request.privacy.epsilon,
             delta=request.privacy.delta,
             due=start + mechanism.next_time(0),
+            publish_delay=request.delay,
         )
         return _told(connection, admin, [made])[0]
 
@@ -159,7 +166,7 @@ def _build(stream: streams.Stream, request: PlanRequest) -> Mechanism:
     if request.privacy.delta > 0 and stream.delta == 0:
         _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
     try:
-        return build(StreamSchema.model_validate(stream.schema), request)
+        return admit(StreamSchema.model_validate(stream.schema), request)
     except Refused as refused:
         _refuse(refused.path, refused.message)
 
@@ -202,13 +209,12 @@ def _info(publication: publications.Publication, progress: labels.Progress | Non
     if state == "running" and publication.distrusted is not None:
         state, reason = "halted", f"the ledger of its stream does not verify: {publication.distrusted}"
     return PublicationInfo(
-        **publication.configuration,
+        **{name: value for name, value in publication.configuration.items() if name != "publish_delay"},
         state=state,
         reason=reason,
         due=publication.due if state == "running" else None,
         labels=progress and LabelProgress(waiting=progress.waiting, answered=progress.answered),
-        **{
-            name: getattr(publication, name)
-            for name in ("id", "name", "stream", "start", "plan", "latest", "created_at")
-        },
+        **{name: getattr(publication, name) for name in ("id", "name", "stream", "start", "plan", "created_at")},
+        latest=publication.visible_latest,
+        publish_delay=float(publication.publish_delay),
     )

@@ -24,7 +24,7 @@ from service.mechanisms.histogram import LinearQuery
 from service.publishing.answering import Answer as Answered
 from service.publishing.answering import from_release
 from service.publishing.records import SegmentsMissing
-from service.store import releases, segments
+from service.store import releases
 from service.store.segment_files import SegmentDamaged
 
 _log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ class Answer(BaseModel):
     """Of one query: the mean weight of the records, counting erased ones as weighing nothing."""
 
     answer: float
-    measured: bool = Field(description="The records had a say in it")
+    measured: bool = Field(description="The records had a say in it; false: it comes from the histogram alone")
     frozen: bool = Field(description="They have none any more: the budget is spent, or the publication has ended")
     time: int = Field(description="Absolute record number up to which it counts")
     error_bound: float | None = Field(
@@ -90,9 +90,8 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
         found = publication_or_404(connection, key, publication)
         if found.configuration["mechanism"]["kind"] == "linear_queries":
             cardinality = found.plan["model"]["cardinality"]
-            erasures = segments.newest_erasure(connection, found.stream_id)
-            return cardinality, partial(shared.answerer.answers, found, erasures)
-        release = releases.find(connection, found.id, found.latest or 0)
+            return cardinality, partial(shared.answerer.answers, found)
+        release = releases.find(connection, found.id, found.visible_latest or 0)
         if release is None or release.model["kind"] != "histogram":
             raise Problem("no-queries", "Only a publication whose latest release is a histogram answers queries.")
         return release.model["cardinality"], partial(from_release, release)
@@ -159,15 +158,15 @@ class _Wrong(Exception):
 
 def _query(asked: Any, cardinality: int, *, nested: bool) -> LinearQuery:
     """One query. `nested`: there may be an array within an array."""
-    names = set(asked.keys()) if hasattr(asked, "keys") else set()
-    if names == {"weights"}:
+    names = list(asked.keys()) if hasattr(asked, "keys") else []
+    if names == ["weights"]:
         weights = _numbers(asked["weights"], "d", nested=nested)
         if len(weights) != cardinality:
             raise _Wrong(f"weights: must be {cardinality}, one for each category")
         if not ((weights >= 0) & (weights <= 1)).all():
             raise _Wrong("weights: must lie within [0, 1]")
         return LinearQuery.weighing(weights)
-    if names == {"categories"}:
+    if names == ["categories"]:
         categories = _numbers(asked["categories"], "i", nested=nested)
         if not ((categories >= 0) & (categories < cardinality)).all():
             raise _Wrong(f"categories: must lie within 0 … {cardinality - 1}")

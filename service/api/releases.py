@@ -23,13 +23,12 @@ from service.api.services import (
     no_publication,
     publication_or_404,
     services,
-    visible,
 )
 from service.learning import feature_maps
 from service.mechanisms.linear import predict
 from service.store import digests, publications, releases
 from service.store.keys import Key
-from service.store.publications import Newest
+from service.store.publications import Newest, Publication
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
 
@@ -136,7 +135,7 @@ async def get_latest_release(
         raise _nothing_yet(applied)
     location = f"/v1/publications/{publication}/releases/{version}"
     return await _answer(
-        shared, publication, found.id, version, representation, if_none_match, applied | {"Content-Location": location}
+        shared, publication, found, version, representation, if_none_match, applied | {"Content-Location": location}
     )
 
 
@@ -167,12 +166,14 @@ async def get_release(
     representation = _acceptable(request)
     if_none_match = whole(request, "if-none-match", if_none_match)
     found = await shared.run(publication_or_404, key, publication)
-    if version > found.version:  # before any tag is looked at: what does not exist yet must not be cached
+    if version > (
+        found.visible_version or 0
+    ):  # before any tag is looked at: what does not exist yet must not be cached
         raise _no_release()
     return await _answer(
         shared,
         publication,
-        found.id,
+        found,
         version,
         representation,
         if_none_match,
@@ -215,7 +216,7 @@ async def predict_labels(
 
     def compute(connection: Connection, key: Key) -> dict[str, Any]:
         found = publication_or_404(connection, key, publication)
-        asked = version or found.latest
+        asked = version or found.visible_latest
         if asked is None:
             raise _nothing_yet()
         release = releases.find(connection, found.id, asked)
@@ -247,7 +248,7 @@ async def predict_labels(
 async def _answer(
     shared: Services,
     publication: str,
-    identity: int,
+    found: Newest | Publication,
     version: int,
     representation: Representation,
     if_none_match: str | None,
@@ -257,10 +258,10 @@ async def _answer(
     headers = headers | {"ETag": tag, "Vary": "Accept"}
     if if_none_match and (if_none_match.strip() == "*" or tag in _tags(if_none_match)):
         return Response(status_code=304, headers=headers)
-    which = (identity, version, representation.name)
+    which = (found.promise, version, representation.name)  # ids come again where a database was put back
     body = shared.rendered.get(which)
     if body is None:
-        release = await shared.run_once(("release", identity, version), releases.find, identity, version)
+        release = await shared.run_once(("release", found.id, version), releases.find, found.id, version)
         if release is None:
             raise _no_release()
         body = shared.rendered.get(which) or representation.write(shown(publication, release))
@@ -270,10 +271,12 @@ async def _answer(
 
 
 async def _newest(shared: Services, key: Key, publication: str) -> Newest:
-    """As it is committed now."""
-    known = is_name(publication)
-    found = await shared.run_once(("newest", publication), publications.newest, publication) if known else None
-    if found is None or not visible(key, found.stream):
+    """As it is committed now. Keys that see other streams ask another question: a name may mean another publication."""
+    if not is_name(publication):
+        raise no_publication()
+    question = ("newest", publication, key.streams)
+    found = await shared.run_once(question, publications.newest, publication, key.streams)
+    if found is None:
         raise no_publication()
     return found
 

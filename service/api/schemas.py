@@ -68,8 +68,10 @@ class LedgerRange(BaseModel):
 class Tighter(Loss):
     """The least (ε, δ) that can be shown for any record from what is reserved; told, never used to admit.
 
-    At the δ of `reserved`, the least of three bounds (`how`): the sum of ε; `zcdp`, what the sum of ρ implies, a pure ε
-    counted as ε²/2; `pure_plus_gaussian`, the pure ε plus what the Gaussian ρ alone imply. The sums are there too.
+    It holds only if nobody chose a publication, its privacy or its start by looking at releases of the stream;
+    `reserved` holds in any case. At the δ of `reserved`, the least of three bounds (`how`): the sum of ε; `zcdp`, what
+    the sum of ρ implies, a pure ε counted as ε²/2; `pure_plus_gaussian`, the pure ε plus what the Gaussian ρ alone
+    imply. The sums are there too.
     """
 
     how: Literal["sum", "zcdp", "pure_plus_gaussian"]

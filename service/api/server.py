@@ -1,16 +1,20 @@
 """Runs the API with uvicorn."""
 
 import asyncio
+import errno
+import os
 import resource
+import socket
 import sys
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
+from service import metrics
 from service.api.app import create_app
 from service.api.connections import Connection, look_at_all
-from service.settings import Settings
+from service.settings import API_METRICS_PORT, Settings
 
 CONFIGURATION_ERROR = 78  # sysexits.h: EX_CONFIG; whoever supervises need not try again
 
@@ -55,24 +59,51 @@ class Server(uvicorn.Server):
 
 def serve(settings: Settings) -> int:
     """Serves until SIGINT or SIGTERM; returns the exit status."""
-    app = create_app(settings)
-    config = configuration(app, settings)
+    try:
+        sockets = listen(settings)
+    except metrics.CannotListen as error:
+        print(f"perennial: {error}", file=sys.stderr)  # noqa: T201
+        return CONFIGURATION_ERROR
     _allow_files(settings.max_connections + OTHER_FILES)
-    sockets = []
-    for port, name in ((settings.port, "--port"), (settings.metrics_port, "PERENNIAL_METRICS_PORT")):
-        if port is None:
-            continue
-        try:
-            sockets.append(uvicorn.Config(app, host=settings.host, port=port, log_config=None).bind_socket())
-        except SystemExit:
-            print(  # noqa: T201
-                f"perennial: can't listen on {settings.host}:{port}: stop what uses it, or choose another {name}",
-                file=sys.stderr,
-            )
-            return CONFIGURATION_ERROR
-    server = Server(config)
+    app = create_app(settings, metrics_port=sockets[1].getsockname()[1] if len(sockets) > 1 else None)
+    server = Server(configuration(app, settings))
     server.run(sockets=sockets)
     return 0 if server.started else 1
+
+
+def listen(settings: Settings) -> list[socket.socket]:
+    """Listen for clients, and on a port of its own for Prometheus, if there is to be one.
+
+    Raises:
+        CannotListen: one of the addresses is taken, or not ours.
+    """
+    try:
+        api = _listen_on(settings.host, settings.port)
+    except OSError as error:
+        raise metrics.CannotListen(
+            f"can't listen on {settings.host}:{settings.port} ({error.strerror}): stop what uses it, or choose another"
+            " --port"
+        ) from None
+
+    def listen_for_prometheus(host: str, port: int) -> socket.socket:
+        if port == api.getsockname()[1]:  # requests are told apart by their port alone
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        return _listen_on(host, port)
+
+    try:
+        own = metrics.open_port(settings, API_METRICS_PORT, listen_for_prometheus)
+    except metrics.CannotListen:
+        api.close()
+        raise
+    return [api] if own is None else [api, own]
+
+
+def _listen_on(host: str, port: int) -> socket.socket:
+    if ":" not in host:
+        return socket.create_server((host, port))
+    return socket.create_server(
+        (host, port), family=socket.AF_INET6, dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6()
+    )
 
 
 def _allow_files(wanted: int) -> None:

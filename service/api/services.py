@@ -17,6 +17,7 @@ from fastapi.security.utils import get_authorization_scheme_param
 from sqlalchemy import Connection
 
 from service.api.allowance import Allowance
+from service.api.bodies import ConfigurationRequest
 from service.api.notifier import Notifier
 from service.api.problems import Problem
 from service.api.schemas import is_name
@@ -53,12 +54,12 @@ class Rendered:
     _bytes: int = 0
 
     def __post_init__(self) -> None:
-        self._bodies: dict[tuple[int, int, str], bytes] = {}
+        self._bodies: dict[tuple[str, int, str], bytes] = {}
 
-    def get(self, which: tuple[int, int, str]) -> bytes | None:
+    def get(self, which: tuple[str, int, str]) -> bytes | None:
         return self._bodies.get(which)
 
-    def put(self, which: tuple[int, int, str], body: bytes) -> None:
+    def put(self, which: tuple[str, int, str], body: bytes) -> None:
         if which in self._bodies or len(body) > self.most_bytes:
             return
         self._bodies[which] = body
@@ -239,17 +240,16 @@ def too_many(what: str, early: float) -> Problem:
 
 
 class KeyFirst(APIRoute):
-    """Looks at the key before anything of the body is read, which the framework would read first."""
+    """Checks the key before the framework reads the body, which it would otherwise do first. JSON is read strictly."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
         may = next((each.call for each in self.dependant.dependencies if isinstance(each.call, May)), None)
-        if may is None:
-            return answer
 
         async def answer_whom_it_may(request: Request) -> Response:
-            await may(request)
-            return await answer(request)
+            if may is not None:
+                await may(request)
+            return await answer(ConfigurationRequest(request.scope, request.receive))
 
         return answer_whom_it_may
 
@@ -275,8 +275,9 @@ def stream_or_404(connection: Connection, key: Key, name: str) -> Stream:
 
 
 def publication_or_404(connection: Connection, key: Key, name: str) -> Publication:
-    publication = publications.find(connection, name) if is_name(name) else None
-    if publication is None or not visible(key, publication.stream):
+    """Return the oldest publication of this name among those that the key may see."""
+    publication = publications.find(connection, name, visible=key.streams) if is_name(name) else None
+    if publication is None:
         raise no_publication()
     return publication
 

@@ -33,6 +33,11 @@ class Perturbation:
     sensitivity: float
     added_to: str = "weights"
 
+    @property
+    def draws(self) -> int:
+        """How many draws of nearly exact noise one record moves (`privacy.sampler_distance`)."""
+        return int(self.noise.slack > 0.0)
+
     def charge(self) -> float:
         """Return what it costs each record that is read, in the publication's currency, rounded up."""
         return self.noise.charge(self.sensitivity)
@@ -168,8 +173,8 @@ class OutputPerturbation(Linear):
     """Fit near a released model, then add noise (paper A, Algorithms 1 and 3; mechanisms.md 1.1).
 
     Private: the records a fit reads. Neighbours: R⊥. What `fit` returns moves by at most `sensitivity` in L2 norm when
-    one record is replaced or erased, whatever the other records are. The noise of `release` is calibrated to that
-    sensitivity; what `fit` returns must never leave the process.
+    one record is replaced by another or by none, whatever the other records are. The noise of `release` is calibrated
+    to that sensitivity; what `fit` returns must never leave the process.
 
     The solver is `exact`, `psgd` or `gradient_descent`; each knows its own sensitivity. (A permutation that a solver
     draws is not a function of the records: for psgd the sensitivity is about two fits with the same one, `descent`.)

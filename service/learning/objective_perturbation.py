@@ -83,6 +83,11 @@ class Perturbed(Perturbation):
     output_sensitivity: float
     added_to: str = "objective"
 
+    @property
+    def draws(self) -> int:
+        """How many draws of nearly exact noise one record moves: the tilt and the output's."""
+        return super().draws + int(self.output.slack > 0.0)
+
     def charge(self) -> float:
         """Return what it costs each record, in the publication's currency, rounded up."""
         return round_up(claims.cost(self.kind, self.described(), records=self.records))

@@ -73,6 +73,11 @@ class InRunningSums(Perturbation):
     def sums(self) -> Correlated | Windowed:
         return running_sums.with_noise(self.factor, self.noise, self.largest)
 
+    @property
+    def draws(self) -> int:
+        """How many draws of nearly exact noise one record moves, in its own step and in later ones."""
+        return super().draws * running_sums.moved_draws(self.factor)
+
     def charge(self) -> float:
         """Return what it costs each record of the batch, now and ever after, rounded up."""
         return self.sums.charge(self.sensitivity)

@@ -46,6 +46,10 @@ class Records:
             raise ValueError("some records of the range are missing, and it is not told which")
         return np.arange(start, end) if self.slots is None else self.slots
 
+    def filled(self, start: int, end: int) -> set[int]:
+        """Return which of the slots of [start, end) hold a record that is finite; the others are empty."""
+        return set(self.in_slots(start, end)[np.isfinite(self.x).all(axis=1)].tolist())
+
     def __getitem__(self, which: NDArray[np.generic]) -> Records:
         """Return those records."""
         return Records(x=self.x[which], y=self.y[which], slots=None if self.slots is None else self.slots[which])

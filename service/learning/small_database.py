@@ -71,6 +71,8 @@ class Chosen:
 
     noise: Selection
     sensitivity: float
+    draws: ClassVar[int] = 0
+    """How many draws of nearly exact noise one record moves: a candidate is selected exactly."""
 
     def charge(self) -> float:
         """Return what it costs each record that is read, in the publication's currency, rounded up."""

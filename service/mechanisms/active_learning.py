@@ -1,8 +1,10 @@
 """A model that says which records it wants labelled, and learns from those alone: FLSW and FLMB (paper E, 3 and 4).
 
 Statement. Private: the records, each x and its label, given with it or later by a person, or never. Neighbours: R⊥.
-Released: every iterate, for ever; and it may be seen who is asked for a label, and when. Over the whole run, whoever
-chooses the records adaptively, one record loses at most `capacity`: ε_s + ε_g, or a ρ of ε_s²/2 + ρ_g.
+Released: every iterate, for ever. Over the whole run, whoever chooses the records adaptively, one record loses at most
+`capacity`: ε_s + ε_g, or a ρ of ε_s²/2 + ρ_g. That an operator erased a slot, and when, is public, the same in both
+neighbours; what was in it, and whether it came empty, is not. Somebody may besides see every request for a label. Then
+the same holds for replacing one non-empty record by another, and no more: a slot without bytes is shown to nobody.
 
 Why. `learning.active_gradient` has it, for slots in one batch each, batches that public numbers and coins alone close,
 and no step for an empty batch. Here: slots are taken in order, each once; its coin is tossed with the iterate that was
@@ -15,9 +17,11 @@ Every slot is charged for all of that when its coin is tossed, selected or not; 
 Labels that people give. What is asked for is committed together with the coins, so that no coin is ever tossed twice.
 Once a batch is closed, nothing is selected until each of its labels is there or was waited for long enough; then its
 step is taken with the labels that came. A label that did not come adds nothing, |B| still counts it: windows are by
-slot, batches by what was selected, never by what was answered. The guarantee is about records, a label being part of
-its own: whether it comes, and which, must not depend on the records of others. When a release comes out does depend on
-who labels, and the moments are not protected.
+slot, batches by what was selected, never by what was answered. A selected slot without bytes, erased or come empty,
+is one whose label does not come: it counts in |B|, and is waited for as long (`service.store.labels`). So, given its
+coin, all that is released has the same law as if nobody had labelled it. The guarantee is about records, a label
+being part of its own: whether it comes, and which, must not depend on the records of others. When a release comes out
+does depend on who labels, and the moments are not protected.
 
 Where it differs from paper E: the corrections of mechanisms.md 5, told in the modules that this one builds on.
 """
@@ -124,7 +128,7 @@ class ActiveLearning(LinearMechanism):
         if self._closed(batch):  # its labels were asked for
             return self._learnt(batch, (), weights, next_version, number, read)
         seen, asked = batch.seen, len(batch.selected)
-        batch = self._tossed(batch, min(time, batch.start + self._longest), weights, next_version, read)
+        batch, empty = self._tossed(batch, min(time, batch.start + self._longest), weights, next_version, read)
         charges = (Charge(start=seen, stop=batch.seen, amount=self._charged_at_arrival),)
         asks = batch.selected[asked:] if self.asks else ()
         closed = self._closed(batch)
@@ -138,6 +142,7 @@ class ActiveLearning(LinearMechanism):
             charges=charges,
             reached=batch.seen,
             asks=asks,
+            empty=empty if self.asks else (),
             awaits=closed and bool(batch.selected),
         )
 
@@ -147,15 +152,19 @@ class ActiveLearning(LinearMechanism):
 
     def _tossed(
         self, batch: Batch, time: int, weights: Floats, update: int, read: Callable[[int, int], Records]
-    ) -> Batch:
-        """Return the batch with the slots up to `time`, or up to that which closes it."""
+    ) -> tuple[Batch, tuple[int, ...]]:
+        """Return the batch with the slots up to `time`, or up to that which closes it; and which of those are empty."""
         seen, selected = batch.seen, list(batch.selected)
+        empty: list[int] = []
         while seen < time and (self.by_window or len(selected) < self.size):
             end = min(time, seen + AT_ONCE)
             most = None if self.by_window else self.size - len(selected)
-            found, seen = self.learner.select(read(seen, end), seen, end, weights, update, most)
+            records = read(seen, end)
+            filled = records.filled(seen, end)
+            found, seen = self.learner.select(records, seen, end, weights, update, most)
             selected += found
-        return Batch(start=batch.start, seen=seen, selected=tuple(selected))
+            empty += [slot for slot in found if slot not in filled]
+        return Batch(start=batch.start, seen=seen, selected=tuple(selected)), tuple(empty)
 
     def _learnt(
         self,
@@ -213,6 +222,10 @@ class ActiveLearning(LinearMechanism):
 
     def _perturbation(self, update: int) -> InSelectedGradients:
         return self.learner.perturbation(self.kind, self._charged_at_arrival, self.learner.batch, self.origin, update)
+
+    def draws(self) -> int:
+        """Return how many draws the update of its batch has: coins are exact."""
+        return self._perturbation(1).draws
 
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record, and how it asks for labels."""

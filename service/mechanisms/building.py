@@ -85,6 +85,8 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
     kind, cap = capacity(privacy.epsilon, privacy.delta)
     if cap == 0:
         raise Refused("privacy.delta", "this delta leaves no budget for noise in double precision")
+    if publication.publish_delay and not publication.has_ticks:
+        raise Refused("publish_delay", f"steps of {publication.mechanism.kind} are due at no public time: leave it out")
     about: dict[str, Any] = {"kind": kind, "capacity": cap, "privacy": privacy}
     settings, learner = publication.mechanism, publication.learner
     mechanism: Mechanism

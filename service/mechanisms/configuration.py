@@ -7,7 +7,7 @@ here).
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -20,6 +20,7 @@ from service.mechanisms.fields import (
     Exponent,
     Growth,
     Positive,
+    PublishDelay,
     Shape,
     Share,
     Steps,
@@ -423,14 +424,40 @@ class Privacy(Shape):
     delta: Delta = Field(Decimal(0), json_schema_extra={"default": 0})  # a number, where pydantic would show a text
 
 
+DEFAULT_DELAY = Decimal(1)  # seconds
+
+
 class PublicationConfiguration(Shape):
-    """A mechanism, a learner and a budget."""
+    """A mechanism, a learner, a budget, and when releases appear."""
 
     mechanism: Mechanism
     learner: Annotated[
         Learner | None, Field(validate_default=True, description="null for mechanisms that fit no model")
     ] = None
     privacy: Privacy
+    publish_delay: PublishDelay | None = Field(
+        None,
+        description="T in seconds. Each release appears at a multiple of T (Unix time), at least T after the last "
+        "record that it needed was numbered; 0: as soon as its fit is ready. Default: 1. `linear_queries` and "
+        "`active_learning`, whose steps are due by queries and labels, have no ticks and take only 0",
+    )
+
+    @property
+    def delay(self) -> Decimal:
+        """T in seconds; 0: releases appear as soon as their fit is ready."""
+        if self.publish_delay is not None:
+            return self.publish_delay
+        return DEFAULT_DELAY if self.has_ticks else Decimal(0)
+
+    @property
+    def has_ticks(self) -> bool:
+        """Whether its steps are due by public numbers of records, so that there is a time to count from."""
+        return not isinstance(self.mechanism, LinearQueriesMechanism | ActiveLearningMechanism)
+
+    def stored(self) -> dict[str, Any]:
+        """Return it as JSON to be stored, whose digest is promised: what was not set is not in it."""
+        unset = {"publish_delay"} if self.publish_delay is None else set()
+        return self.model_dump(mode="json", include=set(PublicationConfiguration.model_fields) - unset)
 
     @field_validator("learner")
     @classmethod

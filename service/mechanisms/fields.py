@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keeps
 MAX_COUNT = 2**40
+LEAST_DELAY, LARGEST_DELAY = Decimal("0.05"), Decimal(86_400)  # seconds
 
 
 class Shape(BaseModel):
@@ -65,3 +66,13 @@ Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
 Steps = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e6)]
 Weight = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e9, le=1e9)]
+
+
+def _delay(value: Decimal) -> Decimal:
+    if value and not LEAST_DELAY <= value <= LARGEST_DELAY:
+        raise PydanticCustomError("publish_delay", "Input should be 0, or between 0.05 and 86400 seconds")
+    return value
+
+
+PublishDelay = Annotated[_Exact, AfterValidator(_delay)]
+"""Seconds: 0, or from LEAST_DELAY to LARGEST_DELAY."""

@@ -7,7 +7,8 @@ whatever the number of tasks, of steps and of releases.
 Why. A record is in one batch of one task; both are public ranges of slots (`schedules.tasks`). It enters that batch's
 statistics, and everything that is ever released is a function of their noisy estimate and of others that do not read
 it: `learning.lifelong`. Its charge, the whole capacity, is for all of that, and is taken with the release of its batch.
-Records that differ in every one of m tasks lose m times as much: one record is what is protected.
+One record is what is protected. If records differ in m batches, they lose m·ε together in pure ε; in ρ m times as much
+with independent noise, and ‖Σ_j c^(b_j)‖²/‖c‖² times where noise is carried on (docs/privacy.md), at most m² times.
 
 With an `encoder`, the records before the first task are what it is learnt from, each in one step of `encoder_pass`, for
 its whole charge too. Its weights are the first release: from then on they are public and stay as they are, and tasks

@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.mechanisms import histogram
-from service.mechanisms.histogram import Histogram
+from service.mechanisms.histogram import Histogram, LinearQuery
 from service.mechanisms.mechanism import Charge, Forgotten, Kept, Mechanism, Part, Release, Step
 from service.privacy import numeric_sparse
 from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.records import Records
-    from service.mechanisms.histogram import LinearQuery
 
 HEIGHT = Fraction(5, 6)  # of the accuracy: where a query begins to be hard
 SHARPNESS = Fraction(1, 6)  # of the accuracy: what noise may add to that
@@ -72,6 +71,17 @@ _LIMB = 2.0**31
 _ROUNDED = 1 - Fraction(1, 2**45)  # leaves room for rounding every charge of a fixed number of instances up
 _STRIDE = 1024  # records are counted in once they are as many as 1/1024 of those that are
 RECKONED = (1_000, 1_000_000)  # queries, for which a plan tells how many records there should be
+
+NO_CATEGORY = LinearQuery.holding(np.zeros(0, dtype=np.int64))
+"""A query whose answer is 0 for any records. To measure it closes an instance and leaves the histogram as it is."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measurement:
+    """The noisy answer, in [0, 1], to the query that closes an instance, and the histogram that follows from it."""
+
+    answer: float
+    moved: Histogram
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +195,7 @@ class LinearQueries(Mechanism):
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:  # noqa: ARG002 - nothing is read, nor released
         """Count the records up to `time` in: open the first instance over them, or charge the new ones for that open.
 
-        See `Mechanism.step`. It releases nothing; `hit` does.
+        See `Mechanism.step`. It releases nothing; `close` does.
         """
         if time == self.first:
             return self._charged(self._opening(time, number=1, paid=time), 0)
@@ -195,25 +205,31 @@ class LinearQueries(Mechanism):
         later = Opened(number=now.number + 1, instance=now.instance, noise=now.noise, paid=time)
         return self._charged(later, now.paid)
 
-    def hit(
-        self,
-        now: Opened,
-        query: LinearQuery,
-        counts: NDArray[np.int64],
-        shown: Histogram,
-        spent: Fraction,
-        next_version: int,
-    ) -> tuple[Step, float]:
-        """Measure a hard query, close the instance with that, release the histogram and open the next instance.
+    def measure(self, now: Opened, query: LinearQuery, counts: NDArray[np.int64], shown: Histogram) -> Measurement:
+        """Measure a query with fresh noise, once for an instance, and move the histogram towards the answer.
 
-        counts: of the records among the first `shown.time` slots, at most `now.paid`. shown: the histogram as it stands
-        there. spent: what the slot that has paid most has paid until now. Returns the step and the answer in [0, 1].
+        Args:
+            now: the open instance, which this closes.
+            query: the hard query; or `NO_CATEGORY`, if the instance is to be closed without one.
+            counts: of the records among the first `shown.time` slots, at most `now.paid`.
+            shown: the histogram as it stands there.
         """
-        hit = Hit(kind=self.kind, closed=now.instance, opened=None)
         measured = numeric_sparse.measured(self.kind, now.instance.scale, query.count(counts))
         answer = min(1.0, max(0.0, float(Fraction(measured, STEPS * shown.time))))
-        moved = shown.moved(query, answer - query.of(shown.shares))
-        following = self._next(now, shown.time, spent + Fraction(hit.charge()))
+        return Measurement(answer=answer, moved=shown.moved(query, answer - query.of(shown.shares)))
+
+    def close(self, now: Opened, measurement: Measurement, spent: Fraction, next_version: int) -> Step:
+        """Close an instance by its measurement: release the moved histogram and open the next instance, or freeze.
+
+        Args:
+            now: the instance, with all slots that have paid for it by now: perhaps more than were measured.
+            measurement: what `measure` returned for this instance.
+            spent: what the slot that has paid most has paid until now.
+            next_version: of the release.
+        """
+        moved = measurement.moved
+        hit = Hit(kind=self.kind, closed=now.instance, opened=None)
+        following = self._next(now, moved.time, spent + Fraction(hit.charge()))
         if following is not None:
             hit = replace(hit, opened=following.instance)
         release = Release(
@@ -229,9 +245,9 @@ class LinearQueries(Mechanism):
         )
         if following is None:
             frozen = Part(number=now.number + 1, values=np.zeros(0))
-            return Step(releases=(release,), chain=(frozen,)), answer
+            return Step(releases=(release,), chain=(frozen,))
         opening = self._charged(following, 0)
-        return Step(releases=(release,), chain=opening.chain, charges=opening.charges), answer
+        return Step(releases=(release,), chain=opening.chain, charges=opening.charges)
 
     def error_of_easy(self, instance: Instance) -> float:
         """Return how far an easy answer is from the truth at most, but for a probability of `failure_probability`."""
@@ -298,6 +314,10 @@ class LinearQueries(Mechanism):
     def records_needed(self, queries: int) -> int:
         """Return how many records the first instance should have, for the accuracy to hold for so many queries."""
         return math.ceil(self._noise(queries) / (float(SHARPNESS) * self.alpha))
+
+    def draws(self) -> int:
+        """Return 0: thresholds, comparisons and measured answers have exact noise."""
+        return 0
 
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and how accurate it is, as JSON: for a person to judge."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
-from service.privacy.loss import Kind
+from service.privacy.loss import Kind, round_up
+from service.privacy.sampler_distance import added_delta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from decimal import Decimal
-    from fractions import Fraction
 
     from service.learning.losses import Floats
     from service.learning.records import Records
@@ -96,6 +97,8 @@ class Step:
     """Up to where it took records, where that is earlier than the time it was asked for."""
     asks: tuple[int, ...] = ()
     """Records whose labels are asked for, counted from the start."""
+    empty: tuple[int, ...] = ()
+    """Those of `asks` without bytes: nobody can be shown them."""
     awaits: bool = False
     """Whether the next step, at the same time, has to wait until every label asked for has come or can't come."""
 
@@ -147,17 +150,25 @@ class Mechanism(ABC):
         """
 
     @abstractmethod
+    def draws(self) -> int:
+        """Return how many draws of nearly exact noise one record can move, over the publication's whole life."""
+
+    @abstractmethod
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and to its releases, as JSON: for a person to judge."""
 
     def guarantee(self) -> dict[str, Any]:
         """Return what is promised of one record, as JSON."""
         return {
-            "neighbours": "one record replaced by any other, or erased",
+            "neighbours": "one record replaced by any other, or by none",
             "epsilon": _number(self.privacy.epsilon),
             "delta": _number(self.privacy.delta),
             "capacity": float(self.capacity),
             "currency": "epsilon" if self.kind is Kind.PURE else "rho",
+            "sampling": {
+                "draws": (draws := self.draws()),
+                "delta": round_up(added_delta(Fraction(self.privacy.epsilon), draws)),
+            },
         }
 
     @abstractmethod

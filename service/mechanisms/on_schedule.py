@@ -37,6 +37,9 @@ class Perturbs(Described, Protocol):
 
     @property
     def noise(self) -> Law: ...
+    @property
+    def draws(self) -> int:
+        """How many draws of nearly exact noise one record of a fit moves."""
 
 
 class Perturbed(Protocol):
@@ -69,6 +72,10 @@ class OnSchedule(Mechanism):
     def needs(self, after: int) -> int:
         """Return the oldest record that any step at a time > after may read."""
         return self.schedule.needs(after)
+
+    def draws(self) -> int:
+        """Return the most fits that read one record, times what one of them draws."""
+        return self.schedule.most_fits() * max(self._planned(each).draws for each in self.schedule.patterns())
 
     @abstractmethod
     def planned_model(self) -> dict[str, Any]:
@@ -120,10 +127,8 @@ class OnSchedule(Mechanism):
         """Return a kind of fit as JSON. Where a fit is perturbed according to the model it starts from, and that is
         still to be released, nobody can know how yet: at least as near a model of zeros.
         """
-        known = pattern.near_origin or self.learner.same_everywhere
-        charge = self._charge(pattern.share)
-        perturbation = self.learner.perturbation(self.kind, charge, pattern.records, self.origin if known else None)
-        noise = noise_told(perturbation)
+        known = self._is_known(pattern)
+        noise = noise_told(self._planned(pattern))
         sensitivity, scale = noise.pop("sensitivity"), noise["scale"]
         if not known:
             noise |= {"scale": None, "expected_norm": None}
@@ -132,11 +137,19 @@ class OnSchedule(Mechanism):
             "when": pattern.when,
             "records": pattern.records,
             "share": str(pattern.share),
-            "charge": charge,
+            "charge": self._charge(pattern.share),
             "sensitivity": sensitivity if known else None,
             "noise": noise,
             **({} if known else {"at_least": {"sensitivity": sensitivity, "scale": scale, "why": _GROWS}}),
         }
+
+    def _planned(self, pattern: Pattern) -> Perturbs:
+        charge, center = self._charge(pattern.share), self.origin if self._is_known(pattern) else None
+        return self.learner.perturbation(self.kind, charge, pattern.records, center)
+
+    def _is_known(self, pattern: Pattern) -> bool:
+        """Return whether it is known before any release how such a fit is perturbed."""
+        return pattern.near_origin or self.learner.same_everywhere
 
 
 def noise_told(perturbation: Perturbs) -> dict[str, Any]:

@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Any
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Release, Step, numbered, parts_of
 from service.mechanisms.on_schedule import noise_told
+from service.privacy.running_sums import moved_draws
 from service.privacy.window_tree import WindowTree
+from service.schedules.schedule import MOST_RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,6 +86,11 @@ class OnlineLeader(LinearMechanism):
         batch = self._batch
         factor, step = self.learner.runs.at(max(0, time // batch - 1))
         return batch * factor.declassified(step) if isinstance(factor, WindowTree) else 0
+
+    def draws(self) -> int:
+        """Return how many draws a record moves in the longest run that there can be."""
+        factor, _ = self.learner.runs.at(max(0, MOST_RECORDS // self._batch - 1))
+        return moved_draws(factor) if super().draws() else 0
 
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record, and from when on it no longer protects it."""

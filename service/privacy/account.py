@@ -201,7 +201,11 @@ class Tighter:
 
 
 def tighter(holdings: Iterable[Holding], basic: Loss) -> Tighter:
-    """The least ε that can be shown at the δ of basic composition; for reading, admission adds (Σε, Σδ).
+    """Return the least ε that can be shown at the δ of basic composition, for publications chosen beforehand.
+
+    It holds where nobody chose a publication, its (ε, δ) or its start by looking at releases of the stream: only then
+    are the kinds and capacities that are added up fixed before the first release. Basic composition needs no such
+    thing, so admission adds (Σε, Σδ), and this is for reading.
 
     With E the sum of the pure ε, G that of the Gaussian ρ and P = G + Σε²/2 (a pure ε is ρ = ε²/2), each counted as
     what is reserved, never as what is spent so far: the least of Σε, ε(P, δ) and E + ε(G, δ) (mechanisms.md 0.3). The

@@ -32,10 +32,8 @@ Hence a draw's law is within SLACK = 2^-100 of the stated one in total variation
    where τ < 1, which adds < 2^-110.
  - G of finitely many bits (`samplers.gamma`): but for probability 2^-102 it is within 2^-130 of an exact one,
    relatively, and what that changes in the law of z is at most D/2 times as much, < 2^-106.
-A fit of d draws is thus (ε, d·(1 + e^ε)·SLACK)-differentially private, and a pure publication is advertised as
-(ε, 2^-60): that holds for an ε up to 6 and records that up to 2^31 draws depend on. Objective perturbation has
-d = 2, whatever the currency. So within the same limits its promise (ε, δ) with δ > 0 is (ε, δ + 2^-60) in truth, since
-all the draws for fits that read a record are together within 2^31·SLACK of exact ones.
+A publication in which one record can move d draws is thus (ε, δ + (1 + e^ε)·d·SLACK)-differentially private where it
+promises (ε, δ), and it may begin only where the last summand is at most 2^-60 (`sampler_distance`).
 
 Not counted: noise that needs more than 62 bits, hundreds of times its usual length (probability below 2^-1000).
 """

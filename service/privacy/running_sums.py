@@ -58,6 +58,11 @@ class Doubling:
         return tuple(2**e - 1 for e in (0, 2, 5, 10, 20))
 
 
+def moved_draws(factor: Factor) -> int:
+    """Return how many draws of noise one record can move."""
+    return factor.levels if isinstance(factor, WindowTree) else factor.column.length
+
+
 def with_noise(factor: Factor, noise: Gaussian | SphericalLaplace, largest: float) -> Correlated | Windowed:
     """Return what releases the steps of a run; largest: V."""
     if isinstance(factor, WindowTree):

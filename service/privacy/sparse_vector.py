@@ -20,11 +20,11 @@ neighbour, z the threshold's noise, height left out for it is public. For answer
  - P(v'_k + Z ≥ z + STEPS) at least e^(-2·STEPS/(2·scale)) times P(v_k + Z ≥ z), since v'_k ≥ v_k - STEPS.
 Without a yes the last factor is missing, which is cheaper. A query that a slot has not been there for has v = v'.
 
-Who answers. Given the threshold the likelihood is a product over queries, so it does not matter in which order, at what
-time, or by which of several processes that know the threshold they are compared, nor that a no is told late, when a yes
-has been told elsewhere: what is told has the probability above as long as there is one yes among it at most. So where
-several processes find a yes, one of them tells it. The others may not say "ask again" either, since whoever hears that
-knows that it was a yes: a second one for the price of none. They must do just what they would have done after a no.
+Who compares. The bound holds for answers up to one yes, and for all that can be seen, time included. So after a yes,
+published or not, nothing may be compared with the same threshold: a comparison takes microseconds, and what a second
+yes would need, a transaction, takes milliseconds. Who could tell the two apart would have the answers to any number of
+queries for the price of one. One process at a time compares; it keeps a yes that it could not publish until it has
+(`service.publishing.answering`). A process that takes over from one that may have kept a yes closes the instance first.
 
 Redrawn for a later comparison, or shared by two yeses, a threshold costs more than is said here: see the tests.
 

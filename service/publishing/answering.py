@@ -1,56 +1,62 @@
 """Answers linear queries: from a public histogram, compared with the records where an instance is open.
 
-One process's. Any number of processes may answer for the same publication: the database is the arbiter. An instance's
-threshold is read from what its opening left, never drawn again; comparisons are with fresh noise in memory, and an easy
-answer writes nothing. A hard query is one transaction: it finds the instance as it was read, measures, charges,
-releases, opens the next instance or freezes, and only when that is committed is anything said.
+One process at a time compares the queries of a publication: the one that holds the lease. It holds it while queries
+come, and gives it back soon after. All other processes answer from the histogram.
 
-What is not committed is answered as if the query had been easy: where another process was first, the database went
-away, or the publication was stopped meanwhile. An error, or an answer from the state that the other left, would tell
-that this query was hard too: a second yes from one threshold, which nobody paid for (`privacy.sparse_vector`). So that
-answer may be farther off than was promised; who asks again is answered from the new state. For the same reason all
-queries of a request are answered from the state that was found when it began, and from what this process itself
-publishes meanwhile. A crash between commit and answer has published a release that nobody was told the answer of: what
-it cost is charged, and the next instance has a threshold of its own.
+A request has its turn under the publication's lock. In the turn, before anything is compared, one transaction renews
+the lease, which shows that the database takes writes, and looks the publication up: the instance must be the newest
+one and confirmed. Comparisons are then made with fresh noise in memory, and an easy answer writes nothing. A hard query
+is one transaction: measure, charge, release, open the next instance or freeze. The answer waits until that is
+confirmed.
+
+A threshold that has answered yes is closed. The yes may not get committed: the database is away, or the lease is lost.
+More comparisons with that threshold would take a measurable time, which tells of each whether it was a yes too, and
+nobody paid for these (`privacy.sparse_vector`). So the yes is kept, and nothing is compared until it is committed and
+confirmed, or another process has closed the instance, and that is confirmed: what is committed and not confirmed may be
+lost with its database, and is then committed again. Meanwhile all answers come from the histogram, and nobody knows how
+far off they are. A process that dies may take a yes with it: where a lease was not given back, the next owner closes
+the open instance before it compares anything, by measuring a query that asks for nothing, charged as always. A process
+that ends in order gives its lease back, unless a yes is kept.
 
 A query's time is the publication's position: the slots that have paid for the open instance. Counts are of the records
 among them that are still there: they are built once from the segments, added to as the position moves, and built anew
 when something was erased.
 """
 
+import math
+import secrets
+import socket
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
+from sqlalchemy import Connection
 
 from service.logs import place_of
-from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.histogram import Histogram, LinearQuery, error_bound
-from service.mechanisms.linear_queries import LinearQueries, Opened, opened
-from service.mechanisms.mechanism import Forgotten, Part
-from service.mechanisms.stream_schema import StreamSchema
-from service.publishing.commit import check, commit, of_another_guarantee, remembers, seconds_to_write
+from service.mechanisms.histogram import LinearQuery, error_bound
+from service.publishing import confirmation, instances
+from service.publishing.instances import Closing, State
 from service.publishing.records import read_records
-from service.store import parts, publications, releases, streams, witness
-from service.store.database import ONE_VIEW, Database, DatabaseUnavailable
+from service.store import leases, publications
+from service.store.database import Database, DatabaseUnavailable
+from service.store.leases import Lease, LeaseLost
 from service.store.ledger import LedgerBroken
-from service.store.parts import Memory
 from service.store.publications import Publication
 from service.store.releases import Release
 from service.store.segment_files import SegmentFiles
-from service.store.streams import Stream
 
 _log = structlog.get_logger(__name__)
 
 MOST_CELLS = 2**23  # of all publications whose counts are kept
 RECORDS_AT_ONCE = 2**20
+SECONDS_TO_CONFIRM = 10.0  # then a hard query is answered from the histogram
+SECONDS_BETWEEN_CALLS = 0.5  # for a worker that confirms
+SECONDS_TO_FINISH = 2.0  # a turn that is under way when the process is told to end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,187 +73,288 @@ class Answer:
     error_bound: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _State:
-    """As a publication was when it was read: `open` None where no query is compared, not yet or, `frozen`, any more."""
-
-    publication: Publication
-    stream: Stream
-    mechanism: LinearQueries
-    histogram: Histogram
-    open: Opened | None
-
-    @property
-    def frozen(self) -> bool:
-        return self.open is None and (self.publication.position > 0 or self.publication.state != "running")
-
-
-@dataclass
+@dataclass(kw_only=True)
 class _Held:
-    """What is kept of one publication; its lock lets one request at a time compare."""
+    """What this process keeps of one publication. Its lock lets one request at a time have its turn.
 
+    `promise`: of the publication. Its id may be another one's in a database that was put back. `closing`: an instance
+    that is closed or to be closed, until that is confirmed; nothing is compared meanwhile.
+    `until`: when the lease may have run out, by this process's clock. `abandoned`: the owner before did not give the
+    lease back, and the instance is still to be closed. `patient`: whether to wait for a confirmation that is missing.
+    """
+
+    identity: int
+    promise: str
     cells: int
     lock: threading.Lock = field(default_factory=threading.Lock)
-    state: _State | None = None
-    erasures: int = -1
+    lease: Lease | None = None
+    until: float = 0.0
+    used: float = 0.0
+    abandoned: bool = False
+    closing: Closing | None = None
+    patient: bool = True
+    state: State | None = None
+    erasures: int = -1  # the newest one that is left out of the counts
+    newest_erasure: int = 0
     time: int = 0
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def seen(self) -> State:
+        """Return the state that the last look found."""
+        assert self.state is not None  # noqa: S101 - every turn begins with a look
+        return self.state
+
+    def forget_records(self) -> None:
+        """Free what can be read again: not the lease, nor what is to be closed."""
+        self.state, self.erasures, self.time, self.counts = None, -1, 0, np.zeros(0, dtype=np.int64)
 
 
 class Answerer:
     """Of one process. Threads may ask at the same time."""
 
-    def __init__(self, database: Database, files: SegmentFiles) -> None:
-        self._database, self._files = database, files
-        self._held: OrderedDict[int, _Held] = OrderedDict()
+    def __init__(self, database: Database, files: SegmentFiles, *, lease_seconds: float) -> None:
+        self._database, self._files, self._seconds = database, files, lease_seconds
+        self._owner = f"{socket.gethostname()}:{secrets.token_hex(4)}"
+        self._held: OrderedDict[str, _Held] = OrderedDict()  # by promises
         self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._end = math.inf  # by this process's clock; then nothing is waited for any more
+        self._thread = threading.Thread(target=self._keep_leases, name="query leases", daemon=True)
 
-    def answers(self, publication: Publication, erasures: int, queries: Sequence[LinearQuery]) -> list[Answer]:
-        """Answers them one after the other.
+    def start(self) -> None:
+        """Begin to renew leases during long turns, and to give back those that are not used."""
+        self._thread.start()
 
-        Args:
-            publication: of linear queries, as it was found when the request came.
-            erasures: the id of the newest erasure on its stream then.
-            queries: of the categories of its stream.
+    def close(self) -> None:
+        """End in order: give all leases back, but where a close is not confirmed. Nothing is compared after.
+
+        A turn under way has a moment to end; the lease of one that takes longer runs out.
+        """
+        self._end = time.monotonic() + SECONDS_TO_FINISH
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for held in list(self._held.values()):
+            if not held.lock.acquire(timeout=SECONDS_TO_FINISH):
+                continue
+            try:
+                self._settle_idle(held)
+                self._give_back(held)
+            except Exception as error:  # noqa: BLE001 - the leases of the others are to be given back too
+                _log_unsettled(held, error)
+            finally:
+                held.lock.release()
+
+    def answers(self, publication: Publication, queries: Sequence[LinearQuery]) -> list[Answer]:
+        """Answer queries of the categories of a publication's stream, one after the other.
+
+        publication: of linear queries. Only what never changes of it is used: the rest is looked up in the turn.
         """
         held = self._keep(publication)
         with held.lock:
-            state = self._refreshed(held, publication, erasures)
-            found = []
+            held.used = time.monotonic()
+            self._look(held)
+            comparing = self._ready(held)
+            answers = []
             for query in queries:
-                answer, state = self._answer(held, state, query)
-                found.append(answer)
-            held.state = state
-            return found
+                if comparing:
+                    answer, comparing = self._compare(held, query)
+                else:
+                    answer = _from_histogram(held.seen(), query)
+                answers.append(answer)
+            return answers
 
     def _keep(self, publication: Publication) -> _Held:
-        """What is kept of a publication; of those that nobody asked for longest, nothing."""
+        """Return what is kept of a publication; forget the records of those that nobody asked for longest."""
         with self._lock:
-            held = self._held.setdefault(publication.id, _Held(cells=publication.plan["model"]["cardinality"]))
-            self._held.move_to_end(publication.id)
-            while len(self._held) > 1 and sum(each.cells for each in self._held.values()) > MOST_CELLS:
-                self._held.popitem(last=False)
+            cells = publication.plan["model"]["cardinality"]
+            new = _Held(identity=publication.id, promise=publication.promise, cells=cells)
+            held = self._held.setdefault(publication.promise, new)
+            self._held.move_to_end(publication.promise)
+            kept = sum(each.cells for each in self._held.values() if each.state is not None or each is held)
+            for each in list(self._held.values()):
+                if kept > MOST_CELLS and each is not held and each.state and each.lock.acquire(blocking=False):
+                    each.forget_records()
+                    each.lock.release()
+                    kept -= each.cells
             return held
 
-    def _refreshed(self, held: _Held, publication: Publication, erasures: int) -> _State:
-        """The state as it is now or was a moment ago, with the counts that belong to it."""
-        known = held.state
-        if known is None or _moved(known.publication, publication):
-            known = held.state = self._read(publication.id)
-        time = known.publication.position
-        if known.open is not None and (held.erasures < erasures or held.time < time):
-            if held.erasures < erasures:
-                held.counts, held.time = np.zeros(known.mechanism.cardinality, dtype=np.int64), 0
-            for start in range(held.time, time, RECORDS_AT_ONCE):
-                stop = min(time, start + RECORDS_AT_ONCE)
-                held.counts += self._counted(known, start, stop)
-                held.time = stop
-            held.erasures = erasures
-        return known
+    def _look(self, held: _Held) -> None:
+        """See the publication as it is now; where an instance is open, in a transaction that renews the lease.
 
-    def _counted(self, state: _State, start: int, stop: int) -> NDArray[np.int64]:
-        records = read_records(self._database, self._files, state.stream, state.publication.start, start, stop)
-        return np.bincount(records.y.astype(np.int64), minlength=state.mechanism.cardinality)
-
-    def _read(self, identity: int) -> _State:
-        """Everything of one moment. What is not as it was left can only be read from, not compared with.
-
-        Nor can what is older than the stream's witness tells: no worker may have looked yet, and the threshold of a
-        backup is one that a query may have been hard by since.
+        Raises:
+            DatabaseUnavailable: also where the database is another one, in which the publication is not.
         """
-        with self._database.transaction() as connection:
-            log = streams.get(connection, publications.get(connection, identity).stream_id).log
-        told = self._files.witness(log)  # before the stream is read: it may only have come further since
-        with self._database.transaction() as connection:
-            connection.execute(ONE_VIEW)
-            publication = publications.get(connection, identity)
-            stream = streams.get(connection, publication.stream_id)
-            restored = witness.contradicts(connection, told, stream) is not None
-            memory = parts.load(connection, identity)
-            latest = None if publication.latest is None else releases.find(connection, identity, publication.latest)
-        configuration = PublicationConfiguration.model_validate(publication.configuration)
-        mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
-        assert isinstance(mechanism, LinearQueries)  # noqa: S101 - whoever asks has looked
-        if latest is None:
-            histogram = Histogram.uniform(mechanism.cardinality, publication.position)
-        else:
-            shown = Histogram(shares=latest.parameters[0], time=latest.time - publication.start)
-            histogram = shown.grown(publication.position)
-        now = None
-        if (
-            publication.state == "running"
-            and publication.distrusted is None
-            and not restored
-            and publication.position > 0
-            and publications.promised(publication) == publication.promise
-            and not of_another_guarantee(publication, mechanism)
-            and remembers(publication, mechanism, memory)
-        ):
-            with suppress(Forgotten):
-                now = opened(_chain(memory))
-        return _State(publication=publication, stream=stream, mechanism=mechanism, histogram=histogram, open=now)
+        while True:
+            known = held.state
+            began = time.monotonic()
+            with self._database.transaction() as connection:
+                if known is not None and known.open is not None:
+                    self._hold(connection, held)
+                publication, confirmed, newest_erasure = publications.see(connection, held.identity)
+                if publication.promise != held.promise:
+                    held.state = held.lease = None
+                    raise DatabaseUnavailable("it was put back, and the publication is not in it")
+                if known is not None:
+                    known = instances.still(connection, self._files, known, publication, confirmed=confirmed)
+            held.until, held.newest_erasure = began + self._seconds, newest_erasure
+            held.patient = held.patient or confirmed
+            if known is not None:
+                break
+            held.state = instances.read(self._database, self._files, held.identity, held.state)
+        held.state = known
+        if held.closing is not None and known.is_closed(held.closing.instance):
+            held.closing = None
 
-    def _answer(self, held: _Held, state: _State, query: LinearQuery) -> tuple[Answer, _State]:
-        guess = query.of(state.histogram.shares)
-        time, now, mechanism = state.publication.position, state.open, state.mechanism
-        absolute = state.publication.start + time
-        if now is None:
-            return Answer(answer=guess, measured=False, frozen=state.frozen, time=absolute, error_bound=None), state
-        if now.instance.is_above(
-            now.instance.value(query.count(held.counts), time, guess), mechanism.height, now.noise
-        ) and (found := self._hit(held, state, now, query)):
-            answer, following = found
-            bound = mechanism.error_of_measured(now.instance, time)
-            return Answer(answer=answer, measured=True, frozen=False, time=absolute, error_bound=bound), following
-        bound = mechanism.error_of_easy(now.instance)
-        return Answer(answer=guess, measured=True, frozen=False, time=absolute, error_bound=bound), state
+    def _hold(self, connection: Connection, held: _Held) -> None:
+        """Renew the lease, or take it if nobody holds it."""
+        if held.lease is not None and leases.keep(connection, held.lease, seconds=self._seconds):
+            return
+        held.lease = None
+        if self._ending.is_set():
+            return
+        resource = leases.queries(held.identity)
+        held.lease = leases.take(connection, resource, owner=self._owner, seconds=self._seconds)
+        if held.lease is not None and held.lease.abandoned is not None:
+            held.abandoned = True
 
-    def _hit(self, held: _Held, state: _State, now: Opened, query: LinearQuery) -> tuple[float, _State] | None:
-        """Publishes what a hard query brings: its answer, and the state after it. None: nothing was published."""
+    def _ready(self, held: _Held) -> bool:
+        """Settle what is to be settled; return whether queries may be compared. Then all records are counted."""
+        if not self._settle(held):
+            return False
+        self._count(held)
+        return True
+
+    def _settle(self, held: _Held) -> bool:
+        """Close what is to be closed and wait for what is to be confirmed; return whether an instance is open then."""
+        while held.lease is not None:
+            state = held.seen()
+            if not state.confirmed:
+                if not self._confirmed(held):
+                    return False
+            elif state.open is None:
+                return False
+            elif held.closing is None and not held.abandoned:
+                return True
+            elif not self._close(held):
+                return False
+            self._look(held)
+        return False
+
+    def _settle_idle(self, held: _Held) -> None:
+        """Do so outside of a turn, where the lease could not be given back otherwise."""
+        if held.lease is not None and (held.closing is not None or held.abandoned):
+            self._look(held)
+            self._settle(held)
+
+    def _confirmed(self, held: _Held) -> bool:
+        """Wait until all of the publication is confirmed; return whether it is. Waiting in vain is not repeated."""
+        deadline = time.monotonic() + SECONDS_TO_CONFIRM
+        while held.patient:
+            if confirmation.wait(self._database, held.identity, seconds=SECONDS_BETWEEN_CALLS):
+                return True
+            with self._database.transaction() as connection:
+                confirmation.ask(connection, held.seen().stream.id)
+            held.patient = time.monotonic() < min(deadline, self._end)
+        return False
+
+    def _close(self, held: _Held) -> bool:
+        """Close the open instance by what is kept for that, or by asking for nothing; return whether that is committed.
+
+        What is kept stays until a look has found the close confirmed: the database may lose it until then.
+        """
+        state = held.seen()
+        assert held.lease is not None  # noqa: S101 - the caller has checked
+        if held.closing is None:
+            assert state.open is not None  # noqa: S101 - the caller has checked
+            held.closing = Closing(instance=state.open)
+        closing = held.closing
         try:
-            return self._published(held, state, now, query)
-        except DatabaseUnavailable as error:
-            _log.warning("part_unavailable", part="queries", reason=str(error))
-        except LedgerBroken as broken:  # a worker finds it too, and then nothing more is compared
-            _log.error("ledger_broken", finding=str(broken))
-        except Exception as error:  # noqa: BLE001 - whatever went wrong: an error would tell that the query was hard
-            _log.error(
-                "publishing_failed",
-                publication=state.publication.name,
-                error=type(error).__name__,
-                at=place_of(error),
-            )
-        return None
+            committed = instances.close(self._database, self._files, held.lease, state, closing)
+        except LeaseLost:
+            held.lease = None
+            return False
+        except Exception as error:  # noqa: BLE001 - an error may tell no more than the histogram does
+            _log_failure(state, error)
+            return False
+        if committed:
+            held.abandoned = False
+            _log.info("released", publication=state.publication.name, version=closing.version)
+        return True
 
-    def _published(self, held: _Held, state: _State, now: Opened, query: LinearQuery) -> tuple[float, _State] | None:
-        identity = state.publication.id
+    def _count(self, held: _Held) -> None:
+        """Count the records among the slots that have paid, as far as they are not counted yet."""
+        state = held.seen()
+        stop, start = state.publication.position, state.publication.start
+        if held.erasures != held.newest_erasure or held.time > stop:
+            held.counts, held.time = np.zeros(state.mechanism.cardinality, dtype=np.int64), 0
+        for low in range(held.time, stop, RECORDS_AT_ONCE):
+            high = min(stop, low + RECORDS_AT_ONCE)
+            records = read_records(self._database, self._files, state.stream, start, low, high)
+            held.counts += np.bincount(records.y.astype(np.int64), minlength=state.mechanism.cardinality)
+            held.time = high
+        held.erasures = held.newest_erasure
+
+    def _compare(self, held: _Held, query: LinearQuery) -> tuple[Answer, bool]:
+        """Compare one query with the records; return its answer, and whether the next one may be compared."""
+        state = held.seen()
+        now, mechanism, slots = state.open, state.mechanism, state.publication.position
+        if now is None or time.monotonic() >= held.until:
+            return _from_histogram(state, query), False
+        guess, absolute = query.of(state.histogram.shares), state.publication.start + slots
+        value = now.instance.value(query.count(held.counts), slots, guess)
+        if not now.instance.is_above(value, mechanism.height, now.noise):
+            bound = mechanism.error_of_easy(now.instance)
+            return Answer(answer=guess, measured=True, frozen=False, time=absolute, error_bound=bound), True
+        closing = held.closing = Closing(instance=now)  # from here on nothing is compared with this threshold
+        try:
+            closing.measurement = mechanism.measure(now, query, held.counts, state.histogram)
+            comparing = self._ready(held)
+        except Exception as error:  # noqa: BLE001 - the queries before this one have their answers
+            _log_failure(state, error)
+            comparing = False
+        if closing.measurement is None or not held.seen().shows(closing):  # another process may have been first
+            return _from_histogram(held.seen(), query), comparing
+        answer, bound = closing.measurement.answer, mechanism.error_of_measured(now.instance, slots)
+        return Answer(answer=answer, measured=True, frozen=False, time=absolute, error_bound=bound), comparing
+
+    def _keep_leases(self) -> None:
+        """Renew the leases that are needed and give back the others, until the process ends."""
+        while not self._ending.wait(self._seconds / 4):
+            with self._lock:
+                every = list(self._held.values())
+            for held in every:
+                try:
+                    self._keep_lease(held)
+                except Exception as error:  # noqa: BLE001 - this thread must outlive whatever the database says
+                    _log_unsettled(held, error)
+
+    def _keep_lease(self, held: _Held) -> None:
+        """Give a lease back that no turn used lately, after closing what is to be closed; renew any other."""
+        if held.lease is not None and held.lock.acquire(blocking=False):
+            try:
+                idle = time.monotonic() - held.used > self._seconds / 4
+                if idle:
+                    self._settle_idle(held)
+                if idle or held.state is None or held.state.open is None:
+                    self._give_back(held)
+            finally:
+                held.lock.release()
+        lease, began = held.lease, time.monotonic()
+        if lease is None:
+            return
         with self._database.transaction() as connection:
-            seconds = seconds_to_write(state.histogram.shares.nbytes)
-            current, stream = publications.hold(connection, identity, None, seconds=seconds)
-            if current.state != "running":
-                return None
-            check(current, stream)
-            memory = parts.load(connection, identity)
-            if not remembers(current, state.mechanism, memory):
-                return None
-            latest = opened(_chain(memory))
-            if latest is None or not _is(latest, now):
-                return None  # another was first
-            step, answer = state.mechanism.hit(
-                latest, query, held.counts, state.histogram, Fraction(current.worst_amount), current.version + 1
-            )
-            left = commit(connection, current, stream, state.mechanism, step, current.position)
-        _log.info("released", publication=left.name, version=left.version, time=left.start + state.histogram.time)
-        (release,) = step.releases
-        shown = Histogram(shares=release.parameters[0], time=release.time)
-        # Records that came meanwhile are counted in when the next request comes.
-        time = state.publication.position
-        return answer, replace(
-            state,
-            publication=replace(left, position=time),
-            histogram=shown,
-            open=opened(step.chain),
-        )
+            renewed = leases.keep(connection, lease, seconds=self._seconds)
+        if renewed and held.lease is lease:
+            held.until = began + self._seconds
+
+    def _give_back(self, held: _Held) -> None:
+        """Give a lease back, for another process to compare; not before what is to be closed is, and confirmed."""
+        if held.lease is None or held.closing is not None or held.abandoned:
+            return
+        with self._database.transaction() as connection:
+            leases.release(connection, held.lease)
+        held.lease = None
 
 
 def from_release(release: Release, queries: Sequence[LinearQuery]) -> list[Answer]:
@@ -265,19 +372,23 @@ def from_release(release: Release, queries: Sequence[LinearQuery]) -> list[Answe
     ]
 
 
-def _is(latest: Opened, now: Opened) -> bool:
-    """Whether the instance that is open is the one that a query was compared by."""
-    return (latest.instance, latest.noise) == (now.instance, now.noise)
+def _from_histogram(state: State, query: LinearQuery) -> Answer:
+    """Answer a query that is not compared with the records."""
+    answer, time = query.of(state.histogram.shares), state.publication.start + state.publication.position
+    return Answer(answer=answer, measured=False, frozen=state.frozen, time=time, error_bound=None)
 
 
-def _moved(known: Publication, found: Publication) -> bool:
-    """Whether what was found is newer than what is known; of two requests the later may have found the older."""
-    return (
-        found.version > known.version
-        or found.position > known.position
-        or (found.state, found.distrusted) != (known.state, known.distrusted)
-    )
+def _log_failure(state: State, error: Exception) -> None:
+    """Log why an instance could not be closed, without the text of an error that nobody foresaw."""
+    if isinstance(error, DatabaseUnavailable):
+        _log.warning("part_unavailable", part="queries", reason=str(error))
+    elif isinstance(error, LedgerBroken):  # a worker finds it too, and then nothing more is compared
+        _log.error("ledger_broken", finding=str(error))
+    else:
+        name, where = type(error).__name__, place_of(error)
+        _log.error("publishing_failed", publication=state.publication.name, error=name, at=where)
 
 
-def _chain(memory: Memory) -> list[Part]:
-    return [Part(number=number, values=values) for number, values in memory.parts.items()]
+def _log_unsettled(held: _Held, error: Exception) -> None:
+    """Log that a lease could be neither renewed nor given back, without the text of an error that nobody foresaw."""
+    _log.warning("lease_not_renewed", resource=leases.queries(held.identity), error=type(error).__name__)

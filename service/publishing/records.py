@@ -49,7 +49,9 @@ def read_records(
         except FileNotFoundError:
             if attempt < 2:  # the sealer put another file in its place while we looked
                 continue
-            raise
+            raise SegmentsMissing(f"a segment of stream {stream.name} is not in its folder") from None
+        except OSError as error:
+            raise SegmentsMissing(f"a segment of stream {stream.name} can't be read ({error.strerror})") from None
         if position != stop:
             raise SegmentsMissing(f"records {position} to {stop} of stream {stream.name} are not there")
         break

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal
 
 from service.privacy.loss import Kind
 from service.schedules import shares as rules
-from service.schedules.schedule import Fit, Lifetime, Part, Pattern
+from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
 
 if TYPE_CHECKING:
     from service.schedules.shares import Shares
@@ -99,6 +99,14 @@ class Continual:
         return Lifetime(
             record=first // 2 if epoch else 0, parts=tuple(parts), note=note if self.shares == "paper" else None
         )
+
+    def most_fits(self) -> int:
+        """Return the most of any epoch: the bases over 2^k·B records and more, and the updates since its base.
+
+        The first b_0 records of an epoch are in all of these updates, later ones in no more (`shares`).
+        """
+        bases = (MOST_RECORDS // self.base).bit_length()
+        return max((bases, *(bases - epoch + self._since_base(epoch) for epoch in range(1, bases + 1))))
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the base and the updates, each as it is first made."""

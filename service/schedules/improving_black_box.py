@@ -35,7 +35,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from service.privacy.loss import Kind
-from service.schedules.schedule import Fit, Lifetime, Part, Pattern
+from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
 
 _DIGITS = 8  # binary ones of j
 DENSE = 1 << _DIGITS
@@ -89,6 +89,12 @@ class ImprovingBlackBox:
         """Return what the first n records are charged by the infinitely many runs: exactly 1."""
         what = f"runs over {self.first} records and every {self.every} more, later more rarely, over all so far"
         return Lifetime(record=0, parts=(Part(what=what, fits=None, share=self.tail(self.first)),))
+
+    def most_fits(self) -> int:
+        """Return how many runs there can be: each of them reads the first records."""
+        last = max(0, MOST_RECORDS - self.first) // self.every
+        spare = _spare(last)
+        return spare * DENSE // 2 + (last >> spare) + 1
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the first run."""

@@ -44,6 +44,10 @@ class IndependentBatches:
         """Return what every record costs: its one fit."""
         return Lifetime(record=0, parts=(Part(what="the fit of its batch", fits=1, share=Fraction(1)),))
 
+    def most_fits(self) -> int:
+        """Return 1: a record is in one batch."""
+        return 1
+
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the fit of a batch."""
         near = "near the release before, the first near the origin" if self.warm_start else "near the origin"

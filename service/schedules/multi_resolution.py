@@ -22,7 +22,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from service.privacy.loss import Kind
-from service.schedules.schedule import Fit, Lifetime, Part, Pattern
+from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,10 @@ class MultiResolution:
         """Return what every record costs: one block of each of the infinitely many levels, exactly 1."""
         what = f"the blocks of {self.base} records and of every doubling that it is in, one of each size"
         return Lifetime(record=0, parts=(Part(what=what, fits=None, share=self._share(0) / (1 - self._ratio)),))
+
+    def most_fits(self) -> int:
+        """Return how many levels there can be: a record is in one block of each."""
+        return (MOST_RECORDS // self.base).bit_length()
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the smallest block, the most costly."""

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from service.privacy.loss import Kind
-from service.schedules.schedule import Fit, Lifetime, Part, Pattern
+from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,10 @@ class ScheduledBlackBox:
         """Return what the first n records are charged by the infinitely many runs: exactly 1."""
         what = f"runs over {self.first} records and every growth of them by {self.growth}, over all so far"
         return Lifetime(record=0, parts=(Part(what=what, fits=None, share=self.tail(0)),))
+
+    def most_fits(self) -> int:
+        """Return how many runs there can be: each of them reads the first records."""
+        return self.run_after(MOST_RECORDS)
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the first run; at a sensitivity of 1/n the noise of the others follows from it."""

@@ -116,6 +116,10 @@ class SlidingWindow:
         """Return the worst record's total by the sizes of the buckets that hold it: exactly 1, or less (`paper`)."""
         return _lifetime(self)
 
+    def most_fits(self) -> int:
+        """Return the most of any block of the first window and of those after it (see the module)."""
+        return _most_fits(self.blocks, warm_up=self.warm_up)
+
     def patterns(self) -> tuple[Pattern, ...]:
         """Return one pattern per size of bucket, as after the first window, and the warm-up."""
         period = _period(self.blocks)
@@ -192,6 +196,15 @@ def _lifetime(schedule: SlidingWindow) -> Lifetime:
         ),
         note=loose if sum(map(sum, shares.values())) < 1 else None,
     )
+
+
+@lru_cache(maxsize=256)
+def _most_fits(blocks: int, *, warm_up: bool) -> int:
+    """Return how many fits read one block at most. The kind does not matter: only how often a block is read."""
+    window = [each for position in range(blocks + _period(blocks) - 1) for each in _buckets(blocks, position)]
+    before = [fit for time in range(1, blocks) for fit in _continual(Kind.PURE, 1).fits(time)] if warm_up else []
+    ranges = [*((first, end, 1) for first, end, _ in window), *((fit.start, fit.end, 1) for fit in before)]
+    return int(Profile.of(ranges).maximum())
 
 
 @lru_cache(maxsize=256)

@@ -91,6 +91,10 @@ class Tasks:
         what = "the statistics of its batch" + (", or a step of the encoder" if self.before else "")
         return Lifetime(record=0, parts=(Part(what=what, fits=1, share=Fraction(1)),))
 
+    def most_fits(self) -> int:
+        """Return 1: a record is in one batch."""
+        return 1
+
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the largest batch of each of the first tasks, and of all that follow."""
         return tuple(self._pattern(task, again=task == len(self.lengths) - 1) for task in range(len(self.lengths)))

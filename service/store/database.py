@@ -3,6 +3,7 @@
 import json
 import math
 import select as polling
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -12,7 +13,20 @@ from typing import Any
 import psycopg
 from psycopg.abc import RV, PQGen
 from psycopg.rows import namedtuple_row
-from sqlalchemy import Connection, Dialect, Engine, Select, bindparam, create_engine, event, func, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect,
+    Engine,
+    Select,
+    bindparam,
+    create_engine,
+    event,
+    func,
+    literal_column,
+    select,
+    text,
+)
 from sqlalchemy.engine import Compiled, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 
@@ -20,11 +34,17 @@ NEW_RECORDS = "perennial_records"  # payload: name of the stream
 NEW_RELEASE = "perennial_release"  # payload: name of the publication
 NEW_PUBLICATION = "perennial_publication"
 NEW_LABELS = "perennial_labels"
+CONFIRM = "perennial_confirm"  # payload: id of a stream that has something to confirm
 KEYS_CHANGED = "perennial_keys"
 
 
 ONE_VIEW = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 """First in a transaction: all that it reads is of one moment, however much is written meanwhile."""
+
+TIMELINE: ColumnElement[int] = literal_column(
+    "('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int"
+)
+"""PostgreSQL's timeline, which is another one after a standby was promoted or a recovery ended early; in a query."""
 
 # A process that hangs in the middle of a transaction must not hold its locks for ever.
 _LIMITS = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=15s"
@@ -32,6 +52,10 @@ _LIMITS = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=15s"
 
 class DatabaseUnavailable(Exception):
     """PostgreSQL does not answer. What was under way did not happen, or will be found done when asked again."""
+
+
+class DatabaseUnsafe(DatabaseUnavailable):
+    """PostgreSQL runs with a setting by which a crash may lose what it has committed. Nothing is asked of it."""
 
 
 CONNECTING: dict[str, Any] = {
@@ -71,21 +95,30 @@ class Database:
             seconds: to wait for the answer to a statement; then the database counts as away.
         """
         self._seconds = seconds
+        self._away_at = -math.inf  # when it last did not answer, by this process's clock
         self.engine: Engine = create_engine(
             driver_url(url),
             pool_size=connections,
             max_overflow=0,
             pool_timeout=5,
             connect_args=CONNECTING | {"application_name": "perennial", "options": _LIMITS},
-            json_serializer=_dump,
+            json_serializer=to_json,
             hide_parameters=True,  # no error may quote what somebody sent
         )
         event.listen(self.engine, "do_connect", lambda _dialect, _record, _arguments, named: self._connect(**named))
         event.listen(self.engine, "checkout", _still_open)
+        event.listen(self.engine, "begin", _begun)
+        event.listen(self.engine, "before_cursor_execute", _written_durably)
 
     def _connect(self, **named: Any) -> _Session:
         session = _Session.connect(**named)
         session.seconds = self._seconds
+        try:
+            _require_durability(session)
+            session.rollback()
+        except BaseException:
+            session.close()
+            raise
         return session
 
     @contextmanager
@@ -95,11 +128,17 @@ class Database:
             with self.engine.begin() as connection:
                 yield connection
         except (OperationalError, psycopg.OperationalError) as error:
+            self._away_at = time.monotonic()
             raise DatabaseUnavailable(f"PostgreSQL does not answer ({type(error).__name__})") from error
         except DBAPIError as error:
             if error.connection_invalidated:
+                self._away_at = time.monotonic()
                 raise DatabaseUnavailable("the connection to PostgreSQL was lost") from error
             raise
+
+    def was_away(self, seconds: float) -> bool:
+        """Return whether it did not answer some time within so many seconds."""
+        return time.monotonic() - self._away_at <= seconds
 
     @contextmanager
     def listen(self, *channels: str) -> Iterator[psycopg.Connection[Any]]:
@@ -117,6 +156,56 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+_DURABLE = ("fsync", "full_page_writes")
+
+
+def require_durability(connection: Connection) -> None:
+    """That a crash of the server or its machine loses nothing that was committed: settings may change at any time.
+
+    Raises:
+        DatabaseUnsafe: it could.
+    """
+    _require_durability(connection.connection.driver_connection)  # type: ignore[arg-type]
+
+
+def _require_durability(session: psycopg.Connection[Any]) -> None:
+    """That a crash of the server or its machine loses nothing that was committed.
+
+    Raises:
+        DatabaseUnsafe: it could; a version that was lost after somebody saw it would be published again with new noise.
+    """
+    shown = ", ".join(f"current_setting('{name}') AS {name}" for name in _DURABLE)
+    row = session.execute(f"SELECT {shown}").fetchone()
+    off = [name for name, value in zip(_DURABLE, row or (), strict=True) if value != "on"]
+    if off:
+        wrong = " and ".join(f"{name} = off" for name in off)
+        raise DatabaseUnsafe(
+            f"PostgreSQL runs with {wrong}: a crash could lose what was published. Set {' and '.join(off)} to on, and "
+            "reload its configuration"
+        )
+
+
+def _begun(connection: Connection) -> None:
+    connection.info["durable"] = False
+
+
+def _written_durably(
+    connection: Connection, cursor: psycopg.Cursor[Any], _statement: str, _parameters: Any, context: Any, _many: bool
+) -> None:
+    """Before a transaction first writes: its commit waits until the server has it on disk, whatever is configured.
+
+    It is set for the transaction alone, since poolers drop what is set for a session. `remote_apply` is left: it waits
+    for more.
+    """
+    writes = context is not None and (context.isinsert or context.isupdate or context.isdelete)
+    if writes and not connection.info["durable"]:
+        connection.info["durable"] = True
+        cursor.execute(
+            "SELECT set_config('synchronous_commit', 'on', true) "
+            "WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
+        )
 
 
 def _still_open(connection: psycopg.Connection[Any], *_: Any) -> None:
@@ -197,7 +286,8 @@ def driver_url(url: str) -> str:
     )
 
 
-def _dump(value: Any) -> str:
+def to_json(value: Any) -> str:
+    """Return a value as the JSON that columns hold; a Decimal as the nearest double."""
     return json.dumps(value, default=_decimal, allow_nan=False)
 
 

@@ -2,8 +2,24 @@
 
 A request is made in the transaction that commits the coins, and is open until it is answered or its time is over, by
 PostgreSQL's clock. The step that learns from a batch is taken when none is open any more, so that what it learns from
-does not change under it; with it, all requests of the batch are deleted, answers too. What nobody asks for any more is
-not there. Requests and answers are as secret as the records.
+does not change under it; with it, all requests of the batch are deleted, answers too. Requests and answers are as
+secret as the records.
+
+Statement. A selected slot is without bytes if its record was erased, or came empty (it is not finite after the
+feature map). Its request is `set aside`: no person gets it, and it takes no answer, but it is open until its time is
+over. An erasure deletes the answer, if there is one, so that the request is open again until the same time. So a set
+aside request adds to `progress`, `any_open` and `answers` what a request adds that nobody answers: a function of the
+slot's coin and of the time at which it was tossed. From the erasure on, none of them depends on what the record was,
+on whether the slot came empty, or on whether and how it had been labelled. That a record was erased is an act of the
+operator and public. A step that began before the erasure may have read the record and its label.
+
+Not stated: a person who sees every request that is handed out sees that a slot without bytes is not among them.
+Against that person the guarantee holds for replacing one non-empty record by another, no more.
+
+Why no answer survives: `ask` and `erase` run under the stream's lock, one after the other. `erase` updates every
+request in its range, answered or not. A concurrent `answer` that locked the row first is undone by it; one that comes
+second looks at the row again, as PostgreSQL does after waiting for a row, and finds it set aside. `lease` does the
+same, and its caller reads the record afterwards, in another transaction, which sees an erasure that came between.
 """
 
 from __future__ import annotations
@@ -12,11 +28,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import DateTime, and_, delete, exists, func, insert, literal_column, not_, or_, select, update
 
 from service.store.database import NEW_LABELS, NEW_RELEASE, notify
 from service.store.segments import erased
-from service.store.tables import label_requests, publications
+from service.store.tables import label_requests, publications, streams
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -24,6 +40,9 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
     from service.store.publications import Publication
+
+NEVER = literal_column("'infinity'::timestamptz", DateTime(timezone=True))
+"""The end of the lease of a request that is set aside. Python has no such time: don't select it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +63,34 @@ class Progress:
     answered: int = 0
 
 
-def ask(connection: Connection, publication: Publication, records: Sequence[int], *, seconds: float) -> None:
-    """Asks for the labels of records, for so long; of those that are still there, under the lock of their stream."""
+def ask(
+    connection: Connection,
+    publication: Publication,
+    records: Sequence[int],
+    empty: Sequence[int],
+    *,
+    seconds: float,
+    charge: int,
+) -> None:
+    """Ask for the labels of records, for so many seconds. The caller holds the lock of their stream.
+
+    empty: those of them that were without bytes when their coins were tossed. charge: the stream's newest; the requests
+    are visible once it is confirmed, since the coins that chose them could be lost before.
+    """
     if not records:
         return
-    mine = label_requests.c.publication_id == publication.id
     expires_at = func.clock_timestamp() + timedelta(seconds=seconds)
     connection.execute(
         insert(label_requests).values(
-            [{"publication_id": publication.id, "record": record, "expires_at": expires_at} for record in records]
+            [
+                {"publication_id": publication.id, "record": record, "expires_at": expires_at, "charge": charge}
+                for record in records
+            ]
         )
     )
-    _withdraw(connection, mine, erased(connection, publication.stream_id, min(records), max(records) + 1))
+    mine = label_requests.c.publication_id == publication.id
+    gone = erased(connection, publication.stream_id, min(records), max(records) + 1)
+    _set_aside(connection, mine, [*((each, each + 1) for each in empty), *gone])
     notify(connection, NEW_RELEASE, publication.name)  # whoever waits for anything of the publication looks again
 
 
@@ -69,12 +104,23 @@ def any_open() -> ColumnElement[bool]:
     return exists().where(label_requests.c.publication_id == publications.c.id, is_open())
 
 
+def _visible(identities: Collection[int]) -> ColumnElement[bool]:
+    """Which requests may be shown, counted and answered: those of these publications whose coins are confirmed."""
+    confirmed = (
+        select(streams.c.confirmed_charges)
+        .join(publications, publications.c.stream_id == streams.c.id)
+        .where(publications.c.id == label_requests.c.publication_id)
+        .scalar_subquery()
+    )
+    return and_(label_requests.c.publication_id.in_(identities), func.coalesce(label_requests.c.charge, 0) <= confirmed)
+
+
 def lease(connection: Connection, publication: int, *, seconds: float) -> Leased | None:
-    """Asks somebody for the label of the next record that nobody is at; None: there is none."""
+    """Ask somebody for the label of the next record that nobody is at; None: there is none."""
     free = (
         select(label_requests.c.record)
         .where(
-            label_requests.c.publication_id == publication,
+            _visible([publication]),
             is_open(),
             or_(label_requests.c.leased_until.is_(None), label_requests.c.leased_until <= func.clock_timestamp()),
         )
@@ -99,14 +145,14 @@ def lease(connection: Connection, publication: int, *, seconds: float) -> Leased
 
 
 def progress(connection: Connection, of: Collection[int]) -> dict[int, Progress]:
-    """Of each of these publications."""
+    """Return it for each of these publications."""
     rows = connection.execute(
         select(
             label_requests.c.publication_id,
             func.count().filter(is_open()).label("waiting"),
             func.count(label_requests.c.answered_at).label("answered"),
         )
-        .where(label_requests.c.publication_id.in_(of))
+        .where(_visible(of))
         .group_by(label_requests.c.publication_id)
     )
     found = {row.publication_id: Progress(waiting=row.waiting, answered=row.answered) for row in rows}
@@ -114,10 +160,11 @@ def progress(connection: Connection, of: Collection[int]) -> dict[int, Progress]
 
 
 def answer(connection: Connection, publication: int, name: str, record: int, label: int) -> bool:
-    """Whether that was asked for, and still is: then this is the answer, for ever."""
+    """Return whether the label is still asked for of somebody; then this is the answer, for as long as it is kept."""
+    set_aside = label_requests.c.leased_until.is_not_distinct_from(NEVER)
     taken = connection.execute(
         update(label_requests)
-        .where(label_requests.c.publication_id == publication, label_requests.c.record == record, is_open())
+        .where(_visible([publication]), label_requests.c.record == record, is_open(), not_(set_aside))
         .values(label=label, answered_at=func.clock_timestamp())
     ).rowcount
     if taken:
@@ -144,14 +191,19 @@ def forget(connection: Connection, publication: int) -> None:
 
 
 def erase(connection: Connection, stream: int, start: int, stop: int) -> None:
-    """The answers about records of a stream, and that they are asked for; batches count them all the same."""
+    """Delete the answers about records [start, stop) of a stream, and ask nobody for them any more.
+
+    The caller holds the stream's lock.
+    """
     mine = select(publications.c.id).where(publications.c.stream_id == stream)
-    _withdraw(connection, label_requests.c.publication_id.in_(mine), [(start, stop)])
-    notify(connection, NEW_LABELS)
+    _set_aside(connection, label_requests.c.publication_id.in_(mine), [(start, stop)])
 
 
-def _withdraw(connection: Connection, whose: ColumnElement[bool], ranges: Sequence[tuple[int, int]]) -> None:
+def _set_aside(connection: Connection, whose: ColumnElement[bool], ranges: Sequence[tuple[int, int]]) -> None:
+    """Set requests aside, see the module. All of the ranges, answered or not: an answer may come at this moment."""
     for start, stop in ranges:
         connection.execute(
-            delete(label_requests).where(whose, label_requests.c.record >= start, label_requests.c.record < stop)
+            update(label_requests)
+            .where(whose, label_requests.c.record >= start, label_requests.c.record < stop)
+            .values(leased_until=NEVER, answered_at=None, label=None)
         )

@@ -4,7 +4,7 @@ Where the chain ends is kept on the stream's row too, so that one that was cut i
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, true
 
 from service.privacy.loss import Kind
-from service.store import digests, spending, streams, tables
+from service.store import digests, spending, tables
 from service.store.database import read_together
 from service.store.publications import Publication
 from service.store.spending import Counted
@@ -65,12 +65,17 @@ class Charged:
 
 
 def charge(
-    connection: Connection, stream: Stream, publication: Publication, most: Fraction, new: Sequence[NewCharge]
+    connection: Connection,
+    stream: Stream,
+    publication: Publication,
+    most: Fraction,
+    new: Sequence[NewCharge],
+    at: datetime | None,
 ) -> Charged:
     """Makes the charges for the fits of one step, for `append` to write.
 
     The caller holds the stream's lock, under which `stream` was read; `most` is what the publication may charge any
-    record in all.
+    record in all; `at` is the tick at which the step is published, None for now.
 
     Raises:
         LedgerBroken: the chain does not end as it did after the last charge; nothing is charged.
@@ -97,12 +102,12 @@ def charge(
             "epsilon": charge.amount if pure else None,
             "delta": 0.0 if pure else None,
             "rho": None if pure else charge.amount,
-            "charged_at": digests.timestamp(last.moment),
+            "charged_at": digests.timestamp(at or last.moment),
             "previous_hash": previous,
         }
         previous = row["hash"] = digest(row)
         rows.append(row)
-    return Charged(stream=stream, publication=publication, charges=rows, at=last.moment, counted=counted)
+    return Charged(stream=stream, publication=publication, charges=rows, at=at or last.moment, counted=counted)
 
 
 def now(connection: Connection) -> datetime:
@@ -120,8 +125,11 @@ def newest(connection: Connection, publication: Publication) -> dict[str, Any] |
     return None if row is None else _served(row)
 
 
-def append(connection: Connection, charged: Charged) -> None:
-    """Writes charges down, in the transaction that made them; nothing is read."""
+def append(connection: Connection, charged: Charged) -> Stream:
+    """Writes charges down, in the transaction that made them; nothing is read.
+
+    Returns the stream with the chain's new end, for `streams.move` to write.
+    """
     of = {"stream_id": charged.stream.id, "publication_id": charged.publication.id, "charged_at": charged.at}
     stored = [
         {name: value for name, value in row.items() if name not in ("publication", "end")} | of | {"stop": row["end"]}
@@ -131,7 +139,7 @@ def append(connection: Connection, charged: Charged) -> None:
     for statement, changed in charged.counted.writes:
         connection.execute(statement, changed)
     newest = charged.charges[-1]
-    streams.move(connection, charged.stream.id, charges=newest["id"], head=newest["hash"], grain=charged.counted.grain)
+    return replace(charged.stream, charges=newest["id"], head=newest["hash"], grain=charged.counted.grain)
 
 
 def walk(connection: Connection, stream: int) -> Iterator[dict[str, Any]]:
@@ -143,8 +151,14 @@ def walk(connection: Connection, stream: int) -> Iterator[dict[str, Any]]:
 
 
 def page(connection: Connection, stream: int, *, limit: int, before: int | None) -> list[dict[str, Any]]:
-    """Charges as they are served and hashed, newest first."""
-    query = _shown().where(tables.charges.c.stream_id == stream).order_by(tables.charges.c.id.desc()).limit(limit)
+    """Charges as they are served and hashed, newest first; only those that are confirmed."""
+    confirmed = select(tables.streams.c.confirmed_charges).where(tables.streams.c.id == stream).scalar_subquery()
+    query = (
+        _shown()
+        .where(tables.charges.c.stream_id == stream, tables.charges.c.id <= confirmed)
+        .order_by(tables.charges.c.id.desc())
+        .limit(limit)
+    )
     if before is not None:
         query = query.where(tables.charges.c.id < before)
     return [_served(row) for row in connection.execute(query)]

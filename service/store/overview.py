@@ -4,15 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, and_, func, select, text, true
 
 from service.privacy.profile import covered
-from service.store import labels, spending, streams
-from service.store.labels import Progress
-from service.store.publications import asks_people
+from service.store import spending, streams
+from service.store.publications import newest_visible
 from service.store.publications import of_stream as publications_of
-from service.store.tables import publications, releases
+from service.store.tables import entries, publications, releases
 from service.store.tables import streams as streams_table
+
+T = publications.c.publish_delay * text("interval '1 second'")
 
 Declassified = Callable[[Mapping[str, Any], Mapping[str, Any], int], int]
 """From a stream's schema, a publication's configuration and its position: how many records it no longer protects."""
@@ -38,10 +39,7 @@ class StreamState:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicationState:
-    """`overdue_records`: numbered since the next fit had all it needs; 0 when it publishes nothing more.
-
-    `label_requests`: None where nobody is asked for labels.
-    """
+    """`overdue_records`: numbered since the next fit had all it needs and its tick was to come; 0 once it has ended."""
 
     name: str
     stream: str
@@ -51,7 +49,6 @@ class PublicationState:
     versions: int
     latest: int | None
     age_seconds: float | None
-    label_requests: Progress | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,23 +59,33 @@ class Overview:
 
 def overview(connection: Connection, *, declassified: Declassified) -> Overview:
     """What there is now. declassified: says of a publication how many records it no longer protects."""
+    latest = newest_visible(role="model")
+    due_at = (  # when the last record that the next fit needs was numbered
+        select(entries.c.numbered_at)
+        .where(entries.c.stream_id == publications.c.stream_id, entries.c.start < publications.c.due)
+        .order_by(entries.c.start.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
     query = (
         select(
             publications,
+            newest_visible().label("visible_version"),
+            latest.label("visible_latest"),
             streams_table.c.name.label("stream"),
             streams_table.c.records,
             streams_table.c.distrusted,
             func.extract("epoch", func.clock_timestamp() - releases.c.published_at).label("age_seconds"),
+            func.coalesce(due_at + 2 * T < func.clock_timestamp(), true()).label("tick_has_come"),
         )
         .join(streams_table, streams_table.c.id == publications.c.stream_id)
         .outerjoin(
             releases,
-            and_(releases.c.publication_id == publications.c.id, releases.c.version == publications.c.latest),
+            and_(releases.c.publication_id == publications.c.id, releases.c.version == latest),
         )
         .order_by(publications.c.id)
     )
     rows = connection.execute(query).all()
-    asked = labels.progress(connection, [row.id for row in rows if asks_people(row.plan)])
     return Overview(
         streams=[_stream(connection, each, declassified) for each in streams.every(connection)],
         publications=[
@@ -87,11 +94,10 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
                 stream=row.stream,
                 running=row.state == "running",
                 halted=row.state == "halted" or (row.state == "running" and row.distrusted is not None),
-                overdue_records=max(0, row.records - row.due) if row.state == "running" else 0,
-                versions=row.version,
-                latest=row.latest,
+                overdue_records=max(0, row.records - row.due) if row.state == "running" and row.tick_has_come else 0,
+                versions=row.visible_version or 0,
+                latest=row.visible_latest,
                 age_seconds=None if row.age_seconds is None else float(row.age_seconds),
-                label_requests=asked.get(row.id),
             )
             for row in rows
         ],

@@ -30,6 +30,15 @@ class Memory:
     digest: str | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What a step leaves to remember: the numbers of all parts, those parts that may be new, and all parts' digest."""
+
+    numbers: tuple[int, ...]
+    new: Mapping[int, Values]
+    digest: str | None
+
+
 def remembered(kept: Mapping[int, Values], terms: Mapping[str, Any] | None) -> Memory:
     """These parts, with the digest of them and of the terms, public and as JSON, on which the next step goes on."""
     if not kept:
@@ -49,13 +58,13 @@ def load(connection: Connection, publication: int) -> Memory:
     return Memory(parts=kept, digest=connection.execute(digest).scalar_one_or_none())
 
 
-def keep(connection: Connection, publication: int, memory: Memory) -> None:
+def keep(connection: Connection, publication: int, left: Left) -> None:
     """Writes what is new of a publication's memory and deletes what is no longer in it; by their numbers."""
-    if memory.digest is None:
+    if left.digest is None:
         return
     mine = parts.c.publication_id == publication
     known = set(connection.execute(select(parts.c.number).where(mine)).scalars())
-    if gone := known.difference(memory.parts):
+    if gone := known.difference(left.numbers):
         connection.execute(delete(parts).where(mine, parts.c.number.in_(gone)))
     new = [
         {
@@ -64,13 +73,13 @@ def keep(connection: Connection, publication: int, memory: Memory) -> None:
             "shape": list(values.shape),
             "content": values.astype("<f8").tobytes(),
         }
-        for number, values in memory.parts.items()
+        for number, values in left.new.items()
         if number not in known
     ]
     if new:
         connection.execute(insert(parts), new)
-    put = postgresql.insert(memories).values(publication_id=publication, digest=memory.digest)
-    connection.execute(put.on_conflict_do_update(index_elements=["publication_id"], set_={"digest": memory.digest}))
+    put = postgresql.insert(memories).values(publication_id=publication, digest=left.digest)
+    connection.execute(put.on_conflict_do_update(index_elements=["publication_id"], set_={"digest": left.digest}))
 
 
 def forget(connection: Connection, publication: int) -> None:

@@ -1,27 +1,47 @@
 """Publications: what is asked for, how far it is published, and which of them can go on."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, not_, or_, select, true, update
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Text,
+    bindparam,
+    func,
+    insert,
+    not_,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
-from service.store import digests, labels, leases, parts
+from service.store import attempts, digests, labels, leases, parked, parts
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together, within
 from service.store.keys import NameTaken
 from service.store.leases import Lease, LeaseLost
 from service.store.streams import Stream
+from service.store.tables import charges as charged
+from service.store.tables import erasures, publications, streams
 from service.store.tables import leases as leased
-from service.store.tables import publications, streams
+from service.store.tables import parked as parked_steps
+from service.store.tables import releases as released
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """`position` and all below it are told in tables.py. `stream_promise` and `distrusted` are the stream's."""
+    """`position` and all below it are told in tables.py. `stream_promise` and `distrusted` are the stream's.
+
+    `version` and `latest` are what is committed, `visible_…` what is confirmed too: only that is shown to anybody.
+    """
 
     id: int
     name: str
@@ -45,19 +65,17 @@ class Publication:
     seal: str
     worst_record: int | None
     worst_amount: Decimal
+    publish_delay: Decimal
     stream_promise: str
     distrusted: str | None
+    visible_version: int | None
+    visible_latest: int | None
     created_at: datetime
 
     @property
     def asks_people(self) -> bool:
         """Whether labels of its records come from people."""
-        return asks_people(self.plan)
-
-
-def asks_people(plan: Mapping[str, Any]) -> bool:
-    """Whether a publication with this plan asks people for labels."""
-    return bool(plan.get("labels", {}).get("from") == "people")
+        return bool(self.plan.get("labels", {}).get("from") == "people")
 
 
 def create(
@@ -65,6 +83,7 @@ def create(
     *,
     name: str,
     stream: int,
+    visible: frozenset[str] | None = None,
     start: int,
     configuration: dict[str, Any],
     plan: dict[str, Any],
@@ -72,8 +91,21 @@ def create(
     epsilon: Decimal,
     delta: Decimal,
     due: int,
+    publish_delay: Decimal,
 ) -> Publication:
-    """Stores it; whether the stream's budget can hold it is the caller's to check, under the stream's lock."""
+    """Store a publication. The caller checks, under the stream's lock, that the stream's budget can hold it.
+
+    Args:
+        visible: names of the streams that the asking key may see; None: every stream. A name that is taken on other
+            streams alone is free, or the key would learn that it is taken.
+
+    Raises:
+        NameTaken: a publication of a visible stream has this name.
+    """
+    # One lock for all names: how long a key waits here must tell nothing of the names that others ask for.
+    connection.execute(select(func.pg_advisory_xact_lock(func.hashtext("perennial publication names"))))
+    if find(connection, name, visible=visible) is not None:
+        raise NameTaken(name)
     try:
         identity = connection.execute(
             insert(publications)
@@ -87,6 +119,7 @@ def create(
                 epsilon=epsilon,
                 delta=delta,
                 due=due,
+                publish_delay=publish_delay,
                 promise="",
                 digest="",
                 seal="",
@@ -96,6 +129,8 @@ def create(
     except IntegrityError as error:
         raise NameTaken(name) from error
     leases.create(connection, leases.publication(identity))
+    if configuration["mechanism"]["kind"] == "linear_queries":
+        leases.create(connection, leases.queries(identity))
     notify(connection, NEW_PUBLICATION, name)
     stored = get(connection, identity)  # what is promised is what anybody will read
     promise = promised(stored)
@@ -149,21 +184,18 @@ def lock(connection: Connection, identity: int) -> Publication:
     )
 
 
-def hold(connection: Connection, identity: int, lease: Lease | None, *, seconds: float) -> tuple[Publication, Stream]:
+def hold(connection: Connection, identity: int, lease: Lease, *, seconds: float) -> tuple[Publication, Stream]:
     """What a step is published for, and on; both and the lease stay as they are until the transaction ends.
 
     It ends within so many seconds, waiting included: of threads that hang together and wait for each other's locks, one
     must not hold them after the other. They are locked in one go, in the order in which everybody else locks them.
-    lease None: of who publishes without one, and so must look whether somebody else did.
 
     Raises:
         LeaseLost: it ran out or is another's.
     """
-    asked: dict[str, Any] = {"publication": identity}
-    if lease is not None:
-        asked |= {"resource": lease.resource, "epoch": lease.epoch}
-    *_, rows = read_together(connection, *within(connection, seconds), (_HOLD_ALONE if lease is None else _HOLD, asked))
-    if lease is not None and not rows:
+    asked = {"publication": identity, "resource": lease.resource, "owner": lease.owner, "epoch": lease.epoch}
+    *_, rows = read_together(connection, *within(connection, seconds), (_HOLD, asked))
+    if not rows:
         raise LeaseLost(lease.resource)
     row = rows[0]
     mine = len(_NAMES)
@@ -173,8 +205,12 @@ def hold(connection: Connection, identity: int, lease: Lease | None, *, seconds:
     )
 
 
-def find(connection: Connection, name: str) -> Publication | None:
-    row = connection.execute(_query().where(publications.c.name == name)).one_or_none()
+def find(connection: Connection, name: str, *, visible: frozenset[str] | None = None) -> Publication | None:
+    """Return the oldest publication of this name on the streams named in `visible`; None: on every stream."""
+    query = _query().where(publications.c.name == name).order_by(publications.c.id).limit(1)
+    if visible is not None:
+        query = query.where(streams.c.name.in_(visible))
+    row = connection.execute(query).one_or_none()
     return _publication(row) if row else None
 
 
@@ -184,16 +220,42 @@ def of_stream(connection: Connection, stream: int) -> list[Publication]:
 
 
 class Newest(NamedTuple):
-    """`latest`: the newest version of a publication with role `model`, if it has any; `stream`: whose it is."""
+    """`latest`: the newest visible version of a publication with role `model`, if it has any."""
 
     id: int
-    stream: str
+    promise: str
     latest: int | None
 
 
-def newest(connection: Connection, name: str) -> Newest | None:
-    row = connection.execute(_NEWEST, {"name": name}).one_or_none()
+def newest(connection: Connection, name: str, visible: frozenset[str] | None) -> Newest | None:
+    """Return what `find` would find, as far as readers of its newest model ask for it."""
+    if visible is None:
+        row = connection.execute(_NEWEST, {"name": name}).one_or_none()
+    else:
+        row = connection.execute(_NEWEST_VISIBLE, {"name": name, "visible": list(visible)}).one_or_none()
     return Newest(*row) if row else None
+
+
+def running_plans(connection: Connection, only: frozenset[str] | None) -> list[dict[str, Any]]:
+    """Return the plans of all running publications, of the streams in `only`."""
+    query = select(publications.c.plan).where(publications.c.state == "running")
+    if only is not None:
+        query = query.join(streams, streams.c.id == publications.c.stream_id).where(streams.c.name.in_(only))
+    return list(connection.execute(query).scalars())
+
+
+class Seen(NamedTuple):
+    """`confirmed`: all that it has charged and released. `newest_erasure`: of its stream; 0: there is none."""
+
+    publication: Publication
+    confirmed: bool
+    newest_erasure: int
+
+
+def see(connection: Connection, identity: int) -> Seen:
+    """Return what one statement sees, for a caller who asks with every request."""
+    ((*row, confirmed, erasure),) = read_together(connection, (_SEE, {"publication": identity}))[0]
+    return Seen(Publication(**dict(zip(_NAMES, row, strict=True))), confirmed, erasure)
 
 
 def page(connection: Connection, *, limit: int, before: int | None, only: frozenset[str] | None) -> list[Publication]:
@@ -209,14 +271,30 @@ def page(connection: Connection, *, limit: int, before: int | None, only: frozen
 def due(connection: Connection) -> list[Publication]:
     """Running publications whose next step has all it needs, first the one that nobody worked on for longest.
 
-    A lease that is given back ends at that moment; one that is held ends in the future.
+    The next step is the one after those that wait for their tick. A lease that is given back ends at that moment; one
+    that is held ends in the future.
     """
+    ahead = (
+        select(
+            parked_steps.c.publication_id,
+            func.max(parked_steps.c.following_due).label("due"),
+            or_(
+                func.bool_or(parked_steps.c.following_due.is_(None)),
+                func.count() >= parked.MOST_WAITING,
+                func.sum(func.octet_length(parked_steps.c.content)) >= parked.MOST_BYTES,
+            ).label("full"),
+        )
+        .group_by(parked_steps.c.publication_id)
+        .subquery()
+    )
     query = (
         _query()
         .join(leased, leased.c.resource == leases.publication_of(publications.c.id))
+        .outerjoin(ahead, ahead.c.publication_id == publications.c.id)
         .where(
             publications.c.state == "running",
-            streams.c.records >= publications.c.due,
+            streams.c.records >= func.coalesce(ahead.c.due, publications.c.due),
+            ahead.c.full.isnot(True),
             # A step that is due where the last one was taken waits for labels.
             or_(publications.c.due > publications.c.start + publications.c.position, not_(labels.any_open())),
             streams.c.halted.is_(None),
@@ -241,7 +319,6 @@ _MOVE = (
     update(publications)
     .where(publications.c.id == bindparam("of"))
     .values({name: bindparam(name) for name in (*_MOVED, "seal")})
-    .returning(func.pg_notify(NEW_RELEASE, publications.c.name))
 )
 
 
@@ -253,15 +330,16 @@ def move(connection: Connection, publication: Publication) -> Publication:
 
 
 def end(connection: Connection, identity: int, *, state: str, reason: str | None = None) -> None:
-    """`stopped` or `halted`: it publishes nothing more, and what it remembers is deleted.
+    """`stopped` or `halted`: it publishes nothing more. What it remembers and what waits for its tick is deleted.
 
     What is not as it was left does not become so by this.
     """
     found = lock(connection, identity)
     if found.state != "running":
         return
-    parts.forget(connection, identity)
-    labels.forget(connection, identity)
+    for each in (parts, labels, attempts):
+        each.forget(connection, identity)
+    parked.drop(connection, identity)
     seal = sealed(replace(found, state=state, reason=reason)) if as_left(found) else found.seal
     connection.execute(
         update(publications).where(publications.c.id == identity).values(state=state, reason=reason, seal=seal)
@@ -271,26 +349,53 @@ def end(connection: Connection, identity: int, *, state: str, reason: str | None
 
 def _query() -> Select[Any]:
     stream = (streams.c.name.label("stream"), streams.c.promise.label("stream_promise"), streams.c.distrusted)
-    return select(publications, *stream).join(streams, streams.c.id == publications.c.stream_id)
+    visible = (newest_visible().label("visible_version"), newest_visible(role="model").label("visible_latest"))
+    return select(publications, *stream, *visible).join(streams, streams.c.id == publications.c.stream_id)
+
+
+def newest_visible(*, role: str | None = None) -> ColumnElement[int | None]:
+    """The newest release that is confirmed, of one role or any; in a query of publications and their streams."""
+    query = select(released.c.version).where(
+        released.c.publication_id == publications.c.id, released.c.number <= streams.c.confirmed_releases
+    )
+    if role is not None:
+        query = query.where(released.c.role == role)
+    return query.order_by(released.c.version.desc()).limit(1).correlate_except(released).scalar_subquery()
 
 
 _NAMES = _query().selected_columns.keys()
 _NEWEST = (
-    select(publications.c.id, streams.c.name, publications.c.latest)
+    select(publications.c.id, publications.c.promise, newest_visible(role="model"))
     .join(streams, streams.c.id == publications.c.stream_id)
     .where(publications.c.name == bindparam("name"))
+    .order_by(publications.c.id)
+    .limit(1)
 )
+_NEWEST_VISIBLE = _NEWEST.where(streams.c.name == func.any(bindparam("visible", type_=ARRAY(Text))))
 _HOLD = (
     select(*_query().selected_columns, streams)
     .select_from(leased.join(streams, true()).join(publications, publications.c.stream_id == streams.c.id))
-    .where(publications.c.id == bindparam("publication"), *leases.is_held(bindparam("resource"), bindparam("epoch")))
+    .where(
+        publications.c.id == bindparam("publication"),
+        *leases.is_held(bindparam("resource"), bindparam("owner"), bindparam("epoch")),
+    )
     .with_for_update()
 )
-_HOLD_ALONE = (
-    select(*_query().selected_columns, streams)
-    .select_from(streams.join(publications, publications.c.stream_id == streams.c.id))
+
+
+_UNCONFIRMED = select(charged.c.id).where(
+    charged.c.publication_id == publications.c.id,
+    charged.c.stream_id == streams.c.id,
+    charged.c.id > streams.c.confirmed_charges,
+)
+_UNRELEASED = select(released.c.version).where(
+    released.c.publication_id == publications.c.id, released.c.number > streams.c.confirmed_releases
+)
+_ERASURE = select(func.coalesce(func.max(erasures.c.id), 0)).where(erasures.c.stream_id == streams.c.id)
+_SEE = (
+    _query()
+    .add_columns(not_(or_(_UNCONFIRMED.exists(), _UNRELEASED.exists())), _ERASURE.scalar_subquery())
     .where(publications.c.id == bindparam("publication"))
-    .with_for_update()
 )
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Float, and_, cast, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, insert, select
 
 from service.store import digests, ledger
 from service.store.publications import Publication
-from service.store.tables import charges, releases
+from service.store.streams import Stream
+from service.store.tables import charges, releases, streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +82,15 @@ _OF_CHARGE = ("publication_id", "version", "start", "stop", "epsilon", "rho", "h
 def append(
     connection: Connection,
     publication: Publication,
+    stream: Stream,
     new: Sequence[NewRelease],
     charges: Sequence[dict[str, Any]],
     published_at: datetime,
 ) -> str:
     """Stores what one step released, each with its charge; returns the digest of the last, with which the next begins.
 
-    (publication, version) is unique: a second writer of the same version fails here, whatever it believed.
+    They are numbered on from the stream's. (publication, version) is unique: a second writer of the same version fails
+    here, whatever it believed.
     """
     rows: list[dict[str, Any]] = []
     previous = publication.digest
@@ -96,6 +99,7 @@ def append(
             "publication_id": publication.id,
             "version": each.version,
             "stream_id": publication.stream_id,
+            "number": stream.releases + len(rows) + 1,
             "charge": charge["id"],
             "time": each.time,
             "role": each.role,
@@ -174,17 +178,31 @@ def walk(connection: Connection, publication: int) -> Iterator[dict[str, Any]]:
             yield row._asdict()
 
 
+def is_visible() -> ColumnElement[bool]:
+    """That the high-water mark holds a release; in a query of releases.
+
+    One that it does not hold may be lost with the database's newest commits, and drawn again: nobody may see it.
+    """
+    return releases.c.number <= (
+        select(streams.c.confirmed_releases).where(streams.c.id == releases.c.stream_id).scalar_subquery()
+    )
+
+
 def find(connection: Connection, publication: int, version: int) -> Release | None:
+    """One version, if it is visible."""
     row = connection.execute(
-        select(releases).where(releases.c.publication_id == publication, releases.c.version == version)
+        select(releases).where(releases.c.publication_id == publication, releases.c.version == version, is_visible())
     ).one_or_none()
     return Release(**_told(connection, [row])[0], parameters=_array(row)) if row else None
 
 
 def page(connection: Connection, publication: int, *, limit: int, before: int | None) -> list[ReleaseInfo]:
-    """Newest first."""
+    """The visible ones, newest first."""
     query = (
-        select(*_INFO).where(releases.c.publication_id == publication).order_by(releases.c.version.desc()).limit(limit)
+        select(*_INFO)
+        .where(releases.c.publication_id == publication, is_visible())
+        .order_by(releases.c.version.desc())
+        .limit(limit)
     )
     if before is not None:
         query = query.where(releases.c.version < before)
@@ -192,12 +210,12 @@ def page(connection: Connection, publication: int, *, limit: int, before: int | 
 
 
 def outlined(connection: Connection, publication: int, *, most: int, record: int) -> list[Stretch]:
-    """All releases as at most so many stretches of versions, oldest first; few of them one by one.
+    """All visible releases as at most so many stretches of versions, oldest first; few of them one by one.
 
     A stretch begins where a multiple of its length ends, so that most stay as they are when there are more releases.
     """
     newest = connection.execute(
-        select(func.max(releases.c.version)).where(releases.c.publication_id == publication)
+        select(func.max(releases.c.version)).where(releases.c.publication_id == publication, is_visible())
     ).scalar_one()
     length = 1
     while (newest or 0) > most * length:
@@ -219,7 +237,7 @@ def outlined(connection: Connection, publication: int, *, most: int, record: int
             func.coalesce(func.sum(amount).filter(on_record), 0.0).label("on_record"),
         )
         .outerjoin(charges, and_(charges.c.stream_id == releases.c.stream_id, charges.c.id == releases.c.charge))
-        .where(releases.c.publication_id == publication)
+        .where(releases.c.publication_id == publication, is_visible())
         .group_by((releases.c.version - 1) // length)
         .order_by("first")
     )
@@ -227,10 +245,15 @@ def outlined(connection: Connection, publication: int, *, most: int, record: int
 
 
 def models_after(connection: Connection, publication: int, version: int, *, limit: int) -> list[ReleaseInfo]:
-    """Those with role `model`, oldest first."""
+    """The visible ones with role `model`, oldest first."""
     query = (
         select(*_INFO)
-        .where(releases.c.publication_id == publication, releases.c.version > version, releases.c.role == "model")
+        .where(
+            releases.c.publication_id == publication,
+            releases.c.version > version,
+            releases.c.role == "model",
+            is_visible(),
+        )
         .order_by(releases.c.version)
         .limit(limit)
     )

@@ -2,11 +2,16 @@
 Written once, synced before the row that names them commits, never changed.
 """
 
+import errno
+import fcntl
 import hashlib
 import json
 import math
 import os
 import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +22,8 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 Columns = dict[str, NDArray[np.generic]]
+
+SECONDS_TO_LOCK = 5.0
 
 _KINDS: dict[np.dtype[Any], str] = {np.dtype("<f4"): "F32", np.dtype("<i4"): "I32"}
 
@@ -119,6 +126,17 @@ class SegmentFiles:
         new.replace(self._root / f"{log}.witness")
         _sync(self._root)
 
+    @contextmanager
+    def witness_lock(self, log: str) -> Iterator[None]:
+        """Hold what lets one process or thread at a time write something down about a stream."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._root / f"{log}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            _lock(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
     def _check(self, log: str, name: str, sha256: bytes) -> None:
         """Once for as long as nobody touched it."""
         with (self._root / log / name).open("rb") as file:
@@ -140,6 +158,20 @@ class SegmentFiles:
         for name in orphans:
             self.delete(log, name)
         return orphans
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a file. Who holds it may hang: raises TimeoutError then, for the caller to try again later."""
+    deadline = time.monotonic() + SECONDS_TO_LOCK
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError(errno.ETIMEDOUT, "another process has held the lock for too long") from None
+            time.sleep(0.002)
+        else:
+            return
 
 
 def _state(file: BinaryIO) -> tuple[int, ...]:

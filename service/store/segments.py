@@ -157,13 +157,6 @@ def erased(
     return [(max(start, low), min(stop, high)) for low, high in rows]
 
 
-def newest_erasure(connection: Connection, stream: int) -> int:
-    """The id of the last erasure of a stream's records; 0: there was none."""
-    query = select(func.coalesce(func.max(erasures.c.id), 0)).where(erasures.c.stream_id == stream)
-    newest: int = connection.execute(query).scalar_one()
-    return newest
-
-
 def undeleted_erasures(connection: Connection, stream: int) -> list[tuple[int, int, int]]:
     """(id, start, stop) of the erasures whose bytes are still in segments, oldest first."""
     rows = connection.execute(

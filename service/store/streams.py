@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, text, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store import digests, leases, segments
@@ -45,6 +45,11 @@ class Stream:
     grain: int
     promise: str
     segments_sum: Decimal
+    releases: int
+    newest_release: str | None
+    confirmed_charges: int
+    confirmed_releases: int
+    marked: bool
     created_at: datetime
 
 
@@ -188,16 +193,34 @@ def halt(connection: Connection, identity: int, reason: str) -> None:
     connection.execute(update(streams).where(streams.c.id == identity).values(halted=reason))
 
 
-_MOVE = (
-    update(streams)
-    .where(streams.c.id == bindparam("of"))
-    .values(charges=bindparam("charges"), head=bindparam("head"), grain=bindparam("grain"))
-)
+_MOVED = ("charges", "head", "grain", "releases", "newest_release")
+_MOVE = update(streams).where(streams.c.id == bindparam("of")).values({name: bindparam(name) for name in _MOVED})
 
 
-def move(connection: Connection, identity: int, *, charges: int, head: str | None, grain: int) -> None:
-    """Its chain of charges ends there now."""
-    connection.execute(_MOVE, {"of": identity, "charges": charges, "head": head, "grain": grain})
+def move(connection: Connection, stream: Stream) -> None:
+    """Write where the stream's chain of charges and its numbered releases end now."""
+    connection.execute(_MOVE, {name: getattr(stream, name) for name in _MOVED} | {"of": stream.id})
+
+
+def confirm(connection: Connection, identity: int, *, charges: int, releases: int) -> bool:
+    """Make the stream's charges and releases visible up to these numbers; return whether that is news."""
+    changed = connection.execute(
+        update(streams)
+        .where(
+            streams.c.id == identity,
+            or_(
+                streams.c.confirmed_charges < charges,
+                streams.c.confirmed_releases < releases,
+                streams.c.marked.is_(False),
+            ),
+        )
+        .values(
+            confirmed_charges=func.greatest(streams.c.confirmed_charges, charges),
+            confirmed_releases=func.greatest(streams.c.confirmed_releases, releases),
+            marked=True,
+        )
+    )
+    return bool(changed.rowcount)
 
 
 def distrust(connection: Connection, stream: Stream, reason: str | None) -> bool:
@@ -258,7 +281,7 @@ def seal(
         return
     segments.store(connection, stream, segment)
     connection.execute(
-        insert(entries),
+        insert(entries).values(numbered_at=func.clock_timestamp()),
         [{"stream_id": stream.id, "entry": each.entry, "start": each.start, "stop": each.stop} for each in sealed],
     )
     notify(connection, NEW_RECORDS, stream.name)

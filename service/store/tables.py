@@ -7,6 +7,7 @@ Ranges of records are half-open, [start, stop); numbers are absolute (a stream's
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -89,6 +90,13 @@ streams = Table(
     Column("grain", BigInteger, nullable=False, server_default="1"),  # edges of its outline are multiples of this
     Column("promise", Text, nullable=False),  # the digest of what never changes of a stream
     Column("segments_sum", Numeric, nullable=False, server_default="0"),  # of its segments' digests, modulo 2^256
+    # Releases on it are numbered too, over all publications: how many there are, and the newest one's digest.
+    Column("releases", BigInteger, nullable=False, server_default="0"),
+    Column("newest_release", Text),
+    # Up to which charge and which release the high-water mark beside its segments holds them: the rest is invisible.
+    Column("confirmed_charges", BigInteger, nullable=False, server_default="0"),
+    Column("confirmed_releases", BigInteger, nullable=False, server_default="0"),
+    Column("marked", Boolean, nullable=False, server_default="false"),  # whether there was ever such a mark
     _now("created_at"),
 )
 
@@ -99,8 +107,10 @@ entries = Table(
     Column("entry", Text, primary_key=True),  # the log's own id of the batch
     Column("start", BigInteger, nullable=False),
     Column("stop", BigInteger, nullable=False),
+    Column("numbered_at", DateTime(timezone=True)),  # null: before this was written down
     CheckConstraint("start < stop", name="range"),
 )
+Index("entries_start_idx", entries.c.stream_id, entries.c.start)
 
 segments = Table(
     "segments",
@@ -158,7 +168,7 @@ publications = Table(
     "publications",
     metadata,
     _identity(),
-    Column("name", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),  # the oldest of a name, of what a key may see, is meant by it
     Column("stream_id", ForeignKey("streams.id"), nullable=False, index=True),
     Column("start", BigInteger, nullable=False),
     Column("configuration", JSON, nullable=False),
@@ -178,12 +188,16 @@ publications = Table(
     Column("promise", Text, nullable=False),  # the digest of what never changes of a publication, and of its stream
     Column("digest", Text, nullable=False),  # of the newest version; before the first, the promise
     Column("seal", Text, nullable=False),  # the digest of what does change, as it was left
+    # Releases appear at multiples of so many seconds of Unix time; 0: at once. It never changes.
+    Column("publish_delay", Numeric, nullable=False, server_default="1"),
     # The record that it has charged most, and how much in all, in its currency.
     Column("worst_record", BigInteger),
     Column("worst_amount", Numeric, nullable=False, server_default="0"),
     _now("created_at"),
     CheckConstraint("state IN ('running', 'stopped', 'halted')", name="state"),
+    UniqueConstraint("stream_id", "name"),
 )
+Index("publications_name_id_idx", publications.c.name, publications.c.id)
 Index("publications_due_idx", publications.c.stream_id, publications.c.due)
 
 releases = Table(
@@ -192,6 +206,7 @@ releases = Table(
     Column("publication_id", ForeignKey("publications.id"), primary_key=True),
     Column("version", Integer, primary_key=True),
     Column("stream_id", BigInteger, nullable=False),
+    Column("number", BigInteger, nullable=False),  # 1, 2, … per stream, in the order in which they were committed
     Column("charge", BigInteger, nullable=False),
     Column("time", BigInteger, nullable=False),
     Column("role", Text, nullable=False),
@@ -209,6 +224,34 @@ releases = Table(
     _now("published_at"),
     # No release without its charge.
     ForeignKeyConstraint(["stream_id", "charge"], ["charges.stream_id", "charges.id"]),
+    UniqueConstraint("stream_id", "number"),
+)
+
+# Finished steps that wait for their tick: see parked.py. As secret as the records.
+parked = Table(
+    "parked",
+    metadata,
+    Column("publication_id", ForeignKey("publications.id"), primary_key=True),
+    # The position and version that the step starts from.
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("stream_id", ForeignKey("streams.id"), nullable=False),
+    Column("tick", DateTime(timezone=True), nullable=False),
+    Column("due_at", DateTime(timezone=True)),  # when the last record that it needed was numbered; null: nobody knows
+    Column("following_due", BigInteger),  # as publications.due once it is published; null: there is no further step
+    Column("lineage", Text, nullable=False),  # the digest of the state that it leaves: see lineage.py
+    Column("content", LargeBinary, nullable=False),
+)
+Index("parked_tick_idx", parked.c.stream_id, parked.c.tick)
+
+# The step of a publication whose last attempt ended without a public reason; a second one halts it.
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("publication_id", ForeignKey("publications.id"), primary_key=True),
+    Column("position", BigInteger, nullable=False),
+    Column("version", Integer, nullable=False),
+    _now("noted_at"),
 )
 
 # What a publication's next step needs and no call reads: see parts.py. Numbers are never used again.
@@ -235,9 +278,10 @@ label_requests = Table(
     Column("publication_id", ForeignKey("publications.id"), primary_key=True),
     Column("record", BigInteger, primary_key=True, autoincrement=False),
     Column("expires_at", DateTime(timezone=True), nullable=False),
-    Column("leased_until", DateTime(timezone=True)),  # null: nobody was ever at it
+    Column("leased_until", DateTime(timezone=True)),  # null: not leased yet; infinity: set aside, see labels.py
     Column("answered_at", DateTime(timezone=True)),
     Column("label", Integer),
+    Column("charge", BigInteger),  # the newest of the stream when it was made; visible once that is confirmed
     CheckConstraint("(label IS NULL) = (answered_at IS NULL)", name="answered"),
 )
 
@@ -335,9 +379,12 @@ findings = Table(
 leases = Table(
     "leases",
     metadata,
-    Column("resource", Text, primary_key=True),  # "stream:<id>", "publication:<id>" or "exploration:<id>"
+    Column(
+        "resource", Text, primary_key=True
+    ),  # "stream:<id>", "publication:<id>", "queries:<id>" or "exploration:<id>"
     Column("owner", Text),
     Column("epoch", BigInteger, nullable=False, server_default="0"),
+    Column("timeline", Integer),  # PostgreSQL's when it was last given back; null: it never was
     Column("expires_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
 

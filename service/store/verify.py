@@ -73,6 +73,7 @@ def _of_stream(connection: Connection, stream: Stream) -> Iterator[str]:
     """All that does not hold of one stream; `stream` must have been read in the same view of the database."""
     where = f"stream {stream.name}"
     yield from _read(where, _charges(connection, stream))
+    yield from _read(where, _numbered_releases(connection, stream))
     yield from _read(where, _promised_by_stream(stream))
     yield from _read(where, _segments(connection, stream))
     yield from _read(where, _reserved(connection, stream))
@@ -80,14 +81,20 @@ def _of_stream(connection: Connection, stream: Stream) -> Iterator[str]:
 
 
 def _publications(connection: Connection, stream: Stream) -> Iterator[str]:
+    """All that does not hold of a stream's publications. Another stream may have publications of the same names."""
     for publication in publications.of_stream(connection, stream.id):
-        where = f"publication {publication.name}"
-        yield from _read(where, _promised(publication))
-        yield from _read(where, _releases(connection, publication))
-        yield from _read(where, _spent(connection, publication))
-        yield from _read(where, _released(connection, publication))
-        yield from _read(where, _arrivals(connection, publication))
-        yield from _read(where, _coins(connection, publication))
+        for finding in _of_publication(connection, publication):
+            yield f"{finding} (stream {stream.name})"
+
+
+def _of_publication(connection: Connection, publication: Publication) -> Iterator[str]:
+    where = f"publication {publication.name}"
+    yield from _read(where, _promised(publication))
+    yield from _read(where, _releases(connection, publication))
+    yield from _read(where, _spent(connection, publication))
+    yield from _read(where, _released(connection, publication))
+    yield from _read(where, _arrivals(connection, publication))
+    yield from _read(where, _coins(connection, publication))
 
 
 def _read(where: str, found: Iterator[str]) -> Iterator[str]:
@@ -115,13 +122,30 @@ def _charges(connection: Connection, stream: Stream) -> Iterator[str]:
     if (number, previous) != (stream.charges, stream.head):
         yield f"stream {stream.name}, charge {stream.charges}: it was the newest one, and is missing or another"
     elsewhere = (
-        select(tables.publications.c.name)
+        select(tables.publications.c.id)
         .join(tables.charges, tables.charges.c.publication_id == tables.publications.c.id)
         .where(tables.charges.c.stream_id == stream.id, tables.publications.c.stream_id != stream.id)
         .distinct()
     )
-    for name in connection.execute(elsewhere).scalars():
-        yield f"publication {name}: it is charged on stream {stream.name}, which is not its own"
+    for publication in connection.execute(
+        elsewhere
+    ).scalars():  # not by name: who sees this stream may not see that one
+        yield f"stream {stream.name}: the publication with id {publication} is charged on it, which is another stream's"
+
+
+def _numbered_releases(connection: Connection, stream: Stream) -> Iterator[str]:
+    """That the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
+    table, number, digest = tables.releases, 0, None
+    query = select(table.c.number, table.c.digest).where(table.c.stream_id == stream.id).order_by(table.c.number)
+    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
+        for number, (found, digest) in enumerate(rows, 1):  # noqa: B007 - the last digest is looked at below
+            if found != number:
+                yield f"stream {stream.name}: release {number} of the stream is missing"
+                return
+    if (number, digest) != (stream.releases, stream.newest_release):
+        yield f"stream {stream.name}: release {stream.releases} of the stream is missing or another"
+    if stream.confirmed_charges > stream.charges or stream.confirmed_releases > stream.releases:
+        yield f"stream {stream.name}: more is confirmed than was charged and released"
 
 
 def _promised_by_stream(stream: Stream) -> Iterator[str]:
@@ -136,18 +160,31 @@ def _promised(publication: Publication) -> Iterator[str]:
         yield f"{where}: what it promises, its settings or its stream's, is not what its digest is of"
     if not publications.as_left(publication):
         yield f"{where}: it is not as it was left"
+    if publication.publish_delay != _delay(publication.configuration):
+        yield f"{where}: its publish_delay is not the one that it was made with"
+
+
+def _delay(configuration: Mapping[str, Any]) -> Decimal:
+    """The publish_delay that was asked for, else the default, which is 0 for a publication without ticks."""
+    if "publish_delay" in configuration:
+        return Decimal(str(configuration["publish_delay"]))
+    without_ticks = configuration["mechanism"]["kind"] in ("linear_queries", "active_learning")
+    return Decimal(0) if without_ticks else Decimal(1)
 
 
 def _releases(connection: Connection, publication: Publication) -> Iterator[str]:
     """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
     previous = publication.promise
-    number, latest, time, batched = 0, None, publication.start, publication.start
+    number, latest, time, batched, of_stream = 0, None, publication.start, publication.start, 0
     run: dict[str, Any] = {}  # the noise of a run of steps that take back each other's, and how long it is yet
     for number, row in enumerate(releases.walk(connection, publication.id), 1):
         where = f"publication {publication.name}, version {row['version']}"
         if row["version"] != number:
             yield f"publication {publication.name}, version {number}: it is missing"
             return
+        if row["number"] <= of_stream:
+            yield f"{where}: its number on the stream is not after that of the version before"
+        of_stream = row["number"]
         if not releases.intact(row, publication=publication.name, previous=previous):
             yield f"{where}: its digest is not that of its content"
         previous = row["digest"]

@@ -1,8 +1,9 @@
-"""What tells from outside that PostgreSQL was restored from an old backup: a small file beside each stream's segments.
+"""The high-water mark: a small file beside each stream's segments that says how far the stream has come.
 
-It says how far the stream and its ledger had come, a second ago at most while a worker runs. A ledger that has come
-less far, or another way, is older than what was published, or another's: nothing may be published from it, or versions
-that were served would be served again with other content, and what they cost would be forgotten.
+It is outside PostgreSQL, so that it tells when PostgreSQL has forgotten something: an old backup was put in its place,
+or a standby took over that lacked the newest commits. A ledger that has come less far, or another way, is not the one
+that was published from: nothing may be published on it, or versions that were seen would be published again with other
+content, and what they cost would be forgotten. Nothing is visible before the mark holds it (`publishing.confirmation`).
 """
 
 from collections.abc import Iterable
@@ -11,35 +12,55 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
+from service.store.database import TIMELINE
+from service.store.ledger import LedgerBroken
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
-from service.store.tables import charges, erasures
+from service.store.tables import charges, erasures, releases
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """How far a stream had come: records numbered, erasures asked, charges made, and the newest charge's hash."""
+    """How far a stream had come: records numbered, erasures asked, charges and releases made, the newest ones' hashes.
+
+    `timeline`: PostgreSQL's, which is another one after a standby was promoted or a recovery ended early.
+    """
 
     records: int
     erasures: int
     charges: int
     head: str | None
+    releases: int = 0
+    newest_release: str | None = None
+    timeline: int | None = None
 
 
 def marks(connection: Connection, found: Iterable[Stream]) -> dict[str, Mark]:
     """How far streams have come, by the name of their logs."""
-    query = select(erasures.c.stream_id, func.count().label("asked")).group_by(erasures.c.stream_id)
+    found = list(found)
+    query = (
+        select(erasures.c.stream_id, func.count().label("asked"))
+        .where(erasures.c.stream_id.in_([stream.id for stream in found]))
+        .group_by(erasures.c.stream_id)
+    )
     asked = {row.stream_id: row.asked for row in connection.execute(query)}
+    timeline = connection.execute(select(TIMELINE)).scalar_one()
     return {
         stream.log: Mark(
-            records=stream.records, erasures=asked.get(stream.id, 0), charges=stream.charges, head=stream.head
+            records=stream.records,
+            erasures=asked.get(stream.id, 0),
+            charges=stream.charges,
+            head=stream.head,
+            releases=stream.releases,
+            newest_release=stream.newest_release,
+            timeline=timeline,
         )
         for stream in found
     }
 
 
-def testify(files: SegmentFiles, log: str, mark: Mark) -> None:
-    """Writes down how far a stream has come."""
+def write(files: SegmentFiles, log: str, mark: Mark) -> None:
+    """Write down how far a stream has come. The caller holds the file's lock."""
     files.put_witness(log, asdict(mark))
 
 
@@ -54,12 +75,13 @@ def behind(connection: Connection, told: dict[str, Any] | None, stream: Stream) 
     now = marks(connection, [stream])[stream.log]
     less = [
         f"{name} {getattr(mark, name)} (there are {getattr(now, name)})"
-        for name in ("records", "erasures", "charges")
+        for name in ("records", "erasures", "charges", "releases")
         if getattr(mark, name) > getattr(now, name)
     ]
     if not less:
         return None
-    return f"it is older than what was done: the file beside its segments tells of {', '.join(less)}"
+    lost = ", ".join(less)
+    return f"it is older than what was done: the file beside its segments tells of {lost}; {_why(mark, now)}"
 
 
 def contradicts(connection: Connection, told: dict[str, Any] | None, stream: Stream) -> str | None:
@@ -67,22 +89,54 @@ def contradicts(connection: Connection, told: dict[str, Any] | None, stream: Str
 
     told: as above.
     """
+    if told is None and stream.marked:
+        return "the file beside its segments that tells how far it had come is missing: is its folder there?"
     if told is None:
         return None
     mark = _mark(told)
     if mark is None:
         return "the file beside its segments that tells how far it had come can't be read"
-    charge = select(charges.c.hash).where(charges.c.stream_id == stream.id, charges.c.id == mark.charges)
     if (less := behind(connection, told, stream)) is not None:
         return less
+    if (other := _differs(connection, mark, stream)) is None:
+        return None
+    why = _why(mark, marks(connection, [stream])[stream.log])
+    return f"it is another one than was published from: the file beside its segments knows {other}; {why}"
+
+
+def check(connection: Connection, told: dict[str, Any] | None, stream: Stream) -> None:
+    """Raises LedgerBroken if a stream can't be the one that the file beside its segments tells of; told: as above."""
+    if (against := contradicts(connection, told, stream)) is not None:
+        raise LedgerBroken(f"stream {stream.name}: {against}")
+
+
+def holds(connection: Connection, mark: Mark, stream: Stream) -> bool:
+    """Whether the stream in this database has the very charge and release that a mark names as its newest."""
+    return _differs(connection, mark, stream) is None
+
+
+def _differs(connection: Connection, mark: Mark, stream: Stream) -> str | None:
+    """Which of what a mark names is another, or missing, in this database."""
+    charge = select(charges.c.hash).where(charges.c.stream_id == stream.id, charges.c.id == mark.charges)
     if mark.charges and connection.execute(charge).scalar_one_or_none() != mark.head:
-        return f"it is another one than was published from: the file beside its segments knows charge {mark.charges}"
+        return f"another charge {mark.charges}"
+    release = select(releases.c.digest).where(releases.c.stream_id == stream.id, releases.c.number == mark.releases)
+    if mark.releases and connection.execute(release).scalar_one_or_none() != mark.newest_release:
+        return f"another release {mark.releases} of the stream"
     return None
+
+
+def _why(mark: Mark, now: Mark) -> str:
+    """What PostgreSQL's timeline tells of how that came about."""
+    if mark.timeline is not None and now.timeline is not None and now.timeline > mark.timeline:
+        return "a standby without the newest commits was promoted, or a recovery ended before them"
+    return "an older copy of the database was put in its place, or it lost commits in a crash"
 
 
 def _mark(told: dict[str, Any] | None) -> Mark | None:
     """None: there is none, or it can't be read."""
-    if told is None or told.keys() != {each.name for each in fields(Mark)}:
+    known = {each.name: each for each in fields(Mark)}
+    if told is None or not {"records", "erasures", "charges", "head"} <= told.keys() <= known.keys():
         return None
-    counts = [value for name, value in told.items() if name != "head"]
+    counts = [value for name, value in told.items() if name in ("records", "erasures", "charges", "releases")]
     return Mark(**told) if all(type(value) is int for value in counts) else None

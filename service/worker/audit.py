@@ -7,17 +7,16 @@ asked more often. One that can't be asked counts as violated, and ends no other.
 
 import threading
 import time
-from collections.abc import Sequence
 
 import structlog
 
 from service import metrics
 from service.logs import place_of
+from service.publishing.confirmation import Confirmer
 from service.store import streams, verify, witness
 from service.store.database import Database, DatabaseUnavailable
 from service.store.invariants import INVARIANTS
 from service.store.segment_files import SegmentFiles
-from service.store.streams import Known
 
 _log = structlog.get_logger(__name__)
 
@@ -29,9 +28,9 @@ SHARE_OF_TIME = 0.01  # that the invariants may take of a worker's time, however
 class Audit:
     """One worker's. Threads may ask at the same time."""
 
-    def __init__(self, database: Database, files: SegmentFiles) -> None:
-        self._database, self._files = database, files
-        self._due: dict[int, float] = {}  # by stream: when to look again
+    def __init__(self, database: Database, files: SegmentFiles, confirmer: Confirmer) -> None:
+        self._database, self._files, self._confirmer = database, files, confirmer
+        self._due: dict[str, float] = {}  # by the stream's log: when to look again
         self._looking: dict[int, threading.Lock] = {}
 
     def run(self, stop: threading.Event) -> None:
@@ -41,10 +40,10 @@ class Audit:
             try:
                 with self._database.transaction() as connection:
                     known = streams.known(connection)
+                self.confirm()
                 for stream in known:
                     if not stop.is_set():
                         self.look(stream.id)
-                self.testify(known)
                 if time.monotonic() >= invariants_due:
                     took = self.ask_invariants()
                     invariants_due = time.monotonic() + max(SECONDS_BETWEEN_INVARIANTS, took / SHARE_OF_TIME)
@@ -55,16 +54,20 @@ class Audit:
     def look(self, stream: int) -> None:
         """Walks the stream's ledger unless this worker did within the hour; whoever asks meanwhile waits for it."""
         with self._looking.setdefault(stream, threading.Lock()):
-            if time.monotonic() >= self._due.get(stream, 0.0):
+            log = self._confirmer.log(stream)
+            if time.monotonic() >= self._due.get(log, 0.0):
                 self.walk(stream)
-                self._due[stream] = time.monotonic() + SECONDS_BETWEEN_AUDITS
+                self._due[log] = time.monotonic() + SECONDS_BETWEEN_AUDITS
+
+    def look_once(self, stream: int) -> None:
+        """Walks the stream's ledger unless this worker ever did: for who must not be held up every hour."""
+        if self._confirmer.log(stream) not in self._due:
+            self.look(stream)
 
     def walk(self, stream: int) -> None:
         """What `ledger verify` looks at of one stream, batches aside; says what it found where it counts."""
         began = time.perf_counter()
-        with self._database.transaction() as connection:
-            log = streams.get(connection, stream).log
-        told = self._files.witness(log)  # before the stream is read: it may only have come further since
+        told = self._confirmer.told(stream)  # before the stream is read: it may only have come further since
         with self._database.transaction() as connection:
             found, findings = verify.look(connection, stream)
             findings += filter(None, [witness.contradicts(connection, told, found)])
@@ -76,23 +79,23 @@ class Audit:
         seconds = round(time.perf_counter() - began, 3)
         _log.info("ledger_walked", stream=found.name, seconds=seconds, findings=len(findings))
 
-    def testify(self, known: Sequence[Known]) -> None:
-        """Writes down beside the segments how far streams have come; one that has not come so far is distrusted."""
-        before = {stream.id: self._files.witness(stream.log) for stream in known}
+    def confirm(self) -> None:
+        """Confirm what nobody has: what was numbered or erased, and what a crash left between a commit and its mark."""
         with self._database.transaction() as connection:
-            now = streams.every(connection)
-            marks = witness.marks(connection, now)
-        for stream in now:
-            mark, told = marks[stream.log], before.get(stream.id)
-            if told == vars(mark) or stream.distrusted is not None:
-                continue
-            with self._database.transaction() as connection:
-                against = witness.contradicts(connection, told, stream)
-                if against is not None:
-                    _log.error("ledger_broken", finding=f"stream {stream.name}: {against}")
-                    streams.distrust(connection, stream, f"stream {stream.name}: {against}")
-            if against is None:
-                witness.testify(self._files, stream.log, mark)
+            known = streams.every(connection)
+            marks = witness.marks(connection, known)
+        for stream in known:
+            confirmed = stream.confirmed_charges, stream.confirmed_releases
+            if stream.distrusted is None and (
+                self._files.witness(stream.log) != vars(marks[stream.log])
+                or confirmed != (stream.charges, stream.releases)
+            ):
+                try:
+                    self._confirmer.confirm(stream.id)
+                except DatabaseUnavailable:
+                    raise
+                except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
+                    _log.error("not_confirmed", stream=stream.name, error=type(error).__name__, at=place_of(error))
 
     def ask_invariants(self) -> float:
         """Counts what violates each, for the metric; returns how many seconds that took."""

@@ -14,11 +14,11 @@ from service.logs import place_of
 from service.settings import Settings
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
-from service.worker.audit import Audit
 from service.worker.explorer import Explorer
 from service.worker.leases import LeaseKeeper
-from service.worker.publisher import Bell, Publisher
+from service.worker.publisher import Publisher
 from service.worker.sealer import Sealer
+from service.worker.workshop import Workshop
 
 CONFIGURATION_ERROR = 78  # sysexits.h: EX_CONFIG; whoever supervises need not try again
 SECONDS_TO_FINISH = 4.0  # then a fit that still runs is dropped; nothing of it was shown
@@ -35,22 +35,26 @@ def work(settings: Settings, stop: threading.Event) -> None:
     """
     assert settings.database_url is not None  # noqa: S101 - `perennial worker` checked
     assert settings.redis_url is not None  # noqa: S101
-    database = Database(settings.database_url, connections=settings.publishers + settings.explorations + 5)
+    database = Database(settings.database_url, connections=settings.publishers + settings.explorations + 8)
     reader = Reader(settings.redis_url)
     files = SegmentFiles(settings.segment_store)
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
-    bell = Bell(database)
+    shop = Workshop(database, files, keeper)
     keeper.start()
-    audit = Audit(database, files)
-    jobs = [Sealer(database, reader, files, keeper).run, bell.run, audit.run] + [
-        Publisher(database, files, keeper, bell, audit).run for _ in range(settings.publishers)
+    jobs = [Sealer(database, reader, files, keeper).run, shop.bell.run, shop.audit.run]
+    jobs += [
+        shop.confirmer.run,
+        shop.ticker.run,
+        shop.ticker.listen,
+        *(Publisher(shop).run for _ in range(settings.publishers)),
     ]
     jobs += [Explorer(database, keeper).run for _ in range(settings.explorations)]
     threads = [threading.Thread(target=_until_stopped, args=(job, stop), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
     stop.wait()
-    bell.ring()
+    shop.bell.ring()
+    shop.ticker.ring()
     deadline = time.monotonic() + SECONDS_TO_FINISH
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -65,7 +69,7 @@ def run(settings: Settings) -> int:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
     try:
-        with metrics.told(settings.worker_metrics, settings.host, settings.metrics_port):
+        with metrics.worker_serving(settings):
             work(settings, stop)
     except metrics.CannotListen as error:
         print(f"perennial: {error}", file=sys.stderr)  # noqa: T201

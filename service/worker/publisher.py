@@ -1,8 +1,13 @@
-"""Publishes: for each publication whose next fit has all its records, fit, charge and release in one transaction.
+"""Publishes: for each publication whose next fit has all its records, fit, and park or commit the step.
 
-Noise exists only in memory until that transaction commits. A crash before it has published nothing and charged
-nothing; after it nothing is computed again. The lease's epoch, the publication's position and the unique version are
-all checked inside, so that of two workers that believe they publish the same model one fails.
+Noise exists only in memory until a transaction commits it: parked until its tick, or, without a tick, charged and
+released at once. A crash before that has published nothing and charged nothing; after it nothing is computed again. The
+lease's epoch, the publication's position and the unique version are all checked inside, so that of two workers that
+believe they publish the same model one fails.
+
+A step that is drawn again after its first result was lost is rejection sampling. So a result whose commit failed is
+committed again, with the same bytes, for as long as its process lives; an attempt that ended without a public reason is
+noted before anything is tried again; and after a second one at the same step the publication halts (`store.attempts`).
 """
 
 import threading
@@ -14,69 +19,42 @@ import structlog
 from service import metrics
 from service.learning.solvers import Inaccurate
 from service.logs import place_of
-from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.mechanism import Forgotten, Kept, Mechanism, Model, Part, Step
-from service.mechanisms.stream_schema import StreamSchema
+from service.mechanisms.mechanism import Forgotten
 from service.privacy.noise import Unaffordable
-from service.publishing.commit import check, commit, of_another_guarantee, remembers, seconds_to_write, written
+from service.publishing import ticks
+from service.publishing.commit import check, commit, of_another_guarantee, remembers, seconds_to_write
+from service.publishing.prepared import Prepared, halting, prepare
 from service.publishing.records import SegmentsMissing, read_records
-from service.store import leases, parts, publications, releases, spending, streams
-from service.store.database import NEW_LABELS, NEW_PUBLICATION, NEW_RECORDS, ONE_VIEW, Database, DatabaseUnavailable
+from service.store import attempts, leases, lineage, parked, publications, spending, streams, witness
+from service.store.database import ONE_VIEW, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.ledger import LedgerBroken
-from service.store.parts import Memory
 from service.store.publications import Publication
-from service.store.segment_files import SegmentDamaged, SegmentFiles
+from service.store.segment_files import SegmentDamaged
 from service.store.spending import OverBudget
-from service.worker.audit import Audit
-from service.worker.leases import LeaseKeeper
+from service.worker.turn import Turn
+from service.worker.workshop import Workshop
 
 _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
 TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
-LOOK_ANYWAY_SECONDS = 1.0  # a notification can be lost while the database is away
+ENDED_TWICE = (
+    "two attempts at its next step ended without a foreseen reason (a crash, a kill, out of memory, an unexpected "
+    "error): a third would draw its noise anew. The log tells when and where"
+)
 
 
-class Bell:
-    """Rung when records, publications or labels are committed by anybody; several publishers wait for it."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._rung = threading.Condition()
-        self._count = 0
-
-    @property
-    def count(self) -> int:
-        return self._count
-
-    def wait_past(self, count: int) -> None:
-        """Until it was rung more often than `count`, or for a second."""
-        with self._rung:
-            self._rung.wait_for(lambda: self._count > count, LOOK_ANYWAY_SECONDS)
-
-    def ring(self) -> None:
-        with self._rung:
-            self._count += 1
-            self._rung.notify_all()
-
-    def run(self, stop: threading.Event) -> None:
-        while not stop.is_set():
-            try:
-                with self._database.listen(NEW_RECORDS, NEW_PUBLICATION, NEW_LABELS) as connection:
-                    while not stop.is_set():
-                        for _ in connection.notifies(timeout=0.5, stop_after=1):
-                            self.ring()
-            except DatabaseUnavailable:
-                stop.wait(0.5)
+class TickFirst(Exception):
+    """What waits on the stream, and whose tick has come, is to be published before anything else."""
 
 
 class Publisher:
-    """One of a worker's publishing threads."""
+    """Publishes whatever is due; as many threads may run one as fits should run at the same time."""
 
-    def __init__(self, database: Database, files: SegmentFiles, keeper: LeaseKeeper, bell: Bell, audit: Audit) -> None:
-        self._database, self._files, self._keeper, self._bell, self._audit = database, files, keeper, bell, audit
+    def __init__(self, shop: Workshop) -> None:
+        self._database, self._files, self._keeper, self._bell = shop.database, shop.files, shop.keeper, shop.bell
+        self._audit, self._confirmer, self._ticker, self._desk = shop.audit, shop.confirmer, shop.ticker, shop.desk
         self._not_before: dict[int, float] = {}  # publications that failed in a way nobody foresaw
 
     def run(self, stop: threading.Event) -> None:
@@ -95,107 +73,73 @@ class Publisher:
         with self._database.transaction() as connection:
             waiting = publications.due(connection)
         for publication in waiting:
-            if time.monotonic() < self._not_before.get(publication.id, 0.0):
+            if time.monotonic() < self._not_before.get(publication.id, 0.0) or not self._desk.take(publication.id):
                 continue
-            with self._keeper.taking(leases.publication(publication.id)) as lease:
-                if lease is None:
-                    continue
-                try:
-                    self._publish_due(lease, publication.id, publication.stream_id, stop)
-                except LeaseLost:
-                    _log.warning("lease_lost", publication=publication.name)
-                except DatabaseUnavailable:
-                    raise
-                except (SegmentDamaged, SegmentsMissing) as error:
-                    _log.error("records_unfit", publication=publication.name, reason=str(error))
-                    self._again_later(publication)
-                except Exception as error:  # noqa: BLE001 - one publication's trouble must not stop the others
-                    _log.error(
-                        "publishing_failed",
-                        publication=publication.name,
-                        error=type(error).__name__,
-                        at=place_of(error),
-                    )
-                    self._again_later(publication)
-                return True
+            try:
+                self._audit.look(publication.stream_id)  # it may take long: before the lease, which is for drawing
+                with self._keeper.taking(leases.publication(publication.id)) as lease:
+                    if lease is not None:
+                        self._guard(lease, publication, stop)
+                        return True
+            finally:
+                self._desk.busy.discard(publication.id)
         return False
+
+    def _guard(self, lease: Lease, publication: Publication, stop: threading.Event) -> None:
+        """Publish what is due of one publication, whose trouble must not stop the others."""
+        try:
+            self._publish_due(lease, publication, stop)
+        except LeaseLost:
+            _log.warning("lease_lost", publication=publication.name)
+        except DatabaseUnavailable:
+            raise
+        except (SegmentDamaged, SegmentsMissing) as error:
+            _log.error("records_unfit", publication=publication.name, reason=str(error))
+            self._again_later(publication)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            _log.error(
+                "publishing_failed",
+                publication=publication.name,
+                error=type(error).__name__,
+                at=place_of(error),
+            )
+            self._again_later(publication)
 
     def _again_later(self, publication: Publication) -> None:
         metrics.FAILURES.labels(publication.name).inc()
         self._not_before[publication.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
 
-    def _publish_due(self, lease: Lease, identity: int, stream_identity: int, stop: threading.Event) -> None:
-        self._audit.look(stream_identity)
+    def _publish_due(self, lease: Lease, publication: Publication, stop: threading.Event) -> None:
+        if not self._confirmer.can_confirm(publication.stream_id):
+            return
+        told = self._confirmer.told(publication.stream_id)
         with self._database.transaction() as connection:
             connection.execute(ONE_VIEW)  # where a query is hard, an API publishes too
-            publication = publications.get(connection, identity)
-            stream = streams.get(connection, publication.stream_id)
-            chain: list[Kept] = [
-                Model(version=version, parameters=releases.parameters(connection, identity, version))
-                for version in publication.chain
-            ]
-            memory = parts.load(connection, identity)
-        chain += [Part(number=number, values=values) for number, values in memory.parts.items()]
-        configuration = PublicationConfiguration.model_validate(publication.configuration)
-        mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
-        if not self._as_reckoned(lease, publication, mechanism, memory):
+            turn = Turn.begin(connection, publication.id)
+            against = witness.contradicts(connection, told, turn.stream)
+        if not self._confirmer.belongs(turn.stream):
+            return
+        if against is not None:  # before anything is drawn
+            self._distrust(publication, f"stream {publication.stream}: {against}")
+            return
+        if not self._as_reckoned(lease, turn) or not self._may_try(lease, turn):
             return
         turn_ends = time.monotonic() + TURN_SECONDS
-        while (
-            not stop.is_set()
-            and publication.state == "running"
-            and publication.due <= stream.records
-            and stream.distrusted is None
-        ):
-            began = time.perf_counter()
-            time_due = mechanism.taken_at(publication.due - publication.start, stream.records - publication.start)
-            try:
-                step = mechanism.step(
-                    time_due,
-                    chain,
-                    publication.version + 1,
-                    partial(read_records, self._database, self._files, stream, publication.start, labels_of=identity),
-                )
-                fitted = time.perf_counter()
-                committed = self._commit(lease, publication, mechanism, time_due, step)
-            except (OverBudget, Inaccurate, Unaffordable, Forgotten) as refusal:
-                self._halt(lease, publication, str(refusal))
-                return
-            except LedgerBroken as broken:
-                self._distrust(publication, str(broken))
-                return
-            if committed is None:
-                return
-            if step.awaits:
-                _log.info("labels_awaited", publication=publication.name, time=committed.start + committed.position)
-                return
-            publication, done = committed, time.perf_counter()
-            chain = list(step.chain)
-            metrics.FIT.labels(publication.name).observe(fitted - began)
-            metrics.PUBLISH.labels(publication.name).observe(done - fitted)
-            _log.info(
-                "released" if step.releases else "counted_in",
-                publication=publication.name,
-                version=publication.version,
-                time=publication.start + publication.position,
-                fit_seconds=round(fitted - began, 4),
-                commit_seconds=round(done - fitted, 4),
-            )
-            if time.monotonic() > turn_ends:
-                return
+        while not stop.is_set() and turn.is_due() and self._step(lease, turn) and time.monotonic() < turn_ends:
             with self._database.transaction() as connection:
-                stream = streams.get(connection, stream.id)
+                turn.stream = streams.get(connection, turn.stream.id)
 
-    def _as_reckoned(self, lease: Lease, publication: Publication, mechanism: Mechanism, memory: Memory) -> bool:
+    def _as_reckoned(self, lease: Lease, turn: Turn) -> bool:
         """Whether it would go on as was reckoned with when its records were charged. If not, it does not go on."""
-        if of_another_guarantee(publication, mechanism):
-            self._halt(lease, publication, "its configuration is of another guarantee than was reserved for it")
+        publication = turn.publication
+        if of_another_guarantee(publication, turn.mechanism):
+            self._halt(lease, turn, "its configuration is of another guarantee than was reserved for it")
         elif publications.promised(publication) != publication.promise:
             self._distrust(publication, f"publication {publication.name}: it is not what was promised")
-        elif not remembers(publication, mechanism, memory):
+        elif not remembers(publication, turn.mechanism, turn.memory):
             self._halt(
                 lease,
-                publication,
+                turn,
                 "what its earlier steps left is not there as they left it, and can't be made again, or this version of "
                 "the service would go on with other noise",
             )
@@ -203,21 +147,124 @@ class Publisher:
             return True
         return False
 
-    def _commit(
-        self, lease: Lease, publication: Publication, mechanism: Mechanism, time_due: int, step: Step
-    ) -> Publication | None:
-        """Charges and releases what one step made, or nothing; None: it was stopped or went on meanwhile."""
+    def _may_try(self, lease: Lease, turn: Turn) -> bool:
+        """Note an attempt at the next step that ended without a public reason, if there was one; or halt.
+
+        That is one of this process that it could not note at once, or one of an owner who did not give the lease back,
+        unless the database was away meanwhile: then nobody could have.
+        """
+        at = turn.publication.position, turn.publication.version
+        abandoned = lease.abandoned is not None and not self._database.was_away(lease.abandoned)
+        owed = self._desk.owed.get(turn.publication.promise) == at
+        if (abandoned or owed) and turn.is_due() and not self._note(lease, turn, at):
+            return False
+        self._desk.owed.pop(turn.publication.promise, None)
+        return True
+
+    def _note(self, lease: Lease, turn: Turn, at: tuple[int, int]) -> bool:
+        """Note an attempt that ended without a public reason; return whether there may be another."""
         with self._database.transaction() as connection:
-            seconds = seconds_to_write(written(step))
+            leases.check(connection, lease)
+            again = attempts.note(connection, turn.publication.id, *at)
+        if again:
+            self._halt(lease, turn, ENDED_TWICE)
+        else:
+            _log.warning("attempt_noted", publication=turn.publication.name, position=at[0], version=at[1])
+        return not again
+
+    def _step(self, lease: Lease, turn: Turn) -> bool:
+        """Take one step of a publication; return whether another may follow at once."""
+        publication, began = turn.publication, time.perf_counter()
+        try:
+            step = self._drawn(lease, turn)
+            fitted = time.perf_counter()
+            moved = self._commit(lease, turn, step)
+        except (OverBudget, Inaccurate, Unaffordable, Forgotten) as refusal:
+            self._desk.drawn.pop(publication.promise, None)
+            self._halt(lease, turn, str(refusal))
+            return False
+        except LedgerBroken as broken:
+            self._distrust(publication, str(broken))
+            return False
+        del self._desk.drawn[publication.promise]
+        if moved is None:
+            return False
+        turn.go_on(moved, step)
+        done = time.perf_counter()
+        if publication.publish_delay:
+            what = "parked"
+            self._ticker.park(moved, fitted - began)
+        else:
+            metrics.FIT.labels(publication.name).observe(fitted - began)
+            what = "labels_awaited" if step.awaits else "released" if step.releases else "counted_in"
+            metrics.PUBLISH.labels(publication.name).observe(done - fitted)
+            self._confirmer.soon(publication.stream_id)
+        _log.info(
+            what,
+            publication=moved.name,
+            version=moved.version,
+            time=moved.start + moved.position,
+            fit_seconds=round(fitted - began, 4),
+            commit_seconds=round(done - fitted, 4),
+        )
+        return not step.awaits and self._confirmer.can_confirm(publication.stream_id)
+
+    def _drawn(self, lease: Lease, turn: Turn) -> Prepared:
+        """Return the next step: as it was drawn already, where its commit failed; else drawn now."""
+        publication, desk = turn.publication, self._desk
+        at, state = (publication.position, publication.version), turn.lineage
+        known, step = desk.drawn.get(publication.promise, (None, None))
+        if step is not None and known == state:
+            return step
+        read = partial(
+            read_records, self._database, self._files, turn.stream, publication.start, labels_of=publication.id
+        )
+        time_due = turn.time_due()
+        try:
+            taken = turn.mechanism.step(time_due, turn.chain, publication.version + 1, read)
+            step = prepare(publication, turn.mechanism, taken, time_due)
+        except (Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing, DatabaseUnavailable):
+            raise  # of public reasons alone
+        except Exception:
+            desk.owed[publication.promise] = at
+            self._note(lease, turn, at)  # before anything is tried again; if it can't be, it stays owed
+            del desk.owed[publication.promise]
+            raise
+        desk.drawn[publication.promise] = state, step
+        return step
+
+    def _commit(self, lease: Lease, turn: Turn, step: Prepared) -> Publication | None:
+        """Park a step, or charge and release it at once; None: the publication was stopped or went on meanwhile."""
+        try:
+            return self._committed(lease, turn, step)
+        except TickFirst:
+            self._ticker.publish(turn.stream.id)
+        return self._committed(lease, turn, step)  # if that could not be published, the same bytes are tried later
+
+    def _committed(self, lease: Lease, turn: Turn, step: Prepared) -> Publication | None:
+        publication = turn.publication
+        with self._database.transaction() as connection:
+            seconds = seconds_to_write(step.size)
             current, stream = publications.hold(connection, publication.id, lease, seconds=seconds)
             if current.state != "running":
                 return None
-            if (current.position, current.version) != (publication.position, publication.version):
+            if lineage.stored(connection, current) != turn.lineage:
                 return None
             check(current, stream)
-            return commit(connection, current, stream, mechanism, step, time_due)
+            if publication.publish_delay:
+                ticks.park(connection, publication, step, turn.after(step).lineage, turn.memory.parts)
+                return step.following(publication)
+            if parked.any_due(connection, stream.id):  # of other publications, whose times are earlier
+                raise TickFirst
+            return commit(connection, current, stream, step)[0]
 
-    def _halt(self, lease: Lease, publication: Publication, reason: str) -> None:
+    def _halt(self, lease: Lease, turn: Turn, reason: str) -> None:
+        """End a publication: at its tick, if it has one."""
+        publication = turn.publication
+        if publication.publish_delay:
+            if (moved := self._commit(lease, turn, halting(publication, reason))) is not None:
+                self._ticker.park(moved)
+            return
         _log.error("publication_halted", publication=publication.name, reason=reason)
         with self._database.transaction() as connection:
             leases.check(connection, lease)

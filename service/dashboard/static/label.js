@@ -211,7 +211,7 @@ async function submit() {
 
 function reason({ status, told, message }) {
   if (told.type?.endsWith(":label-not-awaited"))
-    return "It was answered before, or its time is over. The first answer counts, and yours changes nothing.";
+    return "It was answered before, was erased, or its time is over. Your answer changes nothing.";
   return status === 422 ? `The service can't read this answer (${message}). The record comes again.` : message;
 }
 
@@ -280,7 +280,7 @@ function waits() {
   const others = (publication?.labels?.waiting ?? 0) - held.length - sending.length;
   const where =
     others > 0
-      ? `${count(others)} that ${others === 1 ? "is" : "are"} asked for ${others === 1 ? "is" : "are"} with others, or skipped.`
+      ? `${count(others)} that ${others === 1 ? "is" : "are"} asked for ${others === 1 ? "is" : "are"} with others, skipped, or not to be shown: erased, or empty.`
       : `Nothing ${held.length + sending.length ? "else " : ""}is asked for.`;
   return `${where} The next record appears here by itself.${held.length ? " What you chose is not submitted yet." : ""}`;
 }

@@ -7,7 +7,7 @@ const percent = (part) => `${(100 * part).toLocaleString("en", { maximumFraction
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** A plan, as `GET /v1/publications/{publication}` tells it. */
-export function explained({ plan, start, privacy }) {
+export function explained({ plan, start, privacy, publish_delay }) {
   const { guarantee, lifetime, declassification } = plan;
   const unit = CURRENCY[guarantee.currency];
   const parts = (lifetime?.parts ?? []).map((each) => ({
@@ -18,7 +18,7 @@ export function explained({ plan, start, privacy }) {
     h(
       "p",
       {},
-      "Take any one record of the stream and put another in its place, or erase it. Whatever this publication ever publishes, for as long as it runs, ",
+      "Take any one record of the stream and put another in its place, or none. Whatever this publication ever publishes, for as long as it runs, ",
       "is then almost as likely as before: within a factor of ",
       h("strong", {}, amount(Math.exp(privacy.epsilon))),
       ` (e to the power of ε = ${amount(privacy.epsilon)})`,
@@ -79,6 +79,14 @@ export function explained({ plan, start, privacy }) {
           amount(each.noise.expected_norm),
         ]),
       ),
+    publish_delay > 0
+      ? h(
+          "p",
+          {},
+          `Releases appear at public times: every ${amount(publish_delay)} s, at least so long after the last record that they needed was numbered. So their times do not tell how long a fit took.`,
+        )
+      : plan.fits?.length > 0 &&
+          h("p", {}, "A release appears as soon as its fit is ready: its time tells how long that took, and so of its records."),
     declassification &&
       h(
         "p",

@@ -69,7 +69,7 @@ async function look() {
       h(
         "p",
         { class: "muted" },
-        `What is reserved adds up as the sum of ε. A smaller bound can be shown: ${loss(ledger.tighter)}.`,
+        `What is reserved adds up as the sum of ε. If no publication was chosen by looking at releases, a smaller bound holds: ${loss(ledger.tighter)}.`,
       ),
     h(
       "details",

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, and_, select
 
-from service.store.tables import charges, publications, releases
+from service.store.tables import charges, publications, releases, streams
 
 
 def violations(connection: Connection) -> list[str]:
@@ -12,9 +12,13 @@ def violations(connection: Connection) -> list[str]:
         releases.c.charge == charges.c.id,
     )
     query = (
-        select(publications.c.name, charges.c.id, charges.c.version)
+        select(publications.c.name, streams.c.name.label("stream"), charges.c.id, charges.c.version)
         .join(publications, publications.c.id == charges.c.publication_id)
+        .join(streams, streams.c.id == publications.c.stream_id)
         .outerjoin(releases, paid)
         .where(charges.c.version.isnot(None), releases.c.version.is_(None))
     )
-    return [f"publication {row.name}, charge {row.id}, version {row.version}" for row in connection.execute(query)]
+    return [
+        f"publication {row.name} of stream {row.stream}, charge {row.id}, version {row.version}"
+        for row in connection.execute(query)
+    ]

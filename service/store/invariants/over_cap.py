@@ -17,7 +17,7 @@ def violations(connection: Connection) -> list[str]:
     for stream in streams.every(connection):
         of_it = publications.of_stream(connection, stream.id)
         found += [
-            f"publication {each.name}"
+            f"publication {each.name} of stream {stream.name}"
             for each in of_it
             if highest.get(each.id, 0) > capacity(each.epsilon, each.delta)[1]
         ]

@@ -5,14 +5,15 @@ Where records pay at arrival, it is the charge with which the last of those arri
 
 from sqlalchemy import Connection, and_, or_, select
 
-from service.store.tables import charges, publications, releases
+from service.store.tables import charges, publications, releases, streams
 
 
 def violations(connection: Connection) -> list[str]:
     paid = and_(charges.c.stream_id == releases.c.stream_id, charges.c.id == releases.c.charge)
     query = (
-        select(publications.c.name, releases.c.version)
+        select(publications.c.name, streams.c.name.label("stream"), releases.c.version)
         .join(publications, publications.c.id == releases.c.publication_id)
+        .join(streams, streams.c.id == publications.c.stream_id)
         .outerjoin(charges, paid)
         .where(
             or_(
@@ -26,4 +27,6 @@ def violations(connection: Connection) -> list[str]:
             )
         )
     )
-    return [f"publication {row.name}, version {row.version}" for row in connection.execute(query)]
+    return [
+        f"publication {row.name} of stream {row.stream}, version {row.version}" for row in connection.execute(query)
+    ]

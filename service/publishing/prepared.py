@@ -1,0 +1,175 @@
+"""A finished step as it will be written down: by absolute record numbers, and without its mechanism.
+
+It can be packed to bytes and back, so that a step which waits for its tick is published by any process with the same
+bytes. What is packed is as secret as the records: it may never be released, and holds what the next steps remember.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from safetensors.numpy import load, save
+
+from service.mechanisms.mechanism import Mechanism, Model, Part, Step
+from service.store import parts
+from service.store.database import to_json
+from service.store.ledger import NewCharge
+from service.store.parts import Left, Memory
+from service.store.releases import NewRelease
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from service.store.parts import Values
+    from service.store.publications import Publication
+
+
+NOTHING_LEFT = Left(numbers=(), new={}, digest=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """One step. `most` is what its publication may charge any record in all.
+
+    `charges` of releases come first, in the order of those releases that have one of their own; where a release has
+    none, its records paid when they arrived. `halts`: the reason why the publication ends instead.
+    """
+
+    most: Fraction
+    releases: tuple[NewRelease, ...] = ()
+    at_arrival: tuple[bool, ...] = ()
+    charges: tuple[NewCharge, ...] = ()
+    left: Left = NOTHING_LEFT
+    position: int = 0
+    due: int = 0
+    chain: tuple[int, ...] = ()
+    asks: tuple[int, ...] = ()
+    empty: tuple[int, ...] = ()
+    awaits: bool = False
+    halts: str | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of bytes that it writes."""
+        written = [each.parameters.nbytes for each in self.releases]
+        return sum(written) + sum(values.nbytes for values in self.left.new.values())
+
+    def following(self, publication: Publication) -> Publication:
+        """Return the publication as the next step finds it; its seal and sums are not of that state."""
+        if self.halts is not None:
+            return replace(publication, state="halted", reason=self.halts)
+        models = [each.version for each in self.releases if each.role == "model"]
+        return replace(
+            publication,
+            position=self.position,
+            due=self.due,
+            version=self.releases[-1].version if self.releases else publication.version,
+            latest=max(models, default=publication.latest),
+            chain=list(self.chain),
+        )
+
+
+def prepare(publication: Publication, mechanism: Mechanism, step: Step, position: int) -> Prepared:
+    """Return a step of a publication as it will be written; `position` is the time that it was taken for."""
+    start = publication.start
+    charges = [
+        NewCharge(start=start + each.fit[0], stop=start + each.fit[1], version=each.version, amount=each.charge)
+        for each in step.releases
+        if not each.at_arrival
+    ] + [
+        NewCharge(start=start + each.start, stop=start + each.stop, version=None, amount=each.amount)
+        for each in step.charges
+    ]
+    model = mechanism.model_description()
+    releases = tuple(
+        NewRelease(
+            version=each.version,
+            time=start + each.time,
+            role=each.role,
+            window=(start + each.window[0], start + each.window[1]),
+            fit=(start + each.fit[0], start + each.fit[1]),
+            parent=each.parent,
+            parameters=each.parameters,
+            model=model if each.model is None else each.model,
+            noise=each.perturbation.described(),
+        )
+        for each in step.releases
+    )
+    reached = position if step.reached is None else step.reached
+    following = reached if step.awaits else mechanism.next_time(reached)
+    kept = {each.number: each.values for each in step.chain if isinstance(each, Part)}
+    memory = parts.remembered(kept, mechanism.terms(following))
+    return Prepared(
+        most=mechanism.capacity,
+        releases=releases,
+        at_arrival=tuple(each.at_arrival for each in step.releases),
+        charges=tuple(charges),
+        left=Left(numbers=tuple(kept), new=kept, digest=memory.digest),
+        position=reached,
+        due=start + following,
+        chain=tuple(each.version for each in step.chain if isinstance(each, Model)),
+        asks=tuple(start + each for each in step.asks),
+        empty=tuple(start + each for each in step.empty),
+        awaits=step.awaits,
+    )
+
+
+def halting(publication: Publication, reason: str) -> Prepared:
+    """Return the end of a publication as a step of its own, so that it is seen at a tick like any other."""
+    return Prepared(most=Fraction(0), position=publication.position, due=publication.due, halts=reason)
+
+
+_PLAIN = ("at_arrival", "position", "due", "chain", "asks", "empty", "awaits", "halts")
+_RELEASE = ("version", "time", "role", "window", "fit", "parent", "model", "noise")
+
+
+def packed(step: Prepared, known: Mapping[int, Values]) -> bytes:
+    """Return it as bytes. known: parts that are stored already, by their numbers; they are not packed again."""
+    arrays = {f"release {index}": each.parameters for index, each in enumerate(step.releases)}
+    arrays |= {f"part {number}": values for number, values in step.left.new.items() if number not in known}
+    told: dict[str, Any] = {name: getattr(step, name) for name in _PLAIN}
+    told |= {
+        "most": str(step.most),
+        "releases": [{name: getattr(each, name) for name in _RELEASE} for each in step.releases],
+        "charges": [vars(each) for each in step.charges],
+        "parts": step.left.numbers,
+        "digest": step.left.digest,
+    }
+    shapes = {name: list(array.shape) for name, array in arrays.items()}
+    metadata = {"step": to_json(told | {"shapes": shapes})}
+    return save({name: array.astype("<f8").reshape(-1) for name, array in arrays.items()}, metadata)
+
+
+def unpacked(content: bytes) -> Prepared:
+    """Return what was packed."""
+    length = int.from_bytes(content[:8], "little")
+    told = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["step"])
+    arrays = {name: array.reshape(told["shapes"][name]) for name, array in load(content).items()}
+    releases = tuple(
+        NewRelease(
+            **each | {"window": tuple(each["window"]), "fit": tuple(each["fit"])},
+            parameters=arrays[f"release {index}"],
+        )
+        for index, each in enumerate(told["releases"])
+    )
+    new = {number: arrays[name] for number in told["parts"] if (name := f"part {number}") in arrays}
+    plain: dict[str, Any] = {name: tuple(value) if isinstance(value := told[name], list) else value for name in _PLAIN}
+    return Prepared(
+        most=Fraction(told["most"]),
+        releases=releases,
+        charges=tuple(NewCharge(**each) for each in told["charges"]),
+        left=Left(numbers=tuple(told["parts"]), new=new, digest=told["digest"]),
+        **plain,
+    )
+
+
+def remembered_after(memory: Memory, steps: list[Prepared]) -> Memory:
+    """Return what a publication remembers after steps that follow on from what it remembers now."""
+    for step in steps:
+        if step.left.digest is not None:
+            have = {**memory.parts, **step.left.new}
+            memory = Memory(parts={number: have[number] for number in step.left.numbers}, digest=step.left.digest)
+    return memory

@@ -1,0 +1,111 @@
+"""Public ticks: when what was fitted appears.
+
+How long a fit takes tells of its records. So a release does not appear when its fit is ready, but at a public tick: the
+first multiple of its publication's `publish_delay` T (of PostgreSQL's Unix time) that is at least T after the last
+record that it needed was numbered. A finished step is parked until then: no charge, no number, no notification. At the
+tick, not before, one transaction charges, numbers and releases what is parked, on a stream in the order (tick, time at
+which it was due, publication). So ids are in the order of their times, and the chain of charges has no holes.
+
+A fit that is ready later appears at a later tick: a release that is j ticks late tells about log2(j + 1) bits.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import structlog
+from sqlalchemy import Connection
+
+from service.publishing.commit import check, commit, seconds_to_write
+from service.publishing.prepared import Prepared, packed, unpacked
+from service.store import parked, publications, spending, streams
+from service.store.database import read_together, within
+from service.store.parked import Parked, Waiting
+from service.store.parts import Values
+from service.store.publications import Publication
+from service.store.spending import OverBudget
+from service.store.streams import Stream
+
+_log = structlog.get_logger(__name__)
+
+MOST_AT_ONCE = 64  # steps in one transaction
+
+
+def park(
+    connection: Connection, publication: Publication, step: Prepared, lineage: str, known: Mapping[int, Values]
+) -> None:
+    """Store a step that follows on what is parked of a publication already, until its tick.
+
+    The caller holds the locks of publication and stream.
+
+    Args:
+        publication: as it is after the steps that are parked already.
+        lineage: the digest of the state that the step leaves.
+        known: parts that are stored already.
+    """
+    tick, due_at = parked.tick_of(connection, publication, publication.due)
+    parked.put(
+        connection,
+        Parked(
+            publication_id=publication.id,
+            position=publication.position,
+            version=publication.version,
+            stream_id=publication.stream_id,
+            tick=tick,
+            due_at=due_at,
+            following_due=None if step.halts is not None else step.due,
+            lineage=lineage,
+            content=packed(step, known),
+        ),
+    )
+
+
+def lock(connection: Connection, stream: int) -> tuple[Stream, list[Waiting]]:
+    """Hold a stream for as long as it takes to publish the parked steps whose tick has come; return both."""
+    size = sum(each.size for each in parked.due(connection, stream, limit=MOST_AT_ONCE))
+    read_together(connection, *within(connection, seconds_to_write(size)))
+    found = streams.lock(connection, stream)
+    waiting = parked.due(connection, stream, limit=MOST_AT_ONCE)
+    while sum(each.size for each in waiting) > size:  # more of them came meanwhile; the next transaction's
+        waiting.pop()
+    return found, waiting
+
+
+def publish(connection: Connection, stream: Stream, waiting: list[Waiting]) -> tuple[Stream, list[Publication]]:
+    """Publish parked steps in their order; return the stream and the publications as they are left.
+
+    The caller holds the stream's lock.
+
+    Raises:
+        LedgerBroken: the ledger is not as it was left; then nothing of it may be committed.
+    """
+    done = []
+    for each in waiting:
+        publication = publications.lock(connection, each.publication_id)
+        if publication.state != "running":  # a step of it halted it just now, and what was parked after that is gone
+            continue
+        if (publication.position, publication.version) != (each.position, each.version):
+            continue  # the one before it has not come
+        check(publication, stream)
+        taken = parked.take(connection, each)
+        moved, stream = _published(connection, publication, stream, unpacked(taken.content), taken)
+        done.append(moved)
+    return stream, done
+
+
+def _published(
+    connection: Connection, publication: Publication, stream: Stream, step: Prepared, taken: Parked
+) -> tuple[Publication, Stream]:
+    if step.halts is not None:
+        return _halted(connection, publication, step.halts), stream
+    try:
+        with connection.begin_nested():
+            return commit(connection, publication, stream, step, taken.tick)
+    except OverBudget as refusal:
+        return _halted(connection, publication, str(refusal)), stream
+
+
+def _halted(connection: Connection, publication: Publication, reason: str) -> Publication:
+    _log.error("publication_halted", publication=publication.name, reason=reason)
+    publications.end(connection, publication.id, state="halted", reason=reason)
+    spending.settle(connection, publication.stream_id)
+    return replace(publication, state="halted", reason=reason)

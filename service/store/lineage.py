@@ -1,0 +1,50 @@
+"""What a step starts from, as a digest: which released models, and which memory with its noise.
+
+Position and version alone do not tell: after a failover that lost a parked step another worker may have drawn it anew.
+What was drawn on top of the lost one may not follow the new one, whose noise it does not know.
+"""
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, func, select
+
+from service.store import digests
+from service.store.publications import Publication
+from service.store.tables import memories, parked, releases
+
+
+def of(publication: Publication, memory: str | None, models: Mapping[int, str]) -> str:
+    """Return the digest of a state.
+
+    Args:
+        publication: as the next step finds it.
+        memory: the digest of what it remembers.
+        models: the SHA-256 of the parameters of each version in its chain, in hexadecimal.
+    """
+    told = {
+        "promise": publication.promise,
+        "position": publication.position,
+        "version": publication.version,
+        "memory": memory,
+        "models": [[version, models[version]] for version in publication.chain],
+    }
+    return digests.of(told)
+
+
+def stored(connection: Connection, publication: Publication) -> str:
+    """Return the digest of the state that a publication has here once all its parked steps are published."""
+    query = (
+        select(parked.c.lineage)
+        .where(parked.c.publication_id == publication.id)
+        .order_by(parked.c.position.desc(), parked.c.version.desc())
+        .limit(1)
+    )
+    waiting: str | None = connection.execute(query).scalar_one_or_none()
+    if waiting is not None:
+        return waiting
+    memory = select(memories.c.digest).where(memories.c.publication_id == publication.id)
+    models = select(releases.c.version, func.encode(func.sha256(releases.c.parameters), "hex").label("sha256")).where(
+        releases.c.publication_id == publication.id, releases.c.version.in_(publication.chain)
+    )
+    found = {row.version: row.sha256 for row in connection.execute(models)} if publication.chain else {}
+    return of(publication, connection.execute(memory).scalar_one_or_none(), found)

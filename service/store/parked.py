@@ -1,0 +1,159 @@
+"""Finished steps that wait for their public tick.
+
+A step that was drawn is parked until its tick: it has no charge and no number, and nobody is notified. At the tick it
+is charged, numbered and released in one transaction, and its row goes. A crash in between draws nothing again: whoever
+comes next publishes the same bytes. A parked step is as secret as the records, as it may never be released.
+
+Steps of one publication are a chain: each starts from the position and version that the one before it leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import BigInteger, Numeric, bindparam, delete, func, insert, select
+
+from service.store.database import read_together
+from service.store.tables import entries, parked
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sqlalchemy import Connection
+
+    from service.store.publications import Publication
+
+MOST_BYTES = 2**26  # of the steps of a publication that wait, and that one transaction publishes, or one step
+MOST_WAITING = 512  # steps of a publication; then it waits for their ticks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parked:
+    """A step as it waits. `following_due` and `lineage` are of the state that it leaves."""
+
+    publication_id: int
+    position: int
+    version: int
+    stream_id: int
+    tick: datetime
+    due_at: datetime | None
+    following_due: int | None
+    lineage: str
+    content: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextTick:
+    """A stream's next tick with something to publish, and in how many seconds it is, by the database's clock."""
+
+    stream_id: int
+    seconds: float
+
+
+def of_publication(connection: Connection, publication: int) -> list[Parked]:
+    """Return the chain of parked steps of a publication, in order."""
+    query = select(parked).where(parked.c.publication_id == publication).order_by(parked.c.position, parked.c.version)
+    return [Parked(**row._asdict()) for row in connection.execute(query)]
+
+
+# The first multiple of the delay that is not before either the step's due time plus the delay, or now.
+_DELAY = bindparam("delay", type_=Numeric)
+_NUMBERED = (
+    select(entries.c.numbered_at)
+    .where(entries.c.stream_id == bindparam("stream"), entries.c.start < bindparam("due", type_=BigInteger))
+    .order_by(entries.c.start.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_CREATED = bindparam("created_at", type_=entries.c.numbered_at.type)
+_DUE_AT = func.greatest(_NUMBERED, _CREATED)
+_EARLIEST = func.greatest(func.extract("epoch", _DUE_AT) + _DELAY, func.extract("epoch", func.clock_timestamp()))
+# Nor before that of the step before it, should the clock have been set back.
+_BEFORE = select(func.max(parked.c.tick)).where(parked.c.publication_id == bindparam("publication")).scalar_subquery()
+_TICK = select(
+    _NUMBERED.label("due_at"),
+    func.greatest(func.to_timestamp(func.ceil(_EARLIEST / _DELAY) * _DELAY), _BEFORE).label("tick"),
+)
+
+
+def tick_of(connection: Connection, publication: Publication, due: int) -> tuple[datetime, datetime | None]:
+    """Return the tick of a step that needed the records before `due`, and when the last of those was numbered.
+
+    The caller holds the lock of the stream, so that later ticks are those of later transactions.
+    """
+    bound = {
+        "delay": publication.publish_delay,
+        "stream": publication.stream_id,
+        "due": due,
+        "publication": publication.id,
+        "created_at": publication.created_at,
+    }
+    ((row,),) = read_together(connection, (_TICK, bound))
+    return row.tick, row.due_at
+
+
+def put(connection: Connection, step: Parked) -> None:
+    """Store a finished step. A second one from the same position and version fails here."""
+    connection.execute(insert(parked).values(**vars(step)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A parked step without its content."""
+
+    publication_id: int
+    position: int
+    version: int
+    tick: datetime
+    size: int
+
+
+def due(connection: Connection, stream: int, *, limit: int) -> list[Waiting]:
+    """Return the first steps of a stream whose tick has come, in the order in which they are published."""
+    columns = [parked.c[name] for name in ("publication_id", "position", "version", "tick")]
+    query = (
+        select(*columns, func.octet_length(parked.c.content).label("size"))
+        .where(parked.c.stream_id == stream, parked.c.tick <= func.clock_timestamp())
+        .order_by(parked.c.tick, parked.c.due_at.nulls_first(), *columns[:3])
+        .limit(limit)
+    )
+    found: list[Waiting] = []
+    for row in connection.execute(query):
+        if found and row.size + sum(each.size for each in found) > MOST_BYTES:
+            break
+        found.append(Waiting(**row._asdict()))
+    return found
+
+
+def take(connection: Connection, step: Waiting) -> Parked:
+    """Return a parked step and delete its row: it is published now, or never."""
+    row = connection.execute(
+        delete(parked)
+        .where(
+            parked.c.publication_id == step.publication_id,
+            parked.c.position == step.position,
+            parked.c.version == step.version,
+        )
+        .returning(parked)
+    ).one()
+    return Parked(**row._asdict())
+
+
+def any_due(connection: Connection, stream: int) -> bool:
+    """Return whether a step of the stream waits whose tick has come."""
+    query = select(parked.c.tick).where(parked.c.stream_id == stream, parked.c.tick <= func.clock_timestamp())
+    return connection.execute(query.limit(1)).one_or_none() is not None
+
+
+def next_ticks(connection: Connection) -> list[NextTick]:
+    """Return the next tick of each stream on which a step waits, the earliest first."""
+    tick = func.min(parked.c.tick)
+    left = func.extract("epoch", tick - func.clock_timestamp())
+    query = select(parked.c.stream_id, left.label("seconds")).group_by(parked.c.stream_id).order_by(tick)
+    return [NextTick(stream_id=row.stream_id, seconds=float(row.seconds)) for row in connection.execute(query)]
+
+
+def drop(connection: Connection, publication: int) -> None:
+    """Delete all parked steps of a publication that has ended: nothing of them is charged."""
+    connection.execute(delete(parked).where(parked.c.publication_id == publication))

@@ -1,0 +1,123 @@
+"""Publishes what is parked, at its tick; and confirms what APIs have committed."""
+
+import threading
+import time
+
+import structlog
+
+from service import metrics
+from service.logs import place_of
+from service.publishing import ticks
+from service.publishing.confirmation import Confirmer
+from service.store import parked, streams, witness
+from service.store.database import CONFIRM, Database, DatabaseUnavailable
+from service.store.ledger import LedgerBroken
+from service.store.publications import Publication
+from service.worker.audit import Audit
+
+_log = structlog.get_logger(__name__)
+
+LOOK_ANYWAY_SECONDS = 1.0  # for steps that another worker parked before it died
+
+
+class Ticker:
+    """One worker's. Of several workers whichever comes first publishes a step; the others find it gone."""
+
+    def __init__(self, database: Database, confirmer: Confirmer, audit: Audit) -> None:
+        self._database, self._confirmer, self._audit = database, confirmer, audit
+        self._fits: dict[tuple[str, int, int], float] = {}
+        self._parked = threading.Condition()
+        self._count = 0
+
+    def park(self, publication: Publication, fit_seconds: float | None = None) -> None:
+        """Look again: a step was parked, which leaves a publication so. How long its fit took is told at its tick."""
+        if fit_seconds is not None:
+            self._fits[publication.promise, publication.position, publication.version] = fit_seconds
+        self.ring()
+
+    def ring(self) -> None:
+        """Look again."""
+        with self._parked:
+            self._count += 1
+            self._parked.notify_all()
+
+    def run(self, stop: threading.Event) -> None:
+        """Publish until told to stop; what is away is waited for."""
+        while not stop.is_set():
+            heard = self._count
+            try:
+                left = self.step()
+            except DatabaseUnavailable as error:
+                _log.warning("part_unavailable", part="ticker", reason=str(error))
+                left = 0.5
+            with self._parked:
+                self._parked.wait_for(lambda: self._count > heard, left)  # noqa: B023
+
+    def step(self) -> float:
+        """Publish what is due on each stream; return in how many seconds to look again."""
+        with self._database.transaction() as connection:
+            waiting = parked.next_ticks(connection)
+        for each in waiting:
+            if each.seconds <= 0:
+                self._guard(each.stream_id)
+        return min([LOOK_ANYWAY_SECONDS, *(each.seconds for each in waiting if each.seconds > 0)])
+
+    def _guard(self, stream: int) -> None:
+        """Publish what is due on one stream, whose trouble must not stop the others."""
+        try:
+            self.publish(stream)
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            _log.error("publishing_failed", stream=stream, error=type(error).__name__, at=place_of(error))
+
+    def publish(self, stream: int) -> None:
+        """Publish all that is due on a stream, and confirm it."""
+        if not self._confirmer.can_confirm(stream):
+            return
+        self._audit.look_once(stream)
+        began, more = time.perf_counter(), True
+        while more:
+            told = self._confirmer.told(stream)
+            try:
+                with self._database.transaction() as connection:
+                    found, waiting = ticks.lock(connection, stream)
+                    if not self._confirmer.belongs(found):
+                        return
+                    witness.check(connection, told, found)
+                    _, done = ticks.publish(connection, found, waiting)
+            except LedgerBroken as broken:
+                self._distrust(stream, str(broken))
+                return
+            more = bool(done)
+            if done:
+                self._confirmer.soon(stream)
+            seconds = time.perf_counter() - began
+            for publication in done:
+                metrics.PUBLISH.labels(publication.name).observe(seconds / len(done))
+                at = publication.promise, publication.position, publication.version
+                if (took := self._fits.pop(at, None)) is not None:
+                    metrics.FIT.labels(publication.name).observe(took)
+                _log.info(
+                    "released",
+                    publication=publication.name,
+                    version=publication.version,
+                    time=publication.start + publication.position,
+                )
+
+    def _distrust(self, stream: int, reason: str) -> None:
+        with self._database.transaction() as connection:
+            news = streams.distrust(connection, streams.lock(connection, stream), reason)
+        if news:
+            _log.error("ledger_distrusted", stream=stream, reason=reason)
+
+    def listen(self, stop: threading.Event) -> None:
+        """Confirm streams whenever an API asks for it, until told to stop."""
+        while not stop.is_set():
+            try:
+                with self._database.listen(CONFIRM) as connection:
+                    while not stop.is_set():
+                        for notice in connection.notifies(timeout=0.5, stop_after=1):
+                            self._confirmer.soon(int(notice.payload))
+            except DatabaseUnavailable:
+                stop.wait(0.5)

@@ -1,0 +1,98 @@
+"""One publication as a publisher works on it: its state after all steps that are committed or parked."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.mechanism import Kept, Mechanism, Model, Part
+from service.mechanisms.stream_schema import StreamSchema
+from service.publishing.prepared import Prepared, remembered_after, unpacked
+from service.store import lineage, parked, parts, publications, releases, streams
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from service.learning.losses import Floats
+    from service.store.parts import Memory
+    from service.store.publications import Publication
+    from service.store.streams import Stream
+
+
+@dataclass
+class Turn:
+    """`publication`, `memory` and `models` are what the next step starts from."""
+
+    publication: Publication
+    stream: Stream
+    mechanism: Mechanism
+    memory: Memory
+    models: dict[int, Floats]
+    hashes: dict[int, str] = field(default_factory=dict)
+    sizes: list[int] = field(default_factory=list)
+    """Of the steps that wait for their tick."""
+
+    @classmethod
+    def begin(cls, connection: Connection, identity: int) -> Turn:
+        """Read it, in one view of the database."""
+        publication = publications.get(connection, identity)
+        stream = streams.get(connection, publication.stream_id)
+        configuration = PublicationConfiguration.model_validate(publication.configuration)
+        mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
+        models = {version: releases.parameters(connection, identity, version) for version in publication.chain}
+        turn = cls(publication, stream, mechanism, parts.load(connection, identity), models)
+        for waiting in parked.of_publication(connection, identity):
+            step = unpacked(waiting.content)
+            turn.go_on(step.following(turn.publication), step)
+        return turn
+
+    @property
+    def chain(self) -> list[Kept]:
+        """What earlier steps left, as a mechanism takes it."""
+        return [
+            *(Model(version=version, parameters=self.models[version]) for version in self.publication.chain),
+            *(Part(number=number, values=values) for number, values in self.memory.parts.items()),
+        ]
+
+    @property
+    def lineage(self) -> str:
+        """The digest of what the next step starts from."""
+        for version in self.publication.chain:
+            if version not in self.hashes:
+                content = self.models[version].astype("<f8").tobytes()
+                self.hashes[version] = hashlib.sha256(content).hexdigest()
+        return lineage.of(self.publication, self.memory.digest, self.hashes)
+
+    def after(self, step: Prepared) -> Turn:
+        """Return the turn as it is once a step is parked or committed; its publication's seal is not of that state."""
+        following = replace(self, models=dict(self.models), hashes=dict(self.hashes), sizes=list(self.sizes))
+        following.go_on(step.following(self.publication), step)
+        return following
+
+    def is_due(self) -> bool:
+        """Return whether the next step has all its records, and may be taken."""
+        return (
+            self.publication.state == "running"
+            and len(self.sizes) < parked.MOST_WAITING
+            and sum(self.sizes) < parked.MOST_BYTES
+            and self.publication.due <= self.stream.records
+            and self.stream.distrusted is None
+        )
+
+    def time_due(self) -> int:
+        """Return the time of the next step, counted from the publication's start."""
+        start = self.publication.start
+        return self.mechanism.taken_at(self.publication.due - start, self.stream.records - start)
+
+    def go_on(self, publication: Publication, step: Prepared) -> None:
+        """Go on to the state that a step leaves."""
+        known = self.models | {each.version: each.parameters for each in step.releases}
+        self.publication = publication
+        if publication.publish_delay:
+            self.sizes.append(step.size)
+        self.hashes = {version: known for version, known in self.hashes.items() if version in publication.chain}
+        self.models = {version: known[version] for version in publication.chain}
+        self.memory = remembered_after(self.memory, [step])
