@@ -46,8 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--planted", action="store_true", help="plant bugs, and see that each is caught by its test")
     parser.addoption("--plant", help="run with this bug of tests/guarantees/planted")
     parser.addoption("--kills", type=int, default=3, help="how many kill -9s tests/faults/test_kill.py does")
+    parser.addoption("--failovers", type=int, default=2, help="how many tests/faults/test_failover.py does")
+    parser.addoption("--restores", type=int, default=2, help="how many tests/faults/test_restored_beneath.py does")
+    parser.addoption("--guesses", type=int, default=60, help="how many tests/guarantees/test_timing.py makes of times")
     parser.addoption("--histories", type=int, default=10, help="how many tests/faults/test_simulator.py tries")
     parser.addoption("--mutations", type=int, default=1000, help="how many bodies tests/api/test_mutations.py spoils")
+    parser.addoption("--trials", type=int, default=80, help="how many attacks test_closed_thresholds.py makes")
     parser.addoption("--seed", help="repeat the random choices of tests/faults; the summary tells a run's seed")
 
 
@@ -86,7 +90,7 @@ def unique(kind: str) -> str:
     return f"{kind}-{next(_numbers)}"
 
 
-def wait_until(condition: Callable[[], Any], *, seconds: float = 20.0) -> Any:
+def wait_until(condition: Callable[[], Any], *, seconds: float = 60.0) -> Any:
     """What the condition returns, once that is true; fails when it does not become so."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -170,7 +174,7 @@ def publication(stream: str, mechanism: dict[str, Any], *, epsilon: float = 1, *
     delta = more.pop("delta", 0)
     learner = {"kind": "output_perturbation"} | more.pop("learner", {})
     privacy = {"epsilon": epsilon, "delta": delta}
-    asked = {"name": unique("publication"), "stream": stream, "mechanism": mechanism}
+    asked = {"name": unique("publication"), "stream": stream, "mechanism": mechanism, "publish_delay": 0}
     return asked | {"learner": learner, "privacy": privacy} | more
 
 
@@ -210,7 +214,7 @@ def make_world(servers: Servers, folder: Path, **more: Any) -> World:
             migration_url=owner,
             segment_store=folder / "segments",
             admin_key=ADMIN_KEY,
-            **more,
+            **{"metrics_port": 0} | more,  # services of other tests run on this machine at the same time
         )
     )
 
@@ -249,18 +253,20 @@ def service(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class serving:  # noqa: N801
-    """An API in a thread, on a free port."""
+    """An API in a thread, on a free port, and on another one for Prometheus."""
 
     def __init__(self, settings: Settings) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.app = create_app(settings)
+        self._sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        port, metrics_port = (each.getsockname()[1] for each in self._sockets)
+        self.url, self.metrics_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}"
+        self.app = create_app(settings, metrics_port=metrics_port)
         self._server = Server(configuration(self.app, settings))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": self._sockets})
 
     def __enter__(self) -> str:
         self._thread.start()
         wait_until(lambda: self._server.started)
-        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        return self.url
 
     def stop(self) -> None:
         """As SIGTERM would."""
@@ -270,4 +276,5 @@ class serving:  # noqa: N801
     def __exit__(self, *_: object) -> None:
         self.stop()
         self._thread.join()
-        self._socket.close()
+        for each in self._sockets:
+            each.close()

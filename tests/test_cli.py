@@ -36,6 +36,15 @@ def test_a_plan_needs_no_server():
     assert any(line["this"] for line in plan["measured"]["lines"])
 
 
+def test_a_plan_just_under_the_cap_of_pure_epsilon_is_made():
+    asked = {"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 26.627274}}}
+    done = perennial("plan", "-", stdin=json.dumps(asked))
+    assert done.returncode == 0, done.stderr
+    sampling = json.loads(done.stdout)["guarantee"]["sampling"]
+    assert sampling["draws"] == 3
+    assert 0.999999 * 2**-60 < sampling["delta"] <= 2**-60
+
+
 def test_a_plan_of_regressions_tells_no_accuracies():
     stream = STREAM | {"task": {"kind": "regression", "bound": 1}}
     done = perennial("plan", "-", stdin=json.dumps({"stream": stream, "publication": PUBLICATION}))
@@ -53,8 +62,24 @@ def test_a_plan_of_regressions_tells_no_accuracies():
             "privacy.epsilon: Input should be greater than or equal to 1E-9",
         ),
         (
+            json.dumps({"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 26.627275}}}),
+            "privacy.epsilon: epsilon must be at most 26.627274 here: one record moves up to 3 draws",
+        ),
+        (
             json.dumps({"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 1, "delta": 1e-6}}}),
             "budget has delta 0",
+        ),
+        (
+            json.dumps({"stream": STREAM, "publication": PUBLICATION}).replace(
+                '"delta": 0', '"delta": 0, "delta": 0', 1
+            ),
+            "stream.budget.delta: this name comes twice in its object; write it once",
+        ),
+        (
+            json.dumps({"stream": STREAM, "publication": PUBLICATION}).replace(
+                '"privacy": {"epsilon": 1', '"privacy": {"epsilon": 3.99999999999999999'
+            ),
+            "publication.privacy.epsilon: this number can't be kept exactly as it is written; round it",
         ),
     ],
 )

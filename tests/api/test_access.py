@@ -15,7 +15,8 @@ from service.store.database import Database
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, unique
 
-OPEN = {("get", "/livez"), ("get", "/readyz"), ("get", "/metrics")}
+OPEN = {("get", "/livez"), ("get", "/readyz")}
+METRICS = {("get", "/metrics")}
 INGEST = {("post", "/v1/streams/{stream}/records"), ("get", "/v1/streams/{stream}/entries/{entry}")}
 READ = {
     ("get", "/v1/streams"),
@@ -65,7 +66,13 @@ ADMIN = {
 DOCUMENT = create_app(Settings(_env_file=None)).openapi()
 OPERATIONS = sorted((method, path) for path, operations in DOCUMENT["paths"].items() for method in operations)
 GUARDED = [operation for operation in OPERATIONS if operation not in OPEN]
-SCOPES = {"ingest": INGEST, "read": READ, "label": LABEL, "admin": INGEST | READ | LABEL | ADMIN}
+SCOPES = {
+    "ingest": INGEST,
+    "read": READ,
+    "label": LABEL,
+    "metrics": METRICS,
+    "admin": INGEST | READ | LABEL | METRICS | ADMIN,
+}
 LINE = {
     "name": "a line",
     "mechanism": {"kind": "independent_batches", "batch": 9},
@@ -102,7 +109,7 @@ def stranger(service: Service) -> Iterator[httpx.Client]:
 
 
 def test_every_route_has_a_scope():
-    assert set(OPERATIONS) == OPEN | INGEST | READ | LABEL | ADMIN
+    assert set(OPERATIONS) == OPEN | INGEST | READ | LABEL | METRICS | ADMIN
 
 
 @every_guarded_route
@@ -164,6 +171,29 @@ def test_a_limited_key_sees_only_its_streams(service: Service):
     for url in (f"/v1/streams/{other}", f"/v1/streams/{other}/ledger", f"/v1/publications/{theirs}"):
         assert client.get(url).json() == client.get(url.replace("-", "-x-", 1)).json(), "it tells that the other exists"
     assert client.post(f"/v1/streams/{other}/records", json={"x": [[1, 2]], "y": [0]}).status_code == 404
+
+
+def test_a_key_that_is_limited_to_streams_gets_no_metrics(service: Service):
+    stream = service.stream()
+    refused(service.client(service.key("admin", streams=[stream])).get("/metrics"), 403, "forbidden")
+    for scopes in (["metrics"], ["read", "metrics"]):
+        asked = {"name": unique("key"), "scopes": scopes, "streams": [stream]}
+        answer = service.client().post("/v1/keys", json=asked)
+        refused(answer, 422, "invalid-request")
+        assert "leave out streams, or metrics" in answer.json()["detail"]
+        ok(service.client().post("/v1/keys", json=asked | {"streams": None}), 201)
+
+
+def test_a_session_gets_no_metrics(service: Service):
+    key = service.key("read", "metrics")
+    ok(service.client(key).get("/livez"))
+    with httpx.Client(base_url=service.url) as browser:
+        signed_in = browser.post("/v1/session", headers={"Authorization": f"Bearer {key}"})
+        assert signed_in.is_success
+        ok(browser.get("/v1/session"))
+        for headers in ({}, {"X-Perennial-Page": "1"}):
+            refused(browser.get("/metrics", headers=headers), 403, "forbidden")
+    assert service.client(key).get("/metrics").status_code == 200
 
 
 def test_a_limited_admin_can_not_make_a_wider_key(service: Service):

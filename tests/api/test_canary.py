@@ -116,7 +116,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Doors:
     folder = tmp_path_factory.mktemp("canary")
     up = Up(folder / "data")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "leaks"))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "leaks"), prepend=os.pathsep)
         up.start(log_level="debug", max_batch_records="50", max_body_bytes="65536", max_backlog_batches="40")
     try:
         with up.client() as client:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from service.api import events
+from service.store.database import NEW_RELEASE, Database, notify
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, serving, wait_until
 
@@ -106,6 +107,28 @@ def test_silence_is_broken_by_comments(service: Service, running, monkeypatch):
         listener.next()
         comments = [line for line in (next(listener.lines) for _ in range(6)) if line]
     assert comments == [": still here"] * 3
+
+
+def test_what_happens_to_a_publication_of_the_same_name_elsewhere_does_not_show(service: Service, running, monkeypatch):
+    """It wakes whoever listens, and no comment comes the later for that."""
+    monkeypatch.setattr(events, "SECONDS_OF_SILENCE", 0.5)
+    database, stop = Database(service.settings.database_url), threading.Event()
+
+    def wake() -> None:
+        while not stop.wait(0.02):
+            with database.transaction() as connection:
+                notify(connection, NEW_RELEASE, running[1])
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    try:
+        with listening(service.client(), running[1]) as listener:
+            listener.next()
+            assert [line for line in (next(listener.lines) for _ in range(4)) if line] == [": still here"] * 2
+    finally:
+        stop.set()
+        waker.join()
+        database.close()
 
 
 def test_a_server_that_stops_lets_go_at_once(service: Service, running):

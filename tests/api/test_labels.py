@@ -6,10 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import numpy as np
 import pytest
+from sqlalchemy import func, select, update
 
 from service.store.database import Database
+from service.store.tables import label_requests, publications
 from service.store.verify import look
 from tests.conftest import Service, ok, unique, wait_until
+
+NEARLY_ALL = {"epsilon": 26}
 
 
 def unlabelled(service: Service, **more) -> str:
@@ -17,10 +21,12 @@ def unlabelled(service: Service, **more) -> str:
     return ok(service.client().post("/v1/streams", json=asked), 201)["name"]
 
 
-def publish(service: Service, stream: str, *, epsilon: float = 40, **settings) -> str:
-    """One that selects nearly everything."""
+def publish(service: Service, stream: str, *, privacy=NEARLY_ALL, **settings) -> str:
+    """One that selects nearly everything: a record is passed over with probability e^-25."""
     mechanism = {"kind": "active_learning", "batching": "fixed_window", "size": 4, "threshold": 9.0} | settings
-    return service.publish(stream, mechanism, epsilon=epsilon, learner={"kind": "noisy_gradient_descent"})
+    if privacy is NEARLY_ALL:
+        mechanism = {"epsilon_selection": 25} | mechanism
+    return service.publish(stream, mechanism, **privacy, learner={"kind": "noisy_gradient_descent"})
 
 
 def post(service: Service, stream: str, x) -> None:
@@ -60,8 +66,9 @@ def findings(service: Service, stream: str):
 def test_ten_labels_make_a_model(service: Service):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 2)).astype(np.float32)
-    stream, labeller = unlabelled(service), service.key("label")
-    publication = publish(service, stream, epsilon=80, batching="fixed_batch", size=5, learning_rate=1.0)
+    privacy = {"epsilon": 1000, "delta": 1e-6}
+    stream, labeller = unlabelled(service, budget=privacy), service.key("label")
+    publication = publish(service, stream, privacy=privacy, batching="fixed_batch", size=5, learning_rate=1.0)
     post(service, stream, x)
     seen = []
     for _ in range(10):
@@ -187,21 +194,84 @@ def test_how_many_labels_came_is_told_to_who_may_give_some(service: Service):
     assert ok(service.client(labeller).get(f"/v1/publications/{other}"))["labels"] is None
 
 
-def test_an_erased_record_is_asked_for_no_more_and_still_counts(service: Service):
+def labels_of(service: Service, publication: str):
+    return ok(service.client().get(f"/v1/publications/{publication}"))["labels"]
+
+
+def change_requests(service: Service, publication: str, **values) -> None:
+    """Change all that a publication asks for, in the database."""
+    mine = select(publications.c.id).where(publications.c.name == publication).scalar_subquery()
+    database = Database(service.settings.database_url)
+    with database.transaction() as connection:
+        connection.execute(update(label_requests).where(label_requests.c.publication_id == mine).values(**values))
+    database.close()
+
+
+@pytest.mark.parametrize("erased", ["before it is asked for", "while somebody is at it", "after it was answered"])
+def test_an_erased_record_is_shown_to_nobody_and_waited_for_like_one_that_nobody_labels(service: Service, erased):
     stream = unlabelled(service)
-    publication = publish(service, stream, epsilon=80)
-    post(service, stream, np.ones((4, 2)))
-    first = next_request(service, publication)
-    ok(service.client().delete(f"/v1/streams/{stream}/records?start=0&end=4"), 202)
-    ok(give(service, publication, first["record"], 1), 409)
+    publication = publish(service, stream)
+    post(service, stream, np.ones((2, 2)))
+
+    def erase() -> None:
+        ok(service.client().delete(f"/v1/streams/{stream}/records?start=1&end=2"), 202)
+
+    if erased == "before it is asked for":
+        erase()
+    post(service, stream, np.ones((2, 2)))
+    seen = [next_request(service, publication)["record"]]
+    while (request := next_request(service, publication, wait=0)) is not None:
+        seen.append(request["record"])
+    assert seen == ([0, 2, 3] if erased == "before it is asked for" else [0, 1, 2, 3])
+    if erased == "after it was answered":
+        ok(give(service, publication, 1, 1))
+    if erased != "before it is asked for":
+        erase()
+    assert labels_of(service, publication) == {"waiting": 4, "answered": 0}
+    refused = ok(give(service, publication, 1, 1), 409)
+    assert refused["type"] == "urn:perennial:problem:label-not-awaited"
+    assert "erased" in refused["detail"]
+    assert ok(give(service, publication, 0, 1))["waiting"] == 3
     assert next_request(service, publication, wait=0) is None
+    for record in (2, 3):
+        ok(give(service, publication, record, 1))
+    assert labels_of(service, publication) == {"waiting": 1, "answered": 3}
+    assert ok(service.client().get(f"/v1/publications/{publication}/releases"))["items"] == []
+    change_requests(service, publication, expires_at=func.now())
     (release,) = service.released(publication, time=4)
     assert release["fit"] == {"start": 0, "end": 4}
+    assert findings(service, stream) == []
+
+
+def test_a_slot_that_came_empty_is_shown_to_nobody_and_takes_no_answer(service: Service):
+    """Its number is too large once it is mapped."""
+    stream = unlabelled(service, feature_map={"kind": "standardize", "mean": 0, "scale": 0.5})
+    publication = publish(service, stream)
+    post(service, stream, [[1, 1], [3e38, 1], [1, 1], [1, 1]])
+    assert next_request(service, publication)["record"] == 0
+    assert [next_request(service, publication, wait=0)["record"] for _ in range(2)] == [2, 3]
+    assert next_request(service, publication, wait=0) is None
+    ok(give(service, publication, 1, 1), 409)
+    assert labels_of(service, publication) == {"waiting": 4, "answered": 0}
+
+
+@pytest.mark.parametrize("empty", ["erased", "came empty"])
+def test_what_is_empty_when_it_is_read_is_shown_to_nobody_though_it_was_leased(service: Service, empty):
+    """As if it was erased between lease and reading, or asked for before requests were set aside."""
+    stream = unlabelled(service, feature_map={"kind": "standardize", "mean": 0, "scale": 0.5})
+    publication = publish(service, stream)
+    post(service, stream, [[3e38 if empty == "came empty" else 1, 1], [1, 1], [1, 1], [1, 1]])
+    if empty == "erased":
+        ok(service.client().delete(f"/v1/streams/{stream}/records?start=0&end=1"), 202)
+    wait_until(lambda: labels_of(service, publication)["waiting"] == 4)
+    change_requests(service, publication, leased_until=None)
+    assert [next_request(service, publication, wait=0)["record"] for _ in range(3)] == [1, 2, 3]
+    assert next_request(service, publication, wait=0) is None
 
 
 def test_labels_that_come_with_the_records_are_learnt_from_at_once(service: Service):
     stream = service.stream(epsilon=100)
-    publication = publish(service, stream, epsilon=80)
+    publication = publish(service, stream)
     service.post(stream, np.ones((10, 2)).tolist(), [1] * 10)
     releases = service.released(publication, time=8)
     assert [release["time"] for release in releases] == [4, 8]

@@ -77,6 +77,31 @@ def test_a_bad_publication_is_refused_by_field_and_reserves_nothing(service: Ser
     assert (found["reserved"]["epsilon"], found["publications"]) == (0, [])
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "learner", "cap", "draws"),
+    [
+        ({"kind": "independent_batches", "batch": 5}, "output_perturbation", 27.725887, 1),
+        ({"kind": "independent_batches", "batch": 5}, "objective_perturbation", 27.03274, 2),
+        ({"kind": "online_leader", "batch": 5}, "noisy_gradient_descent", 16.635532, 65536),
+    ],
+)
+def test_pure_epsilon_is_capped_where_draws_would_add_more_than_two_to_the_minus_sixty(
+    service: Service, mechanism, learner, cap, draws
+):
+    stream = service.stream(epsilon=1000)
+    above = publication(stream, mechanism, epsilon=round(cap + 1e-6, 6), learner={"kind": learner})
+    for path in ("plan", "publications"):
+        problem = refused(service.client().post(f"/v1/{path}", json=above), 422, "invalid-request")
+        assert problem["errors"][0]["field"] == "body.privacy.epsilon"
+        assert f"at most {cap} here" in problem["errors"][0]["reason"]
+    assert ok(service.client().get(f"/v1/streams/{stream}"))["publications"] == []
+    under = publication(stream, mechanism, epsilon=cap, learner={"kind": learner})
+    plan = ok(service.client().post("/v1/plan", json=under))
+    assert plan["guarantee"]["sampling"]["draws"] == draws
+    assert 0.999998 * 2**-60 < plan["guarantee"]["sampling"]["delta"] <= 2**-60
+    ok(service.client().post("/v1/publications", json=under), 201)
+
+
 def test_logistic_needs_two_classes(service: Service):
     stream = service.stream(classes=3)
     asked = publication(stream, WINDOW, learner={"loss": "logistic"})
@@ -133,6 +158,7 @@ def test_a_plan_reserves_nothing_and_is_the_plan_of_the_publication(service: Ser
     plan = ok(service.client().post("/v1/plan", json=asked))
     mine = [line["what"] for line in plan.pop("measured")["lines"] if line["this"]]
     assert mine == ["cumulative (`continual`, `equal`), output perturbation"]
+    assert plan.pop("timing")["publish_delay"] == 0
     assert ok(service.client().get(f"/v1/streams/{stream}"))["reserved"]["epsilon"] == 0
     made = ok(service.client().post("/v1/publications", json=asked), 201)
     assert made["plan"] == plan

@@ -136,8 +136,9 @@ def test_what_is_wrong_is_said_by_its_place(service: Service, asked):
         assert reason in error["reason"]
     for body in ("x", 5, None):
         assert refused(service, asked, body)["errors"][0]["row"] is None
-    answer = service.client().post(f"/v1/publications/{asked}/queries", content=b"{")
-    assert answer.status_code == 422
+    for content in (b"{", b'{"categories": [0], "categories": [1]}', b'[{"weights": [], "weights": []}]'):
+        answer = service.client().post(f"/v1/publications/{asked}/queries", content=content)
+        assert answer.status_code == 422
 
 
 def by_the_letter(body: bytes) -> list | None:
@@ -237,11 +238,16 @@ def test_without_its_segments_nothing_is_compared_and_the_answer_says_why(servic
     elsewhere = service.settings.model_copy(update={"segment_store": service.settings.segment_store / "elsewhere"})
     counted(service, publication, 100)
     with serving(elsewhere) as url:
-        answer = httpx.post(
-            f"{url}/v1/publications/{publication}/queries",
-            json={"categories": [2]},
-            headers={"Authorization": f"Bearer {service.admin_key}"},
-        )
+
+        def refuses():
+            answer = httpx.post(
+                f"{url}/v1/publications/{publication}/queries",
+                json={"categories": [2]},
+                headers={"Authorization": f"Bearer {service.admin_key}"},
+            )
+            return answer if answer.status_code != 200 else None
+
+        answer = wait_until(refuses)  # once the other process has given its lease back
     assert (answer.status_code, answer.json()["type"]) == (503, "urn:perennial:problem:segments-unavailable")
 
 

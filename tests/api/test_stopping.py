@@ -39,6 +39,7 @@ def api(world: World) -> Iterator[Api]:
         "PERENNIAL_DATABASE_URL": str(world.settings.database_url),
         "PERENNIAL_ADMIN_KEY": ADMIN_KEY,
         "PERENNIAL_PORT": str(port),
+        "PERENNIAL_METRICS_PORT": "0",
     }
     running = Api(f"http://127.0.0.1:{port}", ADMIN_KEY, world.settings)
     running.process = subprocess.Popen([sys.executable, "-m", "service", "api"], cwd=ROOT, env=environment)

@@ -35,7 +35,7 @@ def labelling(browser: Browser, service: Service) -> Iterator[Open]:
 def asking(service: Service, *, records: int = 4, **settings) -> tuple[str, str]:
     """A stream, and a publication of it that asks for nearly every record; the first number tells what each is."""
     stream = unlabelled(service, features=12)
-    publication = publish(service, stream, epsilon=80, **settings)
+    publication = publish(service, stream, **settings)
     if records:
         x = np.random.default_rng(1).normal(scale=0.2, size=(records, 12))
         x[:, 0] = np.resize([1, -1, -1], records)
@@ -123,7 +123,7 @@ def test_what_is_chosen_can_be_taken_back_until_it_is_submitted(service: Service
     fourth = shown(page)
     page.get_by_role("button", name="1 positive").click()
     assert page.evaluate("document.activeElement.id") == "record", "Enter would press the button again"
-    expect(page.locator("#waits")).to_contain_text("1 that is asked for is with others, or skipped")
+    expect(page.locator("#waits")).to_contain_text("1 that is asked for is with others, skipped, or not to be shown")
     page.get_by_role("button", name="Submit").click()
     expect(page.locator("#said")).to_contain_text("3 labels submitted")
     assert sent == [(first, 0), (second, 0), (fourth, 1)]
@@ -181,7 +181,7 @@ def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labell
     page.keyboard.press("Enter")
     expect(said).to_contain_text("1 label submitted. 2 not taken.")
     expect(refused).to_contain_text(f"Record {taken} was not taken")
-    expect(refused).to_contain_text("It was answered before, or its time is over")
+    expect(refused).to_contain_text("It was answered before, was erased, or its time is over")
     expect(refused).to_contain_text(f"Record {wrong} was not taken")
     expect(refused).to_contain_text("The service can't read this answer (body.label")
     ok(give(service, publication, double, 1), 409)
@@ -228,7 +228,7 @@ def test_nothing_is_chosen_for_a_record_that_is_waited_for_no_more(service: Serv
 
 def test_many_features_stay_usable(service: Service, labelling: Open):
     stream = unlabelled(service, features=3000)
-    publication = publish(service, stream, epsilon=80, size=1)
+    publication = publish(service, stream, size=1)
     x = np.zeros((1, 3000))
     x[0, ::2] = np.linspace(-1, 1, 1500)
     post(service, stream, x)

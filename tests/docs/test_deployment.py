@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.settings import API_METRICS_PORT, WORKER_METRICS_PORT
 from tests.docs.pages import ROOT
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads the compose file and the manifests")
@@ -104,7 +105,22 @@ def test_a_pod_is_spared_the_variables_that_kubernetes_makes_of_services(pod) ->
 def test_a_pod_gets_secrets_by_reference(pod) -> None:
     by_value = {each["name"] for container in pod["containers"] for each in container["env"] if "value" in each}
 
-    assert by_value <= {"PERENNIAL_SEGMENT_STORE", "PERENNIAL_METRICS_PORT"}
+    assert by_value <= {"PERENNIAL_SEGMENT_STORE", "PERENNIAL_METRICS_HOST"}
+
+
+@pytest.mark.parametrize("name", ["api", "worker"])
+def test_prometheus_asks_where_metrics_are_served(name) -> None:
+    port = {"api": API_METRICS_PORT, "worker": WORKER_METRICS_PORT}[name]
+    scraped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"]
+    (asked,) = next(job["dns_sd_configs"] for job in scraped if job["job_name"] == f"perennial-{name}")
+    assert (asked["names"], asked["port"]) == ([name], port)
+    assert COMPOSE["services"][name]["environment"]["PERENNIAL_METRICS_HOST"] == "0.0.0.0"
+    (pod,) = (each["spec"]["template"]["spec"] for each in resources("Deployment") if name in each["metadata"]["name"])
+    (container,) = pod["containers"]
+    assert {"name": "metrics", "containerPort": port} in container["ports"]
+    assert {"name": "PERENNIAL_METRICS_HOST", "value": "0.0.0.0"} in container["env"]
+    served = [each["targetPort"] for service in resources("Service") for each in service["spec"]["ports"]]
+    assert served == ["http"], "no service shows metrics"
 
 
 def test_the_api_reads_the_segments_and_cannot_write_to_them() -> None:

@@ -32,8 +32,8 @@ from service.schedules.continual import Continual
 from service.schedules.sliding_window import SlidingWindow
 from service.settings import Settings
 from service.store.overview import Overview
-from tests.api.test_access import ADMIN, INGEST, LABEL, READ
-from tests.docs.pages import ROOT, blocks
+from tests.api.test_access import ADMIN, INGEST, LABEL, METRICS, READ
+from tests.docs.pages import ROOT, blocks, rows
 
 DOCS = ROOT / "docs"
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
@@ -61,16 +61,6 @@ DESCRIBED = {
 STREAM = StreamSchema.model_validate({"features": 5, "task": {"kind": "classification", "classes": 2}})
 CATEGORIES = StreamSchema.model_validate({"task": {"kind": "categorical", "cardinality": 5}})
 ON_CATEGORIES = {"linear_queries", "small_database"}
-
-
-def rows(text: str, heading: str) -> dict[str, list[str]]:
-    """The cells of each line of the tables below a heading, by the name in the first one; not the tables' headings."""
-    section = f"\n{text}".split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0]
-    told = re.sub(r"^\|.*\n\|[ |-]+\n", "", section, flags=re.MULTILINE)
-    lines = [
-        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in told.splitlines() if line[:1] == "|"
-    ]
-    return {cells[0].strip("`"): cells for cells in lines}
 
 
 def choices(annotation: Any) -> Iterator[str]:
@@ -105,7 +95,7 @@ def test_every_route_is_told_with_its_scope():
     assert sorted(told) == sorted(
         f"{method.upper()} {path}" for path, operations in document["paths"].items() for method in operations
     )
-    scopes = {"ingest": INGEST, "read": READ, "label": LABEL, "admin": ADMIN}
+    scopes = {"ingest": INGEST, "read": READ, "label": LABEL, "metrics": METRICS, "admin": ADMIN}
     assert {
         f"{method.upper()} {path}": scope for scope, operations in scopes.items() for method, path in operations
     } == reference.SCOPES

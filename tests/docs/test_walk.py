@@ -72,7 +72,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
         name: value
         for name, value in os.environ.items()
         if not name.startswith("PERENNIAL_") and not name.lower().endswith("_proxy")
-    }
+    } | {"PERENNIAL_METRICS_PORT": "0"}
     with (folder / "said").open("w") as said:
         service = subprocess.Popen(
             [".venv/bin/perennial", "up", "--port", str(port)], cwd=folder, env=environment, stdout=said, stderr=said

@@ -13,9 +13,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
+from sqlalchemy import select
 
 from service.publishing.records import read_records
-from service.store import publications, segments, streams, verify
+from service.store import publications, segments, streams, tables, verify
 from service.store.invariants import INVARIANTS
 from tests.conftest import ok
 
@@ -157,7 +158,16 @@ def drained(client: httpx.Client, stream: str, producers: list[Producer]) -> boo
 def due(database: Database) -> list[str]:
     """What is still to be published of the records that are numbered."""
     with database.transaction() as connection:
-        return [publication.name for publication in publications.due(connection)]
+        return [publication.name for publication in publications.due(connection)] + waiting(database)
+
+
+def waiting(database: Database) -> list[str]:
+    """The publications with steps that wait for their tick."""
+    with database.transaction() as connection:
+        query = select(tables.publications.c.name).where(
+            tables.publications.c.id.in_(select(tables.parked.c.publication_id))
+        )
+        return list(connection.execute(query).scalars())
 
 
 def numbered(database: Database, files: SegmentFiles, name: str) -> dict[str, Batch | None]:

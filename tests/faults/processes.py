@@ -9,8 +9,9 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -19,6 +20,7 @@ from tests.conftest import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.process import BaseProcess
+    from multiprocessing.sharedctypes import Synchronized
 
     from service.settings import Settings
     from tests.faults.steps import When
@@ -30,9 +32,15 @@ _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["__main__", "service.worker.main", "service.api.server", "tests.faults.steps"])
 
 
-def start_worker(settings: Settings, at: Moment | None = None, send: signal.Signals = signal.SIGKILL) -> BaseProcess:
-    """A worker, which sends itself the signal when it first comes to the moment."""
-    process = _server.Process(target=_work, args=(settings, at, send), daemon=True)
+def start_worker(
+    settings: Settings,
+    at: Moment | None = None,
+    send: signal.Signals = signal.SIGKILL,
+    *,
+    since: Moment | None = None,
+) -> BaseProcess:
+    """A worker, which sends itself the signal when it first comes to the moment, or first after the moment `since`."""
+    process = _server.Process(target=_work, args=(settings, at, send, since), daemon=True)
     process.start()
     return process
 
@@ -46,15 +54,30 @@ def working(settings: Settings) -> Iterator[BaseProcess]:
 
 
 class Api:
-    """An API, which kills itself when it first comes to the moment after it was told that now is the time."""
+    """An API, which sends itself a signal when it first comes to the moment after it was told that now is the time.
 
-    def __init__(self, settings: Settings, at: Moment | None = None) -> None:
+    send: that signal. plant: a bug of tests/guarantees/planted for this process. It counts its transactions and the
+    queries that it compares with records.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        at: Moment | None = None,
+        *,
+        send: signal.Signals = signal.SIGKILL,
+        plant: str | None = None,
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             settings = settings.model_copy(update={"port": free.getsockname()[1]})
         self.url = f"http://127.0.0.1:{settings.port}"
         self._now = _server.Event()
         self._key = settings.admin_key.get_secret_value()
-        self.process = _server.Process(target=_serve, args=(settings, at, self._now), daemon=True)
+        self._transactions, self._comparisons = _server.Value("Q"), _server.Value("Q")
+        counters = self._transactions, self._comparisons
+        self.process = _server.Process(
+            target=_serve, args=(settings, at, send, self._now, counters, plant), daemon=True
+        )
         self.process.start()
         wait_until(self._ready)
 
@@ -63,6 +86,16 @@ class Api:
 
     def now(self) -> None:
         self._now.set()
+
+    @property
+    def transactions(self) -> int:
+        """How many transactions it has begun."""
+        return self._transactions.value
+
+    @property
+    def comparisons(self) -> int:
+        """How many queries it has compared."""
+        return self._comparisons.value
 
     def _ready(self) -> bool:
         try:
@@ -84,35 +117,71 @@ def died(process: BaseProcess) -> None:
     assert process.exitcode == -signal.SIGKILL, "it never came there"
 
 
-def _work(settings: Settings, at: Moment | None, send: signal.Signals) -> None:
+def _work(settings: Settings, at: Moment | None, send: signal.Signals, since: Moment | None) -> None:
     from service import logs
     from service.worker import main, sealer
 
     logs.configure("warning")
     if at is not None:
         sealer.BATCHES_AT_ONCE = 1  # so that few batches make many segments, which are merged
-        _arm(at, send)
+        _arm(at, send, since=since)
     raise SystemExit(main.run(settings))
 
 
-def _serve(settings: Settings, at: Moment | None, now: multiprocessing.synchronize.Event) -> None:
+def _serve(
+    settings: Settings,
+    at: Moment | None,
+    send: signal.Signals,
+    now: multiprocessing.synchronize.Event,
+    counters: tuple[Synchronized[int], Synchronized[int]],
+    plant: str | None,
+) -> None:
     from service import logs
     from service.api import server
+    from service.privacy.sparse_vector import Instance
+    from service.store.database import Database
+    from tests.guarantees import planted
 
     logs.configure("warning")
+    if plant is not None:
+        planted.BUGS[plant].plant()
+    for counter, owner, name in zip(counters, (Database, Instance), ("transaction", "is_above"), strict=True):
+        _count(counter, owner, name)
     if at is not None:
-        _arm(at, signal.SIGKILL, now)
+        _arm(at, send, now)
     raise SystemExit(server.serve(settings))
 
 
-def _arm(at: Moment, send: signal.Signals, now: multiprocessing.synchronize.Event | None = None) -> None:
+def _count(counter: Synchronized[int], owner: Any, name: str) -> None:
+    """From now on count the calls of a method."""
+    true = getattr(owner, name)
+
+    def counted(*args: Any, **options: Any) -> Any:
+        with counter:
+            counter.value += 1
+        return true(*args, **options)
+
+    setattr(owner, name, counted)
+
+
+def _arm(
+    at: Moment,
+    send: signal.Signals,
+    now: multiprocessing.synchronize.Event | None = None,
+    since: Moment | None = None,
+) -> None:
     from tests.faults.steps import instrument
 
-    left = [at]
+    left, awaited = [at], [] if since is None else [since]
 
     def reach(step: str, when: When) -> None:
-        if left and (step, when) == at and (now is None or now.is_set()):
+        if (step, when) in awaited:
+            awaited.clear()
+        if left and not awaited and (step, when) == at and (now is None or now.is_set()):
             left.clear()
-            os.kill(os.getpid(), send)
+            if send == signal.SIGSTOP:  # another thread could take one that is for the process, while this one goes on
+                signal.pthread_kill(threading.get_ident(), send)
+            else:
+                os.kill(os.getpid(), send)
 
     instrument(reach)

@@ -23,9 +23,9 @@ class Trouble:
 
 
 class Proxy:
-    """Listens on a free local port for as long as the block runs, and forwards to a unix socket."""
+    """Listens on a free local port for as long as the block runs, and forwards to a unix socket, or to none."""
 
-    def __init__(self, server: Path) -> None:
+    def __init__(self, server: Path | None) -> None:
         self._server = server
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -46,6 +46,11 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
+
+    def switch(self, server: Path | None) -> None:
+        """Breaks every connection; from now on all go to that server. None: they are broken too."""
+        self._server = server
+        self.reset()
 
     def reset(self) -> None:
         """Breaks every connection that there is now."""
@@ -70,6 +75,8 @@ class Proxy:
         task.add_done_callback(over)
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:
+            return
         with contextlib.suppress(OSError, asyncio.CancelledError):
             from_server, to_server = await asyncio.open_unix_connection(str(self._server))
             link = _Link(self, writer, to_server)

@@ -144,6 +144,6 @@ def _step_of(called: str) -> str | None:
         return None if name in {"pipeline", "register_script", "close", "aclose"} else "log"
     if called in {"pipe.execute", "self._trim", "self._questions.ask"}:
         return "log"
-    if called == "mechanism.step":
+    if called.endswith("mechanism.step"):
         return "fit"
     return {"transaction": "commit", "fsync": "sync", "unlink": "delete"}.get(name) if owner else None

@@ -1,14 +1,21 @@
-"""Hard queries and kill -9: never an answer that nobody paid for, never two from one threshold."""
+"""Hard queries and kill -9: never an answer that nobody paid for, never two from one threshold.
 
+And no comparison with a threshold that has answered yes, whatever came of the yes.
+"""
+
+import os
+import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 
 from service.mechanisms.linear_queries import opened
-from service.publishing.answering import _chain
+from service.publishing.instances import _chain
 from service.settings import Settings
 from service.store import ledger, parts, publications
 from service.store.database import Database
@@ -64,11 +71,18 @@ def written(database: Database) -> tuple[int, int]:
         return found.version, len(list(ledger.walk(connection, found.stream_id)))
 
 
+def measured(api: Api, query=EASY) -> dict:
+    """The first answer of an API that is compared with the records: once it has the lease."""
+    with api.client() as client:
+        return wait_until(lambda: (answer := ask(client, query))["measured"] and answer)
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_between_charge_and_answer(world, database, when):
-    """Before the commit nothing has happened; after it all has, and whoever asks again is told what was released."""
-    api = Api(world.settings, ("Answerer._published: commit", when))
+    """Before the commit nothing has happened; after it all has. The next API closes what is open, for a charge."""
+    api = Api(world.settings, ("close: commit", when))
     with counted(world.settings, api, hits=5):
+        measured(api)
         before, noise = written(database), threshold(database)
         api.now()
         with api.client() as client, pytest.raises(httpx.HTTPError):
@@ -77,12 +91,64 @@ def test_killed_between_charge_and_answer(world, database, when):
         committed = when == "after"
         assert written(database) == (before[0] + committed, before[1] + 2 * committed)
         assert (threshold(database) == noise) is not committed
+        left, noise = written(database), threshold(database)
         again = Api(world.settings)
-        with again.client() as client:
-            assert ask(client, HARD)["answer"] == pytest.approx(1, abs=0.3)
-            assert written(database)[0] == 1, "it was measured once"
+        assert again.comparisons == 0
+        assert measured(again, HARD)["answer"] == pytest.approx(1, abs=0.3)
+        assert written(database) == (2, 6), "closed once for the crash, and measured once"
+        assert left[0] < 2
+        assert threshold(database) != noise
         end(again.process)
     check_ledger(database, SegmentFiles(world.settings.segment_store))
+
+
+def test_who_ends_in_order_leaves_the_instance_to_the_next(world, database):
+    api = Api(world.settings)
+    with counted(world.settings, api, hits=5):
+        measured(api)
+        before, noise = written(database), threshold(database)
+        end(api.process)
+        following = Api(world.settings)
+        with following.client() as client:
+            assert ask(client, EASY)["measured"], "at once"
+        assert (written(database), threshold(database)) == (before, noise)
+        end(following.process)
+    check_ledger(database, SegmentFiles(world.settings.segment_store))
+
+
+def test_after_a_yes_that_another_process_made_void_nothing_is_compared(world, database):
+    """An API hangs in the middle of publishing; the other one takes over, and the first one awakes."""
+    hangs, other = Api(world.settings, ("close: commit", "before"), send=signal.SIGSTOP), Api(world.settings)
+    with counted(world.settings, hangs, hits=5), ThreadPoolExecutor() as threads:
+        measured(hangs)
+        noise = threshold(database)
+        hangs.now()
+
+        def ask_on() -> list[dict]:
+            with httpx.Client(base_url=hangs.url, headers=hangs.client().headers, timeout=60) as client:
+                return ask(client, [HARD, *[HARD, EASY] * 500])
+
+        asked = threads.submit(ask_on)
+        wait_until(lambda: stopped(hangs.process.pid))
+        compared, transactions = hangs.comparisons, hangs.transactions
+        assert measured(other)["error_bound"] is not None
+        closed = written(database)[0], threshold(database) != noise
+        os.kill(hangs.process.pid, signal.SIGCONT)
+        answers = asked.result()
+        assert closed == (1, True), "it has closed the instance"
+        assert {(each["measured"], each["error_bound"]) for each in answers} == {(False, None)}
+        assert hangs.comparisons == compared
+        assert hangs.transactions - transactions < 100, "of a thousand queries after the yes none needed one"
+        end(other.process)
+        assert measured(hangs)["time"] == 120, "with the instance that is open now"
+        assert written(database)[0] == 1
+    end(hangs.process)
+    check_ledger(database, SegmentFiles(world.settings.segment_store))
+
+
+def stopped(process: int) -> bool:
+    """Whether a process has been stopped by a signal, and not gone on since."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_processes_that_find_a_query_hard_at_the_same_time_measure_it_once(world, database):

@@ -8,6 +8,7 @@ leases over and does its work before it goes on. Hypothesis chooses, and shrinks
 
 import asyncio
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -41,10 +42,11 @@ from service.store import publications, segments, spending, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles, pack
 from service.worker import publisher as publishing
-from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
-from service.worker.publisher import Bell, Publisher
+from service.worker.publisher import Publisher
 from service.worker.sealer import Sealer
+from service.worker.ticker import Ticker
+from service.worker.workshop import Workshop
 from tests.conftest import make_world, run_out
 from tests.faults.load import Batch, check, due
 from tests.faults.steps import instrument
@@ -66,6 +68,7 @@ MECHANISMS = [
     ({"kind": "active_learning", "batching": "fixed_window", "size": 3}, DESCENT, 0),
 ]
 AT_ARRIVAL = "active_learning"  # its records pay as they come, a release or not
+TICK = Decimal("0.05")
 BUDGET = Loss.of(Decimal("2.5"), Decimal("1e-5"))
 
 
@@ -76,9 +79,13 @@ WORKING = [
     ("Reader.trim: log", "after"),
     ("Sealer._replace: commit", "after"),
     ("Sealer._delete_erased: commit", "before"),
-    ("Publisher._publish_due: fit", "after"),
-    ("Publisher._commit: commit", "before"),
-    ("Publisher._commit: commit", "after"),
+    ("Publisher._drawn: fit", "after"),
+    ("Publisher._committed: commit", "before"),
+    ("Publisher._committed: commit", "after"),
+    ("Ticker.publish: commit", "before"),
+    ("Ticker.publish: commit", "after"),
+    ("SegmentFiles.put_witness: sync", "before"),
+    ("Confirmer.confirm: commit", "after"),
 ]
 
 
@@ -148,9 +155,8 @@ class Stage:
     def worker(self) -> "Worker":
         keeper = LeaseKeeper(self.database, seconds=3600)
         sealer = Sealer(self.database, Reader(self.redis_url), self.files, keeper)
-        return Worker(
-            sealer, Publisher(self.database, self.files, keeper, Bell(self.database), Audit(self.database, self.files))
-        )
+        shop = Workshop(self.database, self.files, keeper)
+        return Worker(sealer, Publisher(shop), shop.ticker)
 
     def appender(self) -> Appender:
         return Appender(self.redis_url, max_batches=10, max_bytes=10**6)
@@ -160,12 +166,14 @@ class Stage:
 class Worker:
     sealer: Sealer
     publisher: Publisher
+    ticker: Ticker
 
     def number(self) -> None:
         self.sealer.step(wait_milliseconds=None)  # it does not wait at all
 
     def publish(self) -> None:
         self.publisher.step(threading.Event())
+        self.ticker.step()
 
     def end(self) -> None:
         self.sealer._reader.close()
@@ -244,10 +252,16 @@ class History(RuleBasedStateMachine):
         run_out(self.stage.database)
         self.worker = self.stage.worker()
 
-    @rule(which=st.integers(0, len(MECHANISMS) - 1))
-    def begin_publication(self, which):
+    @rule(which=st.integers(0, len(MECHANISMS) - 1), ticks=st.booleans())
+    def begin_publication(self, which, ticks=True):
         mechanism, learner, delta = MECHANISMS[which]
-        asked = {"mechanism": mechanism, "learner": learner, "privacy": {"epsilon": 1, "delta": delta}}
+        delay = TICK if ticks and mechanism["kind"] != AT_ARRIVAL else Decimal(0)
+        asked = {
+            "mechanism": mechanism,
+            "learner": learner,
+            "privacy": {"epsilon": 1, "delta": delta},
+            "publish_delay": float(delay),
+        }
         built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(asked))
         with self.stage.database.transaction() as connection:
             stream = streams.lock(connection, self.stream.id)
@@ -257,7 +271,7 @@ class History(RuleBasedStateMachine):
                 publications.create(
                     connection, name=f"p{len(known)}", stream=stream.id, start=stream.records, configuration=asked,
                     plan=built.plan(), kind=built.kind, epsilon=Decimal(1), delta=Decimal(str(delta)),
-                    due=stream.records + built.next_time(0),
+                    due=stream.records + built.next_time(0), publish_delay=delay,
                 )  # fmt: skip
 
     @rule(which=st.integers(0, 3))
@@ -293,6 +307,12 @@ class History(RuleBasedStateMachine):
             found = connection.execute(select(tables.releases, tables.charges.c.hash).select_from(joined)).all()
             charges = connection.execute(select(tables.charges)).all()
             known = publications.of_stream(connection, self.stream.id)
+            stream = streams.get(connection, self.stream.id)
+        told = self.stage.files.witness(self.stream.log) or {"charges": 0, "releases": 0}
+        assert stream.confirmed_charges <= told["charges"]
+        assert stream.confirmed_releases <= told["releases"]
+        assert stream.distrusted is None
+        assert all("two attempts" in each.reason for each in known if each.state == "halted")
         assert numbers.items() >= self.numbers.items()
         self.numbers = numbers
         shown = {(row.publication_id, row.version): tuple(row) for row in found}
@@ -332,6 +352,7 @@ class History(RuleBasedStateMachine):
             self.nothing_that_was_seen_changes()
             if set(self.promises.accepted) <= set(self.numbers) and not due(self.stage.database):
                 break
+            time.sleep(float(TICK))
         else:
             raise AssertionError("something that was accepted or due never came")
         check(self.stage.database, self.stage.files, [self.promises])

@@ -102,7 +102,7 @@ def test_of_a_killed_worker_the_other_takes_over_within_ten_seconds(scene):
 @pytest.mark.parametrize(
     "at",
     [
-        pytest.param(("Publisher._commit: commit", "before"), id="in the middle of publishing"),
+        pytest.param(("Publisher._committed: commit", "before"), id="in the middle of publishing"),
         pytest.param(("Sealer._seal: commit", "before"), id="in the middle of numbering"),
     ],
 )

@@ -34,6 +34,7 @@ class Up:
         """Starts it and does not wait."""
         command = [sys.executable, "-m", "service", "up", "--data-dir", str(self.folder), "--port", str(self.port)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
+        settings = {"metrics_port": "0"} | settings  # those of other tests run on this machine at the same time
         environment |= {f"PERENNIAL_{name.upper()}": value for name, value in settings.items()}
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=output)
@@ -91,9 +92,12 @@ class Up:
         self.process.wait()
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
 
+    def key(self) -> str:
+        """The admin key."""
+        return (self.folder / "admin.key").read_text().strip()
+
     def client(self) -> httpx.Client:
-        key = (self.folder / "admin.key").read_text().strip()
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=5)
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.key()}"}, timeout=5)
 
 
 def _processes() -> dict[int, tuple[int, str]]:

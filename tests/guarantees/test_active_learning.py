@@ -47,8 +47,9 @@ def publication(selection):
 def seen(mechanism, x):
     """Of each run: how far the model moved along the hyperplane; -inf where the record was not selected."""
     moved = []
+    slots = np.arange(len(x))
     for _ in range(COUNT):
-        step = mechanism.step(1, (), 1, lambda start, end: Records(x=x, y=np.ones(1)))
+        step = mechanism.step(1, (), 1, lambda start, end: Records(x=x, y=np.ones(len(x)), slots=slots))
         moved.append(step.releases[0].parameters[0, 1] if step.releases else -np.inf)
     return np.array(moved)
 
@@ -64,3 +65,21 @@ def test_coins_and_models_together_tell_no_more_than_is_charged(selection):
     losses.append(bound(far == -np.inf, near == -np.inf, Kind.PURE, ALARM / 9))
     assert max(losses) <= mechanism.capacity
     assert max(losses) > 0.9, "nearly nothing was seen"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("selection", CASES)
+def test_a_record_and_an_empty_slot_are_told_apart_no_better_than_is_charged(selection):
+    """By coins and models, for either record, both ways."""
+    mechanism = publication(selection)
+    empty = seen(mechanism, np.empty((0, 2)))
+    losses = []
+    for x in (NEAR_IT, CASES[selection][0]):
+        there = seen(mechanism, x)
+        for one, other in ((there, empty), (empty, there)):
+            losses += [
+                bound(one > line, other > line, Kind.PURE, ALARM / 40) for line in (*np.linspace(0, 3, 8), -1e300)
+            ]
+            losses.append(bound(one == -np.inf, other == -np.inf, Kind.PURE, ALARM / 40))
+    assert max(losses) <= mechanism.capacity
+    assert max(losses) > 0.5, "nearly nothing was seen"

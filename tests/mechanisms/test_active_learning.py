@@ -169,6 +169,27 @@ def test_an_erased_slot_is_selected_as_a_record_on_the_hyperplane_and_adds_nothi
 
 
 @BOTH
+def test_the_selected_slots_that_are_empty_are_named_with_what_is_asked_for(batching):
+    """Erased, or not finite: they are asked for, and count, but nobody can be shown them."""
+    mechanism = publication(task=PEOPLE, **batching)
+    x, _ = data(classes=2)
+    x[1::4, 2] = np.inf
+    x[2::4, 0] = np.nan
+    erased = np.arange(400) % 4 == 3
+
+    def read(start, end):
+        slots = np.arange(start, end)[~erased[start:end]]
+        return Records(x=x[slots], y=np.full(len(slots), np.nan), slots=slots)
+
+    found = steps(mechanism, 300, read)
+    asks = [slot for step in found for slot in step.asks]
+    empty = [slot for step in found for slot in step.empty]
+    assert empty == [slot for slot in asks if slot % 4]
+    assert {slot % 4 for slot in asks} == {0, 1, 2, 3}
+    assert not any(step.empty for step in steps(publication(**batching), 300, read))
+
+
+@BOTH
 def test_labels_of_people_are_asked_for_once_and_waited_for(batching):
     mechanism = publication(task=PEOPLE, **batching)
     asked = []

@@ -14,7 +14,7 @@ from service.mechanisms import linear_queries
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.histogram import MAX_CARDINALITY, Histogram, LinearQuery
-from service.mechanisms.linear_queries import LinearQueries, opened
+from service.mechanisms.linear_queries import NO_CATEGORY, LinearQueries, opened
 from service.mechanisms.mechanism import Forgotten, Part
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import claims
@@ -91,10 +91,23 @@ class Run:
 
     def hit(self, query):
         now = opened(self.chain)
-        step, answer = self.mechanism.hit(now, query, self.counts, self.histogram, self.worst, len(self.released) + 1)
+        measurement = self.mechanism.measure(now, query, self.counts, self.histogram)
+        step = self.mechanism.close(now, measurement, self.worst, len(self.released) + 1)
         self.take(step)
         self.histogram = Histogram(shares=step.releases[0].parameters[0], time=self.position)
-        return answer
+        return measurement.answer
+
+
+@both
+def test_an_instance_that_is_closed_by_no_category_costs_what_a_hit_costs_and_moves_nothing(privacy):
+    run = Run(queries(privacy, hits=2))
+    run.arrive([0] * 20)
+    run.hit(LinearQuery.holding(np.array([0])))
+    before, first = run.histogram.shares, run.released[0].charge
+    run.hit(NO_CATEGORY)
+    assert np.allclose(run.histogram.shares, before, rtol=1e-14, atol=0)
+    assert run.released[1].charge == first
+    assert opened(run.chain) is None, "of a number of hits it is one"
 
 
 def at_random(cardinality, choose):

@@ -102,8 +102,10 @@ class Prometheus:
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[tuple[Up, Prometheus]]:
     up = Up(tmp_path / "data")
-    up.start()
-    prometheus = Prometheus(tmp_path, up.url.removeprefix("http://"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    up.start(metrics_port=port)
+    prometheus = Prometheus(tmp_path, f"127.0.0.1:{port}")
     yield up, prometheus
     prometheus.stop()
     up.process.send_signal(signal.SIGTERM)
@@ -123,7 +125,7 @@ def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
     time.sleep(1)
     assert prometheus.ask('ALERTS{alertstate="firing"}') == []
     metadata = prometheus.client.get("/api/v1/metadata").json()["data"]
-    told = {family.name for family in look(up.url).families}
+    told = {family.name for family in look(up.url, up.key()).families}
     assert {name.removesuffix("_total") for name in metadata if name.startswith("perennial_")} <= told
     used = set(re.findall(r"perennial_[a-z_]+", " ".join([*GRAPHS, *(rule["expr"] for rule in RULES)])))
     assert {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in used} <= told

@@ -184,7 +184,6 @@ def test_the_sum_is_a_function_of_the_exact_sum(near, steps, shift):
 def test_one_dimension_and_the_gaussian_are_exact_and_the_rest_says_how_nearly():
     assert SphericalLaplace(scale=1.0, dimension=1).slack == Gaussian(scale=1.0, dimension=9).slack == 0
     assert SphericalLaplace(scale=1.0, dimension=2).slack == SLACK
-    assert (1 + math.e**6) * 2**30 * SLACK < 2**-60  # as advertised
 
 
 def test_distributions_are_named_as_the_ledger_names_them():

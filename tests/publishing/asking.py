@@ -1,8 +1,11 @@
 """A publication of linear queries, without an API: who asks it, who counts records in, and what is charged."""
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -13,15 +16,19 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import LinearQuery
 from service.mechanisms.linear_queries import opened
 from service.mechanisms.stream_schema import StreamSchema
-from service.publishing import answering
+from service.privacy import claims
+from service.privacy.loss import Kind, round_up
+from service.publishing import instances
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
-from service.store import ledger, parts, publications, segments, streams
+from service.store import ledger, parts, publications, releases, spending, streams
 from service.store import verify as verifying
 from service.store.database import Database
 from service.store.invariants import INVARIANTS
 from service.store.segment_files import SegmentFiles
+from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
+from service.worker.workshop import Workshop
 from tests.conftest import unique
 from tests.worker import published
 
@@ -33,6 +40,7 @@ SCHEMA = {
     "feature_map": None,
 }
 ALPHA = 0.2
+LEASE_SECONDS = 60.0  # longer than any test takes
 PURE = {"epsilon": 1000, "delta": 0}
 """So much that noise is a hundredth of a record: what is hard is known beforehand."""
 
@@ -44,6 +52,7 @@ class Bench:
     database: Database
     files: SegmentFiles
     identity: int
+    answerers: list[Answerer] = field(default_factory=list)
 
     def arrive(self, *categories: int) -> None:
         """Numbers records, as the sealer does."""
@@ -60,22 +69,26 @@ class Bench:
         return published.publisher(self.database, self.files)
 
     def answerer(self) -> Answerer:
-        """Of another process."""
-        return Answerer(self.database, self.files)
+        """Return that of a process that starts after all others have ended in order."""
+        for each in self.answerers:
+            each.close()
+        return self.another()
+
+    def another(self) -> Answerer:
+        """Return that of a process that runs beside the others."""
+        self.answerers.append(Answerer(self.database, self.files, lease_seconds=LEASE_SECONDS))
+        return self.answerers[-1]
 
     def now(self) -> publications.Publication:
         with self.database.transaction() as connection:
             return publications.get(connection, self.identity)
 
-    def ask(self, answerer: Answerer, *queries: LinearQuery, found: publications.Publication | None = None):
-        """As a request that found the publication so."""
-        with self.database.transaction() as connection:
-            erasures = segments.newest_erasure(connection, self.now().stream_id)
-        return answerer.answers(found or self.now(), erasures, queries)
+    def ask(self, answerer: Answerer, *queries: LinearQuery):
+        return answerer.answers(self.now(), queries)
 
     def open(self):
         with self.database.transaction() as connection:
-            return opened(answering._chain(parts.load(connection, self.identity)))
+            return opened(instances._chain(parts.load(connection, self.identity)))
 
     def charges(self) -> list[dict]:
         with self.database.transaction() as connection:
@@ -101,13 +114,26 @@ def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0,
             name=unique("publication"),
             stream=stream.id,
             start=start,
-            configuration=asked.model_dump(mode="json"),
+            configuration=asked.stored(),
             plan=built.plan(),
             kind=built.kind,
             due=start + built.next_time(0),
+            publish_delay=Decimal(0),
             **exact,
         )
     return Bench(database, SegmentFiles(settings.segment_store), publication.id)
+
+
+@contextmanager
+def confirming(database: Database, files: SegmentFiles) -> Iterator[None]:
+    """Run what a worker runs for APIs: it confirms what they have committed."""
+    ticker = Workshop(database, files, LeaseKeeper(database, seconds=60.0)).ticker
+    stop = threading.Event()
+    thread = threading.Thread(target=ticker.listen, args=(stop,))
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
 
 
 def with_records(bench: Bench) -> Bench:
@@ -124,5 +150,48 @@ def share(*categories: int) -> LinearQuery:
 EVERY = share(*range(CATEGORIES))
 
 
+def from_histogram(answer: Answer, guess: float) -> bool:
+    """Return whether an answer says that it comes from a histogram, which has this guess, and nothing more."""
+    return answer == Answer(answer=pytest.approx(guess), measured=False, frozen=False, time=40, error_bound=None)
+
+
 def easy(answer: Answer, guess: float) -> bool:
     return answer.measured and not answer.frozen and answer.answer == pytest.approx(guess, abs=1e-9)
+
+
+def by_hand(bench: Bench) -> None:
+    """Each record pays once for each instance that was open while it was there, and for each answer that counted it."""
+    found = bench.now()
+    kind = Kind(found.kind)
+    with bench.database.transaction() as connection:
+        released = list(releases.walk(connection, bench.identity))
+        kept = list(spending.changes(connection, [bench.identity]))
+    charged = [Fraction(0)] * found.position
+    for each in bench.charges():
+        for record in range(each["start"], each["end"]):
+            charged[record] += Fraction(each["epsilon"] if kind is Kind.PURE else each["rho"])
+    owed = [Fraction(0)] * found.position
+    every = [found.plan["first_instance"], *(each["noise"]["next"] for each in released)]
+    arrived = [each["end"] for each in bench.charges()]
+    closed = [each["id"] for each in bench.charges() if each["version"] is not None]
+    for number, instance in enumerate(every):
+        if instance is None:
+            break
+        until = closed[number] if number < len(closed) else len(arrived) + 1
+        there = max(end for end in arrived[: until - 1])
+        for record in range(there):
+            owed[record] += Fraction(round_up(claims.opening(kind, instance)))
+    for each in released:
+        for record in range(each["fit_stop"]):
+            owed[record] += claims.cost(kind, each["noise"], records=1)
+    assert all(0 <= paid - debt < Fraction(1, 10**12) for paid, debt in zip(charged, owed, strict=True))
+    level, walked = Fraction(0), {record: change for record, _, change in kept}
+    for record in range(found.position):
+        level += walked.get(record, 0)
+        assert level == charged[record]
+    assert (
+        max(charged)
+        <= build(
+            StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(found.configuration)
+        ).capacity
+    )

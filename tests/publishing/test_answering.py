@@ -1,7 +1,6 @@
 """Answers beside a real record: what a hard query writes, and that nothing else is ever told of one."""
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from random import Random
@@ -11,37 +10,25 @@ import pytest
 from sqlalchemy import delete, text, update
 from sqlalchemy.engine import make_url
 
-from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import LinearQuery
-from service.mechanisms.stream_schema import StreamSchema
-from service.privacy import claims
-from service.privacy.loss import Kind, round_up
 from service.publishing import answering
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
 from service.store import publications, releases, segments, spending, streams, tables, witness
 from service.store import verify as verifying
-from service.store.database import Database, DatabaseUnavailable
-from tests.conftest import World, make_world
-from tests.publishing.asking import ALPHA, CATEGORIES, EVERY, SCHEMA, Bench, easy, make_bench, share, with_records
-
-
-@pytest.fixture(scope="module")
-def settings(servers, tmp_path_factory) -> Settings:
-    return make_world(servers, tmp_path_factory.mktemp("answering")).settings
-
-
-@pytest.fixture(scope="module")
-def database(settings: Settings) -> Iterator[Database]:
-    database = Database(settings.database_url, connections=20)
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def bench(settings: Settings, database: Database) -> Bench:
-    return with_records(make_bench(settings, database))
+from service.store.database import Database
+from tests.conftest import World, run_out
+from tests.publishing.asking import (
+    ALPHA,
+    CATEGORIES,
+    EVERY,
+    Bench,
+    by_hand,
+    easy,
+    make_bench,
+    share,
+    with_records,
+)
 
 
 def test_a_hard_query_is_measured_and_an_easy_one_writes_nothing(bench: Bench):
@@ -57,38 +44,6 @@ def test_a_hard_query_is_measured_and_an_easy_one_writes_nothing(bench: Bench):
         (0, 40, 1),
         (0, 40, None),
     ]
-    bench.all_is_well()
-
-
-def test_of_two_processes_the_first_measures_and_the_other_says_nothing_of_it(bench: Bench):
-    before, one, other = bench.now(), bench.answerer(), bench.answerer()
-    assert easy(bench.ask(other, share(2))[0], 1 / 7), "it knows the instance now"
-    assert bench.ask(one, share(0))[0].answer == pytest.approx(0.75, abs=0.01)
-    charged = bench.charges()
-    late, later = bench.ask(other, share(0), share(1), found=before)
-    assert easy(late, 1 / 7), "what any easy query would have been told"
-    assert easy(later, 1 / 7), "and so to the end of its request"
-    assert bench.charges() == charged
-    assert bench.ask(other, share(0))[0].answer == pytest.approx(0.75, abs=ALPHA), "the next one knows"
-    bench.all_is_well()
-
-
-@pytest.mark.parametrize("trouble", [DatabaseUnavailable("away"), RuntimeError("nobody foresaw")], ids=str)
-@pytest.mark.parametrize("where", ["hold", "move"])
-def test_whatever_keeps_it_from_being_published_nothing_is_told_of_a_hard_query(
-    bench: Bench, monkeypatch, where, trouble
-):
-    def fails(*_, **__):
-        raise trouble
-
-    answerer = bench.answerer()
-    bench.ask(answerer, share(2))
-    charged = bench.charges()
-    with monkeypatch.context() as patch:
-        patch.setattr(publications, where, fails)
-        assert easy(bench.ask(answerer, share(0))[0], 1 / 7)
-    assert bench.charges() == charged
-    assert bench.ask(answerer, share(0))[0].answer == pytest.approx(0.75, abs=0.01)
     bench.all_is_well()
 
 
@@ -108,8 +63,9 @@ def test_an_answer_that_was_lost_after_its_commit_is_paid_for_and_its_threshold_
             bench.ask(answerer, share(0))
     assert (bench.now().version, len(bench.charges())) == (1, 4)
     assert bench.open().noise != noise
-    assert bench.ask(bench.answerer(), share(0))[0].answer == pytest.approx(0.75, abs=ALPHA)
-    assert bench.now().version == 1, "nothing is measured a second time"
+    run_out(bench.database)
+    assert bench.ask(bench.another(), share(0))[0].answer == pytest.approx(0.75, abs=ALPHA)
+    assert bench.now().version == 2, "the instance that followed is closed, and it is not measured a second time"
     bench.all_is_well()
 
 
@@ -118,7 +74,7 @@ def test_a_threshold_is_the_same_for_every_process_and_after_every_start(bench: 
     for _ in range(3):
         answerer = bench.answerer()
         bench.ask(answerer, share(2))
-        assert answerer._held[bench.identity].state.open.noise == noise
+        assert answerer._held[bench.now().promise].state.open.noise == noise
     bench.arrive(0)
     bench.count_in()
     assert bench.open().noise == noise
@@ -185,8 +141,7 @@ def test_of_a_publication_that_ended_the_histogram_answers_on(bench: Bench):
         publications.end(connection, bench.identity, state="stopped")
         spending.settle(connection, before.stream_id)
     charged = bench.charges()
-    assert easy(bench.ask(answerer, share(1), found=before)[0], bench.ask(bench.answerer(), share(1))[0].answer), "late"
-    for process in (answerer, bench.answerer()):
+    for process in (answerer, bench.another()):
         (answer,) = bench.ask(process, share(1))
         assert (answer.measured, answer.frozen, answer.time) == (False, True, 40)
     assert bench.charges() == charged
@@ -218,7 +173,7 @@ def test_with_a_threshold_from_a_backup_nothing_is_compared_even_before_a_worker
         stream = streams.get(connection, bench.now().stream_id)
         mark = witness.marks(connection, [stream])[stream.log]
     for told, compared in ((mark, True), (replace(mark, charges=mark.charges + 2, head="0" * 64), False)):
-        witness.testify(bench.files, stream.log, told)
+        witness.write(bench.files, stream.log, told)
         (answer,) = bench.ask(bench.answerer(), share(2))
         assert (answer.measured, answer.frozen) == (compared, not compared)
     charged = bench.charges()
@@ -255,7 +210,7 @@ def test_many_processes_and_a_worker_at_once_charge_what_a_walk_by_hand_finds(se
 
     askers = [
         threading.Thread(target=ask, args=(answerer, choose.random()))
-        for answerer in (bench.answerer(), bench.answerer())
+        for answerer in (bench.another(), bench.another())
         for _ in range(2)
     ]
     for thread in askers:
@@ -269,44 +224,6 @@ def test_many_processes_and_a_worker_at_once_charge_what_a_walk_by_hand_finds(se
     assert problems == []
     bench.all_is_well()
     by_hand(bench)
-
-
-def by_hand(bench: Bench) -> None:
-    """Each record pays once for each instance that was open while it was there, and for each answer that counted it."""
-    found = bench.now()
-    kind = Kind(found.kind)
-    with bench.database.transaction() as connection:
-        released = list(releases.walk(connection, bench.identity))
-        kept = list(spending.changes(connection, [bench.identity]))
-    charged = [Fraction(0)] * found.position
-    for each in bench.charges():
-        for record in range(each["start"], each["end"]):
-            charged[record] += Fraction(each["epsilon"] if kind is Kind.PURE else each["rho"])
-    owed = [Fraction(0)] * found.position
-    instances = [found.plan["first_instance"], *(each["noise"]["next"] for each in released)]
-    arrived = [each["end"] for each in bench.charges()]
-    closed = [each["id"] for each in bench.charges() if each["version"] is not None]
-    for number, instance in enumerate(instances):
-        if instance is None:
-            break
-        until = closed[number] if number < len(closed) else len(arrived) + 1
-        there = max(end for end in arrived[: until - 1])
-        for record in range(there):
-            owed[record] += Fraction(round_up(claims.opening(kind, instance)))
-    for each in released:
-        for record in range(each["fit_stop"]):
-            owed[record] += claims.cost(kind, each["noise"], records=1)
-    assert all(0 <= paid - debt < Fraction(1, 10**12) for paid, debt in zip(charged, owed, strict=True))
-    level, walked = Fraction(0), {record: change for record, _, change in kept}
-    for record in range(found.position):
-        level += walked.get(record, 0)
-        assert level == charged[record]
-    assert (
-        max(charged)
-        <= build(
-            StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(found.configuration)
-        ).capacity
-    )
 
 
 CHARGES = tables.charges

@@ -8,7 +8,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, create_engine, inspect, select, text
+from sqlalchemy import Column, Engine, Table, create_engine, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
@@ -55,7 +55,8 @@ def test_down_and_up_again_on_real_data_makes_the_same_sums_and_digests(world: W
         with engine.connect() as connection:
             tables = {name: metadata.tables[name] for name in SUMMARIES}
             return {
-                name: sorted(map(repr, connection.execute(select(table)).mappings())) for name, table in tables.items()
+                name: sorted(map(repr, connection.execute(select(*lasting(table))).mappings()))
+                for name, table in tables.items()
             }
 
     before = everything()
@@ -79,7 +80,12 @@ def test_down_and_up_again_on_real_data_makes_the_same_sums_and_digests(world: W
     engine.dispose()
 
 
-OLDER = ("0008", "0007", "0006", "0005", "0004", "0003", "0002", "0001")
+OLDER = ("0010", "0009", "0008", "0007", "0006", "0005", "0004", "0003", "0002", "0001")
+
+
+def lasting(table: Table) -> list[Column]:
+    """Its columns that can be found again: not whether there was ever a mark, which the next one says anew."""
+    return [column for column in table.c if column.name != "marked"]
 
 
 def down(engine: Engine, revision: str) -> None:

@@ -33,17 +33,29 @@ def connection(world: World) -> Iterator[Connection]:
 
 def make(connection: Connection, name: str, *, delta: str = "0", start: int = 0) -> publications.Publication:
     with_delta = {"epsilon": Decimal("0.5"), "delta": Decimal(delta), "kind": "zcdp" if delta != "0" else "pure"}
-    configuration = {"privacy": {"epsilon": 0.5, "delta": float(delta)}}
+    configuration = {
+        "mechanism": {"kind": "independent_batches"},
+        "privacy": {"epsilon": 0.5, "delta": float(delta)},
+        "publish_delay": 0,
+    }
     return publications.create(
-        connection, name=name, stream=1, start=start, configuration=configuration, plan={}, due=1, **with_delta
+        connection,
+        name=name,
+        stream=1,
+        start=start,
+        configuration=configuration,
+        plan={},
+        due=1,
+        publish_delay=Decimal(0),
+        **with_delta,
     )
 
 
 def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float]) -> None:
     publication = publications.lock(connection, identity)
     new = [NewCharge(start=low, stop=high, version=None, amount=amount) for low, high, amount in ranges]
-    charged = ledger.charge(connection, streams.lock(connection, 1), publication, Fraction(1), new)
-    ledger.append(connection, charged)
+    charged = ledger.charge(connection, streams.lock(connection, 1), publication, Fraction(1), new, None)
+    streams.move(connection, ledger.append(connection, charged))
     counted = charged.counted
     publications.move(
         connection, replace(publication, worst_record=counted.worst_record, worst_amount=counted.worst_amount)

@@ -92,6 +92,7 @@ LEDGER = {
 VERDICTS = {
     tables.streams.c.halted: "why it is not numbered now, which every look at the log finds out anew",
     tables.streams.c.distrusted: "what the last look found out",
+    tables.streams.c.marked: "whether there was ever a mark, which the next confirmation says anew",
     tables.streams.c.sealed_sequence: "the log tells another: then nothing more is numbered",
 }
 
@@ -101,6 +102,8 @@ def another(column: Column[Any]) -> Any:
     match column.type:
         case sql.DateTime():
             return column + text("interval '1 second'")
+        case sql.Boolean():
+            return ~column
         case ARRAY():
             return func.array_append(column, 77)
         case sql.JSON():

@@ -16,9 +16,9 @@ from service.mechanisms.stream_schema import StreamSchema
 from service.store import leases, publications, segments, streams, tables
 from service.store.database import Database
 from service.store.segment_files import Columns, SegmentFiles
-from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
-from service.worker.publisher import Bell, Publisher
+from service.worker.publisher import Publisher
+from service.worker.workshop import Workshop
 from tests.conftest import World, run_out, wait_until
 
 
@@ -40,10 +40,13 @@ def number(database: Database, files: SegmentFiles, identity: int, columns: Colu
         leases.release(connection, lease)
 
 
-def publisher(database: Database, files: SegmentFiles) -> Publisher:
+def workshop(database: Database, files: SegmentFiles) -> Workshop:
     """One whose leases nobody renews, which no test is long enough to need."""
-    keeper = LeaseKeeper(database, seconds=60.0)
-    return Publisher(database, files, keeper, Bell(database), Audit(database, files))
+    return Workshop(database, files, LeaseKeeper(database, seconds=60.0))
+
+
+def publisher(database: Database, files: SegmentFiles) -> Publisher:
+    return Publisher(workshop(database, files))
 
 
 @dataclass
@@ -54,6 +57,9 @@ class Bench:
     database: Database
     files: SegmentFiles
     identity: int
+
+    def shop(self) -> Workshop:
+        return workshop(self.database, self.files)
 
     def publisher(self) -> Publisher:
         return publisher(self.database, self.files)
@@ -97,6 +103,7 @@ def published(
 ) -> Iterator[Bench]:
     """On a stream with so much ε, of these records."""
     database, files = Database(world.settings.database_url), SegmentFiles(world.settings.segment_store)
+    configuration = {"publish_delay": 0} | configuration
     mechanism = build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(configuration))
     privacy = {name: Decimal(str(value)) for name, value in configuration["privacy"].items()}
     with database.transaction() as connection:
@@ -119,6 +126,7 @@ def published(
             kind=mechanism.kind,
             **privacy,
             due=mechanism.next_time(0),
+            publish_delay=Decimal(str(configuration["publish_delay"])),
         )
     number(database, files, stream.id, columns)
     yield Bench(world, database, files, publication.id)

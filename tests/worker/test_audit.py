@@ -14,10 +14,16 @@ from service.store import segments, streams, tables
 from service.store.database import Database
 from service.store.invariants import INVARIANTS
 from service.worker.audit import Audit
+from service.worker.leases import LeaseKeeper
+from service.worker.workshop import Workshop
 from tests.worker.published import Bench
 from tests.worker.test_publishing import bench
 
 CHARGES, RELEASES = tables.charges, tables.releases
+
+
+def audit(bench: Bench) -> Audit:
+    return Workshop(bench.database, bench.files, LeaseKeeper(bench.database, seconds=60.0)).audit
 
 
 @pytest.fixture
@@ -111,7 +117,7 @@ def test_a_worker_that_starts_walks_the_whole_ledger_before_it_publishes(bench: 
             mine = [column == row[column.name] for column in tamper.table.primary_key]
             back = {name: value for name, value in row.items() if name not in ("id", "distrusted")}
             connection.execute(update(tamper.table).where(*mine).values(back))
-    Audit(bench.database, bench.files).walk(1)
+    audit(bench).walk(1)
     assert stream(bench).distrusted is None
     bench.publish_all()
     assert bench.now().position == 10
@@ -127,7 +133,7 @@ def test_a_verdict_does_not_undo_one_that_came_meanwhile(bench: Bench):
 
 
 def violated(bench: Bench) -> dict[str, float]:
-    Audit(bench.database, bench.files).ask_invariants()
+    audit(bench).ask_invariants()
     return {name: metrics.VIOLATIONS.labels(name)._value.get() for name in INVARIANTS}
 
 

@@ -92,7 +92,10 @@ def test_publications_take_turns(bench: Bench, monkeypatch):
     monkeypatch.setattr(publisher_module, "TURN_SECONDS", 0)
     first = bench.now()
     with bench.database.transaction() as connection:
-        asked = {name: getattr(first, name) for name in ("configuration", "plan", "kind", "epsilon", "delta", "due")}
+        asked = {
+            name: getattr(first, name)
+            for name in ("configuration", "plan", "kind", "epsilon", "delta", "due", "publish_delay")
+        }
         second = publications.create(connection, name="q", stream=first.stream_id, start=0, **asked)
     publisher, positions = bench.publisher(), []
     for _ in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.guarantees.planted.bug import bug, wrap
@@ -17,7 +18,7 @@ def a_cap_that_nobody_checks() -> None:
     wrap(
         ledger,
         "charge",
-        lambda true, connection, stream, publication, _most, new: true(connection, stream, publication, 9, new),
+        lambda true, connection, stream, publication, _most, *new: true(connection, stream, publication, 9, *new),
     )
 
 
@@ -77,9 +78,160 @@ def what_was_answered_is_not_remembered() -> None:
     appender._APPEND_SHA = hashlib.sha1(appender._APPEND.encode(), usedforsecurity=False).hexdigest()
 
 
-@bug("tests/publishing/test_answering.py::test_of_two_processes_the_first_measures_and_the_other_says_nothing_of_it")
+@bug("tests/publishing/test_closed_thresholds.py::test_a_commit_whose_answer_is_lost_is_found_to_be_done")
 def a_second_yes_from_one_threshold() -> None:
-    """Of two processes that found a query hard with one threshold, both measure and tell."""
-    from service.publishing import answering
+    """A yes that is kept is measured and told once more, after its instance was closed."""
+    from service.publishing import instances
 
-    answering._is = lambda latest, now: True
+    instances.is_same = lambda _one, _other: True
+
+
+_RESTORED = "tests/publishing/test_restored.py"
+
+
+@bug(f"{_RESTORED}::test_a_yes_whose_commit_a_standby_lacks_is_committed_there_again[not seen since]")
+def a_yes_that_is_forgotten_at_its_commit() -> None:
+    """A standby that lacks the commit is promoted: the threshold that has answered is compared with again."""
+    from service.publishing.answering import Answerer
+
+    def close(true: Any, answerer: Any, held: Any) -> bool:
+        closed: bool = true(answerer, held)
+        if closed:
+            held.closing = None
+        return closed
+
+    wrap(Answerer, "_close", close)
+
+
+@bug(f"{_RESTORED}::test_a_restored_threshold_that_another_process_has_closed_is_not_compared_with")
+def a_mark_that_is_read_once() -> None:
+    """A backup is put in the place of the database: it shows the publication as a process knows it."""
+    from types import SimpleNamespace
+
+    from service.publishing import instances
+
+    def still(true: Any, connection: Any, _files: Any, known: Any, *rest: Any, **more: Any) -> Any:
+        return true(connection, SimpleNamespace(witness=lambda _log: known.mark), known, *rest, **more)
+
+    wrap(instances, "still", still)
+
+
+@bug(f"{_RESTORED}::test_an_answer_whose_charge_was_lost_is_not_told")
+def an_answer_that_is_told_by_its_version() -> None:
+    """The version is visible, with what another process measured: nobody has paid for this answer."""
+    from service.publishing.instances import State
+
+    State.shows = lambda state, closing: closing.version == state.publication.visible_latest  # type: ignore[method-assign]
+
+
+_EMPTY = "tests/worker/test_empty_slots.py"
+_LIKE_UNLABELLED = f"{_EMPTY}::test_a_slot_without_bytes_is_waited_for_and_counted_like_one_that_nobody_labels"
+
+
+@bug(f"{_LIKE_UNLABELLED}[while it is asked for]")
+def requests_that_an_erasure_deletes() -> None:
+    """The batch is learnt from as soon as the others are answered: counts and time tell that the slot was selected."""
+    from sqlalchemy import delete
+
+    from service.store import labels
+    from service.store.tables import label_requests as requests
+
+    def withdraw(_: Any, connection: Any, whose: Any, ranges: Any) -> None:
+        for start, stop in ranges:
+            connection.execute(delete(requests).where(whose, requests.c.record >= start, requests.c.record < stop))
+
+    wrap(labels, "_set_aside", withdraw)
+
+
+@bug(f"{_LIKE_UNLABELLED}[after its answer]")
+def an_erased_record_that_stays_answered() -> None:
+    """Its label is deleted, and nobody waits for it any more: counts and time tell that it had been labelled."""
+    from sqlalchemy import update
+
+    from service.store import labels
+    from service.store.tables import label_requests as requests
+
+    def expire(true: Any, connection: Any, whose: Any, ranges: Any) -> None:
+        answered = whose & requests.c.label.isnot(None)
+        connection.execute(update(requests).where(answered).values(expires_at="-infinity"))
+        true(connection, whose, ranges)
+
+    wrap(labels, "_set_aside", expire)
+
+
+@bug(f"{_LIKE_UNLABELLED}[before it is asked for]")
+def an_erased_record_that_is_handed_out() -> None:
+    """People are asked for the label of a slot that nobody can read any more."""
+    from sqlalchemy import update
+
+    from service.store import labels
+    from service.store.tables import label_requests as requests
+
+    def forget(true: Any, connection: Any, whose: Any, ranges: Any) -> None:
+        true(connection, whose, ranges)
+        connection.execute(update(requests).where(whose).values(leased_until=None))
+
+    wrap(labels, "_set_aside", forget)
+
+
+@bug(f"{_LIKE_UNLABELLED}[it came empty]")
+def a_slot_that_came_empty_and_is_handed_out() -> None:
+    """A step that names none: whoever labels is shown what is not finite."""
+    from service.mechanisms.active_learning import ActiveLearning
+
+    def step(true: Any, *args: Any) -> Any:
+        return replace(true(*args), empty=())
+
+    wrap(ActiveLearning, "step", step)
+
+
+@bug(f"{_EMPTY}::test_no_answer_survives_an_erasure_at_the_same_time[answer]")
+def an_erasure_that_undoes_only_answers_it_sees() -> None:
+    """It passes by a row that is being answered at this moment."""
+    from sqlalchemy import select
+
+    from service.store import labels
+    from service.store.tables import label_requests as requests
+
+    def seen(true: Any, connection: Any, whose: Any, ranges: Any) -> None:
+        found = connection.execute(select(requests.c.record).where(whose, requests.c.label.isnot(None))).scalars()
+        true(connection, whose, [(record, record + 1) for record in found.all()])
+
+    wrap(labels, "_set_aside", seen)
+
+
+@bug("tests/guarantees/test_closed_thresholds.py::test_who_asks_on_after_a_yes_learns_no_more_than_is_promised")
+def a_threshold_that_is_compared_with_after_its_yes() -> None:
+    """No lease, no look within the turn, and a yes that can't be committed is answered as a no: after a transaction."""
+    import math
+    from dataclasses import replace
+
+    from sqlalchemy import text
+
+    from service.publishing import instances
+    from service.publishing.answering import Answerer
+
+    tried: set[int] = set()
+
+    def look(true: Any, answerer: Any, held: Any) -> None:
+        if held.state is None or held.state.open is None:
+            true(answerer, held)
+
+    def ready(_true: Any, answerer: Any, held: Any) -> bool:
+        state, closing, held.closing, held.until = held.seen(), held.closing, None, math.inf
+        if closing is not None and held.lease is not None and held.identity not in tried:
+            tried.add(held.identity)
+            instances.close(answerer._database, answerer._files, held.lease, state, closing)
+        elif closing is not None:
+            with answerer._database.transaction() as connection:
+                connection.execute(text("SELECT 1"))  # another was first
+        answerer._count(held)
+        return state.open is not None
+
+    def compare(true: Any, answerer: Any, held: Any, query: Any) -> Any:
+        answer, comparing = true(answerer, held, query)
+        return replace(answer, measured=comparing), comparing
+
+    wrap(Answerer, "_look", look)
+    wrap(Answerer, "_ready", ready)
+    wrap(Answerer, "_compare", compare)

@@ -1,0 +1,114 @@
+"""`publish_delay` over HTTP: what it may be, what a plan says of it, and that all that is seen follows the tick."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.conftest import Service, ok, publication, unique, wait_until
+
+BATCHES = {"kind": "independent_batches", "batch": 4}
+TICK = 0.5
+
+
+def make(service: Service, stream: str, **more: Any) -> dict[str, Any]:
+    asked = publication(stream, BATCHES, **more)
+    return ok(service.client().post("/v1/publications", json=asked), 201)
+
+
+def moment(timestamp: str) -> datetime:
+    return datetime.fromisoformat(timestamp)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [({"publish_delay": None}, 1), ({"publish_delay": 0}, 0), ({"publish_delay": 2.5}, 2.5)]
+)
+def test_it_is_told_as_it_was_asked_for_and_is_a_second_by_default(service: Service, asked, told):
+    made = make(service, service.stream(), **asked)
+    assert made["publish_delay"] == told
+    assert ok(service.client().get(f"/v1/publications/{made['name']}"))["publish_delay"] == told
+    plan = ok(service.client().post("/v1/plan", json=publication(made["stream"], BATCHES, **asked)))
+    assert plan["timing"]["publish_delay"] == told
+
+
+def test_a_request_without_it_gets_a_second(service: Service):
+    asked = publication(service.stream(), BATCHES)
+    del asked["publish_delay"]
+    assert ok(service.client().post("/v1/publications", json=asked), 201)["publish_delay"] == 1
+
+
+@pytest.mark.parametrize("value", [-1, 0.01, 86_401, "1", True, 1e-320])
+def test_other_values_are_refused(service: Service, value):
+    answer = service.client().post("/v1/plan", json=publication(service.stream(), BATCHES, publish_delay=value))
+    assert ok(answer, 422)["errors"][0]["field"] == "body.publish_delay"
+
+
+def test_where_steps_are_due_by_queries_there_is_no_tick(service: Service):
+    asked = {"name": unique("stream"), "task": {"kind": "categorical", "cardinality": 4}}
+    stream = ok(service.client().post("/v1/streams", json=asked | {"budget": {"epsilon": 1, "delta": 0}}), 201)["name"]
+    queries = {
+        "name": unique("publication"),
+        "stream": stream,
+        "mechanism": {"kind": "linear_queries", "first": 100, "hits": 2},
+        "privacy": {"epsilon": 1, "delta": 0},
+    }
+    refused = ok(service.client().post("/v1/publications", json=queries | {"publish_delay": 1}), 422)
+    assert "leave it out" in refused["detail"]
+    assert ok(service.client().post("/v1/publications", json=queries), 201)["publish_delay"] == 0
+
+
+def test_a_plan_warns_where_fits_may_be_late_or_tell_their_time(service: Service):
+    stream = service.stream(features=1000, classes=10)
+
+    def warning(batch: int, delay: float) -> str | None:
+        asked = publication(stream, BATCHES | {"batch": batch}, publish_delay=delay)
+        return ok(service.client().post("/v1/plan", json=asked))["timing"].get("warning")
+
+    assert "tells of its records" in warning(4, 0)
+    assert warning(4, 3600) is None
+    assert "longer publish_delay" in warning(1_000_000, 1)
+    assert warning(1_000_000, 86_400) is None
+
+
+def test_release_charge_events_and_what_is_spent_follow_the_tick(service: Service):
+    stream = service.stream()
+    name = make(service, stream, publish_delay=TICK)["name"]
+    client = service.client()
+    service.post(stream, [[0.1, 0.2]] * 4, [0, 1, 0, 1])
+    with client.stream("GET", f"/v1/publications/{name}/events") as events:
+        event = next(line for line in events.iter_lines() if line.startswith("id:"))
+    assert event == "id: 1"
+    release = ok(client.get(f"/v1/publications/{name}/releases/1"))
+    (charge,) = ok(client.get(f"/v1/streams/{stream}/ledger/charges"))["items"]
+    assert release["published_at"] == charge["charged_at"]
+    at = moment(release["published_at"])
+    assert Decimal(str(at.timestamp())) % Decimal(str(TICK)) == 0
+    assert ok(client.get(f"/v1/streams/{stream}/ledger"))["spent"]["epsilon"] == 1
+
+
+def test_before_the_tick_nothing_tells_that_the_step_is_finished(service: Service):
+    stream = service.stream()
+    name = make(service, stream, publish_delay=86_400)["name"]
+    client = service.client()
+    before = ok(client.get(f"/v1/publications/{name}"))
+    service.post(stream, [[0.1, 0.2]] * 4, [0, 1, 0, 1])
+    prompt = make(service, stream, publish_delay=0, start=0)["name"]
+    wait_until(lambda: client.get(f"/v1/publications/{prompt}/releases/latest").status_code == 200)
+    assert ok(client.get(f"/v1/publications/{name}")) == before
+    assert client.get(f"/v1/publications/{name}/releases/latest").status_code == 404
+    shares = {each["name"]: each for each in ok(client.get(f"/v1/streams/{stream}/ledger"))["publications"]}
+    assert shares[name]["spent"]["epsilon"] == 0
+    stopped = ok(client.delete(f"/v1/publications/{name}"))
+    assert stopped["state"] == "stopped"
+    shares = {each["name"]: each for each in ok(client.get(f"/v1/streams/{stream}/ledger"))["publications"]}
+    assert (shares[name]["spent"]["epsilon"], shares[name]["reserved"]["epsilon"]) == (0, 0)
+
+
+def test_the_tick_is_at_least_so_long_after_the_last_record_was_numbered(service: Service):
+    stream = service.stream()
+    name = make(service, stream, publish_delay=1)["name"]
+    began = datetime.now(UTC)  # the server's clock is this machine's
+    service.post(stream, [[0.1, 0.2]] * 4, [0, 1, 0, 1])
+    (release,) = service.released(name, time=4)
+    assert moment(release["published_at"]) >= began + timedelta(seconds=1)

@@ -1,0 +1,304 @@
+"""Every number and formula of docs/privacy.md and of what docs/noise.md says of the cap is what the code does.
+
+Each test finds its sentence on the page, so that a sentence that changes takes its test along, and computes what the
+sentence says by other means than the service. What several records of one person cost is in
+tests/privacy/test_several_records.py.
+"""
+
+import math
+import re
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from service.mechanisms.admission import admit
+from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.stream_schema import StreamSchema
+from service.privacy.account import Account, Loss, add_up
+from service.privacy.loss import Kind, capacity, zcdp_epsilon, zcdp_rho
+from service.privacy.noise import Gaussian, SphericalLaplace, calibrate
+from service.privacy.sampler_distance import LARGEST_DELTA, added_delta, largest_epsilon
+from service.schedules.continual import Continual
+from service.schedules.improving_black_box import ImprovingBlackBox
+from service.schedules.independent_batches import IndependentBatches
+from service.schedules.multi_resolution import MultiResolution
+from service.schedules.scheduled_black_box import ScheduledBlackBox
+from service.schedules.sliding_window import SlidingWindow
+from tests.docs import pages
+
+STREAM = StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": 2}})
+
+
+def said(sentence, page="privacy.md"):
+    """What the groups of this pattern are on the page, whose line breaks count as spaces; fails where it is not."""
+    found = re.search(sentence, " ".join(pages.page(page).split()))
+    assert found, f"{page} does not say: {sentence}"
+    return found.groups()
+
+
+def hockey_stick(p, q, epsilon):
+    """The least δ with P(S) ≤ e^ε·Q(S) + δ for all S."""
+    return float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum())
+
+
+RHOS = [(1e-4, 1e-6), (0.0175, 1e-6), (0.2, 1e-9), (3.0, 1e-5), (40.0, 1e-3)]
+
+
+@pytest.mark.parametrize(("rho", "delta"), RHOS)
+def test_rho_implies_the_epsilon_of_the_formula(rho, delta):
+    said(re.escape("ε = min over a > 1 of aρ + [ln(1/δ) + (a−1)·ln(1−1/a) − ln a]/(a−1), rounded up"))
+
+    def at(log_order):
+        a = 1.0 + math.exp(log_order)
+        return a * rho + (math.log(1 / delta) + (a - 1) * math.log(1 - 1 / a) - math.log(a)) / (a - 1)
+
+    grid = np.linspace(-12, 14, 20_001)
+    start = grid[np.argmin([at(each) for each in grid])]
+    least = optimize.minimize_scalar(
+        at, bounds=(start - 0.01, start + 0.01), method="bounded", options={"xatol": 1e-12}
+    )
+    assert least.fun * (1 - 1e-9) <= zcdp_epsilon(rho, delta) <= least.fun * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("rho", "delta"), RHOS)
+def test_a_gaussian_of_that_rho_has_no_more_delta_than_stated(rho, delta):
+    """By its exact curve (Balle, Wang 2018): another way to the same claim."""
+    epsilon, mu = zcdp_epsilon(rho, delta), math.sqrt(2 * rho)
+    exact = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu))
+    assert 0 < exact <= delta
+
+
+def test_the_cap_is_epsilon_itself_or_the_largest_rho():
+    rows = pages.rows(pages.page("privacy.md"), "## Pure ε, or (ε, δ)")
+    assert (rows["0"][1:3], rows["> 0"][2]) == (["ε", "ε itself"], "the largest ρ that implies (ε, δ)")
+    assert capacity(Decimal("0.7"), Decimal(0)) == (Kind.PURE, Fraction(7, 10))
+    kind, rho = capacity(Decimal("0.7"), Decimal("1e-6"))
+    assert kind is Kind.ZCDP
+    assert zcdp_epsilon(float(rho), 1e-6) <= 0.7 < zcdp_epsilon(float(rho) * (1 + 1e-9), 1e-6)
+    assert float(rho) == zcdp_rho(0.7, 1e-6)
+
+
+@pytest.mark.parametrize(("kind", "law", "growth"), [(Kind.PURE, SphericalLaplace, 4), (Kind.ZCDP, Gaussian, 2)])
+def test_noise_grows_with_the_number_of_weights_or_its_root(kind, law, growth):
+    said("spherical Laplace; its length grows with the number of weights D")
+    said("Gaussian; its length grows with √D")
+    few, many = (calibrate(kind, sensitivity=1.0, charge=0.5, dimension=each) for each in (100, 400))
+    assert isinstance(few, law)
+    lengths = [np.mean([np.linalg.norm(each.sample() * each.grid) for _ in range(200)]) for each in (few, many)]
+    assert lengths[1] / lengths[0] == pytest.approx(growth, rel=0.1)  # ten sigma
+
+
+def test_a_delta_gives_away_so_many_records_on_average():
+    exponent, records = said("with δ = 10⁻(.) would give away 1 record of ([0-9,]+) on average")
+    delta = 10.0 ** -int(exponent.translate(str.maketrans("⁶", "6")))
+    assert int(records.replace(",", "")) * delta == pytest.approx(1)
+    published, neighbour = np.array([delta, 0, 1 - delta]), np.array([0, delta, 1 - delta])
+    assert hockey_stick(published, neighbour, 0.0) == pytest.approx(delta)
+
+
+def account(number, epsilon, delta="0", *, running=True, start=0):
+    cap = Loss.of(Decimal(epsilon), Decimal(delta))
+    kind = Kind.ZCDP if cap.delta else Kind.PURE
+    return Account(id=number, kind=kind, cap=cap, start=start, running=running)
+
+
+def test_publications_add_up_as_sums_of_epsilon_and_of_delta():
+    said(re.escape("compose on each record as (Σε, Σδ), in exact decimals"))
+    three = [account(1, "0.1"), account(2, "0.2", "1e-6", start=5), account(3, "0.3", "2e-6")]
+    (early, late) = add_up(three, [])
+    assert early.reserved == Loss(epsilon=Fraction(4, 10), delta=Fraction(2, 10**6))
+    assert (late.start, late.reserved) == (5, Loss(epsilon=Fraction(6, 10), delta=Fraction(3, 10**6)))
+
+
+def test_two_mechanisms_together_need_all_of_both_sums():
+    """Nothing less than (Σε, Σδ) holds in general: it is reached."""
+    epsilon, delta = 0.4, 1e-3
+    spread = (1 - delta) / (1 + math.exp(epsilon))
+    p = np.array([delta, spread * math.exp(epsilon), spread, 0])
+    q = p[::-1]
+    assert hockey_stick(p, q, epsilon) == pytest.approx(delta)
+    both = hockey_stick(np.outer(p, p).ravel(), np.outer(q, q).ravel(), 2 * epsilon)
+    assert both <= 2 * delta
+    assert both == pytest.approx(2 * delta, rel=1e-3)
+
+
+def test_stopping_gives_back_what_was_not_charged():
+    said(re.escape("with `delta` 0 on every record, otherwise only on records that it never charged"))
+    pure, gaussian = account(1, "0.5", running=False), account(2, "0.5", "1e-6", running=False)
+    (before, charged, after) = add_up(
+        [pure, gaussian], sorted((r, n, s * Fraction(1, 1000)) for n in (1, 2) for r, s in ((3, 1), (7, -1)))
+    )
+    assert (before.reserved, after.reserved) == (Loss(), Loss())
+    assert charged.reserved == Loss(epsilon=Fraction(1, 1000) + Fraction(1, 2), delta=Fraction(1, 10**6))
+
+
+def test_batches_that_do_not_overlap_cost_each_record_one_fit():
+    said("batches that do not overlap cost each record one fit, however many batches there are")
+    schedule, charged = IndependentBatches(batch=10), np.zeros(500, dtype=object)
+    for time in range(501):
+        for fit in schedule.fits(time):
+            charged[fit.start : fit.end] += fit.share
+    assert set(charged) == {1}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_the_group_formula_holds_and_is_reached(count):
+    said(re.escape("mε, and δ·(1 + e^ε + … + e^((m−1)ε))"))
+    epsilon, delta = 0.7, 1e-4
+    bound = delta * sum(math.exp(each * epsilon) for each in range(count))
+    first = [0.0]
+    while len(first) <= count:
+        first.append(delta + math.exp(epsilon) * first[-1])
+    chain = [np.array([each, 1 - each]) for each in first]
+    for one, other in pairwise(chain):
+        assert max(hockey_stick(one, other, epsilon), hockey_stick(other, one, epsilon)) <= delta * (1 + 1e-9)
+    assert hockey_stick(chain[-1], chain[0], count * epsilon) == pytest.approx(bound)
+
+
+def test_the_group_formula_holds_for_laws_of_any_kind():
+    random, epsilon, count = np.random.default_rng(1), 0.5, 3
+    for _ in range(200):
+        chain = [random.dirichlet(np.ones(6))]
+        for _ in range(count):
+            law = chain[-1] * np.exp(random.uniform(-0.4, 0.4, 6)) + random.uniform(0, 0.01, 6)
+            chain.append(law / law.sum())
+        pairs = list(pairwise(chain))
+        delta = max(max(hockey_stick(a, b, epsilon), hockey_stick(b, a, epsilon)) for a, b in pairs)
+        bound = delta * sum(math.exp(each * epsilon) for each in range(count))
+        assert hockey_stick(chain[0], chain[-1], count * epsilon) <= bound + 1e-12
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_pure_epsilon_is_lost_m_times_and_rho_up_to_m_squared(count):
+    """Moving a value m times as far costs m·ε with spherical Laplace noise, and m²·ρ with Gaussian noise."""
+    said("\\*\\*Pure ε\\*\\*: mε, whatever the mechanism")
+    said(re.escape("m²ρ if all are charged ρ"))
+    pure, gaussian = SphericalLaplace(scale=2.0, dimension=1), Gaussian(scale=2.0, dimension=1)
+    assert pure.charge(float(count)) == pytest.approx(count * pure.charge(1.0))
+    assert gaussian.charge(float(count)) == pytest.approx(count**2 * gaussian.charge(1.0))
+
+
+def test_a_fit_that_reads_k_of_them_costs_k_squared_and_separate_ones_add():
+    said("a release that reads k of the m records costs k² times its ρ")
+    said("m records cost mρ where no fit and no batch reads two of them")
+    noise, rho = Gaussian(scale=3.0, dimension=5), Gaussian(scale=3.0, dimension=5).charge(1.0)
+    assert noise.charge(3.0) == pytest.approx(9 * rho)
+    several = np.array([0.1, 0.4, 0.02])
+    assert np.sqrt(several).sum() ** 2 <= 3 * several.sum() <= 9 * several.max()
+
+
+def test_the_same_event_twice_costs_twice_or_four_times():
+    pure, gaussian = said(r"The same event under two numbers is two records of one person: (\d)ε, and up to (\d)ρ")
+    laws = (SphericalLaplace(scale=2.0, dimension=3), int(pure)), (Gaussian(scale=2.0, dimension=3), int(gaussian))
+    for law, times in laws:  # both in one batch, whose sum they move twice as far
+        assert law.charge(2.0) == pytest.approx(times * law.charge(1.0))
+
+
+@pytest.mark.parametrize("batches", [5, 50])
+def test_an_inserted_record_changes_a_record_of_every_later_fit(batches):
+    said("shifts all later ones by a slot, and so changes a record of every later fit: a loss without bound")
+    schedule, records = IndependentBatches(batch=10), list(range(10 * batches + 1))
+    shifted, changed = [-1, *records], 0
+    for time in range(10 * batches + 1):
+        for fit in schedule.fits(time):
+            changed += records[fit.start : fit.end] != shifted[fit.start : fit.end]
+            assert len({*records[fit.start : fit.end]} ^ {*shifted[fit.start : fit.end]}) == 2  # one out, one in
+    assert changed == batches
+
+
+def test_a_late_release_tells_so_many_bits():
+    """A release can be 0 … j ticks late: j + 1 messages, and no law of them tells more than a uniform one."""
+    said(re.escape("A release that appears j ticks after its own tells about log₂(j + 1) bits"))
+    for late in (1, 3, 7):
+        uniform = np.full(late + 1, 1 / (late + 1))
+        assert stats.entropy(uniform, base=2) == pytest.approx(math.log2(late + 1))
+        other = np.random.default_rng(late).dirichlet(np.ones(late + 1))
+        assert stats.entropy(other, base=2) <= math.log2(late + 1)
+
+
+def asked(epsilon, delta=0, kind="output_perturbation", mechanism=None):
+    mechanism = mechanism or {"kind": "independent_batches", "batch": 10}
+    privacy = {"epsilon": epsilon, "delta": delta}
+    return PublicationConfiguration.model_validate(
+        {"mechanism": mechanism, "learner": {"kind": kind}, "privacy": privacy}
+    )
+
+
+@pytest.mark.parametrize("page", ["privacy.md", "noise.md"])
+def test_the_cap_of_pure_epsilon_is_as_stated(page):
+    shape = {
+        "privacy.md": r"it would pass 2⁻⁶⁰: ε is at most ([\d.]+) for 1 draw, and ([\d.]+) for 65,536 draws",
+        "noise.md": r"That is ([\d.]+) for d = 1 and ([\d.]+) for d = 2¹⁶",
+    }
+    one, many = said(shape[page], page)
+    for draws, cap in ((1, one), (2**16, many)):
+        assert f"{float(largest_epsilon(draws)):.1f}" == cap
+        assert added_delta(Fraction(largest_epsilon(draws)), draws) <= LARGEST_DELTA == Fraction(1, 2**60)
+
+
+def test_a_plan_states_the_delta_of_the_page_and_a_larger_one_is_refused():
+    said(re.escape("δ = 0 means δ ≤ (1 + e^ε)·d·2⁻¹⁰⁰ in truth"))
+    mechanism, kind = {"kind": "online_leader", "batch": 10}, "noisy_gradient_descent"
+    told = admit(STREAM, asked(2, kind=kind, mechanism=mechanism)).plan()["guarantee"]["sampling"]
+    assert told["delta"] == pytest.approx((1 + math.exp(2)) * 2**16 * 2**-100, rel=1e-12)
+    assert told["draws"] == 2**16
+    with pytest.raises(Refused):
+        admit(STREAM, asked(16.7, kind=kind, mechanism=mechanism))
+
+
+def test_how_many_fits_read_one_record_is_as_the_page_on_noise_says():
+    rows = {
+        name.replace("`", ""): cells[1]
+        for name, cells in pages.rows(pages.page("noise.md"), "## What is only nearly so, and counted").items()
+    }
+    numbers = {
+        name: [int(each) for each in re.findall(r"(?<![\d.`])(?:^|(?<=; ))(\d+)", told)] for name, told in rows.items()
+    }
+    kind = Kind.PURE
+
+    def continual(base, update_every):
+        return Continual(kind=kind, base=base, update_every=update_every).most_fits()
+
+    def scheduled(first, growth):
+        return ScheduledBlackBox(kind=kind, first=first, growth=Fraction(growth)).most_fits()
+
+    assert numbers == {
+        "independent_batches, window_statistics, lifelong, active_learning": [1],
+        "sliding_window": [
+            SlidingWindow(kind=kind, block=1, blocks=7).most_fits(),
+            SlidingWindow(kind=kind, block=1, blocks=700, warm_up=True).most_fits(),
+        ],
+        "multi_resolution": [MultiResolution(kind=kind, base=1).most_fits()],
+        "continual": [continual(1, 1), continual(1000, 100)],
+        "scheduled_black_box": [scheduled(1000, "0.1"), scheduled(1, "0.01")],
+        "improving_black_box": [ImprovingBlackBox(kind=kind, first=1, every=1, exponent=Decimal("0.25")).most_fits()],
+        "online_leader": [1],
+    }
+
+
+def test_how_many_draws_a_step_of_running_sums_has_is_as_the_page_on_noise_says():
+    blt, toeplitz, trees = said(
+        r"`blt` ([\d,]+), `toeplitz` as many as it has coefficients \((\d+) with γ = 0.97\), trees one for each level "
+        r"\((\d+) at most\)",
+        "noise.md",
+    )
+    for noise, draws in (("blt", blt), ("toeplitz", toeplitz), ("tree", trees)):
+        mechanism = {"kind": "online_leader", "batch": 1, "noise": noise}
+        assert admit(STREAM, asked(1, kind="noisy_gradient_descent", mechanism=mechanism)).draws() == int(
+            draws.replace(",", "")
+        )
+
+
+RULE = (
+    "slots were erased, and when, is an act of the operator: public, the same in both neighbours. What an erased "
+    "record was, and whether a slot came empty, is protected in everything that is released."
+)
+
+
+@pytest.mark.parametrize("page", ["privacy.md", "mechanisms.md"])
+def test_the_rule_of_empty_slots_is_the_same_everywhere(page):
+    assert RULE in " ".join(pages.page(page).replace("*", "").split())

@@ -1,0 +1,135 @@
+"""Bugs in what is seen, and when: ticks, confirmation, attempts, and what PostgreSQL keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.guarantees.planted.bug import bug, wrap
+
+_TICKS, _CONFIRMATION = "tests/worker/test_ticks.py", "tests/worker/test_confirmation.py"
+_ATTEMPTS, _DURABILITY = "tests/worker/test_attempts.py", "tests/store/test_durability.py"
+
+
+@bug(f"{_TICKS}::test_at_its_tick_a_step_appears_whole_and_tells_that_time")
+def a_tick_that_follows_the_fit() -> None:
+    """A release appears as soon as its fit is ready, and its time tells how long that took."""
+    from sqlalchemy import func, select
+
+    from service.store import parked
+
+    def now(_: Any, connection: Any, *_rest: Any) -> Any:
+        return connection.execute(select(func.clock_timestamp())).scalar_one(), None
+
+    wrap(parked, "tick_of", now)
+
+
+@bug(f"{_TICKS}::test_at_its_tick_a_step_appears_whole_and_tells_that_time")
+def a_release_that_tells_when_it_was_committed() -> None:
+    """The moment within the tick depends on what else the worker does."""
+    from service.publishing import ticks
+
+    wrap(
+        ticks,
+        "commit",
+        lambda true, connection, publication, stream, step, _at: true(connection, publication, stream, step),
+    )
+
+
+@bug(f"{_TICKS}::test_a_worker_goes_on_from_what_another_has_parked")
+def a_worker_that_forgets_what_is_parked() -> None:
+    """It draws the same steps again, with other noise."""
+    from service.store import parked
+    from service.worker import turn
+
+    turn.parked = type("Nothing", (), {**vars(parked), "of_publication": staticmethod(lambda *_: [])})  # type: ignore[assignment]
+
+
+@bug(f"{_TICKS}::test_a_stop_before_the_tick_drops_what_waits_uncharged")
+def a_stop_that_leaves_what_waits() -> None:
+    """What was parked stays, as secret as records, and could still be charged."""
+    from service.store import parked
+
+    wrap(parked, "drop", lambda *_: None)
+
+
+@bug(f"{_TICKS}::test_nothing_parked_is_published_on_an_older_ledger")
+def a_tick_that_does_not_look_at_the_mark() -> None:
+    """A ledger from a backup goes on where it stood."""
+    from service.store import witness
+
+    wrap(witness, "check", lambda *_: None)
+
+
+@bug(f"{_CONFIRMATION}::test_what_the_mark_does_not_hold_nobody_sees")
+def releases_that_are_seen_before_they_are_confirmed() -> None:
+    """A commit that PostgreSQL forgets afterwards is published again, with other noise."""
+    from sqlalchemy import true as always
+
+    from service.store import releases
+
+    releases.is_visible = always  # type: ignore[assignment]
+
+
+@bug(f"{_CONFIRMATION}::test_another_history_of_the_same_length_is_told_apart_by_its_hashes")
+def a_mark_that_is_compared_by_numbers() -> None:
+    """An old primary holds another charge of the same number."""
+    from service.store import witness
+
+    wrap(witness, "_differs", lambda *_: None)
+
+
+@bug(f"{_CONFIRMATION}::test_a_server_that_holds_another_history_than_the_one_read_makes_nothing_visible")
+def what_is_confirmed_on_another_server_than_it_was_read_from() -> None:
+    """A failover between the two makes visible what the mark does not hold."""
+    from service.store import witness
+
+    wrap(witness, "holds", lambda *_: True)
+
+
+@bug(f"{_ATTEMPTS}::test_after_a_second_one_at_the_same_step_it_halts")
+def attempts_without_end() -> None:
+    """Noise is drawn again after each unforeseen end: whoever can cause them chooses among results."""
+    from service.store import attempts
+
+    wrap(attempts, "note", lambda *_: False)
+
+
+@bug(f"{_ATTEMPTS}::test_who_takes_over_from_one_that_was_killed_notes_that")
+def a_kill_that_nobody_notes() -> None:
+    """SIGKILL, or out of memory, is as good as an error to whoever can cause it."""
+    from service.worker.leases import LeaseKeeper
+
+    def take(true: Any, keeper: Any, resource: str) -> Any:
+        lease = true(keeper, resource)
+        return lease and replace(lease, abandoned=None)
+
+    wrap(LeaseKeeper, "take", take)
+
+
+@bug(f"{_ATTEMPTS}::test_a_result_whose_commit_failed_is_committed_again_with_the_same_bytes")
+def a_result_that_is_drawn_again_because_its_commit_failed() -> None:
+    """A database that is away chooses among results."""
+    from service.worker import workshop
+
+    class Forgetful(dict[int, Any]):
+        def get(self, *_: Any) -> Any:
+            return None, None
+
+    wrap(workshop, "Desk", lambda true: true(drawn=Forgetful()))
+
+
+@bug(f"{_DURABILITY}::test_every_transaction_that_writes_commits_durably_whatever_is_configured[off]")
+def commits_as_durable_as_the_server_likes() -> None:
+    """With `synchronous_commit = off` a crash forgets what was seen."""
+    from service.store import database
+
+    wrap(database, "_written_durably", lambda *_: None)
+
+
+@bug(f"{_DURABILITY}::test_a_server_that_may_lose_commits_is_refused[fsync]")
+def a_server_that_keeps_nothing() -> None:
+    """With `fsync = off` a crash of the machine forgets what was seen."""
+    from service.store import database
+
+    wrap(database, "_require_durability", lambda *_: None)

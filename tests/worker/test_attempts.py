@@ -1,0 +1,219 @@
+"""An attempt that ends without a public reason is noted; a second one at the same step halts its publication."""
+# ruff: noqa: F811 - a fixture is another file's
+
+import threading
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, update
+
+from service.learning.learners import OutputPerturbation
+from service.store import parked, publications, releases, tables
+from service.store.database import DatabaseUnavailable
+from service.worker.publisher import Publisher
+from tests.conftest import wait_until
+from tests.worker.published import Bench
+from tests.worker.test_publishing import CONFIGURATION, bench  # noqa: F401
+
+TICKS = CONFIGURATION | {"publish_delay": 0.1}
+
+
+class Unforeseen(Exception):
+    """What nobody expected."""
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, times: int, error: type[Exception] = Unforeseen) -> list[int]:
+    """The next so many fits end so, after their noise was drawn; returns a list that grows with each fit."""
+    real, calls = OutputPerturbation.release, []
+
+    def release(self: OutputPerturbation, *arguments: Any) -> Any:
+        calls.append(1)
+        found = real(self, *arguments)
+        if len(calls) <= times:
+            raise error
+        return found
+
+    monkeypatch.setattr(OutputPerturbation, "release", release)
+    return calls
+
+
+def attempts(bench: Bench) -> list[tuple[int, int]]:
+    with bench.database.transaction() as connection:
+        rows = connection.execute(select(tables.attempts.c.position, tables.attempts.c.version))
+        return [tuple(row) for row in rows]
+
+
+def kill(bench: Bench) -> None:
+    """As if whoever was at a publication had been killed, and its lease had run out."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.leases).values(owner="dead", expires_at=func.clock_timestamp()))
+
+
+def step(bench: Bench, publisher: Publisher | None = None) -> None:
+    (publisher or bench.publisher()).step(threading.Event())
+
+
+def test_an_unforeseen_error_is_noted_and_one_more_attempt_succeeds(bench: Bench, monkeypatch):
+    fail(monkeypatch, 1)
+    step(bench)
+    assert (attempts(bench), bench.counts()) == ([(0, 0)], (0, 0))
+    bench.publish_all()
+    assert bench.now().state == "running"
+    assert bench.counts() == (5, 5)
+
+
+def test_after_a_second_one_at_the_same_step_it_halts(bench: Bench, monkeypatch):
+    calls = fail(monkeypatch, 9)
+    for _ in range(4):
+        step(bench)
+    assert bench.now().state == "halted"
+    assert "two attempts" in bench.now().reason
+    assert (len(calls), bench.counts()) == (2, (0, 0))
+
+
+@pytest.mark.parametrize("bench", [TICKS], indirect=True)
+def test_with_ticks_it_halts_at_one_and_keeps_what_was_parked_before(bench: Bench, monkeypatch):
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=6))
+    step(bench)
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=10))
+    fail(monkeypatch, 9)
+    for _ in range(3):
+        step(bench)
+    assert (bench.now().state, attempts(bench)) == ("running", [(6, 2)])
+    with bench.database.transaction() as connection:
+        assert [each.following_due for each in parked.of_publication(connection, 1)] == [8, None]
+        connection.execute(update(tables.parked).values(tick=func.to_timestamp(0)))
+    bench.shop().ticker.publish(1)
+    assert (bench.now().state, bench.now().version) == ("halted", 2)
+
+
+def test_errors_at_different_steps_halt_nothing(bench: Bench, monkeypatch):
+    real, seen = OutputPerturbation.release, set()
+
+    def release(self: OutputPerturbation, *arguments: Any) -> Any:
+        at = bench.now().version
+        if at not in seen:
+            seen.add(at)
+            raise Unforeseen
+        return real(self, *arguments)
+
+    monkeypatch.setattr(OutputPerturbation, "release", release)
+    wait_until(lambda: (step(bench), bench.counts() == (5, 5))[1])
+    assert bench.now().state == "running"
+    assert len(seen) == 3
+
+
+def test_who_takes_over_from_one_that_was_killed_notes_that(bench: Bench):
+    kill(bench)
+    step(bench)
+    assert attempts(bench) == [(0, 0)]
+    assert bench.counts() != (0, 0)
+
+
+def test_two_kills_at_the_same_due_step_halt_it(bench: Bench, monkeypatch):
+    calls = fail(monkeypatch, 0)
+    kill(bench)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("service.worker.publisher.prepare", _killed)
+        step(bench)
+    kill(bench)
+    step(bench)
+    assert bench.now().state == "halted"
+    assert (len(calls), bench.counts()) == (2, (0, 0))  # both fits of the first step's two releases
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_kill_while_nothing_was_due_counts_for_nothing(bench: Bench):
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=1))
+    kill(bench)
+    step(bench)
+    assert attempts(bench) == []
+
+
+def test_a_lease_that_was_given_back_tells_of_no_attempt(bench: Bench):
+    step(bench)
+    with bench.database.transaction() as connection:
+        assert connection.execute(select(tables.leases.c.owner).where(tables.leases.c.owner.isnot(None))).all() == []
+    assert attempts(bench) == []
+
+
+def test_a_lease_that_ran_out_while_the_database_was_away_is_foreseen(bench: Bench):
+    publisher = bench.publisher()
+    with pytest.raises(DatabaseUnavailable), bench.database.transaction() as connection:
+        connection.connection.driver_connection.close()
+        connection.execute(select(1))
+    kill(bench)
+    step(bench, publisher)
+    assert attempts(bench) == []
+    assert bench.counts() != (0, 0)
+
+
+@pytest.mark.parametrize("bench", [CONFIGURATION, TICKS], indirect=True, ids=["at once", "with ticks"])
+def test_a_result_whose_commit_failed_is_committed_again_with_the_same_bytes(bench: Bench, monkeypatch):
+    """However often the database goes away, nothing is drawn again."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=6))
+    calls, real, away = fail(monkeypatch, 0), Publisher._commit, [True] * 3
+    publisher, drawn = bench.publisher(), []
+
+    def commit(self: Publisher, lease: Any, turn: Any, prepared: Any) -> Any:
+        drawn.append(prepared)
+        if away:
+            away.pop()
+            raise DatabaseUnavailable("gone")
+        return real(self, lease, turn, prepared)
+
+    monkeypatch.setattr(Publisher, "_commit", commit)
+    for _ in range(3):
+        with pytest.raises(DatabaseUnavailable):
+            step(bench, publisher)
+    step(bench, publisher)
+    assert len(set(map(id, drawn))) == 1
+    assert len(calls) == 2
+    assert attempts(bench) == []
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.parked).values(tick=func.to_timestamp(0)))
+    bench.shop().ticker.publish(1)
+    with bench.database.transaction() as connection:
+        assert publications.get(connection, 1).version == 2
+        for release in drawn[0].releases:
+            assert (releases.parameters(connection, 1, release.version) == release.parameters).all()
+
+
+def test_a_note_that_could_not_be_written_is_written_before_the_next_attempt(bench: Bench, monkeypatch):
+    calls, real, publisher = fail(monkeypatch, 2), Publisher._note, bench.publisher()
+    publisher._not_before = _Never()
+
+    def away(*_: object) -> None:
+        raise DatabaseUnavailable("gone")
+
+    with monkeypatch.context() as patched, pytest.raises(DatabaseUnavailable):
+        patched.setattr(Publisher, "_note", away)
+        step(bench, publisher)
+    assert attempts(bench) == []
+    step(bench, publisher)  # notes the first, tries again, which fails too, and halts
+    assert real is Publisher._note
+    assert bench.now().state == "halted"
+    assert (len(calls), bench.counts()) == (2, (0, 0))
+
+
+class _Never(dict[int, float]):
+    """Nothing waits for a while after an error."""
+
+    def get(self, *_: Any) -> float:
+        return 0.0
+
+
+def test_a_thread_takes_nothing_that_another_of_its_process_is_still_at(bench: Bench):
+    """Though the lease has run out: two would draw noise for the same step."""
+    publisher = bench.publisher()
+    assert publisher._desk.take(bench.identity)
+    assert not publisher.step(threading.Event())
+    publisher._desk.busy.clear()
+    assert publisher.step(threading.Event())

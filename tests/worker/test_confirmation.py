@@ -1,0 +1,211 @@
+"""Nothing is visible before the high-water mark holds it, and what the mark holds is never published anew."""
+# ruff: noqa: F811 - a fixture is another file's
+
+import threading
+from typing import Any
+
+import pytest
+from sqlalchemy import text, update
+from sqlalchemy.engine import make_url
+
+from service.publishing import confirmation
+from service.store import leases, ledger, publications, releases, tables
+from service.store.database import Database
+from service.store.verify import verify
+from tests.conftest import wait_until
+from tests.worker.published import Bench
+from tests.worker.test_publishing import bench  # noqa: F401
+
+
+def visible(bench: Bench) -> tuple[Any, ...]:
+    """What anybody may see: the newest model's version, all versions, all charges."""
+    with bench.database.transaction() as connection:
+        newest = publications.newest(connection, "p", None)
+        found = publications.get(connection, bench.identity)
+        page = releases.page(connection, bench.identity, limit=100, before=None)
+        versions = [each.version for each in page]
+        assert [each.version for each in reversed(page) if each.role == "model"] == [
+            each.version for each in releases.models_after(connection, bench.identity, 0, limit=100)
+        ]
+        stretches = releases.outlined(connection, bench.identity, most=100, record=0)
+        assert [each.last for each in stretches] == versions[::-1]
+        assert [version for version in range(1, 20) if releases.find(connection, bench.identity, version)] == versions[
+            ::-1
+        ]
+        assert newest.latest == found.visible_latest
+        assert found.visible_version == max(versions, default=None)
+        charges = [each["id"] for each in ledger.page(connection, 1, limit=100, before=None)]
+    return newest and newest.latest, versions, charges
+
+
+def crash_before_the_mark(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker publishes everything, and dies each time before it has written the mark."""
+    with monkeypatch.context() as patched:
+        patched.setattr(confirmation.Confirmer, "confirm", lambda *_: None)
+        bench.publish_all()
+
+
+def test_what_the_mark_does_not_hold_nobody_sees(bench: Bench, monkeypatch):
+    crash_before_the_mark(bench, monkeypatch)
+    assert bench.counts() == (5, 5)
+    assert visible(bench) == (None, [], [])
+    bench.shop().audit.confirm()
+    assert visible(bench) == (5, [5, 4, 3, 2, 1], [5, 4, 3, 2, 1])
+    assert bench.stream().distrusted is None
+
+
+def test_a_worker_confirms_what_it_publishes_at_once(bench: Bench):
+    bench.publish_all()
+    assert visible(bench) == (5, [5, 4, 3, 2, 1], [5, 4, 3, 2, 1])
+    told = bench.files.witness("log")
+    assert (told["charges"], told["releases"], told["head"]) == (5, 5, bench.stream().head)
+
+
+def test_where_the_mark_can_not_be_written_nothing_is_seen_until_it_can(bench: Bench):
+    obstacle = bench.world.settings.segment_store / "log.lock"
+    obstacle.unlink(missing_ok=True)
+    obstacle.mkdir()
+    publisher = bench.publisher()
+    for _ in range(3):
+        publisher.step(threading.Event())
+    assert bench.counts() == (2, 2)  # the first step alone: what is committed unseen does not grow
+    assert visible(bench) == (None, [], [])
+    obstacle.rmdir()
+    wait_until(lambda: (publisher.step(threading.Event()), visible(bench)[0] == 5)[1])
+
+
+@pytest.mark.parametrize("lost", ["charges", "releases"])
+def test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything_is_drawn(
+    bench: Bench, monkeypatch, lost
+):
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=6))
+    bench.publish_all()
+    told = bench.files.witness("log")
+    bench.files.put_witness("log", told | {lost: told[lost] + 1})
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=10))
+    before = visible(bench)
+    publisher = bench.publisher()
+    monkeypatch.setattr(publisher._audit, "look", lambda _: None)  # which walks the whole ledger only every hour
+    monkeypatch.setattr("service.worker.publisher.prepare", None)
+    publisher.step(threading.Event())
+    reason = bench.stream().distrusted
+    assert f"{lost} {told[lost] + 1} (there are {told[lost]})" in reason
+    assert "an older copy of the database" in reason
+    assert (visible(bench), bench.counts()) == (before, (2, 2))
+
+
+@pytest.mark.parametrize(("name", "says"), [("head", "another charge 5"), ("newest_release", "another release 5")])
+def test_another_history_of_the_same_length_is_told_apart_by_its_hashes(bench: Bench, monkeypatch, name, says):
+    crash_before_the_mark(bench, monkeypatch)
+    shop = bench.shop()
+    with bench.database.transaction() as connection:
+        mark = vars(confirmation.witness.marks(connection, [bench.stream()])["log"])
+    bench.files.put_witness("log", mark | {name: "0" * 64, "timeline": mark["timeline"] - 1})
+    shop.confirmer.confirm(1)
+    assert says in bench.stream().distrusted
+    assert "a standby without the newest commits was promoted" in bench.stream().distrusted
+    assert visible(bench) == (None, [], [])
+
+
+def test_a_server_that_holds_another_history_than_the_one_read_makes_nothing_visible(bench: Bench, monkeypatch):
+    """As if a standby had taken over between reading what is committed and making it visible."""
+    crash_before_the_mark(bench, monkeypatch)
+    real, superuser = confirmation.witness.write, make_url(bench.world.settings.migration_url).set(username="postgres")
+    elsewhere = Database(superuser.render_as_string(False))
+
+    def switched(*args: Any) -> None:
+        real(*args)
+        with elsewhere.transaction() as connection:
+            connection.execute(text("ALTER TABLE charges DISABLE TRIGGER append_only"))
+            connection.execute(text("UPDATE charges SET hash = repeat('0', 64) WHERE id = 5"))
+
+    monkeypatch.setattr(confirmation.witness, "write", switched)
+    bench.shop().confirmer.confirm(1)
+    elsewhere.close()
+    assert visible(bench) == (None, [], [])
+
+
+def test_the_mark_never_goes_back_however_many_confirm_at_once(bench: Bench, monkeypatch):
+    crash_before_the_mark(bench, monkeypatch)
+    shops = [bench.shop() for _ in range(4)]
+    told = []
+    real = bench.files.__class__.put_witness
+
+    def put(self: Any, log: str, mark: dict[str, Any]) -> None:
+        told.append(mark["charges"])
+        real(self, log, mark)
+
+    monkeypatch.setattr(bench.files.__class__, "put_witness", put)
+    threads = [threading.Thread(target=shop.confirmer.confirm, args=(1,)) for shop in shops]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told == [5]
+    assert visible(bench)[0] == 5
+
+
+def test_an_old_mark_without_releases_is_read(bench: Bench):
+    """As the version before wrote it."""
+    bench.publish_all()
+    told = bench.files.witness("log")
+    bench.files.put_witness("log", {name: told[name] for name in ("records", "erasures", "charges", "head")})
+    bench.shop().confirmer.confirm(1)
+    assert bench.stream().distrusted is None
+    assert bench.files.witness("log") == told
+
+
+def test_who_waits_is_woken_when_it_is_visible_not_when_it_is_committed(bench: Bench, monkeypatch):
+    with bench.database.listen("perennial_release") as listening:
+        crash_before_the_mark(bench, monkeypatch)
+        assert list(listening.notifies(timeout=0.2)) == []
+        bench.shop().confirmer.confirm(1)
+        assert [notice.payload for notice in listening.notifies(timeout=5.0, stop_after=1)] == ["p"]
+
+
+def test_more_confirmed_than_there_is_is_a_finding(bench: Bench):
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(confirmed_releases=6))
+    with bench.database.transaction() as connection:
+        assert "more is confirmed than was charged and released" in verify(connection).findings[0]
+
+
+def test_where_there_was_a_mark_and_is_none_nothing_is_published(bench: Bench):
+    """As on a folder whose volume is not there: a mark in the wrong place would not tell what is lost."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=6))
+    bench.publish_all()
+    (bench.world.settings.segment_store / "log.witness").unlink()
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=10))
+    bench.publisher().step(threading.Event())
+    assert "is missing" in bench.stream().distrusted
+    assert bench.counts() == (2, 2)
+
+
+def test_a_lease_that_a_failover_gave_to_two_is_one_owners(bench: Bench):
+    """Both took it with the same epoch, each on a primary of its own; the row is that of the second."""
+    resource = leases.publication(bench.identity)
+    with bench.database.transaction() as connection:
+        lost = leases.take(connection, resource, owner="first", seconds=60)
+        connection.execute(update(tables.leases).values(owner="second"))
+        with pytest.raises(leases.LeaseLost):
+            leases.check(connection, lost)
+        assert leases.renew(connection, [lost], seconds=60) == [lost]
+        assert not leases.keep(connection, lost, seconds=60)
+        leases.release(connection, lost)
+        assert leases.take(connection, resource, owner="third", seconds=60) is None
+
+
+def test_a_lease_that_was_given_back_before_a_failover_is_not_handed_over_in_order(bench: Bench):
+    resource = leases.publication(bench.identity)
+    with bench.database.transaction() as connection:
+        for owner, abandoned in (("first", False), ("second", False), ("third", True)):
+            lease = leases.take(connection, resource, owner=owner, seconds=60)
+            assert (lease.abandoned is not None) == abandoned
+            leases.release(connection, lease)
+            if owner == "second":
+                connection.execute(update(tables.leases).values(timeline=tables.leases.c.timeline - 1))
