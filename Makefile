@@ -33,11 +33,12 @@ demo: venv
 	$(BIN)/python -m demo
 
 # Each process has servers of its own; tests of one file stay together. A third one has what two leave idle while they
-# wait. Dozens of programs start, so their bytecode is kept, whatever the shell says.
+# wait. Tests of faults and of attacks from outside start many processes themselves: they come last. Dozens of programs start, so their bytecode is kept, whatever the shell says.
 test: export PYTHONDONTWRITEBYTECODE =
 test: venv check browser
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m "not alone"
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m alone tests/faults
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m "not alone" --ignore tests/faults
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m alone tests/guarantees
 
 # What needs no server: format, lint, types, and who may import whom.
 check: venv

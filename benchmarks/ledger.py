@@ -28,18 +28,18 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism
-from service.mechanisms.mechanism import Kept
 from service.mechanisms.stream_schema import StreamSchema
+from service.publishing.prepared import prepare
 from service.settings import Settings
-from service.store import leases, publications, streams, tables
+from service.store import leases, parts, publications, streams, tables
 from service.store.database import Database
 from service.store.migrate import migrate
-from service.store.publications import Publication
 from service.store.segment_files import SegmentFiles
 from service.store.verify import look, verify
-from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
-from service.worker.publisher import Bell, Publisher
+from service.worker.publisher import Publisher
+from service.worker.turn import Turn
+from service.worker.workshop import Workshop
 from tests.conftest import serving
 
 KEY = "k" * 40
@@ -61,7 +61,12 @@ class Simulated:
         self.database = Database(url)
         privacy = {"epsilon": 1, "delta": delta}
         mechanism = {"kind": "sliding_window", "block": block, "blocks": blocks}
-        self.configuration = {"mechanism": mechanism, "learner": {"kind": "output_perturbation"}, "privacy": privacy}
+        self.configuration = {
+            "mechanism": mechanism,
+            "learner": {"kind": "output_perturbation"},
+            "privacy": privacy,
+            "publish_delay": 0,
+        }
         built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(self.configuration))
         assert isinstance(built, LinearMechanism)
         self.mechanism = replace(built, learner=Idle(**vars(built.learner)))
@@ -69,7 +74,7 @@ class Simulated:
             budget = {"epsilon": Decimal(2), "delta": Decimal("1e-5")}
             stream = streams.create(connection, name=name, log=name, schema=SCHEMA, retention="keep", **budget)
             connection.execute(update(tables.streams).where(tables.streams.c.id == stream.id).values(records=2**40))
-            self.publication: Publication = publications.create(
+            made = publications.create(
                 connection,
                 name=name,
                 stream=stream.id,
@@ -80,32 +85,35 @@ class Simulated:
                 epsilon=Decimal(1),
                 delta=Decimal(str(delta)),
                 due=self.mechanism.next_time(0),
+                publish_delay=Decimal(0),
             )
         keeper = LeaseKeeper(self.database, seconds=3600)
-        files = SegmentFiles(folder / "segments")
-        self.publisher = Publisher(self.database, files, keeper, Bell(self.database), Audit(self.database, files))
-        lease = keeper.take(leases.publication(self.publication.id))
+        self.publisher = Publisher(Workshop(self.database, SegmentFiles(folder / "segments"), keeper))
+        lease = keeper.take(leases.publication(made.id))
         assert lease is not None
         self.lease = lease
-        self.chain: tuple[Kept, ...] = ()
+        memory = parts.Memory(parts={}, digest=None)
+        self.turn = Turn(made, replace(stream, records=2**40), self.mechanism, memory, {})
 
     def publish(self, times: int) -> list[float]:
         """Publishes so often; how many seconds each transaction took."""
         seconds = []
         for _ in range(times):
-            due = self.publication.due - self.publication.start
-            step = self.mechanism.step(due, self.chain, self.publication.version + 1, lambda *_: NOTHING)
+            due = self.turn.time_due()
+            version = self.turn.publication.version + 1
+            step = self.mechanism.step(due, self.turn.chain, version, lambda *_: NOTHING)
+            prepared = prepare(self.turn.publication, self.mechanism, step, due)
             began = time.perf_counter()
-            moved = self.publisher._commit(self.lease, self.publication, self.mechanism, due, step)  # noqa: SLF001
+            moved = self.publisher._commit(self.lease, self.turn, prepared)  # noqa: SLF001
             seconds.append(time.perf_counter() - began)
             assert moved is not None
-            self.publication, self.chain = moved, step.chain
+            self.turn.go_on(moved, prepared)
         return seconds
 
     def grow(self, charges: int) -> None:
         """Publishes until there are so many charges, many times in one transaction."""
         real = Database.transaction
-        while self.publication.version < charges:
+        while self.turn.publication.version < charges:
             with real(self.database) as connection:
 
                 @contextlib.contextmanager
@@ -181,24 +189,27 @@ def main() -> None:
                 ]
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             print(
-                f"{rows[0]:,} charges, {one.publication.position:,} records, {rows[1]:,} exact ranges, {rows[2]:,} "
-                f"stretches; publishing: {milliseconds(seconds)}; at most {memory:.0f} MiB; grew in {grew:.0f} s",
+                f"{rows[0]:,} charges, {one.turn.publication.position:,} records, {rows[1]:,} exact ranges, "
+                f"{rows[2]:,} stretches; publishing: {milliseconds(seconds)}; at most {memory:.0f} MiB; "
+                f"grew in {grew:.0f} s",
                 flush=True,
             )
             with one.database.transaction() as connection:
                 connection.execute(
                     update(tables.streams)
-                    .where(tables.streams.c.id == one.publication.stream_id)
-                    .values(records=one.publication.due - 1)
+                    .where(tables.streams.c.id == one.turn.publication.stream_id)
+                    .values(records=one.turn.publication.due - 1)
                 )
             answers(settings, "s", "s")
             with one.database.transaction() as connection:
                 connection.execute(
-                    update(tables.streams).where(tables.streams.c.id == one.publication.stream_id).values(records=2**40)
+                    update(tables.streams)
+                    .where(tables.streams.c.id == one.turn.publication.stream_id)
+                    .values(records=2**40)
                 )
         began = time.perf_counter()
         with one.database.transaction() as connection:
-            _, findings = look(connection, one.publication.stream_id)
+            _, findings = look(connection, one.turn.publication.stream_id)
         print(f"the chains alone, as a worker does: {time.perf_counter() - began:.1f} s, {len(findings)} findings")
         began = time.perf_counter()
         with one.database.transaction() as connection:

@@ -144,13 +144,14 @@ class Compared:
             now.instance.value(query.count(self.counts), time, guess), self.mechanism.height, now.noise
         ):
             return guess
-        step, answer = self.mechanism.hit(now, query, self.counts, self.histogram, self.spent, self.version + 1)
+        measurement = self.mechanism.measure(now, query, self.counts, self.histogram)
+        step = self.mechanism.close(now, measurement, self.spent, self.version + 1)
         (release,) = step.releases
         charged = Fraction(release.charge) + sum(Fraction(each.amount) for each in step.charges if each.start == 0)
         self._take(step.chain, charged)
         self.version += 1
-        self.histogram = Histogram(shares=release.parameters[0], time=release.time)
-        return answer
+        self.histogram = measurement.moved
+        return measurement.answer
 
 
 @dataclass

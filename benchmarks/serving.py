@@ -69,6 +69,7 @@ class Service:
                 "mechanism": {"kind": "sliding_window", "block": block, "blocks": 1},
                 "learner": {"kind": "output_perturbation", "regularization": regularization},
                 "privacy": {"epsilon": 1, "delta": 0},
+                "publish_delay": 0,
             },
         )
 
@@ -107,6 +108,7 @@ def service(*, worker: bool, **settings: object) -> Iterator[Service]:
                 "database_url": servers.database_url,
                 "admin_key": key,
                 "port": port,
+                "metrics_port": 0,
                 "segment_store": folder / "segments",
             }
             environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}

@@ -84,6 +84,7 @@ def _started(folder: Path) -> Iterator[Service]:
     program = Path(sys.executable).with_name("perennial")
     # Settings meant for another service must not steer this one, neither from here nor from a .env file.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
+    environment["PERENNIAL_METRICS_PORT"] = "0"  # nobody watches a demo
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(

@@ -27,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 
 # What a key needs for a call; `admin` may do everything. Checked against a running service by the tests.
 SCOPES = {
+    "GET /metrics": "metrics",
     "POST /v1/keys": "admin",
     "GET /v1/keys": "admin",
     "DELETE /v1/keys/{key}": "admin",
@@ -85,7 +86,7 @@ _API = """# HTTP interface
 
 Written by `make docs` from the OpenAPI document, which a running service shows at `/openapi.json`.
 
-Every call but those for the service's health needs a key: `Authorization: Bearer KEY`, with the scope named below or
+Every call but `GET /livez` and `GET /readyz` needs a key: `Authorization: Bearer KEY`, with the scope named below or
 `admin`. A key that is limited to some streams gets 404 for all others. Errors are `application/problem+json`;
 [problems.md](problems.md) has every type. Besides those listed, a call that needs a key may answer 401, 403, 429 (too
 often) and 503. HEAD is answered wherever GET is. Every answer has an `X-Request-ID`, which log lines about it name.
@@ -101,10 +102,19 @@ directory. Nothing else of the service reads the environment. An empty value is 
 _METRICS = """# Metrics
 
 Written by `make docs` from `service/metrics.py`: what `GET /metrics` tells Prometheus, beside the client library's own
-`python_*` and `process_*`. Counts, sizes, times and sums of charges; nothing is computed from a record's content. All
-of it is exact, and how long a fit takes depends on its records a little: metrics are inside the trust boundary
-([privacy.md](privacy.md)). `PERENNIAL_METRICS_PORT` serves them apart ([settings.md](settings.md)). A counter ends in
-`_total`; a histogram has `_bucket`, `_sum` and `_count`.
+`python_*` and `process_*`. Counts, sizes, times and sums of charges; nothing is computed from a record's content.
+Counts are exact, and nothing hides when they change, so metrics are inside the trust boundary
+([privacy.md](privacy.md)):
+
+- `PERENNIAL_METRICS_PORT` serves them without a key, on 127.0.0.1 unless `PERENNIAL_METRICS_HOST` says otherwise
+  ([settings.md](settings.md)). Let nobody but Prometheus reach that port. If another process has the default port, the
+  service runs without it and logs `metrics_port_in_use`; if the setting names the port, the service does not start.
+- The API's own port serves them to a key with the scope `metrics` (or `admin`) that is not limited to streams. A
+  worker has no such port.
+
+How long a fit takes depends on its records. So times to fit and to publish are rounded up to 1, 10, 60, 600 or 3600
+seconds, a worker does not tell its processor time, and no metric counts label requests or labels, nor calls that
+concern them. A counter ends in `_total`; a histogram has `_bucket`, `_sum` and `_count`.
 """
 
 
