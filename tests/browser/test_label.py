@@ -15,6 +15,8 @@ from tests.browser.looking import DESKTOP, enter, show, sign_in, watched
 from tests.conftest import Service, ok
 
 Open = Callable[[str], Page]
+BUDGET = {"epsilon": 100}
+HARDLY_ANY_NOISE = {"epsilon": 1000, "delta": 1e-6}
 
 
 @pytest.fixture
@@ -32,9 +34,9 @@ def labelling(browser: Browser, service: Service) -> Iterator[Open]:
         yield opened
 
 
-def asking(service: Service, *, records: int = 4, **settings) -> tuple[str, str]:
+def asking(service: Service, *, records: int = 4, budget=BUDGET, **settings) -> tuple[str, str]:
     """A stream, and a publication of it that asks for nearly every record; the first number tells what each is."""
-    stream = unlabelled(service, features=12)
+    stream = unlabelled(service, features=12, budget=budget)
     publication = publish(service, stream, **settings)
     if records:
         x = np.random.default_rng(1).normal(scale=0.2, size=(records, 12))
@@ -70,7 +72,15 @@ def posted(page: Page) -> list[tuple[int, int]]:
 
 
 def test_ten_records_are_labelled_with_the_keyboard_alone_and_a_model_appears(service: Service, page: Page):
-    stream, publication = asking(service, records=60, batching="fixed_batch", size=10, learning_rate=1.0)
+    stream, publication = asking(
+        service,
+        records=60,
+        budget=HARDLY_ANY_NOISE,
+        privacy=HARDLY_ANY_NOISE,
+        batching="fixed_batch",
+        size=10,
+        learning_rate=1.0,
+    )
     page.goto(f"/dashboard/publications/{publication}")
     expect(page.get_by_label("API key")).to_be_focused()
     page.keyboard.type(service.key("read", "label", streams=[stream]))

@@ -19,16 +19,17 @@ TIMES = 5  # each thing is done
 AGO = "now() - (:releases - n) * interval '1 second'"
 FILL = (
     "UPDATE publications SET version = :releases, latest = :releases, seal = '' WHERE id = :publication",
-    "UPDATE streams SET records = :records, grain = :grain WHERE id = :stream",
+    "UPDATE streams SET records = :records, grain = :grain, charges = :releases, releases = :releases, "
+    "confirmed_charges = :releases, confirmed_releases = :releases WHERE id = :stream",
     f"""INSERT INTO charges
         (stream_id, id, publication_id, version, start, stop, epsilon, delta, charged_at, hash)
     SELECT :stream, n, :publication, n, (n - 1) * 100, n * 100, 0.001 * (1 + n % 7), 0, {AGO}, n
     FROM generate_series(1, :releases) AS n""",
     f"""INSERT INTO releases
         (publication_id, version, stream_id, charge, time, role, window_start, window_stop, fit_start, fit_stop, shape,
-        parameters, model, noise, digest, published_at)
+        parameters, model, noise, digest, number, published_at)
     SELECT :publication, n, :stream, n, n * 100, 'model', 0, n * 100, (n - 1) * 100, n * 100, '{{1,3}}',
-        decode(repeat('00', 24), 'hex'), :model, json_build_object('scale', 1 + n % 5), n, {AGO}
+        decode(repeat('00', 24), 'hex'), :model, json_build_object('scale', 1 + n % 5), n, n, {AGO}
     FROM generate_series(1, :releases) AS n""",
     """INSERT INTO spent (publication_id, start, stop, amount)
     SELECT :publication, n * :long, (n + 1) * :long, 0.001 * (1 + n % 7) FROM generate_series(0, :ranges - 1) AS n""",
