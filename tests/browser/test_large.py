@@ -19,8 +19,8 @@ TIMES = 5  # each thing is done
 AGO = "now() - (:releases - n) * interval '1 second'"
 FILL = (
     "UPDATE publications SET version = :releases, latest = :releases, seal = '' WHERE id = :publication",
-    "UPDATE streams SET records = :records, grain = :grain, charges = :releases, releases = :releases, "
-    "confirmed_charges = :releases, confirmed_releases = :releases WHERE id = :stream",
+    """UPDATE streams SET records = :records, grain = :grain, charges = :releases, releases = :releases,
+        confirmed_charges = :releases, confirmed_releases = :releases WHERE id = :stream""",
     f"""INSERT INTO charges
         (stream_id, id, publication_id, version, start, stop, epsilon, delta, charged_at, hash)
     SELECT :stream, n, :publication, n, (n - 1) * 100, n * 100, 0.001 * (1 + n % 7), 0, {AGO}, n
