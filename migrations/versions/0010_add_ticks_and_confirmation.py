@@ -19,7 +19,25 @@ def upgrade() -> None:
     op.add_column("streams", sa.Column("confirmed_charges", sa.BigInteger(), server_default="0", nullable=False))
     op.add_column("streams", sa.Column("confirmed_releases", sa.BigInteger(), server_default="0", nullable=False))
     op.add_column("streams", sa.Column("marked", sa.Boolean(), server_default="false", nullable=False))
+    op.add_column("streams", sa.Column("visible_epsilon", sa.Numeric(), server_default="0", nullable=False))
+    op.add_column("streams", sa.Column("visible_delta", sa.Numeric(), server_default="0", nullable=False))
     op.execute("UPDATE streams SET confirmed_charges = charges")
+    op.execute(
+        "UPDATE streams SET visible_epsilon = epsilon_spent, visible_delta = delta_spent FROM "
+        "(SELECT stream_id, max(epsilon) AS epsilon_spent, max(delta) AS delta_spent FROM outlines GROUP BY stream_id) "
+        "AS outlined WHERE outlined.stream_id = streams.id"
+    )
+    op.create_table(
+        "visible",
+        sa.Column("publication_id", sa.BigInteger(), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("due", sa.BigInteger(), nullable=False),
+        sa.Column("worst_record", sa.BigInteger(), nullable=True),
+        sa.Column("worst_amount", sa.Numeric(), nullable=False),
+        sa.ForeignKeyConstraint(["publication_id"], ["publications.id"], name=op.f("visible_publication_id_fkey")),
+        sa.PrimaryKeyConstraint("publication_id", name=op.f("visible_pkey")),
+    )
+    op.execute("INSERT INTO visible SELECT id, position, due, worst_record, worst_amount FROM publications")
     op.execute(
         "UPDATE streams SET releases = number, confirmed_releases = number, newest_release = digest FROM "
         "(SELECT DISTINCT ON (stream_id) stream_id, number, digest FROM releases ORDER BY stream_id, number DESC) "
@@ -80,6 +98,9 @@ def downgrade() -> None:
     op.drop_index("entries_start_idx", "entries")
     op.drop_column("entries", "numbered_at")
     op.drop_column("leases", "timeline")
+    op.drop_table("visible")
+    for name in ("visible_delta", "visible_epsilon"):
+        op.drop_column("streams", name)
     for name in ("marked", "confirmed_releases", "confirmed_charges", "newest_release", "releases"):
         op.drop_column("streams", name)
     op.drop_column("releases", "number")

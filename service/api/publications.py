@@ -212,7 +212,7 @@ def _info(publication: publications.Publication, progress: labels.Progress | Non
         **{name: value for name, value in publication.configuration.items() if name != "publish_delay"},
         state=state,
         reason=reason,
-        due=publication.due if state == "running" else None,
+        due=publication.visible_due if state == "running" else None,
         labels=progress and LabelProgress(waiting=progress.waiting, answered=progress.answered),
         **{name: getattr(publication, name) for name in ("id", "name", "stream", "start", "plan", "created_at")},
         latest=publication.visible_latest,

@@ -89,7 +89,7 @@ async def outline_releases(publication: str, key: Reader, shared: Shared) -> Ite
 
     def look(connection: Connection) -> list[releases.Stretch]:
         found = publication_or_404(connection, key, publication)
-        worst = -1 if found.worst_record is None else found.worst_record
+        worst = -1 if found.visible_worst_record is None else found.visible_worst_record
         return releases.outlined(connection, found.id, most=MOST_STRETCHES, record=worst)
 
     return Items(items=[Stretch.model_validate(each) for each in await shared.run(look)])

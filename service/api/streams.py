@@ -242,15 +242,15 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
     def look(connection: Connection) -> Response:
         found = stream_or_404(connection, key, stream)
         of_it = publications.of_stream(connection, found.id)
-        worst = spending.worst(connection, found.id, of_it)
+        reserved = spending.reserved(connection, found.id, of_it)
         low, high = min(start or 0, found.records), found.records if end is None else min(end, found.records)
         exact = spending.exact(connection, found.id, low, high) if low < high else []
-        told = exact if exact is not None else spending.outlined(connection, found.id, low, high)
-        tighter = spending.tighter(of_it, worst.reserved)
+        told = exact if exact is not None else _outlined(connection, found, low, high)
+        tighter = spending.tighter(of_it, reserved)
         exposed = _exposed(found, of_it)
         return as_json(
             {
-                **_totals(found, worst, exposed),
+                **_totals(found, reserved, exposed),
                 "tighter": tighter.loss.shown()
                 | {"how": tighter.how}
                 | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
@@ -299,7 +299,7 @@ def _info(connection: Connection, stream: streams.Stream) -> StreamInfo:
         halted=stream.halted,
         distrusted=stream.distrusted,
         created_at=stream.created_at,
-        **_totals(stream, spending.worst(connection, stream.id, of_it), _exposed(stream, of_it)),
+        **_totals(stream, spending.reserved(connection, stream.id, of_it), _exposed(stream, of_it)),
     )
 
 
@@ -314,7 +314,7 @@ def _erased(connection: Connection, stream: streams.Stream) -> Erased:
 
 def _kept(connection: Connection, stream: streams.Stream, of_it: list[publications.Publication]) -> Kept:
     needed = [
-        Need(publication=each.name, start=each.start + needs(stream.schema, each.configuration, each.position))
+        Need(publication=each.name, start=each.start + needs(stream.schema, each.configuration, each.visible_position))
         for each in of_it
         if each.state == "running" and stream.retention == "needed"
     ]
@@ -324,16 +324,30 @@ def _kept(connection: Connection, stream: streams.Stream, of_it: list[publicatio
 def _exposed(stream: streams.Stream, of_it: Iterable[publications.Publication]) -> dict[str, tuple[int, int]]:
     """By publication, the records that what it released no longer protects; of most, none."""
     return {
-        each.name: (each.start, each.start + declassified(stream.schema, each.configuration, each.position))
+        each.name: (each.start, each.start + declassified(stream.schema, each.configuration, each.visible_position))
         for each in of_it
     }
 
 
-def _totals(stream: streams.Stream, worst: spending.Worst, exposed: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+def _spent(stream: streams.Stream) -> Loss:
+    """The worst record's, of what is confirmed."""
+    return Loss.of(stream.visible_epsilon, stream.visible_delta)
+
+
+def _outlined(connection: Connection, stream: streams.Stream, start: int, stop: int) -> list[spending.Stretch]:
+    """The most that a record of each stretch has spent, which no stretch can have spent more of than the worst."""
+    worst = _spent(stream)
+    return [
+        (low, high, Loss(epsilon=min(loss.epsilon, worst.epsilon), delta=min(loss.delta, worst.delta)))
+        for low, high, loss in spending.outlined(connection, stream.id, start, stop)
+    ]
+
+
+def _totals(stream: streams.Stream, reserved: Loss, exposed: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     return {
         "budget": {"epsilon": float(stream.epsilon), "delta": float(stream.delta)},
-        "reserved": worst.reserved.shown(),
-        "spent": worst.spent.shown(),
+        "reserved": reserved.shown(),
+        "spent": _spent(stream).shown(),
         "declassified": covered(exposed.values()),
     }
 
@@ -341,7 +355,7 @@ def _totals(stream: streams.Stream, worst: spending.Worst, exposed: Mapping[str,
 def _share(publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
     """How one publication explains itself."""
     account = spending.account_of(publication)
-    amount = Fraction(publication.worst_amount)
+    amount = Fraction(publication.visible_worst_amount)
     pure = publication.kind == Kind.PURE
     return {
         "name": publication.name,
@@ -351,7 +365,7 @@ def _share(publication: publications.Publication, exposed: tuple[int, int]) -> d
         "reserved": (account.cap if account.running else account.kept(amount)).shown(),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
-            "record": publication.worst_record,
+            "record": publication.visible_worst_record,
             "rho": None if pure else round_up(amount),
             **account.loss(amount).shown(),
         },

@@ -11,11 +11,12 @@ than it says. Hashes are compared, not numbers: an old primary may hold another 
 
 import threading
 import time
+from decimal import Decimal
 
 import structlog
 from sqlalchemy import Connection, bindparam, func, or_, select
 
-from service.store import publications, streams, witness
+from service.store import publications, spending, streams, witness
 from service.store.database import (
     CONFIRM,
     NEW_RELEASE,
@@ -25,6 +26,7 @@ from service.store.database import (
     notify,
     require_durability,
 )
+from service.store.publications import Unseen
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
 from service.store.tables import charges, releases
@@ -99,6 +101,8 @@ class Confirmer:
                         return
                     require_durability(connection)
                     mark = witness.marks(connection, [found])[log]
+                    unseen = publications.unseen(connection, stream)
+                    worst = spending.worst(connection, stream)
                     against = witness.contradicts(connection, told, found)
                     if against is None and not witness.holds(connection, mark, found):
                         against = "its newest charge or release is not the one that it was left with"
@@ -112,9 +116,10 @@ class Confirmer:
             _log.error("high_water_mark_not_written", stream=stream, error=error.strerror)
             return
         self._failing.discard(stream)
-        if (found.confirmed_charges, found.confirmed_releases, found.marked) != (mark.charges, mark.releases, True):
+        shown = found.confirmed_charges, found.confirmed_releases, found.marked
+        if unseen or shown != (mark.charges, mark.releases, True):
             with self._database.transaction() as connection:
-                _make_visible(connection, found, mark)
+                _make_visible(connection, found, mark, unseen, worst)
 
     def can_confirm(self, stream: int) -> bool:
         """Return whether a stream's mark can be written: while it can't, nothing more may be committed unseen."""
@@ -139,12 +144,19 @@ class Confirmer:
             streams.distrust(connection, stream, reason)
 
 
-def _make_visible(connection: Connection, before: Stream, mark: Mark) -> None:
-    """Say on the stream's row what the mark holds, if this database holds the same, and notify who waits for it."""
+def _make_visible(
+    connection: Connection, before: Stream, mark: Mark, unseen: list[Unseen], worst: tuple[Decimal, Decimal]
+) -> None:
+    """Say on the stream's row what the mark holds, if this database holds the same, and notify who waits for it.
+
+    unseen, worst: what is to be shown with it, read in one view with what the mark says.
+    """
     now = streams.lock(connection, before.id)  # on another server than before, perhaps
     if not witness.holds(connection, mark, now):
         return
-    if streams.confirm(connection, now.id, charges=mark.charges, releases=mark.releases):
+    publications.show(connection, unseen)
+    epsilon, delta = worst
+    if streams.confirm(connection, now.id, charges=mark.charges, releases=mark.releases, epsilon=epsilon, delta=delta):
         connection.execute(
             _TELL,
             {

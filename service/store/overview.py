@@ -6,11 +6,12 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, func, select, text, true
 
+from service.privacy.account import Loss
 from service.privacy.profile import covered
 from service.store import spending, streams
 from service.store.publications import newest_visible
 from service.store.publications import of_stream as publications_of
-from service.store.tables import entries, publications, releases
+from service.store.tables import entries, publications, releases, visible
 from service.store.tables import streams as streams_table
 
 T = publications.c.publish_delay * text("interval '1 second'")
@@ -62,7 +63,7 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
     latest = newest_visible(role="model")
     due_at = (  # when the last record that the next fit needs was numbered
         select(entries.c.numbered_at)
-        .where(entries.c.stream_id == publications.c.stream_id, entries.c.start < publications.c.due)
+        .where(entries.c.stream_id == publications.c.stream_id, entries.c.start < visible.c.due)
         .order_by(entries.c.start.desc())
         .limit(1)
         .scalar_subquery()
@@ -70,6 +71,7 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
     query = (
         select(
             publications,
+            visible.c.due.label("visible_due"),
             newest_visible().label("visible_version"),
             latest.label("visible_latest"),
             streams_table.c.name.label("stream"),
@@ -79,6 +81,7 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
             func.coalesce(due_at + 2 * T < func.clock_timestamp(), true()).label("tick_has_come"),
         )
         .join(streams_table, streams_table.c.id == publications.c.stream_id)
+        .join(visible, visible.c.publication_id == publications.c.id)
         .outerjoin(
             releases,
             and_(releases.c.publication_id == publications.c.id, releases.c.version == latest),
@@ -94,7 +97,9 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
                 stream=row.stream,
                 running=row.state == "running",
                 halted=row.state == "halted" or (row.state == "running" and row.distrusted is not None),
-                overdue_records=max(0, row.records - row.due) if row.state == "running" and row.tick_has_come else 0,
+                overdue_records=max(0, row.records - row.visible_due)
+                if row.state == "running" and row.tick_has_come
+                else 0,
                 versions=row.visible_version or 0,
                 latest=row.visible_latest,
                 age_seconds=None if row.age_seconds is None else float(row.age_seconds),
@@ -106,7 +111,6 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
 
 def _stream(connection: Connection, stream: streams.Stream, declassified: Declassified) -> StreamState:
     of_it = publications_of(connection, stream.id)
-    worst = spending.worst(connection, stream.id, of_it)
     return StreamState(
         name=stream.name,
         log=stream.log,
@@ -117,9 +121,10 @@ def _stream(connection: Connection, stream: streams.Stream, declassified: Declas
         budget={"epsilon": float(stream.epsilon), "delta": float(stream.delta)},
         distrusted=stream.distrusted is not None,
         dead_letters=streams.waiting_dead_letters(connection, stream.id),
-        reserved=worst.reserved.shown(),
-        spent=worst.spent.shown(),
+        reserved=spending.reserved(connection, stream.id, of_it).shown(),
+        spent=Loss.of(stream.visible_epsilon, stream.visible_delta).shown(),
         declassified=covered(
-            (each.start, each.start + declassified(stream.schema, each.configuration, each.position)) for each in of_it
+            (each.start, each.start + declassified(stream.schema, each.configuration, each.visible_position))
+            for each in of_it
         ),
     )

@@ -34,13 +34,15 @@ from service.store.tables import erasures, publications, streams
 from service.store.tables import leases as leased
 from service.store.tables import parked as parked_steps
 from service.store.tables import releases as released
+from service.store.tables import visible as shown
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
     """`position` and all below it are told in tables.py. `stream_promise` and `distrusted` are the stream's.
 
-    `version` and `latest` are what is committed, `visible_…` what is confirmed too: only that is shown to anybody.
+    `position`, `due`, `version`, `latest` and the worst record's sum are what is committed; `visible_…` is what is
+    confirmed too, and only that is shown to anybody.
     """
 
     id: int
@@ -70,6 +72,10 @@ class Publication:
     distrusted: str | None
     visible_version: int | None
     visible_latest: int | None
+    visible_position: int
+    visible_due: int
+    visible_worst_record: int | None
+    visible_worst_amount: Decimal
     created_at: datetime
 
     @property
@@ -128,6 +134,8 @@ def create(
         ).scalar_one()
     except IntegrityError as error:
         raise NameTaken(name) from error
+    clock = {"position": 0, "due": due, "worst_record": None, "worst_amount": Decimal(0)}
+    connection.execute(insert(shown).values(publication_id=identity, **clock))
     leases.create(connection, leases.publication(identity))
     if configuration["mechanism"]["kind"] == "linear_queries":
         leases.create(connection, leases.queries(identity))
@@ -305,6 +313,8 @@ def due(connection: Connection) -> list[Publication]:
     return [_publication(row) for row in connection.execute(query)]
 
 
+_CLOCK = ("position", "due", "worst_amount")  # none of them ever falls
+_SHOWN = ("position", "due", "worst_record", "worst_amount")
 _MOVED = (
     "position",
     "due",
@@ -347,10 +357,45 @@ def end(connection: Connection, identity: int, *, state: str, reason: str | None
     notify(connection, NEW_RELEASE, found.name)
 
 
+class Unseen(NamedTuple):
+    """What is committed of a publication that is not shown yet."""
+
+    stream_id: int
+    publication_id: int
+    position: int
+    due: int
+    worst_record: int | None
+    worst_amount: Decimal
+
+
+def unseen(connection: Connection, stream: int | None = None) -> list[Unseen]:
+    """Return what of a stream's publications, or of all, is committed and not shown."""
+    query = (
+        select(publications.c.stream_id, publications.c.id, *(publications.c[name] for name in _SHOWN))
+        .join(shown, shown.c.publication_id == publications.c.id)
+        .where(or_(*(publications.c[name] != shown.c[name] for name in _CLOCK)))
+    )
+    if stream is not None:
+        query = query.where(publications.c.stream_id == stream)
+    return [Unseen(*row) for row in connection.execute(query)]
+
+
+def show(connection: Connection, seen: list[Unseen]) -> None:
+    """Show what was `unseen` when the stream was confirmed; who is late with an older state changes nothing."""
+    for each in seen:
+        older = [shown.c[name] <= getattr(each, name) for name in _CLOCK]
+        query = update(shown).where(shown.c.publication_id == each.publication_id, *older)
+        connection.execute(query.values({name: getattr(each, name) for name in _SHOWN}))
+
+
 def _query() -> Select[Any]:
     stream = (streams.c.name.label("stream"), streams.c.promise.label("stream_promise"), streams.c.distrusted)
-    visible = (newest_visible().label("visible_version"), newest_visible(role="model").label("visible_latest"))
-    return select(publications, *stream, *visible).join(streams, streams.c.id == publications.c.stream_id)
+    newest = (newest_visible().label("visible_version"), newest_visible(role="model").label("visible_latest"))
+    return (
+        select(publications, *stream, *newest, *(shown.c[name].label(f"visible_{name}") for name in _SHOWN))
+        .join(streams, streams.c.id == publications.c.stream_id)
+        .join(shown, shown.c.publication_id == publications.c.id)
+    )
 
 
 def newest_visible(*, role: str | None = None) -> ColumnElement[int | None]:
@@ -374,12 +419,16 @@ _NEWEST = (
 _NEWEST_VISIBLE = _NEWEST.where(streams.c.name == func.any(bindparam("visible", type_=ARRAY(Text))))
 _HOLD = (
     select(*_query().selected_columns, streams)
-    .select_from(leased.join(streams, true()).join(publications, publications.c.stream_id == streams.c.id))
+    .select_from(
+        leased.join(streams, true())
+        .join(publications, publications.c.stream_id == streams.c.id)
+        .join(shown, shown.c.publication_id == publications.c.id)
+    )
     .where(
         publications.c.id == bindparam("publication"),
         *leases.is_held(bindparam("resource"), bindparam("owner"), bindparam("epoch")),
     )
-    .with_for_update()
+    .with_for_update(of=(leased, streams, publications))
 )
 
 

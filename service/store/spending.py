@@ -33,7 +33,7 @@ from service.privacy.profile import Profile
 from service.store import publications
 from service.store.publications import Publication
 from service.store.streams import Stream
-from service.store.tables import kept, outlines, spent
+from service.store.tables import charges, kept, outlines, spent, streams
 from service.store.tables import publications as publications_table
 
 MOST_RANGES = 512  # of a stream's outline, and of what is told at once exactly
@@ -49,14 +49,6 @@ _Charged = tuple[Account, int, int, Fraction]
 
 class OverBudget(Exception):
     """A charge would pass the cap of its publication. Nothing may be published."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Worst:
-    """What is reserved on the worst record of a stream, and what the worst one has spent; the two may differ."""
-
-    reserved: Loss
-    spent: Loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +113,21 @@ def count(
 def exact(
     connection: Connection, stream: int, start: int, stop: int, *, most: int = MOST_RANGES
 ) -> list[Stretch] | None:
-    """What each record of [start, stop) has spent, over all publications; None: that takes over `most` rows."""
+    """What each record of [start, stop) has spent over all publications, of what is confirmed; None: over `most` rows.
+
+    What is committed and not confirmed is taken off again: few charges, since the next ones wait for that.
+    """
     rows = _rows(connection, stream, start, stop, limit=most + 1)
-    return None if len(rows) > most else _over(_charged(rows), start, stop)
+    if len(rows) > most:
+        return None
+    return _over(_charged(rows) + _unconfirmed(connection, stream, start, stop), start, stop)
 
 
 def outlined(connection: Connection, stream: int, start: int, stop: int) -> list[Stretch]:
-    """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`."""
+    """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
+
+    Of what is committed: a bound on what is confirmed.
+    """
     rows = connection.execute(
         select(outlines)
         .where(outlines.c.stream_id == stream, outlines.c.start < stop, outlines.c.stop > start)
@@ -146,15 +146,17 @@ def outlined(connection: Connection, stream: int, start: int, stop: int) -> list
     return found
 
 
-def worst(connection: Connection, stream: int, found: Sequence[Publication]) -> Worst:
-    """Of any record of a stream; `found` are all its publications."""
+def reserved(connection: Connection, stream: int, found: Sequence[Publication]) -> Loss:
+    """Return what is reserved on the worst record of a stream; `found` are all its publications."""
+    return account.worst(loss for _, loss in _reserved_from(connection, stream, found, 0))
+
+
+def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal]:
+    """Return the most epsilon and the most delta that any record of a stream has spent, of what is committed."""
     epsilon, delta = connection.execute(
         select(func.max(outlines.c.epsilon), func.max(outlines.c.delta)).where(outlines.c.stream_id == stream)
     ).one()
-    return Worst(
-        reserved=account.worst(loss for _, loss in _reserved_from(connection, stream, found, 0)),
-        spent=Loss.of(epsilon or Decimal(0), delta or Decimal(0)),
-    )
+    return epsilon or Decimal(0), delta or Decimal(0)
 
 
 def refused(
@@ -165,22 +167,24 @@ def refused(
     The cost is that of the publications and of the staircase, not of what was ever charged.
     """
     budget = Loss.of(stream.epsilon, stream.delta)
-    reserved = _reserved_from(connection, stream.id, found, start)
-    if all((loss + asked).within(budget) for _, loss in reserved):
+    held = _reserved_from(connection, stream.id, found, start)
+    if all((loss + asked).within(budget) for _, loss in held):
         return None
-    over = "epsilon" if any(loss.epsilon + asked.epsilon > budget.epsilon for _, loss in reserved) else "delta"
+    over = "epsilon" if any(loss.epsilon + asked.epsilon > budget.epsilon for _, loss in held) else "delta"
     part = attrgetter(over)
-    position, _ = max(reserved, key=lambda each: (part(each[1]), each[0]))
+    position, _ = max(held, key=lambda each: (part(each[1]), each[0]))
     # What ended publications keep from there on, they keep on the record before their staircase falls.
     ended = kept_stairs(connection, stream.id)
     index = bisect_right(ended, position, key=itemgetter(0)) - 1
     falls = next((begins for begins, loss in ended[index:] if part(loss) < part(ended[index][1])), position + 1)
     record = falls - 1
-    rows = _rows(connection, stream.id, record, record + 1)
-    charged = sorted((record, row.publication_id, Fraction(row.amount)) for row in rows)
-    ranges = account.add_up([account_of(each) for each in found], charged)
+    charged = _charged(_rows(connection, stream.id, record, record + 1))
+    amounts = sorted((record, account_.id, amount) for account_, _, _, amount in charged)
+    ranges = account.add_up([account_of(each) for each in found], amounts)
     at = next(each for each in ranges if each.end is None or each.end > record)
-    return replace(at, start=record, end=record + 1)
+    charged += _unconfirmed(connection, stream.id, record, record + 1)
+    ((_, _, spent),) = _over(charged, record, record + 1)
+    return replace(at, start=record, end=record + 1, spent=spent)
 
 
 def settle(connection: Connection, stream: int) -> None:
@@ -298,7 +302,34 @@ def _rows(
     return connection.execute(_ROWS, bound).all()
 
 
-def _charged(rows: Sequence[Row[Any]]) -> list[_Charged]:
+# Of a stream, the charges of [start, stop) that are not confirmed yet.
+_UNCONFIRMED = (
+    select(
+        charges.c.publication_id,
+        charges.c.start,
+        charges.c.stop,
+        func.coalesce(charges.c.rho, charges.c.epsilon).label("amount"),
+        *(publications_table.c[name] for name in ("kind", "epsilon", "delta", "state")),
+        publications_table.c.start.label("since"),
+    )
+    .join(publications_table, publications_table.c.id == charges.c.publication_id)
+    .join(streams, streams.c.id == charges.c.stream_id)
+    .where(
+        charges.c.stream_id == bindparam("stream"),
+        charges.c.id > streams.c.confirmed_charges,
+        charges.c.start < bindparam("stop", type_=BigInteger),
+        charges.c.stop > bindparam("start", type_=BigInteger),
+    )
+)
+
+
+def _unconfirmed(connection: Connection, stream: int, start: int, stop: int) -> list[_Charged]:
+    """Return what takes charges off again that nobody may see yet."""
+    rows = connection.execute(_UNCONFIRMED, {"stream": stream, "start": start, "stop": stop}).all()
+    return [(account_, low, high, -amount) for account_, low, high, amount in _charged(rows)]
+
+
+def _charged(rows: Sequence[Any]) -> list[_Charged]:
     accounts: dict[int, Account] = {}
     for row in rows:
         if row.publication_id not in accounts:
@@ -313,7 +344,7 @@ def _charged(rows: Sequence[Row[Any]]) -> list[_Charged]:
 
 
 @lru_cache(maxsize=4096)
-def _fraction(amount: Decimal) -> Fraction:
+def _fraction(amount: Decimal | float) -> Fraction:
     """The same amounts come again and again."""
     return Fraction(amount)
 
@@ -321,7 +352,7 @@ def _fraction(amount: Decimal) -> Fraction:
 def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
     """What every record of [start, stop) has spent, from ranges that hold any of it."""
     accounts = {each[0].id: each[0] for each in charged}
-    if len(accounts) == 1:  # nothing to add up
+    if len(accounts) == 1 and all(amount > 0 for *_, amount in charged):  # nothing to add up
         return _alone(charged, start, stop)
     found: dict[tuple[int, int], Fraction] = {}
     for account_, low, high, amount in charged:

@@ -50,6 +50,8 @@ class Stream:
     confirmed_charges: int
     confirmed_releases: int
     marked: bool
+    visible_epsilon: Decimal
+    visible_delta: Decimal
     created_at: datetime
 
 
@@ -202,8 +204,14 @@ def move(connection: Connection, stream: Stream) -> None:
     connection.execute(_MOVE, {name: getattr(stream, name) for name in _MOVED} | {"of": stream.id})
 
 
-def confirm(connection: Connection, identity: int, *, charges: int, releases: int) -> bool:
-    """Make the stream's charges and releases visible up to these numbers; return whether that is news."""
+def confirm(
+    connection: Connection, identity: int, *, charges: int, releases: int, epsilon: Decimal, delta: Decimal
+) -> bool:
+    """Make the stream's charges and releases visible up to these numbers; return whether that is news.
+
+    epsilon, delta: what the worst record has spent with these charges. Sums never fall, so that whoever is late with an
+    older state changes nothing.
+    """
     changed = connection.execute(
         update(streams)
         .where(
@@ -217,6 +225,8 @@ def confirm(connection: Connection, identity: int, *, charges: int, releases: in
         .values(
             confirmed_charges=func.greatest(streams.c.confirmed_charges, charges),
             confirmed_releases=func.greatest(streams.c.confirmed_releases, releases),
+            visible_epsilon=func.greatest(streams.c.visible_epsilon, epsilon),
+            visible_delta=func.greatest(streams.c.visible_delta, delta),
             marked=True,
         )
     )

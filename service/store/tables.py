@@ -97,6 +97,9 @@ streams = Table(
     Column("confirmed_charges", BigInteger, nullable=False, server_default="0"),
     Column("confirmed_releases", BigInteger, nullable=False, server_default="0"),
     Column("marked", Boolean, nullable=False, server_default="false"),  # whether there was ever such a mark
+    # The worst record's, of what is confirmed; each at least that of any record.
+    Column("visible_epsilon", Numeric, nullable=False, server_default="0"),
+    Column("visible_delta", Numeric, nullable=False, server_default="0"),
     _now("created_at"),
 )
 
@@ -199,6 +202,18 @@ publications = Table(
 )
 Index("publications_name_id_idx", publications.c.name, publications.c.id)
 Index("publications_due_idx", publications.c.stream_id, publications.c.due)
+
+# What of the above is shown to anybody: as it was when the stream was confirmed last. A table of its own, since who
+# confirms must not wait for who publishes.
+visible = Table(
+    "visible",
+    metadata,
+    Column("publication_id", ForeignKey("publications.id"), primary_key=True),
+    Column("position", BigInteger, nullable=False),
+    Column("due", BigInteger, nullable=False),
+    Column("worst_record", BigInteger),
+    Column("worst_amount", Numeric, nullable=False),
+)
 
 releases = Table(
     "releases",

@@ -77,6 +77,7 @@ def _of_stream(connection: Connection, stream: Stream) -> Iterator[str]:
     yield from _read(where, _promised_by_stream(stream))
     yield from _read(where, _segments(connection, stream))
     yield from _read(where, _reserved(connection, stream))
+    yield from _read(where, _shown(connection, stream))
     yield from _read(where, _publications(connection, stream))
 
 
@@ -146,6 +147,31 @@ def _numbered_releases(connection: Connection, stream: Stream) -> Iterator[str]:
         yield f"stream {stream.name}: release {stream.releases} of the stream is missing or another"
     if stream.confirmed_charges > stream.charges or stream.confirmed_releases > stream.releases:
         yield f"stream {stream.name}: more is confirmed than was charged and released"
+
+
+def _shown(connection: Connection, stream: Stream) -> Iterator[str]:
+    """That no sum or clock is shown that is ahead of what is committed; once all is confirmed, nothing but that."""
+    shown, worst = (stream.visible_epsilon, stream.visible_delta), spending.worst(connection, stream.id)
+    if stream.confirmed_charges == stream.charges:
+        wrong = shown != worst
+    else:
+        wrong = any(one > other for one, other in zip(shown, worst, strict=True))
+    if wrong:
+        yield f"stream {stream.name}: what is shown as spent is not what its records have"
+    table = tables.publications
+    known = set(connection.execute(select(table.c.id).where(table.c.stream_id == stream.id)).scalars())
+    found = publications.of_stream(connection, stream.id)
+    for identity in known - {each.id for each in found}:
+        yield f"stream {stream.name}: nothing is shown of the publication with id {identity}"
+    for each in found:
+        ahead = (
+            each.visible_position > each.position
+            or each.visible_due > each.due
+            or each.visible_worst_amount > each.worst_amount
+        )
+        same = each.visible_worst_amount == each.worst_amount
+        if ahead or (same and each.visible_worst_record != each.worst_record):
+            yield f"publication {each.name}: what is shown of its clock or its sum is not what was committed"
 
 
 def _promised_by_stream(stream: Stream) -> Iterator[str]:

@@ -62,12 +62,13 @@ def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float
     )
 
 
-def brute(connection: Connection) -> tuple[list[Loss], list[Loss]]:
-    """What each record has spent, and what is reserved on it, from the charges alone."""
+def brute(connection: Connection, charges: int) -> tuple[list[Loss], list[Loss]]:
+    """What each record has spent by the first so many charges, and what is reserved on it, from the charges alone."""
     spent, reserved = [Loss()] * RECORDS, [Loss()] * RECORDS
     for each in publications.of_stream(connection, 1):
         amounts = [Fraction(0)] * RECORDS
-        for row in connection.execute(select(tables.charges).where(tables.charges.c.publication_id == each.id)):
+        mine = tables.charges.c.publication_id == each.id, tables.charges.c.id <= charges
+        for row in connection.execute(select(tables.charges).where(*mine)):
             for record in range(row.start, row.stop):
                 amounts[record] += Fraction(row.rho if row.epsilon is None else row.epsilon)
         of_it = spending.account_of(each)
@@ -81,10 +82,14 @@ def brute(connection: Connection) -> tuple[list[Loss], list[Loss]]:
 
 
 def check(connection: Connection) -> None:
-    spent, reserved = brute(connection)
+    charges = streams.get(connection, 1).charges
+    committed, reserved = brute(connection, charges)
     found = publications.of_stream(connection, 1)
-    worst = spending.worst(connection, 1, found)
-    assert worst == spending.Worst(reserved=account.worst(reserved), spent=account.worst(spent))
+    assert spending.reserved(connection, 1, found) == account.worst(reserved)
+    assert Loss.of(*spending.worst(connection, 1)) == account.worst(committed)
+    confirmed = RANDOM.choice((charges, max(0, charges - 3), 0))
+    connection.execute(update(tables.streams).values(confirmed_charges=confirmed))
+    spent, _ = brute(connection, confirmed)
     exact = spending.exact(connection, 1, 0, RECORDS)
     assert [loss for start, end, loss in exact for _ in range(start, end)] == spent
     low, high = sorted(RANDOM.sample(range(RECORDS), 2))
@@ -95,7 +100,7 @@ def check(connection: Connection) -> None:
     stream = streams.get(connection, 1)
     for record in range(RECORDS):
         cell = record // stream.grain * stream.grain
-        assert outlined[record] == account.worst(spent[cell : cell + stream.grain])
+        assert outlined[record] == account.worst(committed[cell : cell + stream.grain])
     assert connection.execute(select(func.count()).select_from(tables.outlines)).scalar_one() <= spending.MOST_RANGES
     assert connection.execute(select(func.count()).select_from(tables.spent)).scalar_one() <= RECORDS * len(found)
     for start in RANDOM.sample(range(RECORDS), 20):
@@ -147,6 +152,7 @@ def test_more_ranges_than_anybody_reads_are_told_as_at_most(connection: Connecti
     publication = make(connection, "p")
     for record in range(0, RECORDS, 2):
         charge(connection, publication.id, (record, record + 2, LITTLE * (1 + record % 3)))
+    connection.execute(update(tables.streams).values(confirmed_charges=tables.streams.c.charges))
     assert spending.exact(connection, 1, 0, RECORDS, most=16) is None
     assert len(spending.exact(connection, 1, 100, 120, most=16)) == 10
     told = spending.outlined(connection, 1, 0, RECORDS)
@@ -174,7 +180,7 @@ def test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent(con
         publications.end(connection, each.id, state="stopped")
     spending.settle(connection, 1)
     found = publications.of_stream(connection, 1)
-    reserved = spending.worst(connection, 1, found).reserved
+    reserved = spending.reserved(connection, 1, found)
     tighter = spending.tighter(found, reserved)
     assert tighter.pure == Fraction("0.5") + Fraction(1, 4)
     assert tighter.zcdp - tighter.gaussian == 2 * Fraction("0.5") ** 2 / 2, (

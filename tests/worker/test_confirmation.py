@@ -9,7 +9,7 @@ from sqlalchemy import text, update
 from sqlalchemy.engine import make_url
 
 from service.publishing import confirmation
-from service.store import leases, ledger, publications, releases, tables
+from service.store import leases, ledger, publications, releases, spending, streams, tables
 from service.store.database import Database
 from service.store.verify import verify
 from tests.conftest import wait_until
@@ -38,6 +38,21 @@ def visible(bench: Bench) -> tuple[Any, ...]:
     return newest and newest.latest, versions, charges
 
 
+def sums(bench: Bench) -> tuple[Any, ...]:
+    """What anybody may see of its clock and of what records have spent: by the worst one, by each."""
+    with bench.database.transaction() as connection:
+        found, stream = publications.get(connection, bench.identity), streams.get(connection, 1)
+        stretches = spending.exact(connection, 1, 0, 10)
+    each = [float(loss.epsilon) for start, stop, loss in stretches for _ in range(start, stop)]
+    worst = found.visible_worst_record, float(found.visible_worst_amount), float(stream.visible_epsilon)
+    return found.visible_position, found.visible_due, worst, each
+
+
+def assert_verifies(bench: Bench) -> None:
+    with bench.database.transaction() as connection:
+        assert verify(connection, isolated=False).findings == []
+
+
 def crash_before_the_mark(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker publishes everything, and dies each time before it has written the mark."""
     with monkeypatch.context() as patched:
@@ -49,9 +64,39 @@ def test_what_the_mark_does_not_hold_nobody_sees(bench: Bench, monkeypatch):
     crash_before_the_mark(bench, monkeypatch)
     assert bench.counts() == (5, 5)
     assert visible(bench) == (None, [], [])
+    assert sums(bench) == (0, 6, (None, 0, 0), [0] * 10)
     bench.shop().audit.confirm()
     assert visible(bench) == (5, [5, 4, 3, 2, 1], [5, 4, 3, 2, 1])
+    assert sums(bench) == (10, 12, (4, 1, 1), [pytest.approx(i / 3) for i in (2, 2, 1, 1, 3, 3, 3, 3, 1, 1)])
     assert bench.stream().distrusted is None
+    assert_verifies(bench)
+
+
+def test_what_is_confirmed_late_with_an_older_state_takes_nothing_back(bench: Bench, monkeypatch):
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=6))
+    crash_before_the_mark(bench, monkeypatch)
+    real, now = confirmation._make_visible, []
+    with monkeypatch.context() as patched:
+        patched.setattr(confirmation, "_make_visible", lambda _, *seen: now.append(seen))
+        bench.shop().confirmer.confirm(1)
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=10))
+    bench.publish_all()
+    before = visible(bench), sums(bench)
+    assert before[0][0] == 5
+    with bench.database.transaction() as connection:
+        real(connection, *now[0])
+    assert (visible(bench), sums(bench)) == before
+
+
+def test_a_step_that_charges_and_releases_nothing_is_confirmed_after_a_crash_too(bench: Bench):
+    """As of a batch that is only added to what is remembered: the mark says the same before and after it."""
+    bench.publish_all()
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.visible).values(position=8, due=10))
+    bench.shop().audit.confirm()
+    assert sums(bench)[:2] == (10, 12)
 
 
 def test_a_worker_confirms_what_it_publishes_at_once(bench: Bench):

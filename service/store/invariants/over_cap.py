@@ -21,6 +21,6 @@ def violations(connection: Connection) -> list[str]:
             for each in of_it
             if highest.get(each.id, 0) > capacity(each.epsilon, each.delta)[1]
         ]
-        if not spending.worst(connection, stream.id, of_it).reserved.within(Loss.of(stream.epsilon, stream.delta)):
+        if not spending.reserved(connection, stream.id, of_it).within(Loss.of(stream.epsilon, stream.delta)):
             found.append(f"stream {stream.name}")
     return found

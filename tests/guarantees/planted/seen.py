@@ -71,6 +71,22 @@ def releases_that_are_seen_before_they_are_confirmed() -> None:
     releases.is_visible = always  # type: ignore[assignment]
 
 
+@bug(f"{_CONFIRMATION}::test_what_the_mark_does_not_hold_nobody_sees")
+def sums_of_what_is_not_confirmed() -> None:
+    """What records have spent tells of a charge that PostgreSQL may still forget."""
+    from service.store import spending
+
+    wrap(spending, "_unconfirmed", lambda *_: [])
+
+
+@bug(f"{_CONFIRMATION}::test_what_is_confirmed_late_with_an_older_state_takes_nothing_back")
+def a_clock_that_goes_back() -> None:
+    """Whoever is late shows an older position."""
+    from service.store import publications
+
+    publications._CLOCK = ()  # type: ignore[assignment]
+
+
 @bug(f"{_CONFIRMATION}::test_another_history_of_the_same_length_is_told_apart_by_its_hashes")
 def a_mark_that_is_compared_by_numbers() -> None:
     """An old primary holds another charge of the same number."""
