@@ -40,6 +40,7 @@ from tests.guarantees import planted
 ADMIN_KEY = secrets.token_urlsafe(32)
 explorer.NICENESS = 0  # behind other tests it would hardly ever run
 _numbers = itertools.count(1)
+HANG_SECONDS = 200.0  # what takes so long hangs: how soon something happens is for `benchmarks` to say
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,7 +91,7 @@ def unique(kind: str) -> str:
     return f"{kind}-{next(_numbers)}"
 
 
-def wait_until(condition: Callable[[], Any], *, seconds: float = 60.0) -> Any:
+def wait_until(condition: Callable[[], Any], *, seconds: float = HANG_SECONDS) -> Any:
     """What the condition returns, once that is true; fails when it does not become so."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -119,7 +120,7 @@ class Service:
         if key not in self.clients:
             headers = {"Authorization": f"Bearer {key}"}
             limits = httpx.Limits(max_connections=None)
-            self.clients[key] = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, limits=limits)
+            self.clients[key] = httpx.Client(base_url=self.url, headers=headers, timeout=120.0, limits=limits)
         return self.clients[key]
 
     def key(self, *scopes: str, streams: list[str] | None = None) -> str:

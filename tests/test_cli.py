@@ -24,7 +24,7 @@ def perennial(*arguments: str, stdin: str = "", **settings: str) -> subprocess.C
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")} | settings
     command = [sys.executable, "-m", "service", *arguments]
     return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, env=environment, timeout=60, check=False
+        command, input=stdin, capture_output=True, text=True, env=environment, timeout=200, check=False
     )
 
 

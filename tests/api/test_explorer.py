@@ -158,7 +158,7 @@ def test_when_a_worker_ends_the_next_one_goes_on_where_it_was(servers, tmp_path)
         data = upload(client, table(4000))["id"]  # long enough to be left in the middle
         made = ok(client.post(path, json=asked(data, epsilons=[1, 10], runs=5)), 202)["id"]
         with working():
-            wait_until(lambda: ok(client.get(f"{path}/{made}"))["done"], seconds=60)
+            wait_until(lambda: ok(client.get(f"{path}/{made}"))["done"])
         assert children() == []
         before = ok(client.get(f"{path}/{made}"))
         assert before["state"] == "running"

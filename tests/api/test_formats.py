@@ -4,7 +4,6 @@ import asyncio
 import base64
 import gzip
 import math
-import time
 import tracemalloc
 import zlib
 
@@ -253,23 +252,6 @@ def with_member(body: bytes, table: arrow._Table, member: int, *, like: int) -> 
     metadata = bytearray(body[8 : 8 + length] + members.ljust(24, b"\0"))
     metadata[table._position : table._position + 4] = (table._position - length).to_bytes(4, "little", signed=True)
     return body[:4] + len(metadata).to_bytes(4, "little") + metadata + body[8 + length :]
-
-
-def test_arrow_is_read_at_three_times_the_rate_of_json_or_more():
-    random = np.random.default_rng(3)
-    x, y = random.normal(size=(1000, 32)).astype(np.float32), random.integers(0, 2, 1000)
-    schema = TWO | {"features": 32}
-
-    def seconds(media_type: str, body: bytes) -> float:
-        taken = []
-        for _ in range(20):
-            began = time.perf_counter()
-            READERS[media_type](body, schema)
-            taken.append(time.perf_counter() - began)
-        return min(taken)
-
-    columns = x.tolist(), y.tolist()
-    assert seconds("application/json", as_json(*columns)) > 3 * seconds(ARROW, Arrow("fixed", "float32")(*columns))
 
 
 PACKERS = {"gzip": gzip.compress, "x-gzip": gzip.compress, "zstd": zstd.compress}

@@ -93,7 +93,7 @@ class Line:
 
     def __init__(self, service: Service) -> None:
         url = httpx.URL(service.url)
-        self._connection = http.client.HTTPConnection(url.host, url.port, timeout=30)
+        self._connection = http.client.HTTPConnection(url.host, url.port, timeout=200)
         self._headers = {"Authorization": f"Bearer {service.admin_key}"}
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import BrowserContext, Page, ViewportSize, expect
 
 from tests.conftest import wait_until
 
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=100_000)
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 DESKTOP: ViewportSize = {"width": 1280, "height": 800}

@@ -27,7 +27,7 @@ def test_a_comparison_is_asked_for_and_its_curves_and_table_appear(reader: Page,
     page.get_by_label("Privacy, ε").fill("1, 10")
     page.get_by_label("Runs of each").fill("2")
     page.get_by_role("button", name="Compare").click()
-    expect(page.locator("#progress")).to_have_text("10 of 10 runs", timeout=60_000)
+    expect(page.locator("#progress")).to_have_text("10 of 10 runs", timeout=200_000)
     expect(page.locator("#state")).to_have_text("Done")
     rows = page.locator("#scores tbody tr")
     expect(rows).to_have_count(6)

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,21 +15,10 @@ import redis
 import sqlalchemy
 
 from service.embedded import Servers, embedded_servers
+from tests.conftest import HANG_SECONDS, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = Path(__file__).with_name("stand_in.py")
-
-
-@pytest.fixture
-def wait_until() -> Callable[..., None]:
-    return _wait_until
-
-
-def _wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")
@@ -159,7 +147,7 @@ class Up:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(timeout=15)
+        return self.process.wait(timeout=HANG_SECONDS)
 
 
 @pytest.fixture
@@ -202,4 +190,4 @@ def start_up(
     for up in started:
         up.process.kill()
         up.process.wait()
-    _wait_until(lambda: not processes_on(data_dir))
+    wait_until(lambda: not processes_on(data_dir))

@@ -20,6 +20,7 @@ from service.embedded.postgres import Postgres, possible_identities
 from service.embedded.processes import stop_together
 from service.embedded.servers import await_ready
 from service.embedded.waiting import StopRequest
+from tests.conftest import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_AND_WAIT = """
@@ -32,7 +33,7 @@ with embedded_servers(sys.argv[1]) as servers:
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be someone else")
 
 
-def test_what_was_answered_survives_kill_9_of_both_servers(data_dir, contents, wait_until):
+def test_what_was_answered_survives_kill_9_of_both_servers(data_dir, contents):
     with embedded_servers(data_dir) as servers:
         contents(servers).write("kept")
         os.kill(servers.valkey.pid, signal.SIGKILL)
@@ -95,7 +96,7 @@ def test_only_the_owner_can_enter(tmp_path):
         assert directory.sockets.stat().st_mode & 0o777 == 0o700
 
 
-def test_logs_hold_neither_statements_nor_records(data_dir, wait_until):
+def test_logs_hold_neither_statements_nor_records(data_dir):
     with embedded_servers(data_dir) as servers:
         sockets = str(data_dir / "run")
         with psycopg.connect(host=sockets, user="perennial", dbname="perennial", autocommit=True) as connection:
@@ -143,7 +144,7 @@ def test_a_start_waits_for_what_is_left_of_a_killed_predecessor(data_dir):
 
 
 @pytest.fixture
-def busy_backend(wait_until):
+def busy_backend():
     """A PostgreSQL process that computes and so notices nothing, until it is killed."""
 
     @contextlib.contextmanager
@@ -172,7 +173,7 @@ def busy_backend(wait_until):
     return run
 
 
-def test_nothing_outlives_a_parent_killed_with_9(data_dir, processes_on, wait_until, busy_backend):
+def test_nothing_outlives_a_parent_killed_with_9(data_dir, processes_on, busy_backend):
     parent = subprocess.Popen(
         [sys.executable, "-c", RUN_AND_WAIT, str(data_dir)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -181,12 +182,12 @@ def test_nothing_outlives_a_parent_killed_with_9(data_dir, processes_on, wait_un
         with busy_backend(data_dir) as backend:
             assert backend in processes_on(data_dir)
             parent.kill()
-            wait_until(lambda: not processes_on(data_dir), seconds=2)
+            wait_until(lambda: not processes_on(data_dir))
     with embedded_servers(data_dir):
         pass
 
 
-def test_a_busy_leftover_of_a_killed_postgres_delays_the_next_start(data_dir, wait_until, processes_on, busy_backend):
+def test_a_busy_leftover_of_a_killed_postgres_delays_the_next_start(data_dir, processes_on, busy_backend):
     """Two servers on one data folder would destroy it: the new one waits until the old one's last process has ended."""
     with embedded_servers(data_dir) as servers:
         with busy_backend(data_dir) as backend:
@@ -205,13 +206,13 @@ def test_a_process_id_in_use_again_does_not_stop_a_start(data_dir):
         pass
 
 
-def test_an_initdb_killed_in_the_middle_is_done_again(tmp_path, contents, processes_on, wait_until):
+def test_an_initdb_killed_in_the_middle_is_done_again(tmp_path, contents, processes_on):
     data_dir = tmp_path / "data"
     parent = subprocess.Popen([sys.executable, "-c", RUN_AND_WAIT, str(data_dir)], cwd=ROOT, stdin=subprocess.PIPE)
     with parent:
         wait_until((data_dir / "postgres.new" / "base").exists)
         parent.kill()
-    wait_until(lambda: not processes_on(data_dir), seconds=3)
+    wait_until(lambda: not processes_on(data_dir))
     assert not (data_dir / "postgres").exists()
     with embedded_servers(data_dir) as servers:
         contents(servers).write("new")

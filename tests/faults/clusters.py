@@ -20,7 +20,7 @@ from tests.conftest import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-BACKUP_SECONDS = 60
+BACKUP_SECONDS = 200
 
 
 class Progress(NamedTuple):

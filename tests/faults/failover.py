@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from service.embedded import Servers
 
-SETTLED_SECONDS = 30.0
-DISTRUSTED_SECONDS = 15.0  # after the stream went on or halted
 ENDED_STATES = ("distrusted", "halted")
 LOST_THINGS = ("charge", "record", "release", "erasure")  # a reason names at least one of them
 
@@ -133,7 +131,7 @@ class Round:
     def await_versions(self, count: int) -> None:
         """Waits until readers were shown so many more versions of each publication."""
         before = self._newest_shown()
-        wait_until(lambda: all(now >= before[name] + count for name, now in self._newest_shown().items()), seconds=30)
+        wait_until(lambda: all(now >= before[name] + count for name, now in self._newest_shown().items()))
 
     def _newest_shown(self) -> dict[str, int]:
         shown = self.scene.shown.versions(set(self.publications))
@@ -144,11 +142,11 @@ class Round:
 
         last: how far the database that was lost had come. kept: the one that is there instead, before anybody used it.
         """
-        state = wait_until(lambda: self._state(kept), seconds=SETTLED_SECONDS)
+        state = wait_until(lambda: self._state(kept))
         lost = self._lost()
         if lost and state != "distrusted":
             try:
-                wait_until(lambda: self._state(kept) == "distrusted", seconds=DISTRUSTED_SECONDS)
+                wait_until(lambda: self._state(kept) == "distrusted")
             except AssertionError:
                 self._complain(f"{lost} were shown and are lost, but the stream is not distrusted: {state}")
         state = self._state(kept) or state

@@ -82,7 +82,7 @@ class Api:
         wait_until(self._ready)
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self._key}"}, timeout=10)
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self._key}"}, timeout=100)
 
     def now(self) -> None:
         self._now.set()

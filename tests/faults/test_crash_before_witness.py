@@ -95,8 +95,8 @@ def test_what_was_not_witnessed_was_not_shown_and_the_stream_goes_on(scene: Scen
     with working(scene.world.settings), scene.api.client() as client:
         wait_until(lambda: scene.newest_shown() > last + 2)
         scene.producer.finish()
-        wait_until(lambda: drained(client, STREAM, [scene.producer]), seconds=60)
-        wait_until(lambda: not due(scene.database), seconds=60)
+        wait_until(lambda: drained(client, STREAM, [scene.producer]))
+        wait_until(lambda: not due(scene.database))
         assert ok(client.get(f"/v1/streams/{STREAM}"))["distrusted"] is None
         for _, version in scene.shown.versions({PUBLICATION}):
             answer = ok(client.get(f"/v1/publications/{PUBLICATION}/releases/{version}"))

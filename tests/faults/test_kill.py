@@ -69,19 +69,19 @@ def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up, round_, ki
     up.await_ready(again=True)
     with up.client() as client:
         for stream in ("one", "two"):  # enough for a model of each publication, however soon the kills were over
-            wait_until(lambda of=stream: ok(client.get(f"/v1/streams/{of}"))["records"] >= 100, seconds=30)
+            wait_until(lambda of=stream: ok(client.get(f"/v1/streams/{of}"))["records"] >= 100)
     for producer in producers:
         producer.finish()
     with up.client() as client:
         for stream in ("one", "two"):
-            wait_until(lambda of=stream: drained(client, of, producers), seconds=30)
+            wait_until(lambda of=stream: drained(client, of, producers))
         for name in publications:  # and it still publishes
             wait_until(lambda of=name: client.get(f"/v1/publications/{of}/releases/latest").status_code == 200)
         watcher.finish()
         watcher.check(client)
     with embedded_database(up.folder) as url:
         database = Database(url)
-        wait_until(lambda: not due(database), seconds=30)
+        wait_until(lambda: not due(database))
         check(database, SegmentFiles(up.folder / "segments"), producers)
         with database.transaction() as connection:
             versions = connection.execute(select(func.count()).select_from(tables.releases)).scalar_one()

@@ -125,7 +125,7 @@ def test_after_a_yes_that_another_process_made_void_nothing_is_compared(world, d
         hangs.now()
 
         def ask_on() -> list[dict]:
-            with httpx.Client(base_url=hangs.url, headers=hangs.client().headers, timeout=60) as client:
+            with httpx.Client(base_url=hangs.url, headers=hangs.client().headers, timeout=200) as client:
                 return ask(client, [HARD, *[HARD, EASY] * 500])
 
         asked = threads.submit(ask_on)

@@ -179,7 +179,7 @@ def a_scene(servers: Servers, folder: Path) -> Iterator[Scene]:
     settings = make_world(servers, folder, lease_seconds=1.0).settings
     database = Database(settings.database_url)
     headers = {"Authorization": f"Bearer {settings.admin_key.get_secret_value()}"}
-    with serving(settings) as url, httpx.Client(base_url=url, headers=headers, timeout=30) as client:
+    with serving(settings) as url, httpx.Client(base_url=url, headers=headers, timeout=200) as client:
         yield Scene(settings, client, database)
     database.close()
 

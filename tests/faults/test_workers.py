@@ -22,7 +22,6 @@ from tests.faults.processes import Api, end, start_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
-TAKEN_OVER_SECONDS = 10.0
 STREAMS = ["one", "two", "three"]
 
 
@@ -54,11 +53,10 @@ class Scene:
         with self.database.transaction() as connection:
             return dict(connection.execute(select(table.c.name, table.c.version)).all())
 
-    def all_publish(self, seconds: float = TAKEN_OVER_SECONDS) -> float:
-        """Waits until each publication has a version more than now; how long that took."""
-        began, before = time.monotonic(), self.versions()
-        wait_until(lambda: all(version > before[name] for name, version in self.versions().items()), seconds=seconds)
-        return time.monotonic() - began
+    def all_publish(self) -> None:
+        """Waits until each publication has a version more than now."""
+        before = self.versions()
+        wait_until(lambda: all(version > before[name] for name, version in self.versions().items()))
 
     def finish(self) -> None:
         """The rest is published, and everything is as it must be."""
@@ -88,9 +86,9 @@ def scene(servers, tmp_path):
     made.database.close()
 
 
-def test_of_a_killed_worker_the_other_takes_over_within_ten_seconds(scene):
+def test_of_a_killed_worker_the_other_takes_over(scene):
     first = scene.worker()
-    scene.all_publish(seconds=20)
+    scene.all_publish()
     second = scene.worker()
     time.sleep(0.5)
     first.kill()

@@ -42,11 +42,11 @@ class Up:
     def stop(self) -> None:
         """As Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(10) == 0
+        assert self.process.wait(100) == 0
 
     def ready(self) -> bool:
         try:
-            return urllib.request.urlopen(f"{self.url}/readyz", timeout=1).status == 200
+            return urllib.request.urlopen(f"{self.url}/readyz", timeout=10).status == 200
         except OSError:
             return False
 
@@ -59,7 +59,7 @@ class Up:
             assert self.process.poll() is None, self.output.read_text()[-3000:]
             return self.ready()
 
-        wait_until(ready, seconds=60)
+        wait_until(ready)
 
     def go_on(self) -> None:
         """Starts it again if it ended before it was ready, which it does when a server dies under it just then."""
@@ -97,7 +97,7 @@ class Up:
         return (self.folder / "admin.key").read_text().strip()
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.key()}"}, timeout=5)
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.key()}"}, timeout=100)
 
 
 def _processes() -> dict[int, tuple[int, str]]:

@@ -71,7 +71,7 @@ class Scene:
     def client(self) -> httpx.Client:
         """The reader's."""
         headers = {"Authorization": f"Bearer {self.key}"}
-        return httpx.Client(base_url=self._api.url, headers=headers, timeout=70)
+        return httpx.Client(base_url=self._api.url, headers=headers, timeout=200)
 
     def number(self, *, target: bool) -> float:
         """Gives the next batch its numbers, as the sealer does; returns when it had them, by everybody's clock."""
@@ -169,10 +169,10 @@ def observe(scene: Scene, bits: Sequence[bool], *, pace_seconds: float, most_uns
     with scene.client() as client, Watch(scene, done) as watch:
         versions = range(done + 1, done + len(bits) + 1)
         for version, bit in zip(versions, bits, strict=True):
-            wait_until(lambda wanted=version - most_unseen: max(watch.events, default=done) >= wanted, seconds=60)
+            wait_until(lambda wanted=version - most_unseen: max(watch.events, default=done) >= wanted)
             numbered[version] = scene.number(target=bit)
             time.sleep(pace_seconds)
-        wait_until(lambda: watch.events.keys() >= set(versions), seconds=60)
+        wait_until(lambda: watch.events.keys() >= set(versions))
         published = {each["version"]: _seconds(each["published_at"]) for each in _releases(client)}
     rows = []
     for version, began in numbered.items():

@@ -37,7 +37,7 @@ class Samples:
 def look(url: str, key: str | None = None) -> Samples:
     """Ask for the metrics: with this key at the API's port, without one at a port of their own."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    answer = httpx.get(f"{url}/metrics", headers=headers, timeout=10)
+    answer = httpx.get(f"{url}/metrics", headers=headers, timeout=100)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
     return Samples(answer.text)

@@ -121,7 +121,7 @@ def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
     publish(up)
     wait_until(lambda: prometheus.ask("perennial_release_version") == [1])
     for expression in GRAPHS:
-        wait_until(lambda expression=expression: prometheus.ask(expression), seconds=10)
+        wait_until(lambda expression=expression: prometheus.ask(expression))
     time.sleep(1)
     assert prometheus.ask('ALERTS{alertstate="firing"}') == []
     metadata = prometheus.client.get("/api/v1/metadata").json()["data"]

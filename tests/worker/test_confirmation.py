@@ -207,7 +207,7 @@ def test_who_waits_is_woken_when_it_is_visible_not_when_it_is_committed(bench: B
         crash_before_the_mark(bench, monkeypatch)
         assert list(listening.notifies(timeout=0.2)) == []
         bench.shop().confirmer.confirm(1)
-        assert [notice.payload for notice in listening.notifies(timeout=5.0, stop_after=1)] == ["p"]
+        assert [notice.payload for notice in listening.notifies(timeout=200.0, stop_after=1)] == ["p"]
 
 
 def test_more_confirmed_than_there_is_is_a_finding(bench: Bench):

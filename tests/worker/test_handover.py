@@ -196,7 +196,7 @@ def test_a_log_connection_on_which_nothing_comes_any_more_is_given_up(bench: Ben
         wait_until(lambda: bench.now().records == 1)
         between.swallow()
         bench.append(2)
-        wait_until(lambda: bench.now().records == 2, seconds=30)
+        wait_until(lambda: bench.now().records == 2)
     between.close()
 
 
@@ -231,11 +231,9 @@ def test_leases_are_renewed_again_after_the_database_refused_writes(bench: Bench
 def test_a_slow_commit_costs_no_other_lease(bench: Bench):
     with bench.database.transaction() as connection:
         leases.create(connection, "publication:1")
-        slow = leases.take(connection, leases.stream(bench.stream.id), owner="a", seconds=5)
-        other = leases.take(connection, "publication:1", owner="a", seconds=5)
+        slow = leases.take(connection, leases.stream(bench.stream.id), owner="a", seconds=60)
+        other = leases.take(connection, "publication:1", owner="a", seconds=60)
     with bench.database.transaction() as committing:
         leases.check(committing, slow)
-        began = time.monotonic()
-        with bench.database.transaction() as connection:
-            assert leases.renew(connection, [slow, other], seconds=5) == []
-        assert time.monotonic() - began < 2
+        with bench.database.transaction() as connection:  # which waits for no lock, or it would wait for ever
+            assert leases.renew(connection, [slow, other], seconds=60) == []
