@@ -7,6 +7,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import func, select, text, update
 
@@ -53,6 +54,17 @@ def come(bench: Bench) -> None:
 
 def publish(bench: Bench) -> None:
     bench.shop().ticker.publish(1)
+
+
+def add_without_ticks(bench: Bench) -> None:
+    """A second publication on the same stream, whose steps are published as soon as they are ready."""
+    first = bench.now()
+    asked = {name: getattr(first, name) for name in ("plan", "kind", "epsilon", "delta")}
+    prompt = CONFIGURATION | {"publish_delay": 0}
+    with bench.database.transaction() as connection:
+        publications.create(
+            connection, name="q", stream=1, start=0, configuration=prompt, due=6, publish_delay=Decimal(0), **asked
+        )
 
 
 def published_at(bench: Bench) -> list[tuple[int, Any]]:
@@ -198,15 +210,9 @@ def test_what_would_pass_the_cap_halts_at_the_tick(bench: Bench):
 
 @with_ticks
 def test_ids_are_in_the_order_of_times_also_beside_a_publication_without_ticks(bench: Bench):
-    first = bench.now()
     park_all(bench)
     come(bench)
-    with bench.database.transaction() as connection:
-        asked = {name: getattr(first, name) for name in ("plan", "kind", "epsilon", "delta", "due")}
-        prompt = CONFIGURATION | {"publish_delay": 0}
-        publications.create(
-            connection, name="q", stream=1, start=0, configuration=prompt, publish_delay=Decimal(0), **asked
-        )
+    add_without_ticks(bench)
     publisher = bench.publisher()
     while publisher.step(threading.Event()):
         pass
@@ -215,6 +221,30 @@ def test_ids_are_in_the_order_of_times_also_beside_a_publication_without_ticks(b
     assert {row.publication_id for row in rows} == {1, 2}
     assert [row.charged_at for row in rows] == sorted(row.charged_at for row in rows)
     assert waiting(bench) == []
+
+
+@with_ticks
+def test_where_an_earlier_step_can_not_be_published_a_prompt_one_waits_and_keeps_its_bytes(bench: Bench, monkeypatch):
+    park_all(bench)
+    come(bench)
+    add_without_ticks(bench)
+    real, drawn = OutputPerturbation.release, []
+
+    def release(self: Any, *about: Any) -> Any:
+        drawn.append(real(self, *about))
+        return drawn[-1]
+
+    monkeypatch.setattr(OutputPerturbation, "release", release)
+    publisher, tried = bench.publisher(), []
+    with monkeypatch.context() as patched:
+        patched.setattr(publisher._ticker, "publish", tried.append)
+        publisher.step(threading.Event())
+        assert not publisher.step(threading.Event()), "it is tried again later, not at once"
+    assert (tried, bench.counts()) == ([1], (0, 0))
+    publisher._not_before.clear()
+    publisher.step(threading.Event())
+    with bench.database.transaction() as connection:
+        assert np.array_equal(releases.parameters(connection, 2, 1), drawn[0])
 
 
 @with_ticks
