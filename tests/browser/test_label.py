@@ -162,7 +162,7 @@ def test_a_record_appears_when_it_comes_and_two_people_share_what_there_is(servi
 
 
 def test_what_was_not_submitted_in_time_is_told_and_shown_again(service: Service, labelling: Open):
-    page = labelling(asking(service, batching="fixed_batch", size=1, lease_seconds=1)[1])
+    page = labelling(asking(service, batching="fixed_batch", size=1, lease_seconds=4)[1])
     sent = posted(page)
     record = choose(page, "1")
     expect(page.locator("#said")).to_contain_text("Here it is again; you had chosen 1, positive.")
@@ -219,7 +219,7 @@ def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labell
 
 
 def test_nothing_is_chosen_for_a_record_that_is_waited_for_no_more(service: Service, labelling: Open):
-    stream, publication = asking(service, records=0, size=2, label_seconds=4)
+    stream, publication = asking(service, records=0, size=2, label_seconds=8)
     page = labelling(publication)
     expect(page.locator("#waits")).to_contain_text("Nothing is asked for")
     post(service, stream, np.ones((2, 12)))

@@ -79,7 +79,7 @@ class Scene:
         with self._database.transaction() as connection:
             stream = streams.find(connection, STREAM)
             start, stop, sequence = stream.records, stream.records + BATCH, stream.sealed_sequence + 1
-            lease = leases.take(connection, leases.stream(stream.id), owner="test", seconds=10)
+            lease = leases.take(connection, leases.stream(stream.id), owner="test", seconds=600)
             entry = streams.SealedEntry(entry=f"{sequence}-1", sequence=sequence, start=start, stop=stop)
             segment = segments.Segment(start=start, stop=stop, file=file, sha256=sha256)
             streams.seal(connection, lease, stream, segment, [entry])

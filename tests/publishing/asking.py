@@ -127,7 +127,7 @@ def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0,
 @contextmanager
 def confirming(database: Database, files: SegmentFiles) -> Iterator[None]:
     """Run what a worker runs for APIs: it confirms what they have committed."""
-    ticker = Workshop(database, files, LeaseKeeper(database, seconds=60.0)).ticker
+    ticker = Workshop(database, files, LeaseKeeper(database, seconds=600.0)).ticker
     stop = threading.Event()
     thread = threading.Thread(target=ticker.listen, args=(stop,))
     thread.start()

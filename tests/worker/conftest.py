@@ -44,7 +44,7 @@ class Bench:
         return asyncio.run(append())
 
     def sealer(self) -> Sealer:
-        keeper = LeaseKeeper(self.database, seconds=60.0)
+        keeper = LeaseKeeper(self.database, seconds=600.0)
         return Sealer(self.database, Reader(self.world.settings.redis_url), self.files, keeper)
 
     def successor(self) -> Sealer:

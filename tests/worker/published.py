@@ -32,7 +32,7 @@ def number(database: Database, files: SegmentFiles, identity: int, columns: Colu
         stream = streams.get(connection, identity)
         start, stop = stream.records, stream.records + len(next(iter(columns.values())))
         file, sha256 = files.write(stream.log, start, stop, columns)
-        lease = leases.take(connection, leases.stream(identity), owner="test", seconds=10)
+        lease = leases.take(connection, leases.stream(identity), owner="test", seconds=600)
         segment = segments.Segment(start=start, stop=stop, file=file, sha256=sha256)
         sequence = stream.sealed_sequence + 1
         entry = streams.SealedEntry(entry=f"{sequence}-1", sequence=sequence, start=start, stop=stop)
@@ -42,7 +42,7 @@ def number(database: Database, files: SegmentFiles, identity: int, columns: Colu
 
 def workshop(database: Database, files: SegmentFiles) -> Workshop:
     """One whose leases nobody renews, which no test is long enough to need."""
-    return Workshop(database, files, LeaseKeeper(database, seconds=60.0))
+    return Workshop(database, files, LeaseKeeper(database, seconds=600.0))
 
 
 def publisher(database: Database, files: SegmentFiles) -> Publisher:

@@ -23,7 +23,7 @@ CHARGES, RELEASES = tables.charges, tables.releases
 
 
 def audit(bench: Bench) -> Audit:
-    return Workshop(bench.database, bench.files, LeaseKeeper(bench.database, seconds=60.0)).audit
+    return Workshop(bench.database, bench.files, LeaseKeeper(bench.database, seconds=600.0)).audit
 
 
 @pytest.fixture

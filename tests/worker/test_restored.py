@@ -56,7 +56,7 @@ def back_up(world: World) -> Iterator[Backup]:
 
 
 def write_down(bench: Any) -> None:
-    Workshop(bench.database, bench.files, LeaseKeeper(bench.database, seconds=60.0)).audit.confirm()
+    Workshop(bench.database, bench.files, LeaseKeeper(bench.database, seconds=600.0)).audit.confirm()
 
 
 def distrusted(bench: Any) -> str | None:

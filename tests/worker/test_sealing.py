@@ -14,7 +14,7 @@ from service.publishing.records import read_records
 from service.store import leases, segments, streams
 from service.store.segment_files import SegmentFiles
 from service.worker import sealer as sealing
-from tests.conftest import wait_until
+from tests.conftest import run_out, wait_until
 from tests.worker.conftest import Bench, new_stream
 from tests.worker.published import dies_in
 
@@ -149,17 +149,15 @@ def test_a_batch_lost_in_the_middle_halts_the_stream(bench: Bench):
 def test_a_lease_that_ran_out_can_be_taken_but_not_renewed(bench: Bench):
     resource = leases.stream(bench.stream.id)
     with bench.database.transaction() as connection:
-        first = leases.take(connection, resource, owner="one", seconds=0.05)
-        assert leases.take(connection, resource, owner="two", seconds=5) is None or first is None
-
-    def take() -> leases.Lease | None:
-        with bench.database.transaction() as connection:
-            return leases.take(connection, resource, owner="two", seconds=5)
-
-    second = wait_until(take)
+        first = leases.take(connection, resource, owner="one", seconds=600)
+    with bench.database.transaction() as connection:
+        assert leases.take(connection, resource, owner="two", seconds=600) is None
+    run_out(bench.database)
+    with bench.database.transaction() as connection:
+        second = leases.take(connection, resource, owner="two", seconds=600)
     assert second.epoch == first.epoch + 1
     with bench.database.transaction() as connection:
-        assert leases.renew(connection, [first, second], seconds=5) == [first]
+        assert leases.renew(connection, [first, second], seconds=600) == [first]
         with pytest.raises(leases.LeaseLost):
             leases.check(connection, first)
         leases.check(connection, second)
@@ -254,9 +252,9 @@ def test_leases_are_renewed_by_as_many_questions_however_many_they_are(bench: Be
     with bench.database.transaction() as connection:
         for number in range(5):
             leases.create(connection, f"publication:{number}")
-        held = [leases.take(connection, f"publication:{number}", owner="a", seconds=5) for number in range(5)]
+        held = [leases.take(connection, f"publication:{number}", owner="a", seconds=600) for number in range(5)]
         event.listen(bench.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
-        assert leases.renew(connection, held[:1], seconds=5) == []
+        assert leases.renew(connection, held[:1], seconds=600) == []
         of_one = len(asked)
-        assert leases.renew(connection, [*held, replace(held[0], epoch=7)], seconds=5) == [replace(held[0], epoch=7)]
+        assert leases.renew(connection, [*held, replace(held[0], epoch=7)], seconds=600) == [replace(held[0], epoch=7)]
     assert len(asked) == 2 * of_one
