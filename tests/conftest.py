@@ -44,6 +44,7 @@ HANG_SECONDS = 200.0  # what takes so long hangs: how soon something happens is 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run what `make test` leaves out, and nothing else")
     parser.addoption("--planted", action="store_true", help="plant bugs, and see that each is caught by its test")
     parser.addoption("--plant", help="run with this bug of tests/guarantees/planted")
     parser.addoption("--kills", type=int, default=3, help="how many kill -9s tests/faults/test_kill.py does")
@@ -62,9 +63,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    wanted = config.getoption("--planted")
-    config.hook.pytest_deselected(items=[item for item in items if ("planted" in item.keywords) != wanted])
-    items[:] = [item for item in items if ("planted" in item.keywords) == wanted]
+    for mark in ("planted", "long"):
+        wanted = config.getoption(f"--{mark}")
+        config.hook.pytest_deselected(items=[item for item in items if (mark in item.keywords) != wanted])
+        items[:] = [item for item in items if (mark in item.keywords) == wanted]
     # Processes take a file after the other: who begins the longest ones last ends long after the others.
     long = {item.path for item in items if "slow" in item.keywords}
     items.sort(key=lambda item: item.path not in long)

@@ -233,39 +233,41 @@ def expected_fits(mechanism: dict, records: int) -> list[tuple[int, int]]:
     return before + sliding_window_fits(blocks, size, records // size - blocks)
 
 
+RECORDS = 60
+CONTINUAL, WINDOW = {"kind": "continual", "base": 8}, {"kind": "sliding_window", "block": 2, "blocks": 7}
 CASES = [
-    ({"kind": "continual", "base": b, "update_every": u}, 60) for b, u in [(8, 2), (7, 3), (5, 9), (1, 1), (16, 16)]
+    CONTINUAL | {"base": 7, "update_every": 3},
+    CONTINUAL | {"update_every": 2, "shares": "improving"},
+    WINDOW | {"blocks": 10},
+    WINDOW | {"shares": "paper", "warm_up": "continual"},
+    {"kind": "multi_resolution", "base": 3},
+    {"kind": "independent_batches", "batch": 8, "warm_start": True},
+    {"kind": "scheduled_black_box", "first": 2, "growth": 0.3},
+    {"kind": "improving_black_box", "first": 5, "every": 4},
 ]
-CASES += [
-    ({"kind": "continual", "base": 8, "update_every": 2, "shares": shares}, 60) for shares in ("paper", "improving")
-]
-CASES += [
-    ({"kind": "sliding_window", "block": w0, "blocks": w}, 60) for w0, w in [(2, 7), (3, 1), (2, 2), (2, 10), (1, 13)]
-]
-CASES += [
-    ({"kind": "sliding_window", "block": 2, "blocks": 7} | more, 60)
-    for more in ({"shares": "paper"}, {"warm_up": "continual"}, {"shares": "paper", "warm_up": "continual"})
-]
-CASES += [
-    ({"kind": "multi_resolution", "base": 3}, 60),
-    ({"kind": "independent_batches", "batch": 8}, 60),
-    ({"kind": "independent_batches", "batch": 8, "warm_start": True}, 60),
-    ({"kind": "scheduled_black_box", "first": 2, "growth": 0.3}, 60),
-    ({"kind": "improving_black_box", "first": 5, "every": 4}, 60),
+MORE_CASES = [CONTINUAL | {"base": base, "update_every": every} for base, every in [(8, 2), (5, 9), (1, 1), (16, 16)]]
+MORE_CASES += [WINDOW | {"block": block, "blocks": blocks} for block, blocks in [(2, 7), (3, 1), (2, 2), (1, 13)]]
+MORE_CASES += [
+    CONTINUAL | {"update_every": 2, "shares": "paper"},
+    WINDOW | {"shares": "paper"},
+    WINDOW | {"warm_up": "continual"},
+    {"kind": "independent_batches", "batch": 8},
 ]
 
 
-@pytest.mark.parametrize(("mechanism", "records"), CASES, ids=str)
+@pytest.mark.parametrize(
+    "mechanism", [*CASES, *(pytest.param(each, marks=pytest.mark.long) for each in MORE_CASES)], ids=str
+)
 @pytest.mark.parametrize("delta", [0, 1e-6], ids=["pure", "gaussian"])
 def test_the_charges_are_the_fits_of_an_outside_simulation_and_no_record_passes_the_budget(
-    service: Service, mechanism, records, delta
+    service: Service, mechanism, delta
 ):
     stream = service.stream(features=1, epsilon=0.7, delta=delta)
     shift = 4  # a publication counts from its own start
     service.post(stream, [[0.5]] * shift, [0] * shift)
     name = service.publish(stream, mechanism, epsilon=0.7, delta=delta)
-    service.post(stream, [[0.5]] * records, [1] * records)
-    expected = [(start + shift, end + shift) for start, end in expected_fits(mechanism, records)]
+    service.post(stream, [[0.5]] * RECORDS, [1] * RECORDS)
+    expected = [(start + shift, end + shift) for start, end in expected_fits(mechanism, RECORDS)]
     service.reaches(name, time=max(end for _, end in expected))
     charges = all_charges(service, stream)
     assert [(charge["start"], charge["end"]) for charge in charges] == expected
@@ -279,7 +281,7 @@ def test_the_charges_are_the_fits_of_an_outside_simulation_and_no_record_passes_
     assert max(spent) <= Fraction(plan["guarantee"]["capacity"]) if delta else max(spent) <= Fraction("0.7")
     ledger = ok(service.client().get(f"/v1/streams/{stream}/ledger"))
     assert ledger["spent"]["epsilon"] <= 0.7
-    assert (ledger["ranges"][0]["start"], ledger["ranges"][-1]["end"]) == (0, shift + records)
+    assert (ledger["ranges"][0]["start"], ledger["ranges"][-1]["end"]) == (0, shift + RECORDS)
     for before, after in zip(ledger["ranges"], ledger["ranges"][1:], strict=False):
         assert before["end"] == after["start"]
     for each in ledger["ranges"]:

@@ -69,7 +69,7 @@ def test_the_constant_is_that_of_the_worst_record(kind, base, update_every):
     assert 1 / schedule.rule.unit == worst_total(kind, base, update_every, epochs=6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", Kind)
 def test_the_constant_is_that_of_the_worst_record_for_many_settings(kind):
     for base in range(1, 19):

@@ -134,7 +134,7 @@ def test_the_constant_is_that_of_the_worst_block(blocks, kind):
     check_constant(blocks, kind)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", Kind)
 def test_the_constant_is_that_of_the_worst_block_for_every_window_up_to_260(kind):
     for blocks in range(1, 261):
