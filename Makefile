@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv browser up demo test check docs lock clean
+.PHONY: venv browser up demo test test-long test-slow-disk check docs lock clean
 
 venv: .venv/installed
 
@@ -39,6 +39,21 @@ test: venv check browser
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder -m "not alone" --ignore tests/faults
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m alone tests/guarantees
+
+# What `make test` leaves out: exhaustive cases, long attacks and histories, and every planted bug. It takes hours.
+test-long: export PYTHONDONTWRITEBYTECODE =
+test-long: venv browser
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --long
+	$(BIN)/python -m pytest --numprocesses 2 --dist load --planted tests/guarantees/test_planted.py
+	$(BIN)/python -m pytest --timeout 7200 tests/faults tests/api/test_mutations.py \
+		--kills 200 --failovers 30 --restores 50 --histories 300 --mutations 100000
+	$(BIN)/python -m pytest --timeout 7200 tests/guarantees/test_timing.py tests/guarantees/test_closed_thresholds.py \
+		--guesses 600 --trials 2000
+
+# The tests on a disk on which everything takes 50 ms longer to be safe.
+test-slow-disk: venv
+	$(CC) -shared -fPIC -O2 -o .venv/slow_disk.so tests/slow_disk.c -ldl
+	LD_PRELOAD=$(CURDIR)/.venv/slow_disk.so $(MAKE) test
 
 # What needs no server: format, lint, types, and who may import whom.
 check: venv
