@@ -28,16 +28,16 @@ def upgrade() -> None:
         "AS outlined WHERE outlined.stream_id = streams.id"
     )
     op.create_table(
-        "visible",
+        "shown",
         sa.Column("publication_id", sa.BigInteger(), nullable=False),
         sa.Column("position", sa.BigInteger(), nullable=False),
         sa.Column("due", sa.BigInteger(), nullable=False),
         sa.Column("worst_record", sa.BigInteger(), nullable=True),
         sa.Column("worst_amount", sa.Numeric(), nullable=False),
-        sa.ForeignKeyConstraint(["publication_id"], ["publications.id"], name=op.f("visible_publication_id_fkey")),
-        sa.PrimaryKeyConstraint("publication_id", name=op.f("visible_pkey")),
+        sa.ForeignKeyConstraint(["publication_id"], ["publications.id"], name=op.f("shown_publication_id_fkey")),
+        sa.PrimaryKeyConstraint("publication_id", name=op.f("shown_pkey")),
     )
-    op.execute("INSERT INTO visible SELECT id, position, due, worst_record, worst_amount FROM publications")
+    op.execute("INSERT INTO shown SELECT id, position, due, worst_record, worst_amount FROM publications")
     op.execute(
         "UPDATE streams SET releases = number, confirmed_releases = number, newest_release = digest FROM "
         "(SELECT DISTINCT ON (stream_id) stream_id, number, digest FROM releases ORDER BY stream_id, number DESC) "
@@ -98,7 +98,7 @@ def downgrade() -> None:
     op.drop_index("entries_start_idx", "entries")
     op.drop_column("entries", "numbered_at")
     op.drop_column("leases", "timeline")
-    op.drop_table("visible")
+    op.drop_table("shown")
     for name in ("visible_delta", "visible_epsilon"):
         op.drop_column("streams", name)
     for name in ("marked", "confirmed_releases", "confirmed_charges", "newest_release", "releases"):

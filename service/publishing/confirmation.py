@@ -16,7 +16,7 @@ from decimal import Decimal
 import structlog
 from sqlalchemy import Connection, bindparam, func, or_, select
 
-from service.store import publications, spending, streams, witness
+from service.store import publications, shown, spending, streams, witness
 from service.store.database import (
     CONFIRM,
     NEW_RELEASE,
@@ -26,8 +26,8 @@ from service.store.database import (
     notify,
     require_durability,
 )
-from service.store.publications import Unseen
 from service.store.segment_files import SegmentFiles
+from service.store.shown import Unseen
 from service.store.streams import Stream
 from service.store.tables import charges, releases
 from service.store.tables import publications as published
@@ -101,7 +101,7 @@ class Confirmer:
                         return
                     require_durability(connection)
                     mark = witness.marks(connection, [found])[log]
-                    unseen = publications.unseen(connection, stream)
+                    unseen = shown.unseen(connection, stream)
                     worst = spending.worst(connection, stream)
                     against = witness.contradicts(connection, told, found)
                     if against is None and not witness.holds(connection, mark, found):
@@ -116,8 +116,8 @@ class Confirmer:
             _log.error("high_water_mark_not_written", stream=stream, error=error.strerror)
             return
         self._failing.discard(stream)
-        shown = found.confirmed_charges, found.confirmed_releases, found.marked
-        if unseen or shown != (mark.charges, mark.releases, True):
+        before = found.confirmed_charges, found.confirmed_releases, found.marked
+        if unseen or before != (mark.charges, mark.releases, True):
             with self._database.transaction() as connection:
                 _make_visible(connection, found, mark, unseen, worst)
 
@@ -154,7 +154,7 @@ def _make_visible(
     now = streams.lock(connection, before.id)  # on another server than before, perhaps
     if not witness.holds(connection, mark, now):
         return
-    publications.show(connection, unseen)
+    shown.show(connection, unseen)
     epsilon, delta = worst
     if streams.confirm(connection, now.id, charges=mark.charges, releases=mark.releases, epsilon=epsilon, delta=delta):
         connection.execute(

@@ -11,7 +11,7 @@ from service.privacy.profile import covered
 from service.store import spending, streams
 from service.store.publications import newest_visible
 from service.store.publications import of_stream as publications_of
-from service.store.tables import entries, publications, releases, visible
+from service.store.tables import entries, publications, releases, shown
 from service.store.tables import streams as streams_table
 
 T = publications.c.publish_delay * text("interval '1 second'")
@@ -63,7 +63,7 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
     latest = newest_visible(role="model")
     due_at = (  # when the last record that the next fit needs was numbered
         select(entries.c.numbered_at)
-        .where(entries.c.stream_id == publications.c.stream_id, entries.c.start < visible.c.due)
+        .where(entries.c.stream_id == publications.c.stream_id, entries.c.start < shown.c.due)
         .order_by(entries.c.start.desc())
         .limit(1)
         .scalar_subquery()
@@ -71,7 +71,7 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
     query = (
         select(
             publications,
-            visible.c.due.label("visible_due"),
+            shown.c.due.label("visible_due"),
             newest_visible().label("visible_version"),
             latest.label("visible_latest"),
             streams_table.c.name.label("stream"),
@@ -81,7 +81,7 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
             func.coalesce(due_at + 2 * T < func.clock_timestamp(), true()).label("tick_has_come"),
         )
         .join(streams_table, streams_table.c.id == publications.c.stream_id)
-        .join(visible, visible.c.publication_id == publications.c.id)
+        .join(shown, shown.c.publication_id == publications.c.id)
         .outerjoin(
             releases,
             and_(releases.c.publication_id == publications.c.id, releases.c.version == latest),

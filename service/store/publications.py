@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from service.store import attempts, digests, labels, leases, parked, parts
+from service.store import attempts, digests, labels, leases, parked, parts, shown
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together, within
 from service.store.keys import NameTaken
 from service.store.leases import Lease, LeaseLost
@@ -34,7 +34,7 @@ from service.store.tables import erasures, publications, streams
 from service.store.tables import leases as leased
 from service.store.tables import parked as parked_steps
 from service.store.tables import releases as released
-from service.store.tables import visible as shown
+from service.store.tables import shown as shown_clocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +134,7 @@ def create(
         ).scalar_one()
     except IntegrityError as error:
         raise NameTaken(name) from error
-    clock = {"position": 0, "due": due, "worst_record": None, "worst_amount": Decimal(0)}
-    connection.execute(insert(shown).values(publication_id=identity, **clock))
+    shown.begin(connection, identity, due=due)
     leases.create(connection, leases.publication(identity))
     if configuration["mechanism"]["kind"] == "linear_queries":
         leases.create(connection, leases.queries(identity))
@@ -313,8 +312,6 @@ def due(connection: Connection) -> list[Publication]:
     return [_publication(row) for row in connection.execute(query)]
 
 
-_CLOCK = ("position", "due", "worst_amount")  # none of them ever falls
-_SHOWN = ("position", "due", "worst_record", "worst_amount")
 _MOVED = (
     "position",
     "due",
@@ -357,44 +354,13 @@ def end(connection: Connection, identity: int, *, state: str, reason: str | None
     notify(connection, NEW_RELEASE, found.name)
 
 
-class Unseen(NamedTuple):
-    """What is committed of a publication that is not shown yet."""
-
-    stream_id: int
-    publication_id: int
-    position: int
-    due: int
-    worst_record: int | None
-    worst_amount: Decimal
-
-
-def unseen(connection: Connection, stream: int | None = None) -> list[Unseen]:
-    """Return what of a stream's publications, or of all, is committed and not shown."""
-    query = (
-        select(publications.c.stream_id, publications.c.id, *(publications.c[name] for name in _SHOWN))
-        .join(shown, shown.c.publication_id == publications.c.id)
-        .where(or_(*(publications.c[name] != shown.c[name] for name in _CLOCK)))
-    )
-    if stream is not None:
-        query = query.where(publications.c.stream_id == stream)
-    return [Unseen(*row) for row in connection.execute(query)]
-
-
-def show(connection: Connection, seen: list[Unseen]) -> None:
-    """Show what was `unseen` when the stream was confirmed; who is late with an older state changes nothing."""
-    for each in seen:
-        older = [shown.c[name] <= getattr(each, name) for name in _CLOCK]
-        query = update(shown).where(shown.c.publication_id == each.publication_id, *older)
-        connection.execute(query.values({name: getattr(each, name) for name in _SHOWN}))
-
-
 def _query() -> Select[Any]:
     stream = (streams.c.name.label("stream"), streams.c.promise.label("stream_promise"), streams.c.distrusted)
     newest = (newest_visible().label("visible_version"), newest_visible(role="model").label("visible_latest"))
     return (
-        select(publications, *stream, *newest, *(shown.c[name].label(f"visible_{name}") for name in _SHOWN))
+        select(publications, *stream, *newest, *shown.columns())
         .join(streams, streams.c.id == publications.c.stream_id)
-        .join(shown, shown.c.publication_id == publications.c.id)
+        .join(shown_clocks, shown_clocks.c.publication_id == publications.c.id)
     )
 
 
@@ -422,7 +388,7 @@ _HOLD = (
     .select_from(
         leased.join(streams, true())
         .join(publications, publications.c.stream_id == streams.c.id)
-        .join(shown, shown.c.publication_id == publications.c.id)
+        .join(shown_clocks, shown_clocks.c.publication_id == publications.c.id)
     )
     .where(
         publications.c.id == bindparam("publication"),

@@ -205,8 +205,8 @@ Index("publications_due_idx", publications.c.stream_id, publications.c.due)
 
 # What of the above is shown to anybody: as it was when the stream was confirmed last. A table of its own, since who
 # confirms must not wait for who publishes.
-visible = Table(
-    "visible",
+shown = Table(
+    "shown",
     metadata,
     Column("publication_id", ForeignKey("publications.id"), primary_key=True),
     Column("position", BigInteger, nullable=False),

@@ -13,7 +13,7 @@ import structlog
 from service import metrics
 from service.logs import place_of
 from service.publishing.confirmation import Confirmer
-from service.store import publications, streams, verify, witness
+from service.store import shown, streams, verify, witness
 from service.store.database import Database, DatabaseUnavailable
 from service.store.invariants import INVARIANTS
 from service.store.segment_files import SegmentFiles
@@ -84,7 +84,7 @@ class Audit:
         with self._database.transaction() as connection:
             known = streams.every(connection)
             marks = witness.marks(connection, known)
-            unseen = {each.stream_id for each in publications.unseen(connection)}
+            unseen = {each.stream_id for each in shown.unseen(connection)}
         for stream in known:
             confirmed = stream.confirmed_charges, stream.confirmed_releases
             if stream.distrusted is None and (

@@ -88,7 +88,7 @@ LEDGER = {
     tables.spent: "publication",
     tables.outlines: "stream",
     tables.kept: "stream",
-    tables.visible: "publication",
+    tables.shown: "publication",
 }
 VERDICTS = {
     tables.streams.c.halted: "why it is not numbered now, which every look at the log finds out anew",

@@ -94,7 +94,7 @@ def test_a_step_that_charges_and_releases_nothing_is_confirmed_after_a_crash_too
     """As of a batch that is only added to what is remembered: the mark says the same before and after it."""
     bench.publish_all()
     with bench.database.transaction() as connection:
-        connection.execute(update(tables.visible).values(position=8, due=10))
+        connection.execute(update(tables.shown).values(position=8, due=10))
     bench.shop().audit.confirm()
     assert sums(bench)[:2] == (10, 12)
 

@@ -82,9 +82,9 @@ def sums_of_what_is_not_confirmed() -> None:
 @bug(f"{_CONFIRMATION}::test_what_is_confirmed_late_with_an_older_state_takes_nothing_back")
 def a_clock_that_goes_back() -> None:
     """Whoever is late shows an older position."""
-    from service.store import publications
+    from service.store import shown
 
-    publications._CLOCK = ()  # type: ignore[assignment]
+    shown._CLOCK = ()  # type: ignore[assignment]
 
 
 @bug(f"{_CONFIRMATION}::test_another_history_of_the_same_length_is_told_apart_by_its_hashes")

@@ -1,0 +1,56 @@
+"""What is shown of a publication's clock and of its worst record: as it was when its stream was confirmed last.
+
+It is committed with each step, and PostgreSQL may still forget that: see `publishing.confirmation`. A table of its own
+holds it, since who confirms a stream must not wait for who publishes on it.
+"""
+
+from decimal import Decimal
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, insert, or_, select, update
+
+from service.store.tables import publications, shown
+
+_CLOCK = ("position", "due", "worst_amount")  # none of them ever falls
+
+
+class Unseen(NamedTuple):
+    """What is committed of a publication that is not shown yet."""
+
+    stream_id: int
+    publication_id: int
+    position: int
+    due: int
+    worst_record: int | None
+    worst_amount: Decimal
+
+
+def unseen(connection: Connection, stream: int | None = None) -> list[Unseen]:
+    """Return what of a stream's publications, or of all, is committed and not shown."""
+    query = (
+        select(publications.c.stream_id, publications.c.id, *(publications.c[name] for name in Unseen._fields[2:]))
+        .join(shown, shown.c.publication_id == publications.c.id)
+        .where(or_(*(publications.c[name] != shown.c[name] for name in _CLOCK)))
+    )
+    if stream is not None:
+        query = query.where(publications.c.stream_id == stream)
+    return [Unseen(*row) for row in connection.execute(query)]
+
+
+def show(connection: Connection, seen: list[Unseen]) -> None:
+    """Show what was `unseen` when the stream was confirmed; who is late with an older state changes nothing."""
+    for each in seen:
+        older = [shown.c[name] <= getattr(each, name) for name in _CLOCK]
+        query = update(shown).where(shown.c.publication_id == each.publication_id, *older)
+        connection.execute(query.values({name: getattr(each, name) for name in Unseen._fields[2:]}))
+
+
+def begin(connection: Connection, publication: int, *, due: int) -> None:
+    """Show a new publication: nothing is charged yet."""
+    clock = {"position": 0, "due": due, "worst_amount": Decimal(0)}
+    connection.execute(insert(shown).values(publication_id=publication, **clock))
+
+
+def columns() -> list[ColumnElement[object]]:
+    """Return what is shown, as `visible_…`, for a query of publications."""
+    return [shown.c[name].label(f"visible_{name}") for name in Unseen._fields[2:]]
