@@ -99,7 +99,7 @@ def test_waiting_ends_with_the_next_release(service: Service, published, with_ta
     time.sleep(0.2)
     assert not answers
     five_more(service, stream)
-    waiter.join(10)
+    waiter.join(200)
     (answer,) = answers
     assert ok(answer)["version"] == 2
     assert answer.headers["preference-applied"] == "wait=30"
@@ -113,7 +113,7 @@ def test_waiting_before_the_first_release_ends_with_it(service: Service):
     waiter.start()
     time.sleep(0.1)
     five_more(service, stream)
-    waiter.join(10)
+    waiter.join(200)
     assert ok(answers[0])["version"] == 1
 
 

@@ -43,7 +43,6 @@ def _mentions(command, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_it_publishes_prints_draws_and_stops(tmp_path):
     chart = tmp_path / "releases.svg"
     demo = start(tmp_path, "--chart", str(chart), "--seconds", "8")

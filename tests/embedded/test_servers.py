@@ -139,7 +139,7 @@ def test_a_start_waits_for_what_is_left_of_a_killed_predecessor(data_dir):
     killer = threading.Timer(0.5, left.kill)
     killer.start()
     with embedded_servers(data_dir):
-        assert left.wait(timeout=1) == -signal.SIGKILL
+        assert left.wait(timeout=200) == -signal.SIGKILL
     killer.join()
 
 

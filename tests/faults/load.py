@@ -18,7 +18,7 @@ from sqlalchemy import select
 from service.publishing.records import read_records
 from service.store import publications, segments, streams, tables, verify
 from service.store.invariants import INVARIANTS
-from tests.conftest import ok
+from tests.conftest import HANG_SECONDS, ok
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ class Producer(threading.Thread):
     def finish(self) -> None:
         """Stops after the batch at hand, which gets its answer first."""
         self._over.set()
-        self.join(60)
+        self.join(HANG_SECONDS)
         assert not self.is_alive(), f"{self.name} still waits for an answer"
         assert not self.wrong, self.wrong
 
@@ -111,7 +111,7 @@ class Watcher(threading.Thread):
 
     def finish(self) -> None:
         self._over.set()
-        self.join(30)
+        self.join(HANG_SECONDS)
         assert not self.is_alive()
 
     def run(self) -> None:

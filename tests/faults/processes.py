@@ -107,13 +107,13 @@ class Api:
 def end(process: BaseProcess) -> None:
     """As SIGTERM does, and it does not take long."""
     process.terminate()
-    process.join(10)
+    process.join(200)
     assert process.exitcode in (0, -signal.SIGTERM)  # uvicorn ends as what told it to end would have ended it
 
 
 def died(process: BaseProcess) -> None:
     """Waits until it killed itself."""
-    process.join(20)
+    process.join(200)
     assert process.exitcode == -signal.SIGKILL, "it never came there"
 
 

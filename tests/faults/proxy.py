@@ -36,7 +36,7 @@ class Proxy:
     def __enter__(self) -> Proxy:
         self._thread.start()
         listening = asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self._listener = asyncio.run_coroutine_threadsafe(listening, self._loop).result(5)
+        self._listener = asyncio.run_coroutine_threadsafe(listening, self._loop).result(200)
         self.port = self._listener.sockets[0].getsockname()[1]
         return self
 
@@ -44,7 +44,7 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._listener.close)
         self.reset()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(200)
         self._loop.close()
 
     def switch(self, server: Path | None) -> None:
@@ -61,7 +61,7 @@ class Proxy:
             await asyncio.gather(*self._links, return_exceptions=True)
             await asyncio.sleep(0)  # what was aborted is told so
 
-        asyncio.run_coroutine_threadsafe(break_all(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(break_all(), self._loop).result(200)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Whatever becomes of the link, also before its first step: once it is over, the client's connection is."""

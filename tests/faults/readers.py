@@ -74,7 +74,7 @@ class Reader(threading.Thread):
 
     def finish(self) -> None:
         self._over.set()
-        self.join(30)
+        self.join(200)
         assert not self.is_alive()
 
     def run(self) -> None:

@@ -70,7 +70,7 @@ def scene(world: World, seed: str) -> Iterator[Scene]:
         thread.start()
     yield Scene(world, api, database, files, shown, producer)
     producer._over.set()
-    producer.join(10)
+    producer.join(200)
     reader.finish()
     end(api.process)
     database.close()

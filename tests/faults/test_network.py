@@ -60,6 +60,7 @@ def test_answers_late_broken_or_lost_at_random(world, settings, log, record, see
         time.sleep(choose.uniform(0.2, 0.6))
         choose.choice([log, record]).reset()
     log.trouble = record.trouble = Trouble()
+    wait_until(lambda: sum(len(producer.accepted) for producer in producers) > ROUNDS)
     for producer in producers:
         producer.finish()
     database = Database(world.settings.database_url)
@@ -70,7 +71,6 @@ def test_answers_late_broken_or_lost_at_random(world, settings, log, record, see
         watcher.check(client)
     check(database, SegmentFiles(world.settings.segment_store), producers)
     database.close()
-    assert sum(len(producer.accepted) for producer in producers) > ROUNDS
     end(worker)
     end(api.process)
 

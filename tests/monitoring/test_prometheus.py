@@ -95,7 +95,7 @@ class Prometheus:
     def stop(self) -> None:
         self.client.close()
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(20)
+        self.process.wait(200)
         self.log.close()
 
 
@@ -109,7 +109,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[Up, Prometheus]]:
     yield up, prometheus
     prometheus.stop()
     up.process.send_signal(signal.SIGTERM)
-    assert up.process.wait(10) == 0
+    assert up.process.wait(200) == 0
 
 
 @needs_prometheus

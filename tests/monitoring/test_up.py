@@ -28,7 +28,7 @@ def up(tmp_path_factory):
     wait_until(lambda: fits(look(running.metrics)) == 1)
     yield running
     running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(10) == 0
+    assert running.process.wait(200) == 0
 
 
 def publish(up: Up) -> None:
@@ -75,7 +75,7 @@ def test_it_runs_without_the_default_port_and_ends_without_one_that_was_set(tmp_
         assert "metrics_port_in_use" in up.output.read_text()
         up.stop()
         up.begin(metrics_port=str(API_METRICS_PORT))
-        assert up.process.wait(60) == 78
+        assert up.process.wait(200) == 78
         assert "choose another PERENNIAL_METRICS_PORT" in up.output.read_text()
 
 

@@ -203,7 +203,7 @@ def both(bench: Bench, one: Callable[[Connection], Any], other: Callable[[Connec
         with bench.database.transaction() as connection:
             result = one(connection)
             future = thread.submit(run_other)
-            assert waiting.wait(10)
+            assert waiting.wait(200)
             blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             wait_until(lambda: future.done() or connection.exec_driver_sql(blocked).scalar())
-        return [result, future.result(10)]
+        return [result, future.result(200)]
