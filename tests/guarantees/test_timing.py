@@ -66,7 +66,7 @@ def settings(servers, tmp_path):
     return make_world(servers, tmp_path).settings
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(5400)
 def test_times_of_releases_at_public_ticks_tell_nothing_of_a_record(settings, request, seed, record_property):
     with running(settings, publish_delay=None) as scene:  # as if it had not been set
         attack = Attack(scene, seed, pace_seconds=PACE_SECONDS, most_unseen=MOST_UNSEEN)
@@ -75,7 +75,7 @@ def test_times_of_releases_at_public_ticks_tell_nothing_of_a_record(settings, re
         assert attack.right < too_many(attack.count), str(attack)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(5400)
 def test_times_of_prompt_releases_tell_whether_a_record_is_there(settings, request, seed, record_property):
     """So the attack of the test above works where nothing hinders it."""
     with running(settings, **PROMPT) as scene:
