@@ -28,6 +28,7 @@ from service.schedules.independent_batches import IndependentBatches
 from service.schedules.multi_resolution import MultiResolution
 from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
+from tests import chance
 from tests.docs import pages
 
 STREAM = StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": 2}})
@@ -88,8 +89,10 @@ def test_noise_grows_with_the_number_of_weights_or_its_root(kind, law, growth):
     said("Gaussian; its length grows with √D")
     few, many = (calibrate(kind, sensitivity=1.0, charge=0.5, dimension=each) for each in (100, 400))
     assert isinstance(few, law)
-    lengths = [np.mean([np.linalg.norm(each.sample() * each.grid) for _ in range(200)]) for each in (few, many)]
-    assert lengths[1] / lengths[0] == pytest.approx(growth, rel=0.1)  # ten sigma
+    follow = chance.assert_spherical_laplace if kind is Kind.PURE else chance.assert_gaussian
+    for each in (few, many):
+        follow([each.sample() * each.grid for _ in range(20)], scale=each.scale)
+    assert many.expected_norm() / few.expected_norm() == pytest.approx(growth, rel=1e-3)
 
 
 def test_a_delta_gives_away_so_many_records_on_average():

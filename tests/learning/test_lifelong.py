@@ -15,6 +15,7 @@ from service.learning.moments import spread
 from service.learning.records import Records
 from service.privacy.correlated import Blt, Toeplitz
 from service.privacy.loss import Kind
+from tests import chance
 
 CASES = [("logistic", 2), ("softmax", 4), ("squared", 0)]
 RHO = 0.0244
@@ -159,12 +160,13 @@ def test_nothing_but_noise_leads_nowhere_far():
 
 
 def test_every_task_is_remembered_with_the_same_chance():
-    """By the rule itself over many lengths of streams: draws are even, whatever the task."""
+    """By the rule itself over many lengths of streams: draws are even, whatever the task or the draw before it."""
     drawn = [forgotten(task) for task in range(5000)]
     assert all(0 <= each <= task for task, each in enumerate(drawn))
     places = [(each + 0.5) / (task + 1) for task, each in enumerate(drawn) if task > 100]
-    assert stats.kstest(places, stats.uniform.cdf).pvalue > 1e-6
-    assert stats.spearmanr(places[:-1], places[1:]).pvalue > 1e-6
+    chance.assert_follows(places, stats.uniform)
+    chance.assert_follows(np.add(places[:-1:2], places[1::2]) % 1, stats.uniform)
+    chance.assert_follows(np.subtract(places[:-1:2], places[1::2]) % 1, stats.uniform)
     assert drawn[:8] == [0, 1, 0, 1, 3, 5, 4, 4] or drawn[:8] != sorted(drawn[:8])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize, stats
+from scipy import optimize
 
 from service.learning.losses import LOSSES, HuberHinge
 from service.learning.objective import norm
@@ -17,8 +17,8 @@ from service.learning.records import Records
 from service.privacy import claims
 from service.privacy import noise as noises
 from service.privacy.loss import Kind
+from tests import chance
 
-ALARM = 1e-6
 CASES = [("logistic", 2), ("softmax", 2), ("softmax", 4), ("huber_hinge", 2), ("huber_hinge", 3)]
 
 
@@ -185,21 +185,13 @@ def test_no_records_are_no_obstacle():
     assert one.release(empty, 5, np.zeros(one.shape), spent).shape == one.shape
 
 
-def tilts(one, spent, runs, factor=1.0):
-    """Lengths of b/s that the releases of an empty data set betray, of noise that is `factor` of what is stated."""
-    other = replace(spent, noise=noises.SphericalLaplace(scale=factor * spent.noise.scale, dimension=12))
-    empty = Records(x=np.empty((0, 4)), y=np.empty(0))
-    center = np.zeros(one.shape)
-    released = [one.release(empty, 5, center, other) for _ in range(runs)]
-    return np.array([np.linalg.norm(w) for w in released]) * 5 * spent.regularization / spent.noise.scale
-
-
-def test_the_tilt_follows_its_law_and_one_a_third_smaller_does_not():
+def test_the_tilt_follows_its_law():
+    """As the releases of an empty data set betray it."""
     one = learner("softmax", 3, features=4, alpha=1.0)
     spent = one.perturbation(Kind.PURE, 1.0, 5)
-    law = stats.gamma(12).cdf
-    assert stats.kstest(tilts(one, spent, 600), law).pvalue > ALARM
-    assert stats.kstest(tilts(one, spent, 600, 2 / 3), law).pvalue < ALARM
+    empty, center = Records(x=np.empty((0, 4)), y=np.empty(0)), np.zeros(one.shape)
+    tilts = [one.release(empty, 5, center, spent).ravel() * 5 * spent.regularization for _ in range(100)]
+    chance.assert_spherical_laplace(tilts, scale=spent.noise.scale)
 
 
 def test_the_output_noise_covers_the_solver():

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from contextlib import nullcontext
 from decimal import Decimal
 from fractions import Fraction
 
@@ -9,15 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from service.learning import small_database
 from service.learning.records import Records
 from service.learning.small_database import MAX_NUMBERS, SmallDatabase, error_bound
 from service.privacy.exponential import MAX_CANDIDATES
 from service.privacy.loss import Kind
+from tests import chance
 
-ALARM = 1e-6
 QUERIES = ("points", "intervals", "all")
 LEARNERS = [
     SmallDatabase(cardinality=cardinality, queries=queries, accuracy=Fraction(accuracy))
@@ -108,8 +108,7 @@ def test_what_is_released_follows_the_law_of_the_paper(kind, planted, monkeypatc
     rows = candidates(learner)
     off = np.abs((counts / n - rows / learner.size) @ every(learner.queries, learner.cardinality).T).max(axis=1)
     weights = np.exp(-epsilon * n * off / 2)
-    expected = dict(zip(map(tuple, rows), weights / weights.sum(), strict=True))
-    draws = 3000
+    draws = 2000
     errors = dict(zip(map(tuple, rows), off, strict=True))
     found = np.array(
         [
@@ -119,12 +118,10 @@ def test_what_is_released_follows_the_law_of_the_paper(kind, planted, monkeypatc
             for _ in range(draws)
         ]
     )
-    edges = np.quantile(found, np.linspace(0, 1, 9)[1:-1])
-    seen = np.bincount(np.searchsorted(np.unique(edges), found), minlength=len(np.unique(edges)) + 1)
-    wanted = np.zeros(len(seen))
-    for row, p in expected.items():
-        wanted[np.searchsorted(np.unique(edges), errors[row])] += p * draws
-    assert bool(stats.chisquare(seen, wanted).pvalue > ALARM) is not planted
+    cells, which = np.unique(off, return_inverse=True)
+    seen = np.bincount(np.searchsorted(cells, found), minlength=len(cells))
+    with chance.is_noticed() if planted else nullcontext():
+        chance.assert_frequencies(seen, np.bincount(which, weights / weights.sum()))
 
 
 def test_what_is_no_category_is_empty_and_a_histogram_has_room_for_empty_slots():
@@ -140,7 +137,7 @@ def test_what_is_no_category_is_empty_and_a_histogram_has_room_for_empty_slots()
 
 @pytest.mark.parametrize("queries", QUERIES)
 def test_the_bound_that_a_plan_states_holds(queries):
-    """But for a probability of .05: in 200 runs more than 31 failures would come once in a million."""
+    """But for a probability of .05."""
     learner = SmallDatabase(cardinality=4, queries=queries, accuracy=Fraction(2, 5))
     counts, n = np.array([20, 11, 4, 0]), 40
     perturbation = learner.perturbation(Kind.PURE, 2.0, n)
@@ -149,7 +146,8 @@ def test_the_bound_that_a_plan_states_holds(queries):
         np.abs(weights @ (counts / n - learner.release(records(counts), n, np.zeros((1, 4)), perturbation)[0])).max()
         for _ in range(200)
     ]
-    assert sum(each > error_bound(learner.describe(), perturbation.noise.scale) for each in off) <= 31
+    bound = error_bound(learner.describe(), perturbation.noise.scale)
+    chance.assert_no_more(sum(each > bound for each in off), 200, 0.05)
 
 
 def test_the_limits_are_on_candidates_and_on_numbers():

@@ -2,18 +2,17 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import claims
-from tests.mechanisms.steps import ALARM, FEATURES, GAUSSIAN, PURE, RHO, nothing, reader, run
+from tests import chance
+from tests.mechanisms.steps import FEATURES, GAUSSIAN, PURE, RHO, nothing, reader, run
 
 ENTRIES = 5 * 6 // 2 + 5 + 3 * 6  # second and first moments, and of each of three classes' codes
 IN_EITHER_CURRENCY = pytest.mark.parametrize("privacy", [GAUSSIAN, PURE], ids=["gaussian", "pure"])
-AS_IT_IS_OR_TOO_SMALL = pytest.mark.parametrize("planted", [False, True], ids=["as it is", "noise a third too small"])
 NOT_THE_LEARNERS = [
     ("learner.kind", {"kind": "objective_perturbation"}, {}),
     ("learner.kind", {"kind": "noisy_gradient_descent"}, {}),
@@ -96,18 +95,18 @@ def running_sums_column(decay):
 
 
 def sums_with_labels(mechanism, steps, slots):
-    """Of 30 runs on erased records, shape (30, steps, FEATURES + 1): weighted as they are when noise is added to them.
+    """Of 8 runs on erased records, shape (8, steps, FEATURES + 1): weighted as they are when noise is added to them.
 
     Two classes and a ridge of 1e6, so strong that models are the sums with labels: (g/λ)·Σ v⊗φ; slots: of each model.
     """
     weights = mechanism.learner.weights
-    models = np.array([[each.parameters[0] for each in run(mechanism, steps, nothing)[0]] for _ in range(30)])
+    models = np.array([[each.parameters[0] for each in run(mechanism, steps, nothing)[0]] for _ in range(8)])
     sums = models * (1e6 * slots[:, None] / 0.25) / 2.0 * np.sqrt(2)  # λ/g, and φ = (a, 1)/√2
     return sums * np.array([weights.label] * FEATURES + [weights.count])
 
 
-def white_and_of_the_right_size(mechanism, column, increments):
-    """Whether what was added to each step's own sums is what the factor with that column makes of white noise.
+def assert_white_and_of_the_right_size(mechanism, column, increments):
+    """Assert that what was added to each step's own sums is what the factor with that column makes of white noise.
 
     With codes ±1, a record replaced moves Σ v⊗a by up to 2, and all weighted statistics by Δ.
     """
@@ -116,19 +115,16 @@ def white_and_of_the_right_size(mechanism, column, increments):
     matrix = np.where((lags >= 0) & (lags < len(column)), np.resize(column, 3001)[np.abs(lags)], 0.0)
     s, f, k = weights.second**2, weights.first**2, weights.count**2
     apart = np.sqrt(2 * s + 2 * (f + 1) + max((f + 1) ** 2, (f - 1) ** 2 + 8 * s * k) / (2 * s))
-    white = np.einsum("ts,rsd->rtd", matrix, increments) / (np.linalg.norm(column) * apart / np.sqrt(2 * RHO))
-    size, total = stats.chi2(white.size), (white**2).sum()
-    pvalue = 3 * min(size.cdf(total), size.sf(total), stats.kstest(white.ravel(), stats.norm.cdf).pvalue)
-    return bool(pvalue > ALARM)
+    white = np.einsum("ts,rsd->rtd", matrix, increments)
+    scale = np.linalg.norm(column) * apart / np.sqrt(2 * RHO)
+    chance.assert_gaussian(white.reshape(-1, white.shape[-1]), scale=scale)
 
 
-def spherical_laplace_each(mechanism, kept):
-    """Whether what is kept of two empty batches is noise of the right size, for all statistics together, in 40 runs."""
+def assert_spherical_laplace_each(mechanism, kept):
+    """Assert that what is kept of two empty batches is noise of the right size, for all statistics together."""
     w = mechanism.learner.weights
     s, f = w.second**2, w.first**2
     apart = np.sqrt(2 * s + 2 * (f + 1) + (f + 1) ** 2 / (2 * s))  # two of the same class; its count is free
-    radii = [
-        np.linalg.norm(part.values[:ENTRIES]) / apart for _ in range(40) for part in kept(run(mechanism, 2, nothing)[1])
-    ]
-    assert len(radii) == 80
-    return bool(stats.kstest(radii, stats.gamma(ENTRIES).cdf).pvalue > ALARM)
+    noise = [part.values[:ENTRIES] for _ in range(10) for part in kept(run(mechanism, 2, nothing)[1])]
+    assert len(noise) == 20
+    chance.assert_spherical_laplace(noise, scale=apart)

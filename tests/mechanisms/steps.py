@@ -11,7 +11,6 @@ from service.learning.records import Records
 from service.mechanisms.mechanism import Part
 
 _URANDOM = os.urandom
-ALARM = 1e-6
 FEATURES = 5
 GAUSSIAN = {"epsilon": 1, "delta": 1e-6}
 PURE = {"epsilon": 1}
@@ -60,12 +59,6 @@ def seeded(monkeypatch):
         return drawn(count) if threading.get_ident() == mine else _URANDOM(count)
 
     monkeypatch.setattr(os, "urandom", urandom)
-
-
-def a_third_too_small(monkeypatch, law):
-    """Plants noise that is."""
-    true = law.sample
-    monkeypatch.setattr(law, "sample", lambda self: np.rint(true(self) * (2 / 3)).astype(np.int64))
 
 
 def goes_on_exactly(mechanism, steps, monkeypatch):

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from service.explorer.comparison import releases
 from service.learning.active_gradient import ActiveGradient
@@ -16,7 +15,8 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten, Model, Part
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy import claims
-from tests.mechanisms.steps import ALARM, FEATURES, GAUSSIAN, PURE, data, nothing, reader
+from tests import chance
+from tests.mechanisms.steps import FEATURES, GAUSSIAN, PURE, data, nothing, reader
 
 PEOPLE = {"kind": "unlabelled"}
 WINDOW = {"batching": "fixed_window", "size": 5}
@@ -160,12 +160,13 @@ def test_an_erased_slot_is_selected_as_a_record_on_the_hyperplane_and_adds_nothi
     def empty(start, end):
         return Records(x=np.empty((0, FEATURES)), y=np.empty(0), slots=np.empty(0, dtype=np.int64))
 
-    found = steps(mechanism, 4000, empty)
+    found = steps(mechanism, 1000, empty)
     selected, taken = sum(count for count, _ in seen), max(each.reached for each in found)
-    chance = np.e / (1 + np.e)
+    probability = np.e / (1 + np.e)
     assert {records for _, records in seen} == {0}
-    assert stats.binomtest(selected, taken, chance).pvalue > ALARM
-    assert stats.binomtest(int(selected * 0.8), taken, chance).pvalue < ALARM
+    chance.assert_count(selected, taken, probability)
+    with chance.is_noticed():
+        chance.assert_count(int(selected * 0.8), taken, probability)
 
 
 @BOTH

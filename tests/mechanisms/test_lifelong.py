@@ -12,25 +12,23 @@ from service.mechanisms.mechanism import Part
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.noise import Gaussian, SphericalLaplace
 from tests.mechanisms.private_statistics import (
-    AS_IT_IS_OR_TOO_SMALL,
     IN_EITHER_CURRENCY,
     NOT_THE_LEARNERS,
+    assert_spherical_laplace_each,
+    assert_white_and_of_the_right_size,
     charged_everything_once,
     is_refused,
     never_made_up,
     publish,
     running_sums_column,
-    spherical_laplace_each,
     sums_with_labels,
     tells_its_noise,
-    white_and_of_the_right_size,
 )
 from tests.mechanisms.steps import (
     FEATURES,
     GAUSSIAN,
     PURE,
     Placed,
-    a_third_too_small,
     goes_on_exactly,
     reader,
     run,
@@ -205,26 +203,20 @@ def test_what_was_forgotten_is_never_made_up(privacy):
     )
 
 
-@AS_IT_IS_OR_TOO_SMALL
 @pytest.mark.parametrize("memory", [None, 50], ids=["sum", "memory"])
-def test_from_released_models_comes_white_noise_of_the_right_size(memory, planted, monkeypatch):
+def test_from_released_models_comes_white_noise_of_the_right_size(memory):
     """Of a sum that goes on, or of batches remembered one by one."""
-    if planted:
-        a_third_too_small(monkeypatch, Gaussian)
     mechanism = publication(classes=2, ridge=1e6, memory=memory, task_size=8, batch=4)
     batches = np.diff(sums_with_labels(mechanism, 12, 4 * np.arange(1, 13)), axis=1, prepend=0)
     column = running_sums_column(0.97) if memory is None else np.array([1.0])
-    assert white_and_of_the_right_size(mechanism, column, batches) is not planted
+    assert_white_and_of_the_right_size(mechanism, column, batches)
 
 
-@AS_IT_IS_OR_TOO_SMALL
 @pytest.mark.parametrize("variant", ["joint, memory", "agem, memory", "heads"])
-def test_every_batch_has_spherical_laplace_noise_of_its_own(variant, planted, monkeypatch):
+def test_every_batch_has_spherical_laplace_noise_of_its_own(variant):
     """Of tasks of one batch each: what is remembered of them comes first."""
-    if planted:
-        a_third_too_small(monkeypatch, SphericalLaplace)
     mechanism = publication(PURE, **VARIANTS[variant], task_size=4)
-    assert spherical_laplace_each(mechanism, lambda chain: chain[:2]) is not planted
+    assert_spherical_laplace_each(mechanism, lambda chain: chain[:2])
 
 
 def test_epochs_are_as_many_as_the_task_has(monkeypatch):

@@ -7,27 +7,25 @@ from service.learning.records import Records
 from service.mechanisms.configuration import MAX_REMEMBERED
 from service.mechanisms.linear import predict
 from service.privacy.loss import Kind
-from service.privacy.noise import Gaussian, SphericalLaplace
+from service.privacy.noise import Gaussian
 from tests.mechanisms.private_statistics import (
-    AS_IT_IS_OR_TOO_SMALL,
     ENTRIES,
     IN_EITHER_CURRENCY,
     NOT_THE_LEARNERS,
+    assert_spherical_laplace_each,
+    assert_white_and_of_the_right_size,
     charged_everything_once,
     is_refused,
     never_made_up,
     publish,
     running_sums_column,
-    spherical_laplace_each,
     sums_with_labels,
     tells_its_noise,
-    white_and_of_the_right_size,
 )
 from tests.mechanisms.steps import (
     FEATURES,
     GAUSSIAN,
     PURE,
-    a_third_too_small,
     goes_on_exactly,
     reader,
     run,
@@ -118,25 +116,19 @@ def test_what_was_forgotten_is_never_made_up(privacy):
     never_made_up(publication(privacy), (BLOCK, 2 * BLOCK, 6 * BLOCK))
 
 
-@AS_IT_IS_OR_TOO_SMALL
-def test_from_released_models_comes_white_noise_of_the_right_size(planted, monkeypatch):
+def test_from_released_models_comes_white_noise_of_the_right_size():
     """Of sums over a window: what leaves it is added again before it is looked at (mechanisms.md 8)."""
-    if planted:
-        a_third_too_small(monkeypatch, Gaussian)
     steps = 12
     mechanism = publication(classes=2, ridge=1e6)
     sums = sums_with_labels(mechanism, steps, BLOCK * np.minimum(np.arange(1, steps + 1), BLOCKS))
     blocks = np.diff(sums, axis=1, prepend=0)
     for t in range(BLOCKS, steps):
         blocks[:, t] += blocks[:, t - BLOCKS]
-    assert white_and_of_the_right_size(mechanism, running_sums_column(1 - 1 / BLOCKS), blocks) is not planted
+    assert_white_and_of_the_right_size(mechanism, running_sums_column(1 - 1 / BLOCKS), blocks)
 
 
-@AS_IT_IS_OR_TOO_SMALL
-def test_pure_statistics_have_spherical_laplace_noise_of_their_own(planted, monkeypatch):
-    if planted:
-        a_third_too_small(monkeypatch, SphericalLaplace)
-    assert spherical_laplace_each(publication(PURE), lambda chain: chain) is not planted
+def test_pure_statistics_have_spherical_laplace_noise_of_their_own():
+    assert_spherical_laplace_each(publication(PURE), lambda chain: chain)
 
 
 @IN_EITHER_CURRENCY

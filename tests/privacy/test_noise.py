@@ -1,7 +1,6 @@
 """The noise follows the law it is charged for, and rounding to its lattice is charged for too. Real noise, no seeds.
 
-Each statistical test wrongly fails with probability at most 1e-6, and each has a twin: the same test rejects a scale
-that is a third too small.
+Each statistical test rejects a scale that is a third too small.
 """
 
 import math
@@ -17,62 +16,40 @@ from scipy import stats
 from service.privacy import noise as noises
 from service.privacy.loss import Kind
 from service.privacy.noise import SLACK, Gaussian, SphericalLaplace, add, calibrate, round_to_steps
-
-ALARM = 1e-6
-DRAWS = 3000
-
-
-def follows(sample, law):
-    return bool(stats.kstest(sample, law.cdf).pvalue > ALARM)
+from tests import chance
 
 
 def draw(noise):
     return noise.sample() * noise.grid
 
 
-def radii(noise):
-    return np.array([np.linalg.norm(draw(noise)) for _ in range(DRAWS)])
-
-
 @pytest.mark.parametrize("dimension", [1, 2, 7, 50])
-@pytest.mark.parametrize(("planted", "verdict"), [(1, True), (2 / 3, False)], ids=["right", "a third too small"])
-def test_the_radius_of_spherical_laplace_is_gamma(dimension, planted, verdict):
-    sample = radii(SphericalLaplace(scale=3.0 * planted, dimension=dimension))
-    assert follows(sample, stats.gamma(dimension, scale=3.0)) is verdict
-
-
-@pytest.mark.parametrize("dimension", [2, 3, 20])
-@pytest.mark.parametrize(("planted", "verdict"), [(1, True), (2 / 3, False)], ids=["right", "a third too small"])
-def test_the_direction_of_spherical_laplace_is_uniform(dimension, planted, verdict):
-    """A coordinate of a uniform direction is 2·Beta((D-1)/2, (D-1)/2) - 1, whichever coordinate one looks along."""
+def test_the_radius_of_spherical_laplace_is_gamma_and_its_direction_uniform(dimension):
+    """A fair sign in one dimension; in more, a coordinate of a uniform direction is 2·Beta((D-1)/2, (D-1)/2) - 1."""
     noise = SphericalLaplace(scale=3.0, dimension=dimension)
-    along = np.arange(1.0, dimension + 1.0)
-    along /= np.linalg.norm(along)
-    draws = np.array([draw(noise) for _ in range(DRAWS)])
-    cosines = planted * (draws @ along) / np.linalg.norm(draws, axis=1)
-    half = (dimension - 1) / 2
-    assert follows(cosines, stats.beta(half, half, loc=-1, scale=2)) is verdict
+    draws = np.array([draw(noise) for _ in range(3000)])
+    chance.assert_spherical_laplace(draws, scale=3.0)
+    lengths = np.linalg.norm(draws, axis=1)
+    chance.assert_follows(lengths, stats.gamma(dimension, scale=3.0))
+    with chance.is_noticed():
+        chance.assert_follows(lengths * chance.TOO_SMALL, stats.gamma(dimension, scale=3.0))
+    if dimension > 1:
+        along = np.arange(1.0, dimension + 1.0) / np.linalg.norm(np.arange(1.0, dimension + 1.0))
+        half = (dimension - 1) / 2
+        cosine = stats.beta(half, half, loc=-1, scale=2)
+        chance.assert_follows(draws @ along / lengths, cosine)
+        with chance.is_noticed():
+            chance.assert_follows(draws @ along / lengths * chance.TOO_SMALL, cosine)
 
 
-def test_in_one_dimension_the_direction_is_a_fair_sign():
-    noise = SphericalLaplace(scale=1.0, dimension=1)
-    positive = sum(float(noise.sample()[0]) > 0 for _ in range(DRAWS))
-    assert stats.binomtest(positive, DRAWS).pvalue > ALARM
-
-
-@pytest.mark.parametrize(("planted", "verdict"), [(1, True), (2 / 3, False)], ids=["right", "a third too small"])
-def test_the_coordinates_of_the_gaussian_are_normal(planted, verdict):
-    sample = draw(Gaussian(scale=5.0 * planted, dimension=20_001))
-    assert follows(sample, stats.norm(scale=5.0)) is verdict
-
-
-@pytest.mark.parametrize(("planted", "verdict"), [(1, True), (2 / 3, False)], ids=["right", "a third too small"])
-def test_the_coordinates_of_the_gaussian_are_independent(planted, verdict):
-    """The sum and the difference of two halves of a draw are normal with twice the variance."""
-    noise = Gaussian(scale=planted, dimension=20_000)
-    left, right = draw(noise).reshape(2, -1)
-    assert follows(left + right, stats.norm(scale=math.sqrt(2))) is verdict
-    assert follows(left - right, stats.norm(scale=math.sqrt(2))) is verdict
+def test_the_coordinates_of_the_gaussian_are_normal_and_independent():
+    """Also sums and differences of its two halves."""
+    left, right = draw(Gaussian(scale=5.0, dimension=6000)).reshape(2, -1)
+    chance.assert_gaussian([left, right], scale=5.0)
+    for each, scale in ((left, 5.0), (left + right, math.sqrt(50)), (left - right, math.sqrt(50))):
+        chance.assert_follows(each, stats.norm(scale=scale))
+        with chance.is_noticed():
+            chance.assert_follows(each * chance.TOO_SMALL, stats.norm(scale=scale))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -223,8 +200,9 @@ def test_what_is_not_finite_is_never_published(value):
 
 @pytest.mark.parametrize("noise", [SphericalLaplace(scale=2.0, dimension=400), Gaussian(scale=2.0, dimension=400)])
 def test_the_expected_norm_is_about_the_mean_norm(noise):
-    mean = np.mean([np.linalg.norm(draw(noise)) for _ in range(300)])
-    assert mean == pytest.approx(noise.expected_norm(), rel=0.03)  # ten standard errors and more
+    """Lengths are s·Gamma(D) or σ·χ(D), whose means are s·D and nearly σ·√D."""
+    law = stats.gamma(400, scale=2.0) if isinstance(noise, SphericalLaplace) else stats.chi(400, scale=2.0)
+    assert noise.expected_norm() == pytest.approx(law.mean(), rel=1e-3)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan, 2.0**-501, 2.0**501])

@@ -1,18 +1,18 @@
 """Coins have exactly their law and cost what they say they cost, whatever the record."""
 
+from contextlib import nullcontext
 from fractions import Fraction
-from math import exp, log, sqrt
+from math import exp, log
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from service.privacy import selection
 from service.privacy.selection import Bernoulli, Exponential, least_threshold
+from tests import chance
 
-ALARM = 1e-6
 LAWS = [
     Bernoulli(epsilon=1.0, threshold=0.2),
     Bernoulli(epsilon=0.5, threshold=0.0),
@@ -36,13 +36,16 @@ def worst(law, most):
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
-@pytest.mark.parametrize(("planted", "verdict"), [(1.0, True), (1.5, False)], ids=["right", "too little noise"])
+@pytest.mark.parametrize(
+    ("planted", "verdict"), [(1.0, nullcontext), (1.5, chance.is_noticed)], ids=["right", "too little noise"]
+)
 def test_a_slot_is_selected_with_its_probability(law, planted, verdict):
     """And the same test rejects coins that are worth half as much again."""
     tossed = type(law)(**vars(law) | {"epsilon": law.epsilon * planted})
     hits = {d: sum(tossed.select(d) for _ in range(6000)) for d in (0.0, law.threshold, law.threshold + 0.05, 0.9)}
-    chances = [stats.binomtest(seen, 6000, probability(law, d)).pvalue for d, seen in hits.items()]
-    assert bool(min(chances) > ALARM / 4) is verdict
+    with verdict():
+        for d, seen in hits.items():
+            chance.assert_count(seen, 6000, probability(law, d), false_alarm=chance.FALSE_ALARM / 4)
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)
@@ -92,9 +95,7 @@ def test_a_condition_that_is_only_nearly_met_is_not_met():
 def test_farther_than_the_bound_is_as_far_as_the_bound():
     """What rounding makes of a distance changes no promise."""
     law = Exponential(epsilon=1.0, threshold=0.3, norm_bound=1.0)
-    hits = sum(law.select(30.0) for _ in range(4000))
-    expected = 4000 * law.least()
-    assert abs(hits - expected) < 5.5 * sqrt(expected)
+    chance.assert_count(sum(law.select(30.0) for _ in range(4000)), 4000, law.least())
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)

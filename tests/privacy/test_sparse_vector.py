@@ -7,17 +7,16 @@ from random import Random
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from service.privacy import sparse_vector
 from service.privacy.sparse_vector import Instance
+from tests import chance
 
-ALARM = 1e-6
 STEPS = 4
 SCALE = 6.0
 HEIGHT = 0.25
 OPENED = 10
-RUNS = 3000
+RUNS = 5000
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +94,8 @@ def runs(instance, counts, *, noise=None):
     return found
 
 
-def surprise(found, counts):
-    """The probability of something as far from the stated law as this is, or farther."""
+def assert_law(found, counts):
+    """Assert that the first yes may have come where it did so often."""
     values = [count // 2 for count in counts]  # of twice as many slots as the instance opened over
     places = [*range(len(counts)), None]
     law = [
@@ -104,25 +103,27 @@ def surprise(found, counts):
         for at in places
         if (told := [False] * len(counts) if at is None else [False] * at + [True])
     ]
-    return stats.chisquare([found[at] for at in places], np.array(law) * RUNS).pvalue
+    chance.assert_frequencies([found[at] for at in places], law)
 
 
 COUNTS = [4, 16, 0, 24, 8, 24]
 
 
 def test_what_an_instance_tells_has_the_stated_law():
-    assert surprise(runs(Instance(opened=OPENED, scale=SCALE), COUNTS), COUNTS) > ALARM
+    assert_law(runs(Instance(opened=OPENED, scale=SCALE), COUNTS), COUNTS)
 
 
 def test_noise_a_third_too_small_is_told_from_that():
-    assert surprise(runs(Instance(opened=OPENED, scale=SCALE * 2 / 3), COUNTS), COUNTS) < ALARM
+    with chance.is_noticed():
+        assert_law(runs(Instance(opened=OPENED, scale=SCALE * 2 / 3), COUNTS), COUNTS)
 
 
 def test_a_threshold_that_is_drawn_again_for_every_comparison_is_told_from_that():
     instance = Instance(opened=OPENED, scale=SCALE)
     counts = [16] * 12
-    assert surprise(runs(instance, counts), counts) > ALARM
-    assert surprise(runs(instance, counts, noise=instance.threshold_noise), counts) < ALARM
+    assert_law(runs(instance, counts), counts)
+    with chance.is_noticed():
+        assert_law(runs(instance, counts, noise=instance.threshold_noise), counts)
 
 
 def test_one_slot_moves_no_query_by_more_than_the_steps_whatever_has_arrived():

@@ -1,8 +1,7 @@
 """A window tree has the nodes of mechanisms.md 2, draws each once, and declassifies no step too early.
 
 Which nodes there have to be is written down here from that page, by their definition; so are the matrices of what is
-released, of which sums and of which noises. Statistical tests reject wrongly with probability at most 1e-6, and noise a
-third too small for certain.
+released, of which sums and of which noises.
 """
 
 from fractions import Fraction
@@ -10,15 +9,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from service.privacy import noise, running_sums
 from service.privacy.loss import Kind
 from service.privacy.noise import Gaussian, SphericalLaplace, Unaffordable
 from service.privacy.window_tree import Windowed, WindowTree, calibrate
+from tests import chance
 from tests.mechanisms.steps import seeded
 
-ALARM = 1e-6
 LARGEST = 50.0
 EXPIRIES = ["leaf", "block"]
 WINDOWS = [*range(1, 33), 33, 47, 48, 49, 63, 64]
@@ -291,22 +289,15 @@ def test_rounding_is_charged_and_never_more_than_the_records():
         )
 
 
-@pytest.mark.parametrize("planted", [False, True], ids=["as it is", "noise a third too small"])
-@pytest.mark.parametrize(("law", "expiry"), [(Gaussian, "leaf"), (SphericalLaplace, "block")])
-def test_nodes_that_are_released_alone_have_the_stated_noise(law, expiry, planted, monkeypatch):
+@pytest.mark.parametrize(
+    ("law", "expiry", "follows"),
+    [(Gaussian, "leaf", chance.assert_gaussian), (SphericalLaplace, "block", chance.assert_spherical_laplace)],
+)
+def test_nodes_that_are_released_alone_have_the_stated_noise(law, expiry, follows):
     """Of values that are all zero. S_t is one node's noise at t = 0, 1, 3, 7 before anything has expired."""
-    if planted:
-        true = law.sample
-        monkeypatch.setattr(law, "sample", lambda self: np.rint(true(self) * (2 / 3)).astype(np.int64))
     mechanism = by(WindowTree(window=8, expiry=expiry), dimension=30, law=law)
-    found = np.concatenate([run(mechanism, np.zeros((8, 30)))[[0, 1, 3, 7]] for _ in range(16)]) / 3.0
-    if law is Gaussian:
-        total, size = (found**2).sum(), stats.chi2(found.size)
-        shape = stats.kstest(found.ravel(), stats.norm.cdf).pvalue
-    else:
-        total, size = np.linalg.norm(found, axis=1).sum(), stats.gamma(found.size)
-        shape = stats.kstest(np.linalg.norm(found, axis=1), stats.gamma(30).cdf).pvalue
-    assert bool(3 * min(size.cdf(total), size.sf(total), shape) > ALARM) is not planted
+    found = [run(mechanism, np.zeros((8, 30)))[[0, 1, 3, 7]] for _ in range(8)]
+    follows(np.concatenate(found), scale=3.0)
 
 
 def test_a_restart_at_any_step_goes_on_exactly_as_if_there_had_been_none(tree, monkeypatch):

@@ -30,7 +30,7 @@ def the_half_of_the_exponential_mechanism() -> None:
     wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 2))
 
 
-@bug(f"{RELEASED}[continual-gaussian-softmax-as it is]")
+@bug(f"{RELEASED}[continual-gaussian-softmax]")
 def a_parent_without_its_noise() -> None:
     """Fits that start from the exact model before, which was never released."""
     from service.learning.learners import OutputPerturbation

@@ -47,7 +47,7 @@ def half_the_noise_of_ever_more_runs() -> None:
     half_the_noise()
 
 
-@bug(f"{RELEASED}[continual-pure-logistic-as it is]")
+@bug(f"{RELEASED}[continual-pure-logistic]")
 def a_third_too_little_noise() -> None:
     """What is drawn is less than what is said."""
     from service.privacy import noise
@@ -55,13 +55,13 @@ def a_third_too_little_noise() -> None:
     wrap(noise, "add", lambda true, values, law: true(values, replace(law, scale=law.scale * 2 / 3)))
 
 
-@bug(f"{RELEASED}[sliding window-gaussian-softmax-as it is]")
+@bug(f"{RELEASED}[sliding window-gaussian-softmax]")
 def a_third_too_little_noise_gaussian() -> None:
     """The same."""
     a_third_too_little_noise()
 
 
-@bug(f"{RELEASED}[continual-pure-logistic-as it is]")
+@bug(f"{RELEASED}[continual-pure-logistic]")
 def an_exponential_radius() -> None:
     """Paper B's equation 11 read as the law of the radius."""
     from service.privacy import noise
@@ -73,7 +73,7 @@ def an_exponential_radius() -> None:
     wrap(noise, "add", add)
 
 
-@bug(f"{RELEASED}[continual-pure-logistic-as it is]")
+@bug(f"{RELEASED}[continual-pure-logistic]")
 def laplace_noise_per_coordinate() -> None:
     """Paper A's Lap(·) of a vector, with the L2 sensitivity (mechanisms.md N2)."""
     from service.privacy import noise
@@ -132,7 +132,7 @@ def the_gradient_of_one_record() -> None:
     )
 
 
-@bug(f"{_RUNNING}[blt-as it is]")
+@bug(f"{_RUNNING}[blt]")
 def a_column_of_norm_one() -> None:
     """A record charged for the step that reads it, and not for what later steps tell by taking its noise back."""
     from service.privacy.correlated import Blt
@@ -141,7 +141,7 @@ def a_column_of_norm_one() -> None:
     Blt.column = property(lambda self: column(self)._replace(square=Fraction(1)))  # type: ignore[assignment]
 
 
-@bug(f"{_RUNNING}[toeplitz-as it is]")
+@bug(f"{_RUNNING}[toeplitz]")
 def running_sums_with_noise_of_their_own() -> None:
     """Every running sum gets fresh noise, and a record pays for the first one it is in."""
     from service.privacy.correlated import Toeplitz
@@ -173,7 +173,7 @@ def the_memory_is_privatised_again() -> None:
     wrap(Correlated, "release", release)
 
 
-@bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory-as it is]")
+@bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory]")
 def one_noise_for_all_tasks() -> None:
     """Paper D's χ₁, drawn once: what two perturbed tasks differ by is what the tasks differ by (mechanisms.md 4)."""
     from service.privacy.noise import Gaussian
@@ -182,7 +182,7 @@ def one_noise_for_all_tasks() -> None:
     wrap(Gaussian, "sample", lambda true, self: drawn.setdefault(self.dimension, true(self)))
 
 
-@bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory-as it is]")
+@bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory]")
 def labels_that_nobody_perturbs() -> None:
     """Paper D's classifier: noise on the second moments only, and the labels as they are (mechanisms.md 4)."""
     from service.privacy import noise
