@@ -55,6 +55,10 @@ def unpack(packed: bytes) -> Columns:
     return load(packed)
 
 
+class FilesReplaced(Exception):
+    """A folder holds other files than the database names, and lacks some that it does: it has come further."""
+
+
 class SegmentDamaged(Exception):
     """A file does not hold what was written to it. Nothing may be made from it."""
 
@@ -149,15 +153,28 @@ class SegmentFiles:
 
     def orphans(self, log: str, known: set[str]) -> list[str]:
         """What no row names: files whose commit never came, if the rows are not those of an older time."""
-        folder = self._root / log
-        return [path.name for path in folder.iterdir() if path.name not in known] if folder.is_dir() else []
+        return sorted(self._names(log) - known)
 
     def sweep(self, log: str, known: set[str]) -> list[str]:
-        """Deletes the orphans. Only for the holder of the stream's lease."""
-        orphans = self.orphans(log, known)
+        """Deletes the orphans. Only for the holder of the stream's lease.
+
+        Raises:
+            FilesReplaced: files that rows name are gone while there are others. So the rows are those of an older time,
+                and an orphan may hold the records of files that were put together, or rewritten, since then.
+        """
+        names = self._names(log)
+        orphans = sorted(names - known)
+        if orphans and known - names:
+            raise FilesReplaced(
+                f"{len(known - names)} files that it names are gone, and {len(orphans)} others are there"
+            )
         for name in orphans:
             self.delete(log, name)
         return orphans
+
+    def _names(self, log: str) -> set[str]:
+        folder = self._root / log
+        return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 def _lock(descriptor: int) -> None:

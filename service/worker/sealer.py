@@ -23,7 +23,7 @@ from service.mechanisms.building import needs
 from service.store import leases, publications, segments, streams, witness
 from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
-from service.store.segment_files import Columns, SegmentFiles, unpack
+from service.store.segment_files import Columns, FilesReplaced, SegmentFiles, unpack
 from service.store.segments import Segment
 from service.store.streams import Known, SealedEntry, Stream, StreamHalted, Unreadable
 from service.worker.leases import LeaseKeeper
@@ -273,7 +273,11 @@ class Sealer:
     def _sweep(self, stream: Stream) -> None:
         with self._database.transaction() as connection:
             known = segments.files_of(connection, stream.id)
-        for orphan in self._files.sweep(stream.log, known):
+        try:
+            swept = self._files.sweep(stream.log, known)
+        except FilesReplaced as replaced:
+            raise LogLost(f"it is older than the files of its segments: {replaced}; none of them is deleted") from None
+        for orphan in swept:
             _log.info("orphan_swept", stream=stream.name, file=orphan)
 
     def _guard(self, log: str, work: Callable[[], None]) -> None:

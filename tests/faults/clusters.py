@@ -29,6 +29,7 @@ class Progress(NamedTuple):
     records: int
     charges: dict[int, str]  # hashes, by number
     versions: frozenset[tuple[str, int]]  # with the publication's name
+    files: frozenset[str]  # of its segments
 
     def newest(self, publication: str) -> int:
         return max((version for name, version in self.versions if name == publication), default=0)
@@ -132,7 +133,8 @@ class Cluster:
                 "WHERE publications.stream_id = %s",
                 identity,
             )
-        return Progress(records, dict(charges), frozenset(versions))
+            files = self._ask(connection, "SELECT file FROM segments WHERE stream_id = %s", identity)
+        return Progress(records, dict(charges), frozenset(versions), frozenset(name for (name,) in files))
 
     @staticmethod
     def _ask(connection: psycopg.Connection[Any], question: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("scene_number", "failovers"), list(enumerate(rounds)))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_no_version_has_two_contents_after_failovers_that_lose_commits(
     servers, tmp_path, scene_number, failovers, seed, record_property
 ):

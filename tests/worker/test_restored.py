@@ -148,6 +148,25 @@ def test_an_older_numbering_halts_and_its_newer_segments_are_not_swept(bench: Be
     assert bench.values() == [1, 2, 3]
 
 
+def test_files_that_were_put_together_since_are_not_swept(bench: Bench, back_up: Backup, monkeypatch):
+    """The same records, charges and releases: only the folder tells that the database is an older one."""
+    sealer = bench.sealer()
+    for value in range(4):
+        bench.append(value)
+        wait_until(lambda value=value: (sealer.step(wait_milliseconds=10), bench.now().records == value + 1)[1])
+    backup = back_up(bench)
+    monkeypatch.setattr("service.worker.sealer.MERGED_AT_ONCE", 4)
+    sealer._merge(bench.stream.log)
+    (file,) = (bench.world.settings.segment_store / bench.stream.log).iterdir()
+    write_down(bench)
+    restored = backup()
+    late = restored.successor()
+    wait_until(lambda: (late.step(wait_milliseconds=10), restored.now().halted)[1])
+    assert "4 files that it names are gone, and 1 others are there" in restored.now().halted
+    assert file.exists()
+    assert bench.values() == [0, 1, 2, 3]
+
+
 def test_an_older_numbering_is_told_by_the_log_alone(bench: Bench, back_up: Backup):
     """Where no worker had the time to write down how far it had come."""
     sealer = bench.successor()
