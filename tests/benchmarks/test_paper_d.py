@@ -10,15 +10,16 @@ from benchmarks.paper_d import Once, Stream, Task
 from service.learning.encoder_pass import EncoderPass
 from service.learning.records import Records
 
-CENTRES = np.random.default_rng(6).normal(size=(4, 8))
+RECORDS = 4000  # so many that noise decides nothing
+CENTRES = 2 + np.random.default_rng(6).normal(size=(4, 8))  # in common with those of another task is their middle
 
 
 def task(number):
     """Records of two of four classes, far apart."""
     random = np.random.default_rng(number)
-    y = random.integers(2 * number, 2 * number + 2, size=400)
-    x = (CENTRES[y] + 0.1 * random.normal(size=(400, 8))).astype(np.float32)
-    return Task(x=lambda: x[:300], y=y[:300], test_x=lambda: x[300:], test_y=y[300:])
+    y = random.integers(2 * number, 2 * number + 2, size=RECORDS + 100)
+    x = (CENTRES[y] + 0.1 * random.normal(size=(RECORDS + 100, 8))).astype(np.float32)
+    return Task(x=lambda: x[:RECORDS], y=y[:RECORDS], test_x=lambda: x[RECORDS:], test_y=y[RECORDS:])
 
 
 def stream():
@@ -73,7 +74,7 @@ def test_what_is_counted_once_is_what_the_learner_counts(tmp_path, monkeypatch):
     x = first.x()
     rows = Records(x=x / np.linalg.norm(x, axis=1, keepdims=True), y=first.y)
     assert len(seen) == 2
-    assert counting(seen[0], 0) == pytest.approx(seen[0].statistics(rows, 300), rel=1e-5)
+    assert counting(seen[0], 0) == pytest.approx(seen[0].statistics(rows, RECORDS), rel=1e-5)
     assert Once(stream(), tmp_path).statistics(seen[0], 0) == pytest.approx(counting(seen[0], 0))  # from the file
 
 
