@@ -220,6 +220,7 @@ def test_an_erased_record_is_shown_to_nobody_and_waited_for_like_one_that_nobody
     if erased == "before it is asked for":
         erase()
     post(service, stream, np.ones((2, 2)))
+    wait_until(lambda: labels_of(service, publication)["waiting"] == 4)
     seen = [next_request(service, publication)["record"]]
     while (request := next_request(service, publication, wait=0)) is not None:
         seen.append(request["record"])
