@@ -118,7 +118,7 @@ def test_it_learns_and_does_not_forget(training):
     first, last = (
         (predict(description, each.parameters, x[:4000])[0] == y[:4000]).mean() for each in (released[0], released[-1])
     )
-    measured = {"spread": 0.001, "runs": 110}  # and no less than that
+    measured = {"spread": 0.001, "runs": 200}  # and no less than that
     second = (predict(description, released[-1].parameters, x[4000:])[0] == y[4000:]).mean()
     chance.assert_above(second, 0.8, mean=0.995, **measured)
     chance.assert_above(first, 0.9, mean=0.997, **measured)
@@ -146,8 +146,8 @@ def test_heads_of_their_own_learn_what_contradicts_and_tell_the_tasks(privacy, n
         found[heads] = (labels == y).mean()
         assert scores.shape == (6000, 2)
     assert released[-1].parameters.shape == (4, 4)
-    chance.assert_above(found["per_task"], 0.9, mean=0.993, spread=0.0025, runs=110)
-    chance.assert_below(found["shared"], 0.68, mean=0.587, spread=0.006, runs=110)
+    chance.assert_above(found["per_task"], 0.9, mean=0.993, spread=0.0025, runs=200)
+    chance.assert_below(found["shared"], 0.68, mean=0.587, spread=0.006, runs=200)
 
 
 def test_a_task_s_model_is_near_what_it_is_said_to_be_near(silent):
