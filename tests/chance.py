@@ -73,6 +73,11 @@ def assert_spread(sample, low: float, high: float, *, false_alarm: float = FALSE
     _assert_likely(chances, false_alarm)
 
 
+def longest_gaussian(dimension: int, *, scale: float, false_alarm: float = FALSE_ALARM) -> float:
+    """Return the length that N(0, scale²) noise of so many numbers passes with that probability."""
+    return float(stats.chi(dimension).isf(false_alarm)) * scale
+
+
 def assert_spherical_laplace(residuals, *, scale: float = 1.0, false_alarm: float = FALSE_ALARM) -> None:
     """Assert that rows are independent, of density ∝ exp(-‖row‖₂/scale), and that a third too little would be noticed.
 

@@ -1,5 +1,8 @@
 """Assertions on random draws notice what they are for, and take no sample that is too small to notice it."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -12,6 +15,14 @@ NORMAL = RANDOM.normal(size=(40, 10))
 LAPLACE = RANDOM.normal(size=(40, 20))
 LAPLACE *= RANDOM.gamma(20, size=(40, 1)) / np.linalg.norm(LAPLACE, axis=1, keepdims=True)
 SIGNED = RANDOM.laplace(size=(800, 1))
+
+
+def test_no_other_module_judges_random_draws():
+    """By the names of scipy's tests, and of rates."""
+    own = re.compile(r"kstest|ks_1samp|chisquare|binomtest|spearmanr|ttest_|\.pvalue|ALARM = ")
+    files = set(Path(__file__).parent.rglob("*.py")) - {Path(__file__), Path(chance.__file__)}
+    assert len(files) > 100
+    assert [file.name for file in files if own.search(file.read_text())] == []
 
 
 def test_noise_of_the_stated_law_passes():

@@ -43,7 +43,7 @@ class Confirmer:
     """Of one process that may write to the segment folder. Threads may confirm at the same time."""
 
     def __init__(self, database: Database, files: SegmentFiles) -> None:
-        self._database, self._files = database, files
+        self._database, self.files = database, files
         self._logs: dict[int, str] = {}
         self._asked = threading.Condition()
         self._waiting: set[int] = set()
@@ -92,8 +92,8 @@ class Confirmer:
         """
         log = self.log(stream)
         try:
-            with self._files.witness_lock(log):
-                told = self._files.witness(log)
+            with self.files.witness_lock(log):
+                told = self.files.witness(log)
                 with self._database.transaction() as connection:
                     connection.execute(ONE_VIEW)
                     found = streams.get(connection, stream)
@@ -103,14 +103,14 @@ class Confirmer:
                     mark = witness.marks(connection, [found])[log]
                     unseen = shown.unseen(connection, stream)
                     worst = spending.worst(connection, stream)
-                    against = witness.contradicts(connection, told, found)
+                    against = witness.contradicts(connection, self.files, told, found)
                     if against is None and not witness.holds(connection, mark, found):
                         against = "its newest charge or release is not the one that it was left with"
                 if against is not None:
                     self._distrust(found, against)
                     return
                 if told != vars(mark):
-                    witness.write(self._files, log, mark)
+                    witness.write(self.files, log, mark)
         except OSError as error:
             self._failing.add(stream)
             _log.error("high_water_mark_not_written", stream=stream, error=error.strerror)
@@ -135,7 +135,7 @@ class Confirmer:
 
     def told(self, stream: int) -> dict[str, object] | None:
         """Return what a stream's mark says; to be read before the stream is."""
-        return self._files.witness(self.log(stream))
+        return self.files.witness(self.log(stream))
 
     def _distrust(self, stream: Stream, reason: str) -> None:
         reason = f"stream {stream.name}: {reason}"

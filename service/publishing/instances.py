@@ -102,7 +102,7 @@ def still(
         return None
     if known.contradicted or mark != known.mark:
         stream = streams.get(connection, found.stream_id)
-        if (witness.contradicts(connection, mark, stream) is not None) != known.contradicted:
+        if (witness.contradicts(connection, files, mark, stream) is not None) != known.contradicted:
             return None
     return replace(known, mark=mark)
 
@@ -120,9 +120,9 @@ def read(database: Database, files: SegmentFiles, identity: int, known: State | 
         connection.execute(ONE_VIEW)
         publication, confirmed, _ = publications.see(connection, identity)
         stream = streams.get(connection, publication.stream_id)
-        if mark is None and stream.marked:
+        if mark is None and stream.marked and files.witness(log) is None:
             raise SegmentsMissing(f"there is no mark of stream {stream.name} in the folder of segments")
-        contradicted = witness.contradicts(connection, mark, stream) is not None
+        contradicted = witness.contradicts(connection, files, mark, stream) is not None
         memory = parts.load(connection, identity)
         if known is not None and known.publication.visible_latest == publication.visible_latest:
             released = known.released
@@ -172,7 +172,7 @@ def close(database: Database, files: SegmentFiles, lease: Lease, state: State, c
         if publication.state != "running":
             return False
         check(publication, stream)
-        witness.check(connection, mark, stream)
+        witness.check(connection, files, mark, stream)
         memory = parts.load(connection, publication.id)
         if not remembers(publication, state.mechanism, memory):
             raise LedgerBroken(f"publication {publication.name}: its threshold is not as it was left")

@@ -456,7 +456,7 @@ def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
     for stream in known:
         told = files.witness(stream.log)
         with database.transaction() as connection:
-            against = witness.contradicts(connection, told, streams.get(connection, stream.id))
+            against = witness.contradicts(connection, files, told, streams.get(connection, stream.id))
         if against is not None:
             yield f"stream {stream.name}: {against}"
         position = 0

@@ -84,12 +84,13 @@ def behind(connection: Connection, told: dict[str, Any] | None, stream: Stream) 
     return f"it is older than what was done: the file beside its segments tells of {lost}; {_why(mark, now)}"
 
 
-def contradicts(connection: Connection, told: dict[str, Any] | None, stream: Stream) -> str | None:
+def contradicts(connection: Connection, files: SegmentFiles, told: dict[str, Any] | None, stream: Stream) -> str | None:
     """Why a stream can't be the one that the file beside its segments tells of; None: it may be.
 
-    told: as above.
+    told: as above. Where the file was missing, the first mark may have been written since; it is there before the
+    stream says so.
     """
-    if told is None and stream.marked:
+    if told is None and stream.marked and files.witness(stream.log) is None:
         return "the file beside its segments that tells how far it had come is missing: is its folder there?"
     if told is None:
         return None
@@ -104,9 +105,9 @@ def contradicts(connection: Connection, told: dict[str, Any] | None, stream: Str
     return f"it is another one than was published from: the file beside its segments knows {other}; {why}"
 
 
-def check(connection: Connection, told: dict[str, Any] | None, stream: Stream) -> None:
+def check(connection: Connection, files: SegmentFiles, told: dict[str, Any] | None, stream: Stream) -> None:
     """Raises LedgerBroken if a stream can't be the one that the file beside its segments tells of; told: as above."""
-    if (against := contradicts(connection, told, stream)) is not None:
+    if (against := contradicts(connection, files, told, stream)) is not None:
         raise LedgerBroken(f"stream {stream.name}: {against}")
 
 

@@ -70,7 +70,7 @@ class Audit:
         told = self._confirmer.told(stream)  # before the stream is read: it may only have come further since
         with self._database.transaction() as connection:
             found, findings = verify.look(connection, stream)
-            findings += filter(None, [witness.contradicts(connection, told, found)])
+            findings += filter(None, [witness.contradicts(connection, self._files, told, found)])
         for finding in findings:
             _log.error("ledger_broken", finding=finding)
         with self._database.transaction() as connection:

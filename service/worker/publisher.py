@@ -116,7 +116,7 @@ class Publisher:
         with self._database.transaction() as connection:
             connection.execute(ONE_VIEW)  # where a query is hard, an API publishes too
             turn = Turn.begin(connection, publication.id)
-            against = witness.contradicts(connection, told, turn.stream)
+            against = witness.contradicts(connection, self._confirmer.files, told, turn.stream)
         if not self._confirmer.belongs(turn.stream):
             return
         if against is not None:  # before anything is drawn

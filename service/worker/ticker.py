@@ -84,7 +84,7 @@ class Ticker:
                     found, waiting = ticks.lock(connection, stream)
                     if not self._confirmer.belongs(found):
                         return
-                    witness.check(connection, told, found)
+                    witness.check(connection, self._confirmer.files, told, found)
                     _, done = ticks.publish(connection, found, waiting)
             except LedgerBroken as broken:
                 self._distrust(stream, str(broken))

@@ -9,6 +9,7 @@ import pytest
 from service.learning.learners import OutputPerturbation
 from service.learning.losses import LOSSES
 from service.learning.records import Records
+from tests import chance
 from tests.api.test_records import refused
 from tests.conftest import Service, ok
 from tests.learning import by_definition
@@ -66,13 +67,13 @@ def test_predictions_follow_from_the_release_alone(service: Service, name):
     prediction = ok(service.client().post(f"/v1/publications/{publication}/predict", json={"x": x}))
     np.testing.assert_allclose(prediction["scores"], [offline(release, record) for record in x], atol=1e-5)
 
-    # What was fitted are the mapped records: the noise of ε = 1000 is some thousandths long (1e-6: 5.5 σ more at most).
+    # What was fitted are the mapped records: the noise of ε = 1000 is some thousandths long.
     mapped = np.array([by_definition.mapped(described, record) for record in x], dtype=np.float32)
     learner = OutputPerturbation(
         loss=LOSSES["logistic"], regularization=1, intercept=True, norm_bound=1.0, features=mapped.shape[1], classes=2
     )
     exact = learner.fit(Records(x=mapped, y=np.array(y)), 40, np.zeros(learner.shape))
-    longest_noise = release["noise"]["scale"] * (learner.dimension**0.5 + 5.5)
+    longest_noise = chance.longest_gaussian(learner.dimension, scale=release["noise"]["scale"])
     assert np.linalg.norm(np.array(release["parameters"]["values"]) - exact) < longest_noise < 0.05
 
 
@@ -107,10 +108,9 @@ def test_a_record_that_overflows_counts_as_none_and_is_refused_by_predict(servic
         answer = service.client().post(f"/v1/publications/{name}/predict", json={"x": [[0, 0], [3e38, 0]]})
         errors = refused(answer, 422, "invalid-records")["errors"]
         assert errors == [{"row": 1, "reason": "x: is not finite once it is mapped"}]
-    # Counted as records of zeros, they would move the intercept by 0.08; two noises of σ in three weights differ by
-    # more than √2·6.1·σ with probability 1e-7.
-    assert release["noise"]["scale"] <= 1.3e-3
-    assert np.linalg.norm(models[0] - models[1]) < 0.0113
+    # Counted as records of zeros, they would move the intercept by 0.08.
+    longest_difference = chance.longest_gaussian(3, scale=math.sqrt(2) * release["noise"]["scale"])
+    assert np.linalg.norm(models[0] - models[1]) < longest_difference < 0.0113
 
 
 class TestTexts:

@@ -11,6 +11,7 @@ from sqlalchemy import func, select, update
 from service.store.database import Database
 from service.store.tables import label_requests, publications
 from service.store.verify import look
+from tests import chance
 from tests.conftest import Service, ok, unique, wait_until
 
 NEARLY_ALL = {"epsilon": 26}
@@ -82,9 +83,9 @@ def test_ten_labels_make_a_model(service: Service):
     assert [release["version"] for release in releases] == [1, 2]
     assert [release["fit"]["end"] for release in releases] == [seen[4] + 1, seen[9] + 1]
     (weights,) = releases[-1]["parameters"]["values"]
-    assert weights[0] > 0.3, "with so little noise five labels show the way"
+    chance.assert_above(weights[0], 0.14, mean=0.414, spread=0.018, runs=300)  # five labels show the way
     predicted = ok(service.client().post(f"/v1/publications/{publication}/predict", json={"x": [[5, 0], [-5, 0]]}))
-    assert predicted["labels"] == [1, 0]
+    assert predicted["labels"] == [int(side * weights[0] + weights[-1] > 0) for side in (1, -1)]
     assert findings(service, stream) == []
 
 
@@ -221,6 +222,7 @@ def test_an_erased_record_is_shown_to_nobody_and_waited_for_like_one_that_nobody
     if erased == "before it is asked for":
         erase()
     post(service, stream, np.ones((2, 2)))
+    wait_until(lambda: labels_of(service, publication)["waiting"] == 4)
     seen = [next_request(service, publication)["record"]]
     while (request := next_request(service, publication, wait=0)) is not None:
         seen.append(request["record"])

@@ -8,6 +8,7 @@ from scipy import stats
 
 from benchmarks import paper_d_attack as attack
 from benchmarks.l2dp_ml import Batch, Parameters
+from tests import chance
 
 FEATURES, RECORDS, EPSILON = 20, 60, 0.5
 RANDOM = np.random.default_rng(3)
@@ -62,26 +63,35 @@ def test_the_claim_is_all_that_theorem_2_adds_up():
 
 
 def test_twenty_of_twenty_neighbours_are_told_apart_and_the_record_is_read():
+    """By the rank with a margin: how many times as much the wrong hypothesis leaves, as a power of ten."""
+    margins, errors = [], []
     for pair in some(20):
         for which in (0, 1):
             printed, data = algorithm(), pair.data(which)
             noise = printed.draw(np.random.default_rng())
             gradient = attack.step(printed, data, np.random.default_rng())
             assert attack.told_by_inputs(data.x + noise.inputs, pair) == which
-            assert attack.told_by_rank(gradient.encoder, printed.start.encoder, pair)[0] == which
+            told, left = attack.told_by_rank(gradient.encoder, printed.start.encoder, pair)
+            assert told == int(left[0] > left[1])
+            margins.append(np.log10(left[1 - which] / left[which]))
             record, label = attack.read(gradient, printed.start, pair.known)
-            assert record == pytest.approx(pair.either[which].x[0], abs=1e-2)
+            errors.append(np.log10(np.abs(record - pair.either[which].x[0]).max()))
             assert label == pair.either[which].y[0]
+    chance.assert_above(min(margins), 0, mean=7.0, spread=0.13, runs=40)
+    chance.assert_below(max(errors), np.log10(0.04), mean=-5.48, spread=0.27, runs=40)
 
 
 def test_the_audit_disproves_the_printed_claim():
+    """All of its guesses are right, by the margin of the test above, and so the bound is always the same."""
     assert attack.audit_printed(X, Y, EPSILON, RECORDS, runs=100) > EPSILON
 
 
 def test_the_audit_does_not_disprove_ours_and_would_if_there_were_less_noise():
     rows = X / np.linalg.norm(X, axis=1, keepdims=True)
-    assert attack.audit_ours(rows, Y, EPSILON, RECORDS, runs=400) <= EPSILON
-    assert attack.audit_ours(rows, Y, 60 * EPSILON, RECORDS, runs=400) > EPSILON
+    least = attack.audit_ours(rows, Y, EPSILON, RECORDS, runs=400)
+    chance.assert_loses_no_more(least, EPSILON, false_alarm=attack.ALARM)
+    loud = attack.audit_ours(rows, Y, 100 * EPSILON, RECORDS, runs=400)
+    chance.assert_above(loud, EPSILON, mean=2.88, spread=0.09, runs=40)
 
 
 def test_a_bound_is_that_of_clopper_and_pearson():

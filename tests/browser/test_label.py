@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from service.api.services import OF_OUR_PAGES
+from tests import chance
 from tests.api.test_labels import give, post, publish, unlabelled
 from tests.browser.looking import DESKTOP, enter, show, sign_in, watched
 from tests.conftest import Service, ok
@@ -110,7 +111,8 @@ def test_ten_records_are_labelled_with_the_keyboard_alone_and_a_model_appears(se
     expect(page.locator("#tiles")).to_contain_text("0 of 10")  # of the next batch
     assert page.evaluate("window.still") == "here"
     (release,) = service.released(publication, time=chosen[-1][0] + 1)
-    assert release["parameters"]["values"][0][0] > 0.2, "with so little noise ten labels show the way"
+    weight = release["parameters"]["values"][0][0]
+    chance.assert_above(weight, 0.2, mean=0.313, spread=0.0075, runs=300)  # ten labels show the way
     assert page.evaluate("document.activeElement.id") == "record"
     for key in ("1", "0", "1"):
         choose(page, key)

@@ -2,16 +2,14 @@
 
 Two streams that differ in one record as much as any two can; everything else is erased. Each is published many times,
 with fresh noise. From the first runs the attacker learns which direction of each release to look at and where to draw
-the line; the others then give a lower confidence bound on what the record really lost. That bound may pass the promise
-with probability at most 1e-6. `planted` shows that it does pass the promise where there is a bug.
+the line; the others then give a lower confidence bound on what the record really lost. `planted` shows that it passes
+the promise where there is a bug.
 """
 
-from math import inf, log
 from typing import get_args
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from service.learning.records import Records
 from service.mechanisms import configuration
@@ -20,10 +18,10 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.scheduled import Scheduled
 from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.loss import Kind
+from tests import chance
 from tests.mechanisms import test_combinations
 
-ALARM = 1e-6
-PILOTS = 300
+PILOTS = {Kind.PURE: 300, Kind.ZCDP: 150}
 FAR = [[-1e4, 0.0]]
 ACROSS = np.array([[0.01, 0.9999]], dtype=np.float32), np.array([[0.01, -0.9999]], dtype=np.float32)
 """Records that a model near FAR has on its wrong side, so that each pulls with all its force along the second axis."""
@@ -74,29 +72,32 @@ LEARNERS = {
     "objective_perturbation": {"regularization": 1.0},
     "noisy_gradient_descent": {"momentum": 0.0},
 }
-CASES = {  # the time until which it is watched, and how often it is published from either stream
-    ("continual", "gaussian"): (16, 800),
-    ("sliding_window", "gaussian"): (16, 800),
-    ("multi_resolution", "gaussian"): (16, 800),
-    ("scheduled_black_box", "gaussian"): (128, 600),
-    ("improving_black_box", "gaussian"): (64, 600),
+CASES = {
+    ("continual", "gaussian"): (16, 400),
+    ("sliding_window", "gaussian"): (16, 400),
+    ("multi_resolution", "gaussian"): (16, 400),
+    ("scheduled_black_box", "gaussian"): (128, 400),
+    ("improving_black_box", "gaussian"): (64, 400),
     ("every block by itself", "pure"): (2, 3000),  # several charges of pure ε rarely show all of themselves at once
-    ("every block by itself", "gaussian"): (2, 800),
-    ("every block by itself", "pure", "objective_perturbation"): (2, 3000),
-    ("every block by itself", "gaussian", "objective_perturbation"): (2, 800),
-    ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 800),
-    ("window_statistics", "gaussian"): (4, 600),
-    ("lifelong", "gaussian"): (6, 600),
-    ("lifelong, memory", "gaussian"): (6, 600),
-    ("lifelong, agem", "gaussian"): (6, 600),
-    ("lifelong, encoder", "gaussian"): (2, 600),
+    ("every block by itself", "gaussian"): (2, 400),
+    ("every block by itself", "pure", "objective_perturbation"): (2, 4000),
+    ("every block by itself", "gaussian", "objective_perturbation"): (2, 700),
+    ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 400),
+    ("window_statistics", "gaussian"): (4, 500),
+    ("lifelong", "gaussian"): (6, 800),
+    ("lifelong, memory", "gaussian"): (6, 500),
+    ("lifelong, agem", "gaussian"): (6, 500),
+    ("lifelong, encoder", "gaussian"): (2, 400),
     ("online_leader", "gaussian", "noisy_gradient_descent"): (4, 600),
-    ("online_leader, leaf", "gaussian", "noisy_gradient_descent"): (
-        8,
-        600,
-    ),  # the last release in which it is protected
-    ("online_leader, block", "gaussian", "noisy_gradient_descent"): (14, 600),
+    # The last release in which it is protected.
+    ("online_leader, leaf", "gaussian", "noisy_gradient_descent"): (8, 400),
+    ("online_leader, block", "gaussian", "noisy_gradient_descent"): (14, 400),
 }
+"""The time until which it is watched, and how often it is published from either stream.
+
+So often that half the noise (a third of it for objective perturbation with a δ) is missed with probability below 1e-6:
+by the binomial laws of an attacker's rates, as they were measured in 200 to 2000 runs with that noise.
+"""
 
 
 DATABASE = {"kind": "small_database", "queries": "points", "accuracy": 0.5}
@@ -162,9 +163,10 @@ def moves(scheduled, record, x, until):
 
 def attack(scheduled, record, until, count):
     """Whether the attacker says 'the first record', in `count` runs in which it was, and in as many in which not."""
-    runs = [[moves(scheduled, record, x, until) for _ in range(PILOTS + count)] for x in ACROSS]
+    pilots = PILOTS[scheduled.kind]
+    runs = [[moves(scheduled, record, x, until) for _ in range(pilots + count)] for x in ACROSS]
     first, second = (np.array(each) for each in runs)
-    pilot = first[:PILOTS], second[:PILOTS]
+    pilot = first[:pilots], second[:pilots]
     apart = np.median(pilot[0], axis=0) - np.median(pilot[1], axis=0)
     middle = (np.median(pilot[0], axis=0) + np.median(pilot[1], axis=0)) / 2
     if scheduled.kind is Kind.PURE:  # where noise has heavy tails, far out tells no more than just beyond
@@ -175,34 +177,19 @@ def attack(scheduled, record, until, count):
     else:
         spread = np.mean([np.atleast_2d(np.cov(each, rowvar=False)) for each in pilot], axis=0)
         first, second = (each @ np.linalg.solve(spread, apart) for each in (first, second))
-    lines = np.quantile(first[:PILOTS], [0.2, 0.35, 0.5, 0.65])
-    line = max(lines, key=lambda at: bound(first[:PILOTS] > at, second[:PILOTS] > at, scheduled.kind, 0.05))
-    return first[PILOTS:] > line, second[PILOTS:] > line
+    line = draw_line(first[:pilots], second[:pilots], scheduled.kind)
+    return first[pilots:] > line, second[pilots:] > line
 
 
-def rates(hits, false_hits, alarm):
-    """The least rate of hits and the largest of false hits, at confidence 1 - alarm."""
-    least = stats.beta.ppf(alarm / 2, sum(hits), len(hits) - sum(hits) + 1) if any(hits) else 0.0
-    return least, stats.beta.ppf(1 - alarm / 2, sum(false_hits) + 1, len(false_hits) - sum(false_hits))
+def draw_line(first, second, kind):
+    """Return the middle, where Gaussians are told apart best; with pure noise, where the most is lost for sure."""
+    if kind is not Kind.PURE:
+        return (np.median(first) + np.median(second)) / 2
 
+    def seen(at):
+        return chance.least_loss(first > at, second > at, kind, false_alarm=0.05)
 
-def bound_of_any(hits, false_hits, kind, alarm):
-    """The same where noise is not Gaussian: then a ρ is at least the Rényi divergence of two coins, by its order."""
-    p, q = rates(hits, false_hits, alarm)
-    if kind is Kind.PURE or not 0 < q < p < 1:
-        return bound(hits, false_hits, kind, alarm)
-    divergences = {a: log(p**a * q ** (1 - a) + (1 - p) ** a * (1 - q) ** (1 - a)) / (a - 1) for a in (1.1, 2, 4, 8)}
-    return max(divergence / a for a, divergence in divergences.items())
-
-
-def bound(hits, false_hits, kind, alarm):
-    """The least loss (an ε, or the ρ of the Gaussian that would be this easy to tell) at confidence 1 - alarm."""
-    least, most = rates(hits, false_hits, alarm)
-    if not least > 0 or not most < 1:
-        return -inf
-    if kind is Kind.PURE:
-        return log(least / most)
-    return max(0.0, stats.norm.ppf(least) - stats.norm.ppf(most)) ** 2 / 2
+    return max(np.quantile(first, [0.2, 0.35, 0.5, 0.65]), key=seen)
 
 
 @pytest.mark.slow
@@ -211,7 +198,8 @@ def test_nobody_can_tell_two_records_apart_better_than_promised(case):
     if case[0] == "lifelong, encoder":
         pytest.importorskip("jax", reason="the extra `deep` is not installed")
     scheduled, record = published(*case)
-    assert bound(*attack(scheduled, record, *CASES[case]), scheduled.kind, ALARM) <= scheduled.capacity
+    least = chance.least_loss(*attack(scheduled, record, *CASES[case]), scheduled.kind)
+    chance.assert_loses_no_more(least, scheduled.capacity)
 
 
 @pytest.mark.parametrize("privacy", PRIVACY)
@@ -232,4 +220,5 @@ def test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database(privacy
         read = Records(x=np.zeros((records, 0), dtype=np.float32), y=np.zeros(records, dtype=np.int32))
         return [not scheduled.step(4, (), 1, lambda *_: read).releases[0].parameters.any() for _ in range(1500)]
 
-    assert bound_of_any(empty(0), empty(1), scheduled.kind, ALARM) <= scheduled.capacity
+    least = chance.least_loss_without_gaussians(empty(0), empty(1), scheduled.kind)
+    chance.assert_loses_no_more(least, scheduled.capacity)

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from scipy.stats import binom
 
+from tests import chance
 from tests.conftest import ok, unique, wait_until
 from tests.faults.processes import Api, end, working
 
@@ -35,7 +35,6 @@ HARD = {"categories": [2]}
 ROUNDS, QUERIES = 5, 160  # of each kind, in turn
 MARGIN = 22  # transactions: less of a difference may be chance
 ATTACKS = 400  # on one stream, whose budget is bounded
-ALARM = 1e-6 / 3  # for each of three ways to guess
 
 
 @contextmanager
@@ -109,5 +108,5 @@ def test_who_asks_on_after_a_yes_learns_no_more_than_is_promised(world, request,
     right = {way: (sum(each), len(each)) for way, each in guesses.items()}
     request.node.user_properties.append(("faults", f"{trials} attacks, right guesses: {right}"))
     assert len(guesses["clock"]) == trials
-    for way, (count, made) in right.items():
-        assert binom.sf(count - 1, made, allowed) > ALARM, (way, right)
+    for count, made in right.values():
+        chance.assert_no_more(count, made, allowed, false_alarm=chance.FALSE_ALARM / len(right))

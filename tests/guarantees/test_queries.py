@@ -10,7 +10,7 @@ import pytest
 
 from service.mechanisms.histogram import LinearQuery
 from service.mechanisms.linear_queries import opened
-from tests.guarantees.test_audits import ALARM, bound
+from tests import chance
 from tests.mechanisms.test_linear_queries import Run, queries
 
 RECORDS, CATEGORIES, ASKED = 20, 4, 3
@@ -45,4 +45,4 @@ def test_whoever_asks_on_purpose_learns_no_more_than_is_promised(privacy):
     run.hit(FIRST)
     assert opened(run.chain) is None
     assert run.worst > 0.999 * mechanism.capacity, "all of it is spent on that"
-    assert bound(hits, false_hits, mechanism.kind, ALARM) <= mechanism.capacity
+    chance.assert_loses_no_more(chance.least_loss(hits, false_hits, mechanism.kind), mechanism.capacity)

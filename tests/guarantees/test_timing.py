@@ -1,8 +1,7 @@
 """A reader with a key and a clock does not learn from times whether a record was there.
 
-Of which batches a target is a fair coin decides, so without a leak each guess is right with probability 1/2, and as
-many guesses as `too_many` says are right with probability at most 1e-6: 49 of 60, which are made by default, and 359 of
-600, which `--guesses 600` makes.
+Of which batches a target is a fair coin decides, so without a leak each guess is right with probability 1/2: too many
+are 49 of 60, which are made by default, and 359 of 600, which `--guesses 600` makes.
 """
 
 import random
@@ -11,23 +10,17 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from scipy import stats
 
+from tests import chance
 from tests.conftest import make_world, ok
 from tests.faults.processes import Api, end
 from tests.guarantees.timing import MOST_UNSEEN, TRAINING, Scene, guesses, observe
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
-FALSE_ALARM = 1e-6
 PACE_SECONDS = 0.3  # where a release comes seconds later anyhow
 MOST_ROUNDS = 10  # of a reader on a machine that has much else to do
 PROMPT = {"publish_delay": 0}
-
-
-def too_many(count: int) -> int:
-    """The least number of right guesses that fair coins reach with probability at most FALSE_ALARM."""
-    return int(stats.binom.isf(FALSE_ALARM, count, 0.5)) + 1
 
 
 class Attack:
@@ -48,8 +41,16 @@ class Attack:
         right = guesses(self._observed, self._bits) == self._bits[TRAINING:]
         self.right, self.count = int(right.sum()), len(right)
 
+    def tells(self) -> bool:
+        """Return whether more guesses are right than fair coins get right."""
+        try:
+            chance.assert_no_more(self.right, self.count, 0.5)
+        except chance.Unlikely:
+            return True
+        return False
+
     def __str__(self) -> str:
-        return f"{self.right} of {self.count} guesses from times alone are right; {too_many(self.count)} would tell"
+        return f"{self.right} of {self.count} guesses from times alone are right"
 
 
 @contextmanager
@@ -72,7 +73,7 @@ def test_times_of_releases_at_public_ticks_tell_nothing_of_a_record(settings, re
         attack = Attack(scene, seed, pace_seconds=PACE_SECONDS, most_unseen=MOST_UNSEEN)
         attack.go_on(TRAINING + request.config.getoption("--guesses"))
         record_property("faults", f"default publish_delay: {attack}")
-        assert attack.right < too_many(attack.count), str(attack)
+        chance.assert_no_more(attack.right, attack.count, 0.5)
 
 
 @pytest.mark.timeout(5400)
@@ -82,10 +83,10 @@ def test_times_of_prompt_releases_tell_whether_a_record_is_there(settings, reque
         attack = Attack(scene, seed, pace_seconds=0.0, most_unseen=1)
         for _ in range(MOST_ROUNDS):
             attack.go_on(TRAINING + request.config.getoption("--guesses") // 2)
-            if attack.right >= too_many(attack.count):
+            if attack.tells():
                 break
         record_property("faults", f"publish_delay 0: {attack}")
-        assert attack.right >= too_many(attack.count), str(attack)
+        assert attack.tells(), str(attack)
 
 
 def test_a_reader_is_not_told_exact_times_by_metrics(settings):

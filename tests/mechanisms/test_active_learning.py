@@ -72,7 +72,10 @@ def counts(monkeypatch):
 @pytest.mark.parametrize("selection", ["bernoulli", "exponential"])
 @pytest.mark.parametrize("task", [None, PEOPLE], ids=["labelled", "people"])
 def test_every_slot_is_charged_once_for_its_coin_and_its_update(batching, privacy, selection, task):
-    """Selected or not, whatever is released (mechanisms.md 6)."""
+    """Selected or not, whatever is released (mechanisms.md 6).
+
+    Each of 200 records is selected with probability 0.377 or more: fewer than 40 are with probability below 1e-6.
+    """
     mechanism = publication(privacy, task, selection=selection, **batching)
     paid, made = 0, 0
     for step in steps(mechanism, 200, reader(classes=2)):
@@ -91,7 +94,7 @@ def test_every_slot_is_charged_once_for_its_coin_and_its_update(batching, privac
             )
             assert 0.999 * release.charge < cost <= release.charge == mechanism.plan()["arrival"]["charge"]
     assert paid == 200
-    assert made > 10
+    assert made >= 8
 
 
 def test_a_window_is_updated_at_its_end_from_what_was_selected_in_it(monkeypatch):

@@ -16,6 +16,7 @@ from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.loss import Kind, zcdp_epsilon
 from service.privacy.noise import Gaussian, SphericalLaplace
 from service.privacy.profile import Profile
+from tests import chance
 
 CONTINUAL = {"kind": "continual", "base": 32, "update_every": 8}
 SLIDING = {"kind": "sliding_window", "block": 8, "blocks": 7}
@@ -204,7 +205,7 @@ def test_at_a_budget_without_limits_the_model_is_the_minimiser():
     )
     release = list(run(scheduled, 2000, lambda start, end: Records(x=x[start:end], y=y[start:end])))[-1]
     labels, _ = predict(scheduled.model_description(), release.parameters, x)
-    assert np.mean(labels == y) > 0.97
+    chance.assert_above(np.mean(labels == y), 0.97, mean=0.9925, spread=0.0002, runs=200)
 
 
 @pytest.mark.parametrize(("mechanism", "privacy"), CASES)
@@ -372,7 +373,8 @@ def test_predictions_of_a_regression_are_clipped_labels_and_values_as_they_are()
     x = np.random.default_rng(4).normal(size=(200, 3)) / 4
     labels, scores = predict(description, first.parameters, x)
     inside = np.linalg.norm(x, axis=1) < 1
-    assert np.corrcoef(scores[inside, 0], x[inside] @ [1, -2, 0.5])[0, 1] > 0.98
+    alike = np.corrcoef(scores[inside, 0], x[inside] @ [1, -2, 0.5])[0, 1]
+    chance.assert_above(alike, 0.98, mean=0.9993, spread=0.0002, runs=200)
     assert np.array_equal(labels, np.clip(scores[:, 0], -2, 2))
     labels, scores = predict(description, first.parameters * 100, x)
     assert np.abs(labels).max() == 2.0 < np.abs(scores).max()

@@ -231,6 +231,19 @@ def test_where_there_was_a_mark_and_is_none_nothing_is_published(bench: Bench):
     assert bench.counts() == (2, 2)
 
 
+def test_a_first_mark_that_is_written_between_two_looks_is_not_taken_for_a_lost_one(bench: Bench, monkeypatch):
+    """The publisher looked for it before it was there, and read the stream after it was said to be there."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=6))
+    bench.publish_all()
+    monkeypatch.setattr(confirmation.Confirmer, "told", lambda *_: None)
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=10))
+    bench.publish_all()
+    assert bench.stream().distrusted is None
+    assert bench.counts() == (5, 5)
+
+
 def test_a_lease_that_a_failover_gave_to_two_is_one_owners(bench: Bench):
     """Both took it with the same epoch, each on a primary of its own; the row is that of the second."""
     resource = leases.publication(bench.identity)
