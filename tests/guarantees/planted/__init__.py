@@ -4,7 +4,34 @@
 fail there, and to pass without. A plant replaces what it names in the running program, before anything uses it.
 """
 
-from tests.guarantees.planted import learning, mechanisms, privacy, record, seen
+from tests.guarantees.planted import (
+    api,
+    bounds,
+    embedded,
+    learning,
+    log,
+    mechanisms,
+    privacy,
+    record,
+    seen,
+    store,
+    verifying,
+    worker,
+)
 from tests.guarantees.planted.bug import BUGS
 
-__all__ = ["BUGS", "learning", "mechanisms", "privacy", "record", "seen"]
+__all__ = [
+    "BUGS",
+    "api",
+    "bounds",
+    "embedded",
+    "learning",
+    "log",
+    "mechanisms",
+    "privacy",
+    "record",
+    "seen",
+    "store",
+    "verifying",
+    "worker",
+]
