@@ -15,7 +15,7 @@ from service.learning.losses import LOSSES
 from service.learning.moments import Statistics
 from service.learning.noisy_gradient_descent import NoisyGradientDescent, clipped_sum
 from service.learning.objective_perturbation import ObjectivePerturbation
-from service.learning.solvers import Exact, Setting, _accuracy
+from service.learning.solvers import Exact, Inaccurate, Setting, _accuracy
 from service.privacy import loss as losses
 from service.privacy import sensitivity
 from service.privacy.correlated import Toeplitz, _moved, calibrate
@@ -103,7 +103,9 @@ def test_a_sum_of_clipped_gradients_moves_as_its_formula_says(records, weights):
     scores = Fraction(1, 4) * (3 + 2) * Fraction(weights)
     error = 2 * U * records * (scores + 4 + 64 + (ROWS + 1 + 3 + 16) * clip)
     if error > clip / 2:
-        pytest.skip("refused")
+        with pytest.raises(Inaccurate):
+            clipped_sum(learner, clip=float(clip), records=records, weights=weights)
+        return
     exact = 2 * (clip + max(SLACK * clip, error))
     assert is_bound(clipped_sum(learner, clip=float(clip), records=records, weights=weights), exact)
 

@@ -15,7 +15,7 @@ from service.embedded.processes import stop_together
 from service.embedded.servers import await_ready
 from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
-from service.log import Appender, BacklogFull, LogUnavailable, Position, Reader, appender
+from service.log import Appender, BacklogFull, LogLost, LogUnavailable, Position, Reader, appender
 
 BEGIN = Position(entry="0-0", sequence=0)
 Work = Callable[[Appender], Awaitable[Any]]
@@ -123,4 +123,28 @@ def test_what_is_numbered_is_trimmed_and_nothing_else(url: str, log: str):
     ((found,),) = (each.values() for each in doing(url, lambda appender: appender.backlogs({log: position})))
     assert (found.backlog_batches, found.backlog_bytes) == (2, 50)
     reader.check(log, position)
+    reader.close()
+
+
+@pytest.mark.parametrize("way", ["flushed", "made anew", "older", "emptied", "cut"])
+def test_a_log_that_is_not_the_one_that_was_numbered_is_told(url: str, log: str, redis: Redis, way):
+    first, second, _ = doing(url, *[appending(log)] * 3)
+    entries, state = (f"perennial:{{{log}}}:{part}" for part in ("entries", "state"))
+    numbered, reader = Position(entry=first.entry, sequence=1), Reader(url)
+    reader.check(log, BEGIN)
+    reader.check(log, numbered)
+    match way:
+        case "flushed":
+            redis.delete(entries, state)
+        case "made anew":
+            redis.hset(state, "log", "another")
+        case "older":
+            redis.hset(state, "sequence", 0)
+            redis.delete(entries)
+        case "emptied":
+            redis.delete(entries)
+        case "cut":
+            redis.xdel(entries, second.entry)
+    with pytest.raises(LogLost):
+        reader.check(log, numbered)
     reader.close()

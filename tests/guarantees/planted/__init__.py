@@ -5,6 +5,7 @@ fail there, and to pass without. A plant replaces what it names in the running p
 """
 
 from tests.guarantees.planted import (
+    answering,
     api,
     bounds,
     embedded,
@@ -22,6 +23,7 @@ from tests.guarantees.planted.bug import BUGS
 
 __all__ = [
     "BUGS",
+    "answering",
     "api",
     "bounds",
     "embedded",

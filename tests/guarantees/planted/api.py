@@ -41,9 +41,9 @@ def a_stop_that_settles_nothing() -> None:
 @bug(f"{_RECORDS}::test_what_no_publication_can_want_again_is_dropped_and_told")
 def a_publication_of_records_that_are_gone() -> None:
     """It is accepted, and never releases anything."""
-    from service.store import segments
+    from service.api import publications
 
-    wrap(segments, "kept_from", lambda *_: 0)
+    rewrite(publications.make_publication, ("start < stream.records and start < (kept", "False and start < (kept"))
 
 
 @bug(f"{_RECORDS}::test_erased_records_stay_numbered_and_must_exist")
@@ -105,9 +105,9 @@ def a_list_of_every_stream() -> None:
 @bug(f"{_NAMES}::test_a_name_means_the_oldest_publication_that_the_key_may_see")
 def a_publication_of_a_stream_that_a_key_may_not_see() -> None:
     """A limited key reads others' releases by their name."""
-    from service.store import publications
+    from service.api import services
 
-    rewrite(publications.find, ("query = query.where(streams.c.name.in_(visible))", "pass"))
+    rewrite(services.publication_or_404, ("visible=key.streams", "visible=None"))
 
 
 @bug(f"{_NAMES}::test_readers_at_the_same_moment_each_get_their_own")

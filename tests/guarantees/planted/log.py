@@ -6,8 +6,9 @@ from typing import Any
 
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 
-_SEALING, _LOST = "tests/worker/test_sealing.py", "tests/worker/test_lost_log.py"
+_SEALING = "tests/worker/test_sealing.py"
 _DEAD = "tests/worker/test_dead_letters.py"
+_ANOTHER = "tests/log/test_appending.py::test_a_log_that_is_not_the_one_that_was_numbered_is_told"
 _APPENDING, _IDEMPOTENCY = "tests/log/test_appending.py", "tests/api/test_records.py::TestIdempotency"
 
 
@@ -114,7 +115,7 @@ def a_log_that_is_trimmed_too_far() -> None:
     wrap(reader, "following", beyond)
 
 
-@bug(f"{_SEALING}::test_a_log_from_an_old_backup_halts_the_stream")
+@bug(f"{_ANOTHER}[older]")
 def an_older_log_that_is_gone_on_with() -> None:
     """What comes after it gets numbers that others have."""
     from service.log import Reader
@@ -122,14 +123,28 @@ def an_older_log_that_is_gone_on_with() -> None:
     rewrite(Reader.check, ("newest < position.sequence", "False"))
 
 
-@bug(f"{_LOST}::test_a_flushed_log_halts_and_goes_on_when_told")
+@bug(f"{_ANOTHER}[made anew]")
 def another_log_that_is_gone_on_with() -> None:
     """A log that was made anew counts as the one before."""
     from service.log import Reader
 
     rewrite(Reader.check, ('state.get("log") != log.encode()', "False"))
-    rewrite(Reader.check, ('newest = int(state["sequence"])', 'newest = int(state.get("sequence", 0))'))
-    rewrite(Reader.check, ("newest < position.sequence", "False"))
+
+
+@bug(f"{_ANOTHER}[emptied]")
+def batches_that_were_lost_before_they_were_numbered() -> None:
+    """What was promised is gone, and nobody is told."""
+    from service.log import Reader
+
+    rewrite(Reader.check, ("newest >= due and not after", "False"))
+
+
+@bug(f"{_ANOTHER}[cut]")
+def a_batch_that_was_cut_out() -> None:
+    """The next batch is taken for the one that is missing."""
+    from service.log import Reader
+
+    rewrite(Reader.check, ("not in (None, due)", "in ()"))
 
 
 @bug(f"{_DEAD}::test_a_damaged_batch_is_set_aside_and_the_next_one_gets_its_numbers")

@@ -413,7 +413,7 @@ def keys_that_are_stored_as_they_are() -> None:
     rewrite(keys.digest, ("hashlib.sha256(secret.encode()).digest()", "secret.encode()"))
 
 
-@bug(f"{_SESSIONS}::test_it_ends_with_its_key_and_in_time")
+@bug(f"{_SESSIONS}::test_its_secret_stands_for_its_key_until_its_time_is_over")
 def a_session_without_end() -> None:
     """A cookie that somebody kept is good for ever."""
     from service.store import sessions
@@ -440,7 +440,7 @@ def a_session_that_outlives_the_environments_key() -> None:
     )
 
 
-@bug("tests/api/test_labels.py::test_what_is_not_answered_in_time_is_learnt_without")
+@bug("tests/worker/test_labelling.py::test_labels_that_can_not_come_any_more_are_not_waited_for")
 def labels_that_are_taken_after_their_time() -> None:
     """An answer changes what a step has begun to learn from."""
     from service.store import labels
@@ -464,7 +464,7 @@ def a_tick_that_nobody_waits_for() -> None:
     rewrite(parked.due, (", parked.c.tick <= func.clock_timestamp()", ""))
 
 
-@bug("tests/worker/test_attempts.py::test_errors_at_different_steps_halt_nothing")
+@bug("tests/worker/test_attempts.py::test_an_attempt_is_counted_at_its_step_alone")
 def attempts_that_are_counted_over_all_steps() -> None:
     """A publication halts at the second error of its life."""
     from service.store import attempts
@@ -472,7 +472,7 @@ def attempts_that_are_counted_over_all_steps() -> None:
     rewrite(attempts.note, ("and (found.position, found.version) == (position, version)", ""))
 
 
-@bug("tests/worker/test_restored.py::test_an_older_ledger_than_was_served_publishes_nothing")
+@bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
 def a_distrusted_stream_that_is_published_on() -> None:
     """That a ledger does not verify is told, and changes nothing."""
     from service.publishing import commit
