@@ -65,10 +65,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for mark in ("planted", "long"):
         wanted = config.getoption(f"--{mark}")
-        config.hook.pytest_deselected(items=[item for item in items if (mark in item.keywords) != wanted])
-        items[:] = [item for item in items if (mark in item.keywords) == wanted]
+        other = [item for item in items if bool(item.get_closest_marker(mark)) != wanted]
+        config.hook.pytest_deselected(items=other)
+        items[:] = [item for item in items if item not in other]
     # Processes take a file after the other: who begins the longest ones last ends long after the others.
-    long = {item.path for item in items if "slow" in item.keywords}
+    long = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in long)
 
 
@@ -106,6 +107,15 @@ def run_out(database: Database) -> None:
     """As if the time of all leases had passed: of the dead nobody renews them."""
     with database.transaction() as connection:
         connection.execute(text("UPDATE leases SET expires_at = clock_timestamp()"))
+
+
+def blocked(database: Database) -> bool:
+    """Return whether a transaction of this database waits for a lock that another holds."""
+    waiting = text(
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' LIMIT 1"
+    )
+    with database.transaction() as connection:
+        return connection.execute(waiting).one_or_none() is not None
 
 
 @dataclass

@@ -6,11 +6,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sqlalchemy import update
+from typer.testing import CliRunner
 
+from service import cli
 from service.embedded import embedded_servers
+from service.store import segments, tables
+from service.store.database import Database
 from service.store.migrate import migrate
 from tests.conftest import World
+from tests.worker.published import Bench, number
+from tests.worker.test_audit import tampering
+from tests.worker.test_publishing import bench  # noqa: F401
 
 STREAM = {"features": 3, "task": {"kind": "classification", "classes": 2}, "budget": {"epsilon": 1, "delta": 0}}
 PUBLICATION = {
@@ -114,6 +123,32 @@ def test_a_bad_setting_is_named():
 def test_verify_passes_on_an_honest_ledger_and_fails_where_there_is_none(world: World, tmp_path: Path):
     assert perennial("ledger", "verify", PERENNIAL_DATABASE_URL=str(world.settings.database_url)).returncode == 0
     assert perennial("ledger", "verify", "--data-dir", str(tmp_path / "none")).returncode != 0
+
+
+@pytest.mark.parametrize("wrong", ["nothing", "a charge", "the newest segment"])
+def test_verify_fails_where_anything_is_wrong_and_names_it(bench: Bench, monkeypatch, wrong):  # noqa: F811
+    """In this process, so that a planted bug is in it."""
+    bench.publish_all()
+    number(bench.database, bench.files, 1, {"x": np.ones((1, 1), np.float32), "y": np.zeros(1, np.int32)})
+    with bench.database.transaction() as connection:
+        (_, newest) = segments.holding(connection, 1, 0, 11)
+    if wrong == "a charge":
+        owner = Database(bench.world.settings.migration_url)
+        with tampering(owner) as connection:
+            connection.execute(update(tables.charges).where(tables.charges.c.id == 3).values(epsilon=0.01))
+        owner.close()
+    if wrong == "the newest segment":
+        (bench.world.settings.segment_store / "log" / newest.file).unlink()
+    monkeypatch.setenv("PERENNIAL_DATABASE_URL", str(bench.world.settings.database_url))
+    monkeypatch.setenv("PERENNIAL_SEGMENT_STORE", str(bench.world.settings.segment_store))
+    done = CliRunner().invoke(cli.app, ["ledger", "verify"])
+    assert done.exit_code == (wrong != "nothing")
+    found = {
+        "a charge": "charge 3: its hash",
+        "the newest segment": newest.file,
+        "nothing": "5 charges on 1 streams: 0",
+    }
+    assert found[wrong] in done.output
 
 
 def test_verify_starts_the_database_of_a_stopped_service(tmp_path: Path):

@@ -1,6 +1,7 @@
 """Who may do what. Every route × every scope, from the OpenAPI document, so that a new route can't be forgotten."""
 
 import hashlib
+import threading
 from collections.abc import Iterator
 
 import httpx
@@ -11,9 +12,10 @@ from pydantic import SecretStr
 
 from service.api.app import create_app
 from service.settings import Settings
+from service.store import keys as stored_keys
 from service.store.database import Database
 from tests.api.test_records import refused
-from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, unique
+from tests.conftest import ADMIN_KEY, Service, blocked, make_world, ok, serving, unique, wait_until
 
 OPEN = {("get", "/livez"), ("get", "/readyz")}
 METRICS = {("get", "/metrics")}
@@ -239,6 +241,29 @@ def test_the_last_admin_key_can_not_be_revoked(servers, tmp_path):
         refused(alone.client().get("/v1/keys"), 401, "unauthenticated")
         for client in alone.clients.values():
             client.close()
+
+
+def test_of_two_last_admin_keys_that_revoke_each_other_one_stays(servers, tmp_path):
+    """The second waits for the first to be done, and sees then that it is the last one."""
+    database, outcomes = Database(make_world(servers, tmp_path).settings.database_url), []
+    with database.transaction() as connection:
+        made = [stored_keys.make(connection, name=name, scopes=["admin"], streams=None)[0] for name in ("one", "other")]
+
+    def revoke_other() -> None:
+        try:
+            with database.transaction() as connection:
+                outcomes.append(stored_keys.revoke(connection, made[1].id))
+        except stored_keys.LastAdminKey as error:
+            outcomes.append(error)
+
+    with database.transaction() as connection:
+        assert stored_keys.revoke(connection, made[0].id)
+        other = threading.Thread(target=revoke_other)
+        other.start()
+        wait_until(lambda: outcomes or blocked(database))
+    other.join()
+    assert [type(each) for each in outcomes] == [stored_keys.LastAdminKey]
+    database.close()
 
 
 @pytest.mark.parametrize("name", ["%00", "A", "a%2Fb", "%F0%9F%99%82", "a" * 64])

@@ -1,9 +1,14 @@
 """Streams, publications and plans: what is refused and why, and that a refusal changes nothing."""
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
 
+from service.api import publications as publications_api
+from service.store.database import Database
 from tests.api.test_records import refused
-from tests.conftest import Service, ok, publication, unique
+from tests.conftest import Service, blocked, ok, publication, unique, wait_until
 
 WINDOW = {"kind": "sliding_window", "block": 5, "blocks": 3}
 CONTINUAL = {"kind": "continual", "base": 8, "update_every": 4}
@@ -141,6 +146,26 @@ def test_publications_add_up_against_the_stream_and_the_one_too_many_is_told_the
     assert problem["asked"]["epsilon"] == 0.001
     assert problem["left"]["epsilon"] == 0
     assert ok(service.client().get(f"/v1/streams/{stream}"))["reserved"]["epsilon"] == 1
+
+
+def test_of_two_at_the_same_moment_the_budget_holds_one(service: Service, monkeypatch):
+    """The second waits for the first, and finds what that has reserved."""
+    stream, checked = service.stream(epsilon=1), []
+    real, database = publications_api._check_budget, Database(str(service.settings.database_url))
+
+    def check(*args: Any) -> None:
+        real(*args)
+        checked.append(None)
+        wait_until(lambda: len(checked) == 2 or blocked(database))
+
+    def ask(_: int) -> int:
+        return service.client().post("/v1/publications", json=publication(stream, WINDOW, epsilon=0.6)).status_code
+
+    monkeypatch.setattr(publications_api, "_check_budget", check)
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(ask, range(2))) == [201, 409]
+    assert ok(service.client().get(f"/v1/streams/{stream}"))["reserved"]["epsilon"] == 0.6
+    database.close()
 
 
 def test_deltas_add_up_too(service: Service):

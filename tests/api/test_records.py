@@ -141,10 +141,11 @@ class TestIdempotency:
 
     def test_streams_and_api_keys_do_not_share_it(self, service: Service):
         one, other = service.stream(), service.stream()
-        ok(self.send(service, one, VALID, "a"), 202)
+        mine = ok(self.send(service, one, VALID, "a"), 202)
         ok(self.send(service, other, VALID, "a"), 202)
         url, headers = f"/v1/streams/{one}/records", {"Idempotency-Key": "a"}
-        ok(service.client(service.key("ingest")).post(url, json=VALID, headers=headers), 202)
+        theirs = ok(service.client(service.key("ingest")).post(url, json=VALID, headers=headers), 202)
+        assert mine["entry"] != theirs["entry"]
         wait_until(lambda: numbered(service, one) == 4)
 
     def test_many_at_once_store_one_batch(self, service: Service):

@@ -10,7 +10,7 @@ import sqlalchemy
 from pydantic import SecretStr
 
 from service.api.services import OF_OUR_PAGES, SESSION
-from service.store import sessions
+from service.store import keys, sessions
 from service.store.database import Database
 from tests.api.test_labels import post, publish, unlabelled
 from tests.api.test_records import refused
@@ -137,6 +137,18 @@ def test_it_ends_with_its_key_and_in_time(service: Service, visitor):
         )
     database.close()
     wait_until(lambda: visitor.get("/v1/session").status_code == 401)  # it may be remembered for two seconds
+
+
+def test_its_secret_stands_for_its_key_until_its_time_is_over(servers, tmp_path):
+    database = Database(make_world(servers, tmp_path).settings.database_url)
+    with database.transaction() as connection:
+        key, _ = keys.make(connection, name="key", scopes=["read"], streams=None)
+        secret = sessions.begin(connection, key.id)
+        assert sessions.find(connection, secret) == key
+    with database.transaction() as connection:
+        connection.execute(sqlalchemy.text("UPDATE sessions SET expires_at = now()"))
+        assert sessions.find(connection, secret) is None
+    database.close()
 
 
 def test_of_one_key_there_are_only_so_many(service: Service, monkeypatch, visitor):

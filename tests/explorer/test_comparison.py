@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from service.explorer import comparison as compared
 from service.explorer.comparison import Cell, Comparison, cells, mechanism, run
 from service.explorer.datasets import Dataset
 from service.explorer.scores import SCORES, score
+from service.learning.records import Records
 from service.mechanisms.configuration import Refused
 from tests import chance
 
@@ -89,6 +91,31 @@ def test_held_out_records_are_never_learned_from():
     y[4::5] = 1 - y[4::5]
     found = run(comparison(), Cell(line=0, epsilon=None, run=0), Dataset(x=clean.x, y=y, names=clean.names))
     assert found["scores"]["accuracy"] < 0.01
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("epsilon", [None, 1.0])
+def test_no_record_that_is_judged_has_a_say_in_any_model(monkeypatch, epsilon, shuffle):
+    """Neither in what is released nor in what is fitted without noise; a record is told by its first feature."""
+    made = data(100)
+    made = Dataset(x=np.column_stack((np.arange(100), made.x)).astype(np.float32), y=made.y, names=made.names)
+    learned, judged, true = set(), set(), compared.predict
+
+    def records(x, y, **more):
+        learned.update(x[:, 0].tolist())
+        return Records(x=x, y=y, **more)
+
+    def predict(description, parameters, x):
+        judged.update(x[:, 0].tolist())
+        return true(description, parameters, x)
+
+    monkeypatch.setattr(compared, "Records", records)
+    monkeypatch.setattr(compared, "predict", predict)
+    for line in (0, 1):
+        assert run(comparison(shuffle=shuffle), Cell(line=line, epsilon=epsilon, run=1), made)["scores"]
+    assert len(judged) == 20
+    assert len(learned) >= 60
+    assert not judged & learned
 
 
 def test_noise_is_fresh_in_every_run_and_the_order_is_the_data_s_own_unless_asked():

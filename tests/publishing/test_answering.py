@@ -277,16 +277,16 @@ def test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay(worl
 
 
 def test_only_records_from_its_start_on_count_and_pay(settings: Settings, database: Database):
-    bench = make_bench(settings, database, start=7)
-    bench.arrive(*[5] * 7)
+    bench = make_bench(settings, database, start=20)
+    bench.arrive(*[5] * 20)
     with_records(bench)
     first, other = bench.ask(bench.answerer(), share(0), share(5))
     assert (first.answer, other.answer) == (pytest.approx(0.75, abs=0.01), pytest.approx(0, abs=ALPHA))
-    assert (first.time, other.time) == (47, 47)
+    assert (first.time, other.time) == (60, 60)
     ranges = [(each["start"], each["end"], each["version"]) for each in bench.charges()]
-    assert ranges[:4] == [(7, 27, None), (27, 47, None), (7, 47, 1), (7, 47, None)]
+    assert ranges[:4] == [(20, 40, None), (40, 60, None), (20, 60, 1), (20, 60, None)]
     with bench.database.transaction() as connection:
-        assert releases.find(connection, bench.identity, 1).window == (7, 47)
+        assert releases.find(connection, bench.identity, 1).window == (20, 60)
     bench.all_is_well()
 
 

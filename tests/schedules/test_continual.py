@@ -41,6 +41,7 @@ def test_it_is_the_algorithm_run_slot_by_slot(kind, base, update_every):
     assert [(time, fit.start, fit.depth) for time, fit in got] == [entry[:3] for entry in expected]
     for (time, fit), (*_, size) in zip(got, expected, strict=True):
         assert fit.end == time
+        assert fit.near == {0: None, 1: 0, 2: 1}[fit.depth], "the base, what is fitted near it, what is near that"
         assert fit.share == schedule.rule.unit / size ** kind.power()
         assert fit.role == "model"
         assert fit.window == (0, time)

@@ -100,6 +100,8 @@ def test_it_is_the_chain_rule_run_block_by_block(blocks):
     for position, expected in zip(range(3 * blocks + 5), simulated(blocks), strict=False):
         fits = schedule.fits(blocks + position)
         assert [(f.start, f.end, f.depth) for f in fits] == [(a, e, levels - 1 - level) for a, e, level in expected]
+        before = {depth: depth - 1 for depth in range(1, levels)} | {0: None}
+        assert [f.near for f in fits] == [before[f.depth] for f in fits], "each near the bucket before it"
 
 
 def formula(blocks, m, kind):

@@ -1,10 +1,15 @@
 """The files of records are safetensors, whoever writes them."""
 
+import os
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from service.store.segment_files import pack, unpack
+from service.store import segment_files
+from service.store.segment_files import SegmentDamaged, SegmentFiles, pack, unpack
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -33,3 +38,77 @@ def test_safetensors_reads_what_is_packed(columns):
 def test_the_same_columns_are_the_same_bytes():
     assert pack({"x": X}) == pack({"x": X.copy()})
     assert pack({"x": X}) != pack({"x": X.reshape(3, 4)})
+
+
+@pytest.fixture
+def synced(monkeypatch) -> list[Path]:
+    """What was synced, in order, by the path that it had then."""
+    found: list[Path] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        found.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "root"])
+def test_what_is_written_is_on_disk_before_anybody_is_told_its_name(tmp_path: Path, synced: list[Path], what):
+    root = tmp_path.resolve() / "segments"
+    name, _ = SegmentFiles(root).write("log", 0, 4, {"x": X})
+    file, folder = root / "log" / name, root / "log"
+    assert {"file": file, "folder": folder, "root": root}[what] in synced
+    if what == "folder":
+        assert synced.index(file) < synced.index(folder)
+
+
+def test_a_mark_is_on_disk_before_it_takes_the_place_of_the_one_before(tmp_path: Path, monkeypatch, synced: list[Path]):
+    root, files = tmp_path.resolve(), SegmentFiles(tmp_path.resolve())
+    files.put_witness("log", {"charges": 1})
+    synced.clear()
+    told: list[Any] = []
+    real = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: (told.append(SegmentFiles(root).witness("log")), real(descriptor))
+    )
+    files.put_witness("log", {"charges": 2})
+    assert [each["charges"] for each in told] == [1, 2], "the old one is there until the new one is on disk"
+    assert (synced[0].parent, synced[1]) == (root, root)
+
+
+def test_files_of_records_are_their_owners_alone(tmp_path: Path):
+    files = SegmentFiles(tmp_path / "segments")
+    name, _ = files.write("log", 0, 4, {"x": X})
+    files.put_witness("log", {})
+    with files.witness_lock("log"):
+        paths = [path for path in tmp_path.rglob("*") if path != tmp_path / "segments"]
+    assert tmp_path / "segments" / "log" / name in paths
+    assert {path.stat().st_mode & 0o077 for path in paths} == {0}
+
+
+def test_a_file_that_is_changed_after_it_was_read_is_found_out(tmp_path: Path):
+    files = SegmentFiles(tmp_path)
+    name, sha256 = files.write("log", 0, 4, {"x": X})
+    files.read("log", name, sha256, 0, 4)
+    path = tmp_path / "log" / name
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x7f")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(SegmentDamaged):
+        files.read("log", name, sha256, 0, 4)
+
+
+def test_one_at_a_time_writes_a_mark(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(segment_files, "SECONDS_TO_LOCK", 0.02)
+    one, other = SegmentFiles(tmp_path), SegmentFiles(tmp_path)
+    with one.witness_lock("log"):
+        with pytest.raises(TimeoutError), other.witness_lock("log"):
+            pass
+        with other.witness_lock("another"):
+            pass
+    with other.witness_lock("log"):
+        pass

@@ -11,13 +11,14 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
 from service.settings import Settings
-from service.store import segments, streams, tables
+from service.store import publications, segments, spending, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.tables import APPEND_ONLY
 from service.store.verify import _as_begun, verify, verify_segments
 from tests.conftest import make_world
 from tests.store.conftest import publish_some
+from tests.worker.conftest import Bench, bench  # noqa: F401
 
 
 @pytest.mark.parametrize("added_to", ["running_sums", "statistics"])
@@ -208,6 +209,20 @@ def test_tampering_is_found_and_named(published: Database, tamper, finding):
     assert any(finding in each for each in findings(published, tamper))
 
 
+def test_a_publication_that_was_changed_stays_so_when_it_ends(published: Database):
+    """Who stops it seals no clock but the one that was left."""
+    with pytest.raises(Undo), published.transaction() as connection:
+        connection.execute(text("SET LOCAL session_replication_role = replica"))
+        running = next(each for each in publications.of_stream(connection, 1) if each.state == "running")
+        mine = PUBLICATIONS.c.id == running.id
+        connection.execute(update(PUBLICATIONS).where(mine).values(due=PUBLICATIONS.c.due + 1))
+        publications.end(connection, running.id, state="stopped")
+        spending.settle(connection, 1)
+        found = verify(connection, isolated=False).findings
+        assert any(f"publication {running.name}: it is not as it was left" in each for each in found)
+        raise Undo
+
+
 def test_charges_cut_from_the_end_are_missed(published: Database):
     """A shorter chain is whole in itself; that it was longer is known elsewhere."""
     cut = (
@@ -215,6 +230,24 @@ def test_charges_cut_from_the_end_are_missed(published: Database):
         delete(CHARGES).where(CHARGES.c.id > 4),
     )
     assert any("it was the newest one, and is missing" in each for each in findings(published, *cut))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["oldest", "middle", "newest"])
+def test_every_segment_of_several_is_looked_at(bench: Bench, place):  # noqa: F811
+    """On a stream without a charge: its records are what the next ones are fitted to."""
+    sealer = bench.sealer()
+    for value in range(3):
+        bench.append(value)
+        sealer.step(wait_milliseconds=10)
+    assert list(verify_segments(bench.database, bench.files)) == []
+    with pytest.raises(Undo), bench.database.transaction() as connection:
+        segment = segments.holding(connection, bench.stream.id, 0, 3)[place]
+        connection.execute(update(tables.segments).where(tables.segments.c.start == place).values(sha256=b"0" * 32))
+        assert any("is not what was sealed" in each for each in verify(connection, isolated=False).findings)
+        raise Undo
+    (bench.world.settings.segment_store / bench.stream.log / segment.file).unlink()
+    (finding,) = verify_segments(bench.database, bench.files)
+    assert finding == f"stream s, records {place} to {place + 1}: its file {segment.file} is missing"
 
 
 def test_a_segment_that_was_changed_or_is_gone_is_named(published: Database, files: SegmentFiles):

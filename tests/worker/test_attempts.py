@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from service.learning.learners import OutputPerturbation
+from service.store import attempts as stored_attempts
 from service.store import parked, publications, releases, tables
 from service.store.database import DatabaseUnavailable
 from service.worker.publisher import Publisher
@@ -87,6 +88,14 @@ def test_with_ticks_it_halts_at_one_and_keeps_what_was_parked_before(bench: Benc
         connection.execute(update(tables.parked).values(tick=func.to_timestamp(0)))
     bench.shop().ticker.publish(1)
     assert (bench.now().state, bench.now().version) == ("halted", 2)
+
+
+def test_an_attempt_is_counted_at_its_step_alone(bench: Bench):
+    with bench.database.transaction() as connection:
+        found = [
+            stored_attempts.note(connection, bench.identity, *at) for at in ((0, 0), (6, 2), (6, 3), (8, 3), (8, 3))
+        ]
+        assert found == [False, False, False, False, True]
 
 
 def test_errors_at_different_steps_halt_nothing(bench: Bench, monkeypatch):

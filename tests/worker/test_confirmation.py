@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 
 from service.publishing import confirmation
 from service.store import leases, ledger, publications, releases, spending, streams, tables
-from service.store.database import Database
+from service.store.database import Database, DatabaseUnsafe
 from service.store.verify import verify
 from tests.conftest import wait_until
 from tests.worker.published import Bench
@@ -72,6 +72,33 @@ def test_what_the_mark_does_not_hold_nobody_sees(bench: Bench, monkeypatch):
     assert_verifies(bench)
 
 
+def test_a_release_is_seen_only_once_its_mark_is_written(bench: Bench, monkeypatch):
+    crash_before_the_mark(bench, monkeypatch)
+    real, told = confirmation._make_visible, []
+
+    def make_visible(*args: Any) -> None:
+        told.append(bench.files.witness("log"))
+        real(*args)
+
+    monkeypatch.setattr(confirmation, "_make_visible", make_visible)
+    bench.shop().confirmer.confirm(1)
+    assert [(each["charges"], each["releases"]) for each in told] == [(5, 5)]
+    assert visible(bench)[0] == 5
+
+
+def test_nothing_is_seen_on_a_server_that_may_lose_it(bench: Bench, monkeypatch):
+    """Its settings were changed beneath open connections."""
+    crash_before_the_mark(bench, monkeypatch)
+
+    def unsafe(_: Any) -> None:
+        raise DatabaseUnsafe("PostgreSQL runs with fsync = off")
+
+    with monkeypatch.context() as patched, pytest.raises(DatabaseUnsafe):
+        patched.setattr("service.store.database._require_durability", unsafe)
+        bench.shop().confirmer.confirm(1)
+    assert (visible(bench), bench.files.witness("log")) == ((None, [], []), None)
+
+
 def test_what_is_confirmed_late_with_an_older_state_takes_nothing_back(bench: Bench, monkeypatch):
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=6))
@@ -119,7 +146,7 @@ def test_where_the_mark_can_not_be_written_nothing_is_seen_until_it_can(bench: B
     wait_until(lambda: (publisher.step(threading.Event()), visible(bench)[0] == 5)[1])
 
 
-@pytest.mark.parametrize("lost", ["charges", "releases"])
+@pytest.mark.parametrize("lost", ["erasures", "charges", "releases"])
 def test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything_is_drawn(
     bench: Bench, monkeypatch, lost
 ):

@@ -60,6 +60,7 @@ def test_a_damaged_batch_is_set_aside_and_the_next_one_gets_its_numbers(bench: B
     bench.sealer().step(wait_milliseconds=10)
     assert bench.values() == [1, 4]
     assert dead(bench) == [(bad, True)]
+    assert [each.decode() for each, _ in bench.redis().xrange(bench.key("dead"))] == [bad]
     assert bench.now().sealed_sequence == 3
     with bench.database.transaction() as connection:
         assert verify(connection).findings == []

@@ -101,6 +101,29 @@ def test_a_crash_at_any_step_of_erasing_is_made_good(sealed: Bench, monkeypatch,
         assert {file.name for file in folder.iterdir()} == segments.files_of(connection, sealed.stream.id)
 
 
+@pytest.mark.parametrize("step", ["replace", "mark_deleted"])
+def test_who_was_overtaken_neither_replaces_segments_nor_calls_bytes_deleted(sealed: Bench, monkeypatch, step):
+    """Another has the lease since the sealer began, and finds all as it was before that step."""
+    erase(sealed, 1, 4)
+    asleep, real, before = sealed.successor(), getattr(segments, step), []
+
+    def overtaken(connection, *rest):
+        with sealed.database.transaction() as other:
+            run_out(sealed.database)
+            assert leases.take(other, leases.stream(sealed.stream.id), owner="another", seconds=60)
+            before.extend(segments.holding(other, sealed.stream.id, 0, 6))
+        real(connection, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(segments, step, overtaken)
+        wait_until(lambda: (asleep.step(wait_milliseconds=10), before)[1])
+    with sealed.database.transaction() as connection:
+        assert segments.holding(connection, sealed.stream.id, 0, 6) == before
+    assert waiting(sealed) == [(1, 4)]
+    finish(sealed)
+    check(sealed)
+
+
 def test_erasing_again_changes_nothing(sealed: Bench):
     erase(sealed, 1, 4)
     erase(sealed, 2, 4)
@@ -137,6 +160,19 @@ def test_a_halted_stream_keeps_files_that_nobody_knows(sealed: Bench):
     wait_until(lambda: (sealer.step(wait_milliseconds=10), np.float32(12).tobytes() not in kept_bytes(sealed))[1])
     assert waiting(sealed) == [(1, 4)], "and it does not say that all is gone"
     assert (sealed.world.settings.segment_store / sealed.stream.log / unknown).exists()
+
+
+def test_the_log_is_asked_to_forget_before_bytes_are_called_deleted(sealed: Bench, monkeypatch):
+    asked, real = [], Reader.forget
+
+    def forget(self):
+        asked.append(waiting(sealed))
+        return real(self)
+
+    monkeypatch.setattr(Reader, "forget", forget)
+    erase(sealed, 1, 4)
+    finish(sealed)
+    assert asked[:1] == [[(1, 4)]]
 
 
 def test_the_logs_own_file_forgets_what_was_erased(bench: Bench):

@@ -65,6 +65,28 @@ def test_a_commit_that_stalls_past_its_lease_loses_nothing_to_the_next_sealers_s
     assert bench.values() == [1, 2, 3, 4]
 
 
+def test_who_was_overtaken_between_its_file_and_its_commit_numbers_nothing(bench: Bench, monkeypatch):
+    """The next sealer has swept the file, which no row named."""
+    asleep, real = bench.sealer(), streams.seal
+    asleep.step(wait_milliseconds=10)
+    bench.append(1)
+
+    def overtaken(*args):
+        monkeypatch.setattr(streams, "seal", real)
+        monkeypatch.setattr(Reader, "read", lambda *_, **__: [])  # it has not come to read anything yet
+        bench.successor().step(wait_milliseconds=10)
+        monkeypatch.undo()
+        real(*args)
+
+    monkeypatch.setattr(streams, "seal", overtaken)
+    asleep.step(wait_milliseconds=10)
+    assert list((bench.world.settings.segment_store / bench.stream.log).iterdir()) == []
+    assert bench.now().records == 0
+    successor = bench.successor()
+    wait_until(lambda: (successor.step(wait_milliseconds=10), bench.now().records == 1)[1])
+    assert bench.values() == [1]
+
+
 def test_a_lease_handed_over_while_streams_are_listed_halts_nothing(bench: Bench, monkeypatch):
     with renewing(bench) as (first, _), renewing(bench) as (second, _):
         first.step(wait_milliseconds=10)

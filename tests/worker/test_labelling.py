@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import delete, func, select, update
 
 from service.learning.active_gradient import ActiveGradient
+from service.publishing.confirmation import Confirmer
 from service.store import labels, ledger, parts, publications, releases, tables
 from service.store.database import Database
 from service.store.verify import verify
@@ -80,6 +81,21 @@ def test_a_window_is_asked_for_waited_for_and_learnt_from(bench: Bench, tossed):
     assert findings(bench) == []
 
 
+def test_what_is_not_confirmed_is_asked_of_nobody(bench: Bench, monkeypatch):
+    """Coins that PostgreSQL forgets are tossed again: nobody may know how they fell."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Confirmer, "confirm", lambda *_: None)
+        bench.publish_all()
+    assert asked(bench) == [0, 1, 2, 3]
+    with bench.database.transaction() as connection:
+        assert labels.lease(connection, bench.identity, seconds=60) is None
+        assert labels.progress(connection, [bench.identity]) == {bench.identity: labels.Progress()}
+        assert not labels.answer(connection, bench.identity, "p", 0, 1)
+    bench.shop().audit.confirm()
+    with bench.database.transaction() as connection:
+        assert labels.lease(connection, bench.identity, seconds=60).record == 0
+
+
 def test_labels_that_can_not_come_any_more_are_not_waited_for(bench: Bench):
     bench.publish_all()
     with bench.database.transaction() as connection:
@@ -142,6 +158,8 @@ def test_coins_that_are_lost_are_never_tossed_again(bench: Bench, gone):
 def test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it(bench: Bench):
     bench.publish_all()
     answer_all(bench)
+    publisher = bench.publisher()
+    publisher._audit.look(1)  # all was well when the worker started
     charges = tables.charges.name
     owner = Database(bench.world.settings.migration_url)
     with owner.transaction() as connection:
@@ -149,7 +167,7 @@ def test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it(be
         connection.execute(update(tables.charges).values(stop=tables.charges.c.stop - 1))
         connection.exec_driver_sql(f"ALTER TABLE {charges} ENABLE ALWAYS TRIGGER append_only")
     owner.close()
-    bench.publish_all()
+    assert publisher.step(threading.Event())
     assert bench.counts() == (0, 1)
     assert bench.stream().distrusted is not None
     assert findings(bench)

@@ -120,6 +120,62 @@ def test_what_would_pass_the_cap_halts_the_publication_and_is_not_published(benc
     assert "cap" in found.reason
 
 
+WINDOW_OF_SEVEN = CONFIGURATION | {"mechanism": {"kind": "sliding_window", "block": 1, "blocks": 7}}
+
+
+@pytest.mark.parametrize("bench", [WINDOW_OF_SEVEN], indirect=True)
+def test_each_fit_starts_from_the_release_that_its_schedule_names(bench: Bench, monkeypatch):
+    """Example 1 of mechanisms.md 1.4, each step by a worker that has read the releases before from the database."""
+    real, centers = OutputPerturbation.release, []
+
+    def release(self, records, n, center, *others):
+        centers.append(center)
+        return real(self, records, n, center, *others)
+
+    monkeypatch.setattr(OutputPerturbation, "release", release)
+    for records in (7, 8, 9, 10):
+        with bench.database.transaction() as connection:
+            connection.execute(update(tables.streams).values(records=records))
+        bench.publish_all()
+    with bench.database.transaction() as connection:
+        made = releases.page(connection, bench.identity, limit=100, before=None)[::-1]
+        released = {each.version: releases.parameters(connection, bench.identity, each.version) for each in made}
+    assert [(each.fit, each.parent) for each in made] == [
+        *[((3, 7), None), ((1, 3), 1), ((0, 1), 2)],
+        ((7, 8), 2),
+        *[((7, 9), 1), ((2, 3), 5)],
+        ((9, 10), 5),
+    ]
+    for each, center in zip(made, centers, strict=True):
+        assert (center == (released[each.parent] if each.parent else 0)).all()
+
+
+@pytest.mark.parametrize(
+    "bench", [CONFIGURATION, CONFIGURATION | {"publish_delay": 0.4}], indirect=True, ids=["at once", "at its tick"]
+)
+def test_what_a_halted_publication_keeps_is_settled(bench: Bench, monkeypatch):
+    """What it has charged stays reserved on its records, and no more."""
+
+    def publish() -> None:
+        bench.publish_all()
+        with bench.database.transaction() as connection:
+            connection.execute(update(tables.parked).values(tick=func.to_timestamp(0)))
+        bench.shop().ticker.publish(1)
+
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=6))
+    publish()
+    monkeypatch.setattr("service.worker.publisher.of_another_guarantee", lambda *_: True)
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=10))
+    publish()
+    assert (bench.now().state, bench.counts()) == ("halted", (2, 2))
+    with bench.database.transaction() as connection:
+        kept = spending.kept_stairs(connection, 1)
+        assert kept == spending.stairs(connection, publications.of_stream(connection, 1))
+        assert kept != [(0, spending.Loss())]
+
+
 @pytest.mark.parametrize(
     "privacy", [{"epsilon": 2, "delta": 0}, {"epsilon": 1, "delta": 1e-6}], ids=["more", "another currency"]
 )

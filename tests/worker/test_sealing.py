@@ -5,14 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, update
 
 from service.learning import feature_maps
 from service.learning.feature_maps import build
 from service.log import LogUnavailable, Reader
 from service.publishing.records import read_records
-from service.store import leases, segments, streams
+from service.store import leases, segments, streams, tables
 from service.store.segment_files import SegmentFiles
+from service.store.verify import verify
 from service.worker import sealer as sealing
 from tests.conftest import run_out, wait_until
 from tests.worker.conftest import Bench, new_stream
@@ -54,6 +55,26 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
         assert {file.name for file in files} == {
             each.file for each in segments.holding(connection, bench.stream.id, 0, 3)
         }
+
+
+def test_what_a_crash_left_in_the_log_is_trimmed_at_once(bench: Bench, monkeypatch):
+    """By whoever takes over, though nothing more comes: what is erased is to go from the log too."""
+    bench.append(1)
+    with dies_in(monkeypatch, Reader, "trim"):
+        bench.sealer().step(wait_milliseconds=10)
+    assert (bench.now().records, bench.redis().xlen(bench.key("entries"))) == (1, 1)
+    bench.successor().step(wait_milliseconds=10)
+    assert bench.redis().xlen(bench.key("entries")) == 0
+
+
+def test_who_holds_a_stream_notices_that_its_log_is_gone(bench: Bench, monkeypatch):
+    monkeypatch.setattr(sealing, "TIDY_SECONDS", 0.0)
+    sealer = bench.sealer()
+    bench.append(1)
+    sealer.step(wait_milliseconds=10)
+    bench.redis().delete(bench.key("entries"), bench.key("state"))
+    sealer.step(wait_milliseconds=10)
+    assert "holds nothing" in bench.now().halted
 
 
 def test_a_sealer_that_lost_its_lease_commits_nothing(bench: Bench):
@@ -173,6 +194,70 @@ def test_small_segments_become_one_and_read_the_same(bench: Bench):
     assert [each.stop - each.start for each in found] == [16, 16] + [1] * 8
     assert bench.values() == list(range(40))
     assert len(list((bench.world.settings.segment_store / bench.stream.log).iterdir())) == 10
+
+
+@pytest.mark.parametrize("way", ["merged", "erased", "dropped"])
+def test_every_segment_that_comes_or_goes_is_in_the_sum(bench: Bench, way):
+    sealer = bench.sealer()
+    for value in range(16 if way == "merged" else 3):
+        bench.append(value)
+        sealer.step(wait_milliseconds=10)
+    with bench.database.transaction() as connection:
+        if way == "erased":
+            segments.erase(connection, bench.stream.id, 1, 2)
+        if way == "dropped":
+            connection.execute(update(tables.streams).values(retention="needed"))
+            promise = streams.promised(streams.get(connection, bench.stream.id))
+            connection.execute(update(tables.streams).values(promise=promise))
+    successor = bench.successor()
+    wait_until(lambda: (successor.step(wait_milliseconds=10), changed(bench, way))[1])
+    with bench.database.transaction() as connection:
+        assert verify(connection).findings == []
+
+
+def changed(bench: Bench, way: str) -> bool:
+    with bench.database.transaction() as connection:
+        found = len(segments.holding(connection, bench.stream.id, 0, 16))
+        return (
+            segments.undeleted_erasures(connection, bench.stream.id) == []
+            and {
+                "merged": found == 1,
+                "erased": True,
+                "dropped": found == 0,
+            }[way]
+        )
+
+
+def test_who_takes_its_own_lease_again_has_lost_the_one_before(bench: Bench):
+    """Of two threads of one worker that believe they hold it one does."""
+    resource = leases.stream(bench.stream.id)
+
+    def take() -> leases.Lease | None:
+        with bench.database.transaction() as connection:
+            return leases.take(connection, resource, owner="one", seconds=60)
+
+    first = take()
+    run_out(bench.database)
+    second = take()
+    with bench.database.transaction() as connection:
+        leases.check(connection, second)
+        with pytest.raises(leases.LeaseLost):
+            leases.check(connection, first)
+
+
+def test_a_halted_stream_numbers_nothing_that_was_under_way(bench: Bench, monkeypatch):
+    sealer, real = bench.sealer(), streams.seal
+    sealer.step(wait_milliseconds=10)
+    bench.append(1)
+
+    def halted_first(*args):
+        with bench.database.transaction() as connection:
+            streams.halt(connection, bench.stream.id, "why")
+        real(*args)
+
+    monkeypatch.setattr(streams, "seal", halted_first)
+    sealer.step(wait_milliseconds=10)
+    assert (bench.now().records, bench.now().halted) == (0, "why")
 
 
 TWICE = {"kind": "random_fourier", "version": 1, "features": 4, "width": 1.0, "seed": 0}

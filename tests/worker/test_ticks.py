@@ -352,3 +352,28 @@ def test_no_more_waits_than_a_worker_can_keep_in_mind(bench: Bench, monkeypatch)
     publish(bench)
     park_all(bench)
     assert len(waiting(bench)) == 1
+
+
+@with_ticks
+def test_a_publication_that_is_not_as_it_was_left_is_not_published_at_its_tick(bench: Bench):
+    park_all(bench)
+    come(bench)
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.publications).values(worst_record=7, seal="0" * 64))
+    shop = bench.shop()
+    shop.audit._due["log"] = float("inf")  # it would find that out by itself
+    shop.ticker.publish(1)
+    assert bench.counts() == (0, 0)
+    assert "not as it was left" in bench.stream().distrusted
+
+
+@with_ticks
+def test_a_step_whose_predecessor_has_not_come_waits(bench: Bench):
+    park_all(bench)
+    first, *others = waiting(bench)
+    come(bench)
+    with bench.database.transaction() as connection:
+        later = tables.parked.c.position == first.position
+        connection.execute(update(tables.parked).where(later).values(tick=func.now() + timedelta(days=1)))
+    publish(bench)
+    assert (bench.counts(), len(waiting(bench))) == ((0, 0), 1 + len(others))

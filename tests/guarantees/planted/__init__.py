@@ -4,7 +4,36 @@
 fail there, and to pass without. A plant replaces what it names in the running program, before anything uses it.
 """
 
-from tests.guarantees.planted import learning, mechanisms, privacy, record, seen
+from tests.guarantees.planted import (
+    answering,
+    api,
+    bounds,
+    embedded,
+    learning,
+    log,
+    mechanisms,
+    privacy,
+    record,
+    seen,
+    store,
+    verifying,
+    worker,
+)
 from tests.guarantees.planted.bug import BUGS
 
-__all__ = ["BUGS", "learning", "mechanisms", "privacy", "record", "seen"]
+__all__ = [
+    "BUGS",
+    "answering",
+    "api",
+    "bounds",
+    "embedded",
+    "learning",
+    "log",
+    "mechanisms",
+    "privacy",
+    "record",
+    "seen",
+    "store",
+    "verifying",
+    "worker",
+]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.guarantees.planted.bug import ACTIVE, AUDIT, bug, wrap
+from tests.guarantees.planted.bug import ACTIVE, AUDIT, bug, rewrite, wrap
 
 _SLOTS = "tests/mechanisms/test_linear_queries.py::test_every_slot_pays_once_for_each_instance_that_was_open"
 
@@ -163,3 +163,19 @@ def records_that_arrive_pay_nothing() -> None:
         return replace(found, charges=()) if (found := true(self, time, *others)) and time > self.first else found
 
     wrap(LinearQueries, "step", step)
+
+
+@bug("tests/schedules/test_continual.py::test_it_is_the_algorithm_run_slot_by_slot")
+def updates_that_start_from_the_base() -> None:
+    """What was learnt since the base is not gone on from: less of what is released is used."""
+    from service.schedules.continual import Continual
+
+    rewrite(Continual.fits, ("near = depth - 1 if depth else None", "near = 0 if depth else None"))
+
+
+@bug("tests/schedules/test_sliding_window.py::test_it_is_the_chain_rule_run_block_by_block")
+def buckets_that_start_from_the_oldest() -> None:
+    """A bucket is fitted near the largest one, not near the one before it."""
+    from service.schedules.sliding_window import SlidingWindow
+
+    rewrite(SlidingWindow.fits, ("near=depth - 1 if depth else None", "near=0 if depth else None"))

@@ -1,0 +1,55 @@
+"""Bugs in who answers linear queries: which thresholds are compared with, by whom, and when."""
+
+from __future__ import annotations
+
+from tests.guarantees.planted.bug import bug, rewrite
+
+_ANSWERING, _CLOSED = "tests/publishing/test_answering.py", "tests/publishing/test_closed_thresholds.py"
+
+
+@bug(f"{_ANSWERING}::test_what_is_erased_counts_no_more")
+def erased_records_that_count_on() -> None:
+    """Counts are kept from before an erasure."""
+    from service.publishing.answering import Answerer
+
+    rewrite(Answerer._count, ("held.erasures != held.newest_erasure or held.time > stop", "False"))
+
+
+@bug(f"{_ANSWERING}::test_only_records_from_its_start_on_count_and_pay")
+def records_from_before_the_start_that_count() -> None:
+    """Records that were never charged are counted."""
+    from service.publishing.answering import Answerer
+
+    rewrite(Answerer._count, ("state.stream, start, low, high", "state.stream, 0, low, high"))
+
+
+@bug(f"{_CLOSED}::test_after_a_crash_the_open_instance_is_closed_first_for_a_new_charge")
+def an_instance_that_a_dead_process_left_open() -> None:
+    """A yes that died with a process is compared with again."""
+    from service.publishing.answering import Answerer
+
+    rewrite(Answerer._hold, ("held.abandoned = True", "pass"))
+
+
+@bug(f"{_CLOSED}::test_who_ends_in_order_leaves_the_instance_open_unless_a_yes_is_kept")
+def a_lease_that_is_given_back_with_a_yes() -> None:
+    """The next process compares with a threshold that has answered."""
+    from service.publishing.answering import Answerer
+
+    rewrite(Answerer._give_back, (" or held.closing is not None or held.abandoned", ""))
+
+
+@bug(f"{_ANSWERING}::test_with_a_threshold_from_a_backup_nothing_is_compared_even_before_a_worker_looks")
+def a_threshold_from_a_backup() -> None:
+    """A threshold that has answered since is compared with again."""
+    from service.publishing import instances
+
+    rewrite(instances.read, ("trusted = not contradicted and _trusted(", "trusted = _trusted("))
+
+
+@bug(f"{_ANSWERING}::test_with_a_threshold_that_is_not_as_it_was_left_nothing_is_compared")
+def a_threshold_that_is_not_as_it_was_left() -> None:
+    """Whoever changed it chooses what is told."""
+    from service.publishing import instances
+
+    rewrite(instances._trusted, ("or not remembers(publication, mechanism, memory)", ""))

@@ -1,0 +1,275 @@
+"""Bugs in the HTTP interface: who may do what, what is refused, and what happens at the same moment."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tests.guarantees.planted.bug import bug, rewrite, wrap
+
+_ACCESS, _SESSIONS = "tests/api/test_access.py", "tests/api/test_sessions.py"
+_PUBLICATIONS, _NAMES = "tests/api/test_publications.py", "tests/api/test_publication_names.py"
+_LABELS, _RECORDS = "tests/api/test_labels.py", "tests/api/test_records.py"
+
+
+@bug(f"{_PUBLICATIONS}::test_of_two_at_the_same_moment_the_budget_holds_one")
+def a_budget_that_is_checked_without_the_streams_lock() -> None:
+    """Two publications at once each find room for one."""
+    from service.api import publications
+    from service.store import streams
+
+    publications.streams = SimpleNamespace(**vars(streams) | {"lock": streams.get})  # type: ignore[assignment]
+
+
+@bug(f"{_PUBLICATIONS}::test_publications_add_up_against_the_stream_and_the_one_too_many_is_told_the_numbers")
+def a_budget_that_nobody_checks() -> None:
+    """Publications are accepted whatever is reserved."""
+    from service.api import publications
+
+    wrap(publications, "_check_budget", lambda *_: None)
+
+
+@bug(f"{_PUBLICATIONS}::test_stopping_gives_back_what_is_unspent")
+def a_stop_that_settles_nothing() -> None:
+    """What a stopped publication has charged is free for others."""
+    from service.api import publications
+    from service.store import spending
+
+    publications.spending = SimpleNamespace(**vars(spending) | {"settle": lambda *_: None})  # type: ignore[assignment]
+
+
+@bug(f"{_RECORDS}::test_what_no_publication_can_want_again_is_dropped_and_told")
+def a_publication_of_records_that_are_gone() -> None:
+    """It is accepted, and never releases anything."""
+    from service.api import publications
+
+    rewrite(publications.make_publication, ("start < stream.records and start < (kept", "False and start < (kept"))
+
+
+@bug(f"{_RECORDS}::test_erased_records_stay_numbered_and_must_exist")
+def an_erasure_of_records_that_will_come() -> None:
+    """Whoever asks for it erases what others send later."""
+    from service.api import records
+
+    rewrite(records.erase_records, ("not start < end <= found.records", "not start < end"))
+
+
+@bug(f"{_RECORDS}::test_too_large_is_413_with_and_without_a_declared_length")
+def a_body_without_a_bound() -> None:
+    """A body that does not say its length may have any."""
+    from service.api import bodies
+
+    rewrite(bodies.read_body, ("max(size, packed) > limit", "False"))
+
+
+@bug(f"{_ACCESS}::test_nobody_makes_it_read_a_large_configuration[/v1/keys]")
+def a_configuration_without_a_bound() -> None:
+    """Anybody with a key fills the memory."""
+    from service.api import app
+
+    app.MOST_CONFIGURATION_BYTES = 2**40
+
+
+@bug("tests/api/test_formats.py::test_zstd_may_not_ask_for_a_window_of_its_choice")
+def a_packed_body_that_chooses_its_window() -> None:
+    """A few bytes make the service ask for gigabytes."""
+    from service.api import bodies
+
+    bodies._CODINGS["zstd"] = bodies.zstd.ZstdDecompressor
+
+
+@bug(f"{_ACCESS}::test_a_key_may_do_what_its_scope_says_and_nothing_else")
+def a_scope_that_allows_everything() -> None:
+    """Any key may do anything."""
+    from service.api.services import May
+
+    rewrite(May.__call__, ('not {self._needed, "admin"} & key.scopes', "not key.scopes"))
+
+
+@bug(f"{_ACCESS}::test_for_a_limited_key_other_streams_are_as_if_they_were_not")
+def a_limited_key_that_sees_every_stream() -> None:
+    """The limit of a key to some streams is stored, and nothing else."""
+    from service.api import services
+
+    rewrite(services.visible, (" and (key.streams is None or stream in key.streams)", ""))
+
+
+@bug(f"{_ACCESS}::test_a_limited_key_sees_only_its_streams")
+def a_list_of_every_stream() -> None:
+    """A limited key reads the names and sums of others' streams."""
+    from service.store import streams
+
+    rewrite(streams.page, ("query = query.where(streams.c.name.in_(only))", "pass"))
+
+
+@bug(f"{_NAMES}::test_a_name_means_the_oldest_publication_that_the_key_may_see")
+def a_publication_of_a_stream_that_a_key_may_not_see() -> None:
+    """A limited key reads others' releases by their name."""
+    from service.api import services
+
+    rewrite(services.publication_or_404, ("visible=key.streams", "visible=None"))
+
+
+@bug(f"{_NAMES}::test_readers_at_the_same_moment_each_get_their_own")
+def one_answer_for_all_who_ask_by_one_name() -> None:
+    """Whoever asks at the same moment gets another stream's model."""
+    from service.api import releases
+
+    rewrite(releases._newest, ('("newest", publication, key.streams)', '("newest", publication)'))
+
+
+@bug(f"{_ACCESS}::test_a_limited_admin_can_not_make_a_wider_key")
+def a_limited_key_that_makes_a_wider_one() -> None:
+    """An administrator of one stream becomes one of all."""
+    from service.api import keys
+
+    wrap(keys, "_unlimited", lambda *_: None)
+
+
+@bug(f"{_ACCESS}::test_a_key_that_is_limited_to_streams_gets_no_metrics")
+def a_limited_key_that_reads_metrics() -> None:
+    """Metrics tell of every stream."""
+    from service.api import metrics
+
+    rewrite(metrics.get_metrics, ("key.streams is not None", "False"))
+
+
+@bug(f"{_ACCESS}::test_the_last_admin_key_can_not_be_revoked")
+def the_last_admin_key_that_is_revoked() -> None:
+    """Nobody can make a key any more."""
+    from service.store import keys
+
+    rewrite(keys.revoke, ("list(admins) == [key]", "False"))
+
+
+@bug(f"{_ACCESS}::test_the_key_is_looked_at_before_the_body_is_read")
+def a_body_that_is_read_before_its_key() -> None:
+    """Whoever has no key is told what is wrong with his request, and makes the service read it."""
+    from fastapi.routing import APIRoute
+
+    from service.api.services import KeyFirst
+
+    KeyFirst.get_route_handler = APIRoute.get_route_handler  # type: ignore[method-assign]
+
+
+@bug(f"{_SESSIONS}::test_a_session_may_look_and_do_nothing_else_whatever_its_key_may")
+def a_session_that_may_do_what_its_key_may() -> None:
+    """Another site makes an administrator's browser stop publications."""
+    from service.api import services
+
+    rewrite(services.looking, ('key and replace(key, scopes=frozenset({"read"}))', "key"))
+    rewrite(
+        services.of_our_page,
+        ('key and replace(key, scopes=frozenset({"read"}) | (key.scopes & {"label"}))', "key"),
+    )
+
+
+@bug(f"{_SESSIONS}::test_what_is_more_than_looking_needs_a_page_of_ours")
+def a_session_that_any_page_may_use() -> None:
+    """Another site makes a browser do what is more than looking."""
+    from service.api import services
+
+    rewrite(services.shown_by, ("session and OF_OUR_PAGES in request.headers", "session"))
+
+
+@bug(f"{_SESSIONS}::test_a_cookie_that_no_script_reads_and_no_other_site_sends")
+def a_cookie_that_scripts_read() -> None:
+    """A script in a page takes the session with it."""
+    from service.api import sessions
+
+    rewrite(sessions.sign_in, ("httponly=True", "httponly=False"))
+
+
+@bug(f"{_SESSIONS}::test_of_one_key_there_are_only_so_many")
+def sessions_without_bound() -> None:
+    """Who signs in again and again fills the table."""
+    from service.store import sessions
+
+    rewrite(sessions.begin, (" | sessions.c.hash.in_(too_many)", ""))
+
+
+@bug("tests/api/test_events.py::test_a_revoked_key_is_told_nothing_more")
+def a_revoked_key_that_follows_on() -> None:
+    """Who has begun to listen hears everything for ever."""
+    from service.api import events
+
+    rewrite(events._events, (" or shown_key is None or await shared.key(shown_key) is None", ""))
+
+
+@bug(f"{_LABELS}::test_how_many_labels_came_is_told_to_who_may_give_some")
+def labels_that_everybody_sees_counted() -> None:
+    """How many labels came may tell of a record."""
+    from service.api import publications
+
+    rewrite(publications._told, ('not key.scopes.isdisjoint({"label", "admin"})', "True"))
+
+
+@bug(f"{_LABELS}::test_what_is_empty_when_it_is_read_is_shown_to_nobody_though_it_was_leased")
+def an_erased_record_that_is_shown_as_zeros() -> None:
+    """Who labels learns that it was erased at this moment, and labels it."""
+    from service.api import labels
+
+    rewrite(
+        labels._read,
+        (
+            "found.x[0].tolist() if found.filled(leased.record, leased.record + 1) else None",
+            "[0.0] * found.x.shape[1] if not len(found.x) else found.x[0].tolist()",
+        ),
+    )
+
+
+@bug("tests/api/test_audit_log.py::test_every_admin_action_leaves_a_line")
+def an_administrator_who_leaves_no_trace() -> None:
+    """Nobody can tell later who has erased or stopped what."""
+    from service.api import audit
+
+    wrap(audit, "log", lambda *_: None)
+
+
+@bug("tests/api/test_explorer.py::test_a_key_sees_and_uses_its_own_only")
+def a_data_set_that_every_key_sees() -> None:
+    """What one key has uploaded another uses."""
+    from service.store import explorations
+
+    rewrite(explorations.find_dataset, (", datasets.c.key_id == key", ""))
+
+
+@bug("tests/explorer/test_comparison.py::test_no_record_that_is_judged_has_a_say_in_any_model[1.0-False]")
+def held_out_records_that_are_learned_from() -> None:
+    """Accuracies are of records that the model has seen."""
+    from service.explorer import comparison
+
+    rewrite(comparison.run, ("kept, judged = order[~held_out],", "kept, judged = order,"))
+
+
+@bug("tests/explorer/test_comparison.py::test_no_record_that_is_judged_has_a_say_in_any_model[None-False]")
+def held_out_records_in_what_is_fitted_without_noise() -> None:
+    """What privacy is said to cost is too much."""
+    from service.explorer import comparison
+
+    rewrite(
+        comparison.run,
+        ("_without_noise(publication, Records(x=x[window], y=y[window]))", "_without_noise(publication, whole)"),
+        ("    description =", "    whole = Records(x=publication.feature_map(data.x), y=data.y)\n    description ="),
+    )
+
+
+@bug("tests/api/test_queries.py::test_what_is_too_large_or_of_another_format_is_refused")
+def queries_without_bound() -> None:
+    """One request keeps a publication's turn for as long as it likes."""
+    from service.api import queries
+
+    queries.MOST_QUERIES = 2**40
+
+
+@bug("tests/api/test_configuration.py::test_a_name_twice_is_refused_by_its_place")
+def a_name_that_comes_twice() -> None:
+    """Of two budgets in one request the second counts, and the first is what its author sees."""
+    from service.api.bodies import ConfigurationRequest
+
+    async def last_wins(request: Any) -> Any:
+        import json
+
+        return json.loads(await request.body())
+
+    ConfigurationRequest.json = last_wins  # type: ignore[method-assign]

@@ -1,0 +1,128 @@
+"""Bugs in bounds on what rounding does: a term halved or left out, where the others hide it."""
+
+from __future__ import annotations
+
+from tests.guarantees.planted.bug import bug, rewrite
+
+_BOUNDS = "tests/learning/test_error_bounds.py"
+_GRADIENT = f"{_BOUNDS}::test_a_computed_gradient_is_as_near_as_its_formula_says"
+
+
+@bug(f"{_GRADIENT}[small]")
+def half_a_unit_of_rounding() -> None:
+    """A double is said to be twice as exact as it is."""
+    from service.learning import solvers
+
+    solvers.UNIT = 2.0**-54
+
+
+@bug(f"{_GRADIENT}[small]")
+def products_of_errors_that_nobody_covers() -> None:
+    """The sum of all errors is taken once, not twice."""
+    from service.learning.solvers import Setting
+
+    rewrite(Setting.error, ("2.0\n        * UNIT", "1.0\n        * UNIT"))
+
+
+@bug(f"{_GRADIENT}[wide]")
+def half_the_error_of_scores() -> None:
+    """A dot product of length D is said to round D/2 times."""
+    from service.learning.solvers import Setting
+
+    rewrite(Setting.error, ("(features + 2)", "(features / 2 + 1)"))
+
+
+@bug(f"{_GRADIENT}[classes]")
+def slopes_that_are_evaluated_exactly() -> None:
+    """What rounding does to a derivative is left out."""
+    from service.learning.solvers import Setting
+
+    rewrite(Setting.error, ("+ self.norm_bound * self.loss.slope_error(rows)", ""))
+
+
+@bug(f"{_GRADIENT}[tilt]")
+def a_tilt_that_is_added_exactly() -> None:
+    """What rounding does to the tilt is left out."""
+    from service.learning.solvers import Setting
+
+    rewrite(Setting.error, ("(self.lipschitz + self.tilt + self.regularization * radius)", "(self.lipschitz)"))
+
+
+@bug(f"{_GRADIENT}[step]")
+def half_the_error_of_a_step() -> None:
+    """What rounding does to a step of gradient descent is halved."""
+    from service.learning.solvers import Setting
+
+    rewrite(Setting.error, ("+ 8.0 * smoothness * weights", "+ 4.0 * smoothness * weights"))
+
+
+@bug(f"{_BOUNDS}::test_a_minimiser_is_certified_as_its_formula_says")
+def a_certificate_of_half_its_tolerance() -> None:
+    """On long ranges a minimiser is called nearer than it is known to be."""
+    from service.learning import solvers
+
+    rewrite(solvers._accuracy, ("5.0 * error", "2.5 * error"))
+
+
+@bug(f"{_BOUNDS}::test_a_solver_that_counts_its_steps_moves_as_its_formula_says")
+def step_sizes_that_are_exact() -> None:
+    """What rounding does to step sizes is left out."""
+    from service.privacy import sensitivity
+
+    rewrite(sensitivity.permutation_sgd, ("_ROUNDED * 2 * Fraction(lipschitz)", "2 * Fraction(lipschitz)"))
+
+
+@bug(f"{_BOUNDS}::test_a_solver_that_counts_its_steps_moves_as_its_formula_says")
+def an_iterate_that_is_off_on_one_side() -> None:
+    """Of two neighbours one is said to be computed exactly."""
+    from service.privacy import sensitivity
+
+    rewrite(sensitivity.gradient_descent, ("+ 2 * Fraction(tolerance) / alpha", "+ Fraction(tolerance) / alpha"))
+
+
+@bug(f"{_BOUNDS}::test_a_sum_of_clipped_gradients_moves_as_its_formula_says")
+def half_the_error_of_clipped_gradients() -> None:
+    """A sum of many gradients is said to be twice as exact as it is."""
+    from service.learning import noisy_gradient_descent
+
+    rewrite(noisy_gradient_descent.clipped_sum, ("2.0 * UNIT * records * per_record", "UNIT * records * per_record"))
+
+
+@bug(f"{_BOUNDS}::test_statistics_move_as_their_formula_says")
+def statistics_that_are_off_on_one_side() -> None:
+    """Of two neighbours one is said to be added up exactly."""
+    from service.learning.moments import Statistics
+
+    rewrite(Statistics.perturbation, ("+ 2.0 * error", "+ error"))
+
+
+@bug(f"{_BOUNDS}::test_the_gradients_of_an_encoder_move_as_their_formula_says")
+def half_the_slack_of_an_encoder() -> None:
+    """A batch's sum is said to be twice as exact as it is."""
+    from service.learning.encoder_pass import EncoderPass
+
+    rewrite(EncoderPass.perturbation, ("max(SLACK,", "max(SLACK / 2.0,"))
+
+
+@bug(f"{_BOUNDS}::test_the_output_of_a_tilted_minimiser_moves_as_its_formula_says")
+def half_the_output_of_a_tilted_minimiser() -> None:
+    """Of two neighbours one is said to be fitted exactly."""
+    from service.learning.objective_perturbation import ObjectivePerturbation
+
+    rewrite(ObjectivePerturbation.perturbation, ("MARGIN * 2.0 * tolerance", "MARGIN * tolerance"))
+
+
+@bug(f"{_BOUNDS}::test_rounding_moves_correlated_noise_as_its_formula_says")
+def half_the_rounding_of_correlated_noise() -> None:
+    """What is remembered is said to be twice as exact as it is."""
+    from service.privacy import correlated
+
+    rewrite(correlated._moved, ("(4 * column.rounding + 1)", "(2 * column.rounding + 1)"))
+
+
+@bug(f"{_BOUNDS}::test_an_epsilon_covers_32_roundings_of_each_of_its_terms")
+def half_the_inflation_of_an_epsilon() -> None:
+    """The ε that ρ implies is rounded up by half of what its terms may be off."""
+    from service.privacy import loss
+
+    loss._INFLATION = 2.0**-49

@@ -1,0 +1,123 @@
+"""Bugs in `perennial up`: servers that keep nothing, that others reach, or that outlive their owner."""
+
+from __future__ import annotations
+
+from tests.guarantees.planted.bug import bug, rewrite, wrap
+
+_SERVERS, _SUPERVISOR = "tests/embedded/test_servers.py", "tests/embedded/test_supervisor.py"
+
+
+@bug(f"{_SERVERS}::test_settings_that_keep_data")
+def a_log_that_is_synced_each_second() -> None:
+    """A machine that loses power loses what was promised within the last second."""
+    from service.embedded import valkey
+
+    rewrite(valkey._settings, ('"appendfsync": "always"', '"appendfsync": "everysec"'))
+
+
+@bug(f"{_SERVERS}::test_settings_that_keep_data")
+def a_database_that_is_not_synced() -> None:
+    """A machine that loses power forgets releases that somebody has seen."""
+    from service.embedded import postgres
+
+    rewrite(postgres._settings, ('"synchronous_commit": "on"', '"synchronous_commit": "off"'))
+
+
+@bug(f"{_SERVERS}::test_settings_that_keep_data")
+def a_log_that_forgets_when_it_is_full() -> None:
+    """Where memory is short the oldest batches go."""
+    from service.embedded import valkey
+
+    rewrite(valkey._settings, ('"maxmemory-policy": "noeviction"', '"maxmemory-policy": "allkeys-lru"'))
+
+
+@bug(f"{_SERVERS}::test_settings_that_keep_data")
+def a_database_that_others_reach() -> None:
+    """The server listens on the network, and trusts whoever comes."""
+    from service.embedded import postgres
+
+    rewrite(postgres._settings, ('"listen_addresses": ""', '"listen_addresses": "127.0.0.1"'))
+
+
+@bug(f"{_SERVERS}::test_logs_hold_neither_statements_nor_records")
+def a_log_of_statements() -> None:
+    """Records are in the log of the database."""
+    from service.embedded import postgres
+
+    rewrite(
+        postgres._settings,
+        ('"log_min_error_statement": "panic"', '"log_min_error_statement": "error"'),
+        ('"log_error_verbosity": "terse"', '"log_error_verbosity": "default"'),
+        ('"log_statement": "none"', '"log_statement": "all"'),
+    )
+
+
+@bug(f"{_SERVERS}::test_a_running_folder_is_refused")
+def a_folder_that_two_serve() -> None:
+    """A second `perennial up` on the same folder starts servers on the same files."""
+    from service.embedded import directory
+
+    directory._locked = lambda _: True
+
+
+@bug(f"{_SERVERS}::test_only_the_owner_can_enter")
+def a_folder_that_others_enter() -> None:
+    """Other users of the machine read records."""
+    from service.embedded import directory
+
+    rewrite(directory.open_data_directory, ("path.mkdir(mode=0o700,", "path.mkdir(mode=0o755,"))
+
+
+@bug(f"{_SERVERS}::test_a_folder_of_someone_else_is_not_used_for_sockets")
+def a_folder_of_sockets_that_somebody_else_made() -> None:
+    """Whoever makes the folder in /tmp first reads all that is said to the servers."""
+    from service.embedded import directory
+
+    rewrite(
+        directory._make_private, ("not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or", "False and")
+    )
+
+
+@bug(f"{_SERVERS}::test_an_initdb_killed_in_the_middle_is_done_again")
+def a_database_that_was_half_made() -> None:
+    """A start that was killed leaves half a database, which the next one takes for a whole."""
+    from service.embedded.postgres import Postgres
+
+    rewrite(
+        Postgres._initialise,
+        ('half_done = self._directory.file("postgres.new")', "half_done = self._data"),
+        ("shutil.rmtree(half_done, ignore_errors=True)", "pass"),
+        ("half_done.rename(self._data)", "pass"),
+    )
+
+
+@bug(f"{_SERVERS}::test_servers_are_started_by_the_main_thread_alone")
+def a_server_that_ends_with_the_thread_that_started_it() -> None:
+    """Linux ends a child when the thread that made it ends."""
+    from service.embedded.processes import Child
+
+    rewrite(Child.start, ("threading.current_thread() is not threading.main_thread()", "False"))
+
+
+@bug(f"{_SUPERVISOR}::test_the_admin_key_is_private_and_made_once")
+def a_key_that_everybody_reads() -> None:
+    """Other users of the machine are administrators."""
+    from service.embedded import admin_key
+
+    rewrite(admin_key._write_once, ("0o600", "0o644"))
+
+
+@bug("tests/embedded/test_admin_key.py::test_it_is_on_disk_before_it_has_its_name")
+def a_key_that_is_not_synced() -> None:
+    """After a power failure the file is empty, and nobody is an administrator."""
+    from service.embedded import admin_key
+
+    rewrite(admin_key._write_once, ("        os.fsync(descriptor)\n", ""))
+
+
+@bug("tests/embedded/test_admin_key.py::test_it_is_on_disk_before_it_has_its_name")
+def a_key_whose_name_is_not_synced() -> None:
+    """After a power failure there is another key than the one that was read."""
+    from service.embedded import admin_key
+
+    wrap(admin_key, "sync_folder", lambda *_: None)

@@ -1,0 +1,155 @@
+"""Bugs in the log: what is promised, remembered, trimmed and gone on from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.guarantees.planted.bug import bug, rewrite, wrap
+
+_SEALING = "tests/worker/test_sealing.py"
+_DEAD = "tests/worker/test_dead_letters.py"
+_ANOTHER = "tests/log/test_appending.py::test_a_log_that_is_not_the_one_that_was_numbered_is_told"
+_APPENDING, _IDEMPOTENCY = "tests/log/test_appending.py", "tests/api/test_records.py::TestIdempotency"
+
+
+def _appending(old: str, new: str) -> None:
+    """Change the script that appends."""
+    import hashlib
+
+    from service.log import appender
+
+    assert appender._APPEND.count(old) == 1
+    appender._APPEND = appender._APPEND.replace(old, new)
+    appender._APPEND_SHA = hashlib.sha1(appender._APPEND.encode(), usedforsecurity=False).hexdigest()
+
+
+@bug(f"{_SEALING}::test_a_flushed_log_halts_the_stream_and_takes_nothing_more")
+def a_flushed_log_that_takes_batches() -> None:
+    """A log that has lost what was promised promises more."""
+    _appending("if found[1] ~= log or found[2] then return {'lost'} end", "found[4] = found[4] or 0")
+    _appending("found[5] + 1)", "(found[5] or 0) + 1)")
+    _appending("tonumber(found[3])", "tonumber(found[3] or 0)")
+
+
+@bug(f"{_APPENDING}::test_a_halted_log_takes_nothing")
+def a_halted_log_that_takes_batches() -> None:
+    """What can't be numbered is promised."""
+    _appending("if found[1] ~= log or found[2] then", "if found[1] ~= log then")
+
+
+@bug(f"{_APPENDING}::test_so_many_bytes_wait_and_no_more")
+def a_backlog_without_a_bound_in_bytes() -> None:
+    """Large batches fill the server's memory while no worker runs."""
+    _appending(" or (waiting > 0 and waiting + #payload > most_bytes)", "")
+
+
+@bug("tests/api/test_limits.py::test_a_full_backlog_refuses_and_stores_nothing")
+def a_backlog_without_a_bound_in_batches() -> None:
+    """Small batches fill the server's memory while no worker runs."""
+    _appending("redis.call('XLEN', entries) >= most_batches or ", "")
+
+
+@bug(f"{_APPENDING}::test_an_answer_is_remembered_for_a_day")
+def answers_that_are_remembered_for_ever() -> None:
+    """Each request with a key of its own leaves something in the server's memory."""
+    _appending("redis.call('EXPIRE', remembered, seconds)", "")
+
+
+@bug(f"{_IDEMPOTENCY}::test_another_body_is_refused")
+def another_body_that_is_called_the_same() -> None:
+    """A batch is said to be stored, and is not."""
+    _appending("if known[1] ~= body then return {'conflict'} end", "")
+
+
+@bug(f"{_IDEMPOTENCY}::test_streams_and_api_keys_do_not_share_it")
+def one_client_that_takes_the_keys_of_another() -> None:
+    """A batch is said to be stored because somebody else used the same Idempotency-Key."""
+    from service.log import appender
+
+    wrap(appender, "idempotency_key", lambda true, log, scope: true(log, "one for all" if scope else ""))
+
+
+@bug(f"{_APPENDING}::test_a_server_that_syncs_late_is_given_nothing[appendfsync-everysec]")
+def batches_that_are_synced_later() -> None:
+    """A 202 is answered before the batch is on disk."""
+    from service.log import appender
+
+    wrap(appender, "require_synced_writes", lambda *_: None)
+
+
+@bug(f"{_APPENDING}::test_a_server_that_syncs_late_is_given_nothing[appendonly-no]")
+def batches_that_are_never_on_disk() -> None:
+    """A log without its file counts as kept."""
+    from service.log import connection
+
+    rewrite(
+        connection.require_synced_writes,
+        ('(settings.get("appendonly"), settings.get("appendfsync")) != ("yes", "always")', "False"),
+    )
+
+
+@bug(f"{_APPENDING}::test_a_setting_that_is_changed_is_noticed_again")
+def a_server_that_is_asked_once_how_it_syncs() -> None:
+    """An operator changes it while it runs."""
+    from service.log import appender
+
+    appender.DURABLE_SECONDS = float("inf")
+
+
+@bug(f"{_SEALING}::test_batches_are_numbered_in_the_logs_order_and_trimmed")
+def a_log_that_is_never_trimmed() -> None:
+    """Everything that ever came stays in memory, erased records too."""
+    from service.log import Reader
+
+    wrap(Reader, "trim", lambda *_: None)
+
+
+@bug(f"{_APPENDING}::test_what_is_numbered_is_trimmed_and_nothing_else")
+def a_log_that_is_trimmed_too_far() -> None:
+    """A batch that is not numbered goes with the one before it."""
+    from service.log import reader
+
+    def beyond(true: Any, entry: str) -> str:
+        return str(true(true(f"{int(entry.split('-', maxsplit=1)[0]) + 60_000}-0")))
+
+    wrap(reader, "following", beyond)
+
+
+@bug(f"{_ANOTHER}[older]")
+def an_older_log_that_is_gone_on_with() -> None:
+    """What comes after it gets numbers that others have."""
+    from service.log import Reader
+
+    rewrite(Reader.check, ("newest < position.sequence", "False"))
+
+
+@bug(f"{_ANOTHER}[made anew]")
+def another_log_that_is_gone_on_with() -> None:
+    """A log that was made anew counts as the one before."""
+    from service.log import Reader
+
+    rewrite(Reader.check, ('state.get("log") != log.encode()', "False"))
+
+
+@bug(f"{_ANOTHER}[emptied]")
+def batches_that_were_lost_before_they_were_numbered() -> None:
+    """What was promised is gone, and nobody is told."""
+    from service.log import Reader
+
+    rewrite(Reader.check, ("newest >= due and not after", "False"))
+
+
+@bug(f"{_ANOTHER}[cut]")
+def a_batch_that_was_cut_out() -> None:
+    """The next batch is taken for the one that is missing."""
+    from service.log import Reader
+
+    rewrite(Reader.check, ("not in (None, due)", "in ()"))
+
+
+@bug(f"{_DEAD}::test_a_damaged_batch_is_set_aside_and_the_next_one_gets_its_numbers")
+def a_damaged_batch_that_is_gone() -> None:
+    """What could not be numbered is trimmed, and nobody can look at it."""
+    from service.log import Reader
+
+    wrap(Reader, "bury", lambda *_: None)

@@ -1,0 +1,484 @@
+"""Bugs in the record: its locks, leases, digests, sums and files."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tests.guarantees.planted.bug import bug, rewrite, wrap
+
+_FILES, _DIGESTS = "tests/store/test_segment_files.py", "tests/store/test_digests.py"
+_SPENDING = "tests/store/test_spending.py::test_every_sum_is_that_of_all_charges_record_by_record[fine]"
+_LEASES = "tests/worker/test_sealing.py::test_a_lease_that_ran_out_can_be_taken_but_not_renewed"
+_OVERTAKEN = "tests/worker/test_erasing.py::test_who_was_overtaken_neither_replaces_segments_nor_calls_bytes_deleted"
+_ERASING, _CONFIRMATION = "tests/worker/test_erasing.py", "tests/worker/test_confirmation.py"
+_ACCESS, _SESSIONS = "tests/api/test_access.py", "tests/api/test_sessions.py"
+_ON_DISK = f"{_FILES}::test_what_is_written_is_on_disk_before_anybody_is_told_its_name"
+_MARK_ON_DISK = f"{_FILES}::test_a_mark_is_on_disk_before_it_takes_the_place_of_the_one_before"
+
+
+def _without_lease(owner: Any, name: str) -> None:
+    """Let a function of the segments run whoever holds the lease."""
+    from service.store import segments
+
+    def unchecked(true: Any, *args: Any) -> Any:
+        checking, segments.leases = segments.leases, SimpleNamespace(check=lambda *_: None)  # type: ignore[assignment]
+        try:
+            return true(*args)
+        finally:
+            segments.leases = checking
+
+    wrap(owner, name, unchecked)
+
+
+@bug(f"{_OVERTAKEN}[replace]")
+def segments_that_an_overtaken_sealer_replaces() -> None:
+    """Its file takes the place of one that the holder of the lease has written since."""
+    from service.store import segments
+
+    _without_lease(segments, "replace")
+
+
+@bug(f"{_OVERTAKEN}[mark_deleted]")
+def erased_bytes_that_an_overtaken_sealer_calls_deleted() -> None:
+    """What another sealer brought back meanwhile is called gone."""
+    from service.store import segments
+
+    _without_lease(segments, "mark_deleted")
+
+
+@bug("tests/worker/test_sealing.py::test_every_segment_that_comes_or_goes_is_in_the_sum[merged]")
+def segments_that_come_and_go_unsummed() -> None:
+    """A segment in the place of others is not added to what tells that none is missing."""
+    from service.store import segments
+
+    rewrite(segments.replace, ("sum(gone + come)", "0"))
+
+
+@bug(f"{_ERASING}::test_erasing_again_changes_nothing")
+def what_is_erased_again_is_deleted_again() -> None:
+    """Records that are erased already get an erasure more."""
+    from service.store import segments
+
+    rewrite(segments.erase, ("(*erased(connection, stream, start, stop), (stop, stop))", "((stop, stop),)"))
+
+
+@bug(f"{_DIGESTS}::test_each_part_of_what_is_remembered_is_in_its_digest[shape]")
+def memory_without_its_shape() -> None:
+    """Rows and columns that are exchanged are what was left, as far as anybody can tell."""
+    from service.store import parts
+
+    rewrite(parts.remembered, ("[number, list(values.shape), ", "[number, "))
+
+
+@bug(f"{_DIGESTS}::test_each_part_of_what_is_remembered_is_in_its_digest[terms]")
+def memory_without_the_terms_of_the_next_step() -> None:
+    """An upgrade goes on with other noise."""
+    from service.store import parts
+
+    rewrite(parts.remembered, ('"terms": terms', '"terms": None'))
+
+
+@bug(f"{_DIGESTS}::test_each_part_of_what_is_remembered_is_in_its_digest[number]")
+def memory_without_its_numbers() -> None:
+    """Noise of one step is taken for that of another."""
+    from service.store import parts
+
+    rewrite(parts.remembered, ("[number, list(", "[list("))
+
+
+@bug("tests/worker/test_publishing.py::test_a_publication_whose_memory_is_lost_halts_and_one_that_ends_forgets")
+def memory_that_outlives_its_publication() -> None:
+    """Noise that releases hide behind stays in the database for ever."""
+    from service.store import parts
+
+    rewrite(parts.forget, ("in (parts, memories)", "in (memories,)"))
+
+
+@bug(f"{_DIGESTS}::test_each_part_of_a_lineage_is_in_its_digest[memory]")
+def a_lineage_without_memory() -> None:
+    """A step that took back noise which was lost is published on other noise."""
+    from service.store import lineage
+
+    rewrite(lineage.of, ('"memory": memory', '"memory": None'))
+
+
+@bug(f"{_DIGESTS}::test_each_part_of_a_lineage_is_in_its_digest[models]")
+def a_lineage_without_models() -> None:
+    """A step that started from a release which was lost is published after another."""
+    from service.store import lineage
+
+    rewrite(lineage.of, ("[version, models[version]]", "[version]"))
+
+
+@bug("tests/store/test_verify.py::test_a_publication_that_was_changed_stays_so_when_it_ends")
+def an_end_that_mends_a_seal() -> None:
+    """Whoever changed a publication has it sealed anew by stopping it."""
+    from service.store import publications
+
+    rewrite(publications.end, ("if as_left(found) else found.seal", "if True else found.seal"))
+
+
+@bug(f"{_DIGESTS}::test_each_part_of_a_publications_promise_is_in_its_digest[start]")
+def a_promise_without_the_start() -> None:
+    """A publication is made to read records from before it was accepted for them."""
+    from service.store import publications
+
+    rewrite(publications.promised, ('"start": publication.start,', ""))
+
+
+@bug(f"{_DIGESTS}::test_each_part_of_a_publications_promise_is_in_its_digest[stream_promise]")
+def a_promise_without_that_of_its_stream() -> None:
+    """A publication goes on when its stream has another schema."""
+    from service.store import publications
+
+    rewrite(publications.promised, ('"stream_promise": publication.stream_promise,', ""))
+
+
+@bug(f"{_DIGESTS}::test_each_part_of_a_streams_promise_is_in_its_digest[epsilon]")
+def a_stream_whose_budget_is_no_promise() -> None:
+    """The lifetime budget of a stream can be raised."""
+    from service.store import streams
+
+    rewrite(streams.promised, ('"epsilon": str(Fraction(stream.epsilon)),', ""))
+
+
+@bug(f"{_DIGESTS}::test_each_part_of_a_segment_is_in_its_digest[sha256]")
+def a_segment_whose_content_is_not_in_its_digest() -> None:
+    """Other records are put in the place of those that were numbered."""
+    from service.store import segments
+
+    rewrite(segments.digest, ('"sha256": segment.sha256.hex()', '"sha256": ""'))
+
+
+@bug(f"{_DIGESTS}::test_each_part_of_a_release_is_in_its_digest[noise]")
+def a_release_whose_noise_is_not_in_its_digest() -> None:
+    """A release is said to have other noise than was drawn."""
+    from service.store import releases
+
+    rewrite(releases.digest, ('"noise": row["noise"],', ""))
+
+
+@bug(f"{_DIGESTS}::test_each_part_of_a_release_is_in_its_digest[parent]")
+def a_release_whose_parent_is_not_in_its_digest() -> None:
+    """A release is said to start from another."""
+    from service.store import releases
+
+    rewrite(releases.digest, ('"parent": row["parent"],', ""))
+
+
+@bug(f"{_CONFIRMATION}::test_a_lease_that_a_failover_gave_to_two_is_one_owners")
+def a_lease_that_two_owners_hold() -> None:
+    """After a failover two workers have the same epoch."""
+    from service.store import leases
+
+    rewrite(leases.is_held, ("leases.c.owner == owner,", ""))
+
+
+@bug("tests/worker/test_sealing.py::test_who_takes_its_own_lease_again_has_lost_the_one_before")
+def a_lease_that_is_taken_again_without_another_epoch() -> None:
+    """Of two threads of one worker both may commit."""
+    from service.store import leases
+
+    rewrite(leases.take, ("epoch=leases.c.epoch + 1, ", ""))
+
+
+@bug(_LEASES)
+def a_lease_that_is_taken_from_its_holder() -> None:
+    """Nobody waits until a lease has run out."""
+    from service.store import leases
+
+    rewrite(leases.take, ("leases.c.expires_at <= now,", "leases.c.epoch >= 0,"))
+
+
+@bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
+def a_chain_that_goes_on_wherever_it_ends() -> None:
+    """Charges that were cut off, or put in the place of others, are gone on from."""
+    from service.store import ledger
+
+    rewrite(ledger.charge, ("(last.id or 0, last.hash) != (stream.charges, stream.head)", "False"))
+
+
+@bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[amount]")
+def a_changed_charge_that_is_added_to() -> None:
+    """The newest charge is not compared with its hash before another follows it."""
+    from service.store import ledger
+
+    rewrite(ledger.charge, ("last.id is not None and not intact(_served(last))", "False"))
+
+
+@bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
+def charges_that_are_no_chain() -> None:
+    """Each charge is hashed by itself."""
+    from service.store import ledger
+
+    rewrite(ledger.charge, ('"previous_hash": previous,', '"previous_hash": None,'))
+
+
+@bug(_SPENDING)
+def a_budget_that_forgets_what_has_ended() -> None:
+    """What stopped publications have spent may be spent again."""
+    from service.store import spending
+
+    rewrite(spending._reserved_from, ("total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]", "total"))
+
+
+@bug(_SPENDING)
+def a_budget_of_the_first_record_alone() -> None:
+    """Records on which more is reserved from some later start on are not looked at."""
+    from service.store import spending
+
+    rewrite(spending._reserved_from, ("for each in running if each.start > start", "for each in ()"))
+
+
+@bug(_SPENDING)
+def a_budget_that_may_be_passed_in_delta() -> None:
+    """Of what publications reserve epsilon alone is added up."""
+    from service.store import spending
+
+    rewrite(
+        spending._reserved_from, ("Loss.of(each.epsilon, each.delta)", "Loss(epsilon=Loss.of(each.epsilon, 0).epsilon)")
+    )
+
+
+@bug("tests/store/test_spending.py::test_more_ranges_than_anybody_reads_are_told_as_at_most")
+def an_outline_without_end() -> None:
+    """What is told of a stream grows with every charge."""
+    from service.store import spending
+
+    rewrite(spending.grain_to, ("grain *= 2", "return grain"))
+
+
+@bug(f"{_ON_DISK}[file]")
+def a_segment_that_is_not_synced() -> None:
+    """A machine that loses power has a row without its records, and no log any more."""
+    from service.store.segment_files import SegmentFiles
+
+    rewrite(SegmentFiles.write, ("os.fsync(file.fileno())", "pass"))
+
+
+@bug(f"{_ON_DISK}[folder]")
+def a_segment_whose_folder_is_not_synced() -> None:
+    """The file is on the disk, and its name is not."""
+    from service.store.segment_files import SegmentFiles
+
+    rewrite(SegmentFiles.write, ("    _sync(folder)\n", ""))
+
+
+@bug(f"{_ON_DISK}[root]")
+def a_folder_of_segments_whose_name_is_not_synced() -> None:
+    """All segments of a new stream are gone."""
+    from service.store.segment_files import SegmentFiles
+
+    rewrite(SegmentFiles.write, ("_sync(self._root)", "pass"))
+
+
+@bug(_MARK_ON_DISK)
+def a_mark_that_is_not_synced() -> None:
+    """Releases are seen that neither the database nor the mark remembers after a crash."""
+    from service.store.segment_files import SegmentFiles
+
+    rewrite(SegmentFiles.put_witness, ("os.fsync(file.fileno())", "pass"))
+
+
+@bug(_MARK_ON_DISK)
+def a_mark_whose_name_is_not_synced() -> None:
+    """After a crash the mark is the one before."""
+    from service.store.segment_files import SegmentFiles
+
+    rewrite(SegmentFiles.put_witness, ("    _sync(self._root)", "    pass"))
+
+
+@bug(_MARK_ON_DISK)
+def a_mark_that_is_written_over_the_one_before() -> None:
+    """A crash in the middle leaves none."""
+    from service.store.segment_files import SegmentFiles
+
+    rewrite(
+        SegmentFiles.put_witness,
+        ('new = self._root / f"{log}.{secrets.token_hex(4)}.new"', 'new = self._root / f"{log}.witness"'),
+        ('new.open("xb")', 'new.open("wb")'),
+    )
+
+
+@bug(f"{_FILES}::test_files_of_records_are_their_owners_alone")
+def segments_that_everybody_may_read() -> None:
+    """Other users of the machine read records."""
+    from service.store.segment_files import SegmentFiles
+
+    rewrite(SegmentFiles.write, ("os.fchmod(file.fileno(), 0o600)", "os.fchmod(file.fileno(), 0o644)"))
+
+
+@bug(f"{_FILES}::test_a_file_that_is_changed_after_it_was_read_is_found_out")
+def a_segment_that_is_looked_at_once() -> None:
+    """What is written into a file of the same size is fitted."""
+    from service.store import segment_files
+
+    rewrite(segment_files._state, (", status.st_ctime_ns", ""))
+
+
+@bug(f"{_FILES}::test_one_at_a_time_writes_a_mark")
+def a_mark_that_many_write_at_once() -> None:
+    """Whoever read the database first may write last, and the mark goes back."""
+    from service.store import segment_files
+
+    segment_files._lock = lambda _: None
+
+
+@bug("tests/store/test_verify.py::test_a_segment_that_was_changed_or_is_gone_is_named")
+def segments_that_are_not_hashed() -> None:
+    """A disk that lies is believed."""
+    from service.store.segment_files import SegmentFiles
+
+    rewrite(SegmentFiles._check, ('hashlib.file_digest(file, "sha256").digest() != sha256', "False"))
+
+
+@bug(
+    f"{_CONFIRMATION}::test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything_is_drawn[erasures]"
+)
+def a_mark_without_erasures() -> None:
+    """A backup from before an erasure brings the erased records back."""
+    from service.store import witness
+
+    rewrite(witness.behind, ('("records", "erasures", "charges", "releases")', '("records", "charges", "releases")'))
+
+
+@bug(f"{_CONFIRMATION}::test_where_there_was_a_mark_and_is_none_nothing_is_published")
+def a_mark_that_may_be_missing() -> None:
+    """On an empty folder everything is as if nothing had ever been seen."""
+    from service.store import witness
+
+    rewrite(witness.contradicts, ("told is None and stream.marked", "False"))
+
+
+@bug("tests/worker/test_restored.py::test_what_can_not_be_read_is_no_leave_to_publish[]")
+def a_mark_that_may_be_unreadable() -> None:
+    """A mark that can't be read is none."""
+    from service.store import witness
+
+    rewrite(
+        witness.contradicts,
+        ('return "the file beside its segments that tells how far it had come can\'t be read"', "return None"),
+    )
+
+
+@bug("tests/worker/test_handover.py::test_who_was_overtaken_between_its_file_and_its_commit_numbers_nothing")
+def records_that_an_overtaken_sealer_numbers() -> None:
+    """Its file was swept: the row that names it numbers records that are nowhere."""
+    from service.store import streams
+
+    rewrite(streams.seal, ("leases.check(connection, lease)", "pass"))
+
+
+@bug("tests/worker/test_sealing.py::test_a_halted_stream_numbers_nothing_that_was_under_way")
+def a_halted_stream_that_numbers_on() -> None:
+    """What was under way when the log was found lost is numbered all the same."""
+    from service.store import streams
+
+    rewrite(streams.seal, ("streams.c.halted.is_(None),", ""))
+
+
+@bug("tests/worker/test_audit.py::test_a_verdict_does_not_undo_one_that_came_meanwhile")
+def a_verdict_that_undoes_another() -> None:
+    """A look that began earlier calls a stream whole that another has found broken."""
+    from service.store import streams
+
+    rewrite(streams.distrust, (", streams.c.distrusted.is_not_distinct_from(stream.distrusted)", ""))
+
+
+@bug("tests/api/test_access.py::test_of_two_last_admin_keys_that_revoke_each_other_one_stays")
+def two_last_admin_keys_that_revoke_each_other() -> None:
+    """Nobody can manage keys any more."""
+    from service.store import keys
+
+    rewrite(
+        keys.revoke,
+        ('connection.execute(select(func.pg_advisory_xact_lock(func.hashtext("perennial admin keys"))))', "pass"),
+    )
+
+
+@bug(f"{_ACCESS}::test_a_key_is_shown_once_and_a_revoked_one_is_dead_at_once")
+def a_key_that_is_revoked_and_found() -> None:
+    """A key that leaked can't be taken back."""
+    from service.store import keys
+
+    rewrite(keys.find, (", keys.c.revoked_at.is_(None)", ""))
+
+
+@bug(f"{_ACCESS}::test_only_hashes_of_keys_are_stored_and_looked_for")
+def keys_that_are_stored_as_they_are() -> None:
+    """Whoever reads a backup has every key."""
+    from service.store import keys
+
+    rewrite(keys.digest, ("hashlib.sha256(secret.encode()).digest()", "secret.encode()"))
+
+
+@bug(f"{_SESSIONS}::test_its_secret_stands_for_its_key_until_its_time_is_over")
+def a_session_without_end() -> None:
+    """A cookie that somebody kept is good for ever."""
+    from service.store import sessions
+
+    rewrite(sessions.find, ("sessions.c.expires_at > func.now(), ", ""))
+
+
+@bug(f"{_SESSIONS}::test_it_ends_with_its_key_and_in_time")
+def a_session_that_outlives_its_key() -> None:
+    """Who signed in with a key that was revoked looks on."""
+    from service.store import sessions
+
+    rewrite(sessions.find, (", keys.c.revoked_at.is_(None)", ""))
+
+
+@bug(f"{_SESSIONS}::test_it_ends_when_the_environments_key_is_replaced")
+def a_session_that_outlives_the_environments_key() -> None:
+    """The key in the settings was replaced because it leaked, and who signed in with it looks on."""
+    from service.store import keys
+
+    rewrite(
+        keys.admit_environment_key,
+        ("connection.execute(delete(sessions).where(sessions.c.key_id == row.id))", "pass"),
+    )
+
+
+@bug("tests/worker/test_labelling.py::test_labels_that_can_not_come_any_more_are_not_waited_for")
+def labels_that_are_taken_after_their_time() -> None:
+    """An answer changes what a step has begun to learn from."""
+    from service.store import labels
+
+    rewrite(labels.is_open, (", label_requests.c.expires_at > func.clock_timestamp()", ""))
+
+
+@bug("tests/worker/test_labelling.py::test_what_is_not_confirmed_is_asked_of_nobody")
+def requests_that_are_seen_before_their_coins_are_confirmed() -> None:
+    """Coins that PostgreSQL forgets afterwards are tossed again, and people know both."""
+    from service.store import labels
+
+    rewrite(labels._visible, ("func.coalesce(label_requests.c.charge, 0) <= confirmed", "confirmed >= 0"))
+
+
+@bug("tests/worker/test_ticks.py::test_nothing_appears_before_its_tick")
+def a_tick_that_nobody_waits_for() -> None:
+    """Releases appear as soon as they are fitted."""
+    from service.store import parked
+
+    rewrite(parked.due, (", parked.c.tick <= func.clock_timestamp()", ""))
+
+
+@bug("tests/worker/test_attempts.py::test_an_attempt_is_counted_at_its_step_alone")
+def attempts_that_are_counted_over_all_steps() -> None:
+    """A publication halts at the second error of its life."""
+    from service.store import attempts
+
+    rewrite(attempts.note, ("and (found.position, found.version) == (position, version)", ""))
+
+
+@bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
+def a_distrusted_stream_that_is_published_on() -> None:
+    """That a ledger does not verify is told, and changes nothing."""
+    from service.publishing import commit
+    from service.store import publications
+    from service.worker.turn import Turn
+
+    rewrite(publications.due, ("streams.c.distrusted.is_(None),", ""))
+    rewrite(Turn.is_due, ("and self.stream.distrusted is None", ""))
+    rewrite(commit.check, ("stream.distrusted is not None", "False"))

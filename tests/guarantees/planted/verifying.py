@@ -1,0 +1,235 @@
+"""Bugs in what looks whether the record is what was written: `ledger verify`, a worker's audit, the invariants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.guarantees.planted.bug import bug, rewrite, wrap
+
+if TYPE_CHECKING:
+    from service.store.segments import Segment
+
+_VERIFY = "tests/store/test_verify.py"
+_COLUMN = f"{_VERIFY}::test_no_column_of_the_ledger_can_be_changed_unnoticed"
+_SEGMENTS = f"{_VERIFY}::test_every_segment_of_several_is_looked_at"
+_WALKS = "tests/worker/test_audit.py::test_a_worker_that_starts_walks_the_whole_ledger_before_it_publishes"
+_COMMAND = "tests/test_cli.py::test_verify_fails_where_anything_is_wrong_and_names_it"
+
+
+def _unlooked(name: str) -> None:
+    """Let one of the looks at a ledger find nothing."""
+    from service.store import verify
+
+    wrap(verify, name, lambda *_: iter(()))
+
+
+@bug(f"{_SEGMENTS}[newest]")
+def the_newest_segment_is_not_looked_at() -> None:
+    """Of several segments all but the last are compared with their files."""
+    from service.store import segments
+
+    def before_the_newest(true: Any, connection: Any, stream: int, record: int) -> Segment | None:
+        found: Segment | None = true(connection, stream, record)
+        return found if found is None or record == 0 or true(connection, stream, found.stop) else None
+
+    wrap(segments, "first_from", before_the_newest)
+
+
+@bug(f"{_SEGMENTS}[middle]")
+def a_walk_of_segments_that_begins_anew() -> None:
+    """The first segment is looked at, and no other."""
+    from service.store import verify
+
+    rewrite(verify.verify_segments, ("            position = segment.stop\n", "            break\n"))
+
+
+@bug(f"{_COMMAND}[a charge]")
+def empty_ledgers_alone_are_verified() -> None:
+    """Streams with charges are passed over."""
+    from service.store import verify
+
+    rewrite(verify.verify, ("for stream in known\n", "for stream in known if not stream.charges\n"))
+
+
+@bug(f"{_COMMAND}[a charge]")
+def findings_that_are_no_failure() -> None:
+    """The command names what is wrong, and whoever asks for its exit status hears that all is well."""
+    from service import cli
+
+    rewrite(cli.verify_ledger, ("typer.Exit(1 if findings else 0)", "typer.Exit(0)"))
+
+
+@bug(f"{_COMMAND}[the newest segment]")
+def files_that_the_command_does_not_look_at() -> None:
+    """The rows of the ledger are verified, and not the files of its records."""
+    from service import cli
+
+    rewrite(cli.verify_ledger, (", *verify_segments(database, SegmentFiles(segments))", ""))
+
+
+@bug(f"{_VERIFY}::test_charges_cut_from_the_end_are_missed")
+def a_chain_whose_end_nobody_knows() -> None:
+    """Charges that were cut from the end are not missed."""
+    from service.store import verify
+
+    rewrite(verify._charges, ("(number, previous) != (stream.charges, stream.head)", "False"))
+    _unlooked("_releases")
+
+
+@bug(f"{_COLUMN}[charges.previous_hash]")
+def charges_that_are_not_hashed_again() -> None:
+    """Nobody looks at the ledger's own chain."""
+    _unlooked("_charges")
+
+
+@bug(f"{_COLUMN}[releases.number]")
+def numbers_of_releases_that_nobody_looks_at() -> None:
+    """A release that is missing from a stream's numbers is not missed."""
+    from service.store import verify
+
+    _unlooked("_numbered_releases")
+    rewrite(verify._releases, ('row["number"] <= of_stream', "False"))
+
+
+@bug(f"{_COLUMN}[streams.promise]")
+def a_streams_promise_that_nobody_looks_at() -> None:
+    """The budget of a stream may be another than it was made with."""
+    from service.store import verify
+
+    rewrite(verify._promised_by_stream, ("streams.promised(stream) != stream.promise", "False"))
+    rewrite(verify._promised, ("publications.promised(publication) != publication.promise", "False"))
+
+
+@bug(f"{_COLUMN}[segments.digest]")
+def rows_of_segments_that_nobody_looks_at() -> None:
+    """A segment's row may name any file."""
+    _unlooked("_segments")
+
+
+@bug(f"{_COLUMN}[streams.segments_sum]")
+def segments_of_which_one_may_be_missing() -> None:
+    """Each segment is looked at by itself."""
+    from service.store import verify
+
+    rewrite(verify._segments, ("total % segments.MODULUS != stream.segments_sum", "False"))
+
+
+@bug(f"{_COLUMN}[outlines.epsilon]")
+def sums_that_nobody_adds_up_again() -> None:
+    """What is told of a stream is not compared with its charges."""
+    _unlooked("_reserved")
+
+
+@bug(f"{_COLUMN}[visible.position]")
+def what_is_shown_may_be_anything() -> None:
+    """What readers see is not compared with what was committed."""
+    _unlooked("_shown")
+
+
+@bug(f"{_COLUMN}[publications.seal]")
+def a_publication_that_may_be_left_anyhow() -> None:
+    """Its clock may be set back."""
+    from service.store import publications
+
+    rewrite(publications.as_left, ("return publication.seal == sealed(publication)", "return True"))
+
+
+@bug(f"{_VERIFY}::test_tampering_is_found_and_named[-what is told of its worst record]")
+def charges_that_nobody_adds_up() -> None:
+    """What a publication has spent is not compared with its charges."""
+    _unlooked("_spent")
+
+
+@bug(f"{_VERIFY}::test_tampering_is_found_and_named[-version 2: it was charged, but there is no such release]")
+def charges_without_a_release() -> None:
+    """Nobody misses a release that was paid for."""
+    _unlooked("_released")
+
+
+@bug(f"{_VERIFY}::test_tampering_is_found_and_named[-its noise costs more than its charge]")
+def noise_that_costs_more_than_was_paid() -> None:
+    """A release is not compared with its charge."""
+    _unlooked("_paid")
+
+
+@bug(f"{_VERIFY}::test_tampering_is_found_and_named[-end at record 8, not at 9]")
+def records_without_a_batch() -> None:
+    """Numbers may have gaps."""
+    _unlooked("_numbering")
+
+
+@bug("tests/publishing/test_answering.py::test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay")
+def records_that_need_not_have_paid_for_an_instance() -> None:
+    """Charges at arrival are not compared with what was open."""
+    _unlooked("_arrivals")
+
+
+@bug("tests/worker/test_labelling.py::test_who_did_not_pay_on_arrival_is_found")
+def coins_that_nobody_need_have_paid() -> None:
+    """Charges at arrival are not compared with what a coin costs."""
+    _unlooked("_coins")
+
+
+@bug("tests/worker/test_erasing.py::test_erased_bytes_that_came_back_are_found")
+def erased_bytes_that_nobody_looks_for() -> None:
+    """A segment from a backup brings erased records back."""
+    from service.store import verify
+
+    rewrite(verify._still_there, ("column.any() for column in rows.values()", "False for _ in rows.values()"))
+
+
+@bug(f"{_WALKS}[charge]")
+def a_worker_that_believes_the_ledger() -> None:
+    """Nothing is walked before a worker publishes."""
+    from service.worker.audit import Audit
+
+    rewrite(Audit.look, ("self.walk(stream)", "pass"))
+
+
+@bug(f"{_WALKS}[weights]")
+def a_walk_that_changes_nothing() -> None:
+    """A worker logs what it found, and publishes."""
+    from service.worker.audit import Audit
+
+    rewrite(Audit.walk, ("findings[0] if findings else None", "None"))
+
+
+@bug("tests/worker/test_restored.py::test_it_is_noticed_by_a_worker_that_has_looked_already")
+def a_walk_that_does_not_look_at_the_mark() -> None:
+    """A backup that verifies is published from."""
+    from service.publishing import confirmation
+    from service.store import witness
+
+    for name in ("contradicts", "behind"):
+        wrap(witness, name, lambda *_: None)
+    wrap(confirmation.witness, "holds", lambda *_: True)
+
+
+_INVARIANT = "tests/worker/test_audit.py::test_each_invariant_is_seen_to_be_violated"
+
+
+@bug(f"{_INVARIANT}[-charged_not_released]")
+def an_invariant_that_finds_nothing() -> None:
+    """Nobody misses a release that was paid for."""
+    from service.store.invariants import charged_not_released
+
+    rewrite(charged_not_released.violations, ("for row in connection.execute(query)", "for row in ()"))
+
+
+@bug(f"{_INVARIANT}[-broken_chain1]")
+def an_invariant_that_does_not_look_at_the_end() -> None:
+    """A ledger that was cut is whole in itself."""
+    from service.store.invariants import broken_chain
+
+    rewrite(broken_chain.violations, ("for query in (broken, cut)", "for query in (broken,)"))
+
+
+@bug(f"{_INVARIANT}[-over_cap1]")
+def an_invariant_that_does_not_look_at_the_streams_budget() -> None:
+    """Publications within their caps may together pass the budget."""
+    from service.store.invariants import over_cap
+
+    rewrite(
+        over_cap.violations,
+        ("not spending.reserved(connection, stream.id, of_it).within(Loss.of(stream.epsilon, stream.delta))", "False"),
+    )

@@ -1,0 +1,401 @@
+"""Bugs in a worker: what its sealer, its publishers and its ticker do in which order, and under which locks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tests.guarantees.planted.bug import bug, rewrite, wrap
+
+_SEALING, _ERASING = "tests/worker/test_sealing.py", "tests/worker/test_erasing.py"
+_PUBLISHING, _TICKS = "tests/worker/test_publishing.py", "tests/worker/test_ticks.py"
+_CONFIRMATION, _RESTORED = "tests/worker/test_confirmation.py", "tests/worker/test_restored.py"
+_CRASH = f"{_SEALING}::test_a_crash_at_any_step_loses_and_doubles_nothing"
+
+
+def _instead(module: Any, name: str, **changed: Any) -> None:
+    """Let one module see another module's functions changed."""
+    setattr(module, name, SimpleNamespace(**vars(getattr(module, name)) | changed))
+
+
+@bug(f"{_PUBLISHING}::test_what_a_halted_publication_keeps_is_settled[at once]")
+def a_halt_that_settles_nothing() -> None:
+    """What a halted publication has charged is free for others."""
+    from service.worker import publisher
+
+    _instead(publisher, "spending", settle=lambda *_: None)
+
+
+@bug(f"{_PUBLISHING}::test_what_a_halted_publication_keeps_is_settled[at its tick]")
+def a_halt_at_a_tick_that_settles_nothing() -> None:
+    """What a publication has charged that halted at a tick is free for others."""
+    from service.publishing import ticks
+
+    _instead(ticks, "spending", settle=lambda *_: None)
+
+
+@bug("tests/worker/test_dropping.py::test_a_publication_that_begins_meanwhile_finds_its_records_or_is_refused")
+def records_that_are_dropped_beneath_a_new_publication() -> None:
+    """A publication that is accepted meanwhile begins with records that are gone."""
+    from service.store import streams
+    from service.worker import sealer
+
+    _instead(sealer, "streams", lock=streams.get)
+
+
+@bug("tests/worker/test_dropping.py::test_what_is_to_be_kept_is_kept_whatever_is_needed")
+def records_that_are_dropped_though_they_are_to_be_kept() -> None:
+    """Streams of every retention lose what no running publication needs."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._drop_unneeded, ('stream.retention != "needed"', "False"))
+
+
+@bug(f"{_PUBLISHING}::test_needed_records_are_kept_and_only_those[needed]")
+def records_that_are_dropped_as_soon_as_they_are_read() -> None:
+    """The next fit of a window finds half of its records."""
+    from service.worker import sealer
+
+    wrap(sealer, "needs", lambda _true, _schema, _configuration, position: position)
+
+
+@bug(f"{_PUBLISHING}::test_each_fit_starts_from_the_release_that_its_schedule_names")
+def a_fit_that_starts_from_another_release() -> None:
+    """A window's model starts from the oldest bucket, not from the one before it: less of what is released is used."""
+    from service.schedules.sliding_window import SlidingWindow
+
+    rewrite(SlidingWindow.fits, ("near=depth - 1 if depth else None", "near=0 if depth else None"))
+
+
+@bug(f"{_PUBLISHING}::test_each_fit_starts_from_the_release_that_its_schedule_names")
+def a_parent_that_is_told_and_not_used() -> None:
+    """The model starts from a release, and another one is named."""
+    from service.mechanisms.scheduled import Fitting
+
+    rewrite(Fitting.step, ("parent=parent.version if parent else None", "parent=models[0].version if parent else None"))
+
+
+@bug(f"{_PUBLISHING}::test_each_fit_starts_from_the_release_that_its_schedule_names")
+def models_that_are_exchanged() -> None:
+    """Every fit starts from the oldest release, whichever it names."""
+    from service.worker.turn import Turn
+
+    rewrite(
+        Turn.chain.fget,
+        ("Model(version=version, parameters=self.models[version])", "Model(version=version, parameters=first)"),
+        ("    return [\n", "    first = next(iter(self.models.values()), None)\n    return [\n"),
+    )
+
+
+@bug(f"{_SEALING}::test_a_batch_lost_in_the_middle_halts_the_stream")
+def numbers_that_go_on_after_a_gap() -> None:
+    """A batch that the log lost is not missed."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._seal, ("entry.sequence not in (None, due)", "False"))
+
+
+@bug(f"{_CRASH}[before-seal]")
+def a_log_that_is_trimmed_before_its_records_are_numbered() -> None:
+    """A crash between the two loses what was promised."""
+    from service.worker.sealer import Sealer
+
+    rewrite(
+        Sealer._seal,
+        ("    letters = [_letter", "    self._reader.trim(log, batch[-1].id)\n    letters = [_letter"),
+    )
+
+
+@bug(f"{_CRASH}[before-seal]")
+def what_a_crash_left_is_not_swept() -> None:
+    """Files that nothing names pile up, erased records among them."""
+    from service.worker.sealer import Sealer
+
+    wrap(Sealer, "_sweep", lambda *_: None)
+
+
+@bug(f"{_SEALING}::test_what_a_crash_left_in_the_log_is_trimmed_at_once")
+def a_log_that_the_next_sealer_does_not_trim() -> None:
+    """What was numbered before a crash stays in the log for ever."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._take_over, ("self._reader.trim(stream.log, stream.sealed_entry)", "pass"))
+
+
+@bug(f"{_RESTORED}::test_an_older_numbering_is_told_by_the_log_alone")
+def a_log_that_a_new_sealer_does_not_look_at() -> None:
+    """Files are swept that an older record does not know, and the log does."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._take_over, ("self._reader.check(stream.log, _position(stream))", "pass"))
+
+
+@bug(f"{_SEALING}::test_who_holds_a_stream_notices_that_its_log_is_gone")
+def a_log_that_is_looked_at_once() -> None:
+    """A log that is flushed beneath a running worker is found out when that ends."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._tidy, ("self._reader.check(stream.log, _position(self._held[stream.log][1]))", "pass"))
+
+
+@bug(f"{_RESTORED}::test_an_older_numbering_halts_and_its_newer_segments_are_not_swept")
+def newer_segments_that_an_older_record_sweeps() -> None:
+    """A backup is put in the place of the database, and the records that came since are deleted."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._take_over, ("older is not None", "False"))
+
+
+@bug(f"{_SEALING}::test_a_sealer_that_lost_its_lease_commits_nothing")
+def a_stream_that_an_overtaken_sealer_halts() -> None:
+    """Whoever was overtaken misses what its successor trimmed, and stops the stream."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._guard, ("leases.check(connection, lease)\n", "pass\n"))
+
+
+@bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
+def the_last_erased_record_keeps_its_bytes() -> None:
+    """Of each erased range."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._delete_erased, ("column[low : max(low, high)] = 0", "column[low : max(low, high - 1)] = 0"))
+
+
+@bug(f"{_ERASING}::test_a_crash_at_any_step_of_erasing_is_made_good[before-replace]")
+def erasures_that_are_called_done_before_they_are() -> None:
+    """A crash in between leaves the bytes for ever."""
+    from service.worker.sealer import Sealer
+
+    rewrite(
+        Sealer._delete_erased,
+        (
+            "    touched: dict[int, Segment] = {}\n",
+            (
+                "    with self._database.transaction() as connection:\n"
+                "        segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])\n"
+                "    touched: dict[int, Segment] = {}\n"
+            ),
+        ),
+    )
+
+
+@bug(f"{_ERASING}::test_the_log_is_asked_to_forget_before_bytes_are_called_deleted")
+def a_log_that_remembers_what_was_erased() -> None:
+    """The server's own file holds the erased records until it is written anew by itself."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._delete_erased, ("self._forget_again = not self._reader.forget()", "pass"))
+
+
+@bug(f"{_ERASING}::test_a_halted_stream_keeps_files_that_nobody_knows")
+def files_that_a_halted_stream_sweeps() -> None:
+    """If its database is an old one, the only copy of newer records is deleted."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._delete_erased, ("stream.halted is not None and self._orphans(stream)", "False"))
+
+
+@bug(f"{_CONFIRMATION}::test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything_is_drawn[charges]")
+def noise_that_is_drawn_on_an_older_ledger() -> None:
+    """That the ledger is an old one is found out when the step is confirmed."""
+    from service.worker.publisher import Publisher
+
+    rewrite(Publisher._publish_due, ("against is not None", "False"))
+
+
+@bug(f"{_CONFIRMATION}::test_where_the_mark_can_not_be_written_nothing_is_seen_until_it_can")
+def commits_that_nobody_can_confirm() -> None:
+    """While the mark can't be written, what is committed unseen grows and grows."""
+    from service.publishing.confirmation import Confirmer
+
+    wrap(Confirmer, "can_confirm", lambda *_: True)
+
+
+@bug(f"{_PUBLISHING}::test_what_was_not_reserved_is_not_published[more]")
+def more_than_was_reserved() -> None:
+    """Noise and charges follow from a configuration that asks for more than the budget holds for it."""
+    from service.worker.publisher import Publisher
+
+    rewrite(
+        Publisher._as_reckoned,
+        ("of_another_guarantee(publication, turn.mechanism)", "False"),
+        ("publications.promised(publication) != publication.promise", "False"),
+    )
+
+
+@bug(f"{_PUBLISHING}::test_with_other_noise_than_was_charged_for_no_step_goes_on")
+def memory_that_may_be_another() -> None:
+    """Noise that later steps take back is not what was added."""
+    from service.publishing import commit
+    from service.worker import publisher
+
+    publisher.remembers = commit.remembers = lambda *_: True  # type: ignore[assignment]
+
+
+@bug(f"{_PUBLISHING}::test_a_stopped_publication_commits_nothing_that_was_under_way")
+def a_step_that_is_committed_after_a_stop() -> None:
+    """Records are charged for a publication whose reservation was given back."""
+    from service.worker.publisher import Publisher
+
+    rewrite(Publisher._committed, ('current.state != "running"', "False"))
+
+
+@bug(f"{_TICKS}::test_a_step_that_follows_on_a_lost_one_is_drawn_anew")
+def a_step_that_follows_on_a_lost_one() -> None:
+    """What was drawn on top of other noise is published all the same."""
+    from service.worker.publisher import Publisher
+
+    rewrite(Publisher._drawn, ("step is not None and known == state", "step is not None"))
+    rewrite(Publisher._committed, ("lineage.stored(connection, current) != turn.lineage", "False"))
+
+
+@bug(f"{_TICKS}::test_ids_are_in_the_order_of_times_also_beside_a_publication_without_ticks")
+def a_prompt_step_that_does_not_wait_for_a_tick() -> None:
+    """Charges are not in the order of their times."""
+    from service.worker.publisher import Publisher
+
+    rewrite(Publisher._committed, ("parked.any_due(connection, stream.id)", "False"))
+
+
+@bug("tests/worker/test_attempts.py::test_a_thread_takes_nothing_that_another_of_its_process_is_still_at")
+def two_threads_at_one_publication() -> None:
+    """A thread whose lease ran out is overtaken by another of its own process."""
+    from service.worker.workshop import Desk
+
+    rewrite(Desk.take, ("        if publication in self.busy:\n            return False\n", ""))
+
+
+@bug(f"{_TICKS}::test_a_publication_that_is_not_as_it_was_left_is_not_published_at_its_tick")
+def a_tick_that_does_not_look_at_the_publication() -> None:
+    """A publication whose clock was set back is published at its next tick."""
+    from service.publishing import ticks
+
+    rewrite(ticks.publish, ("check(publication, stream)", "pass"))
+
+
+@bug(f"{_TICKS}::test_a_step_whose_predecessor_has_not_come_waits")
+def a_step_that_overtakes_the_one_before() -> None:
+    """A parked step is published though the one that it follows on is not."""
+    from service.publishing import ticks
+
+    rewrite(ticks.publish, ("(publication.position, publication.version) != (each.position, each.version)", "False"))
+
+
+@bug(f"{_TICKS}::test_no_more_waits_than_a_worker_can_keep_in_mind")
+def steps_that_wait_without_bound() -> None:
+    """A publication with a long delay fills the database with what is as secret as records."""
+    from service.store import publications
+    from service.worker.turn import Turn
+
+    rewrite(Turn.is_due, ("and len(self.sizes) < parked.MOST_WAITING", ""))
+    rewrite(publications.due, ("func.count() >= parked.MOST_WAITING,", ""))
+
+
+@bug("tests/worker/test_audit.py::test_a_publication_that_is_not_as_it_was_left_is_not_added_to")
+def a_clock_that_was_set_back() -> None:
+    """The same records are fitted, released and charged again."""
+    from service.publishing import commit
+
+    rewrite(commit.check, ("not publications.as_left(publication)", "False"))
+
+
+@bug("tests/worker/test_labelling.py::test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it")
+def a_model_whose_records_have_not_paid() -> None:
+    """The charge with which they arrived is not looked at."""
+    from service.publishing import commit
+
+    rewrite(commit._payments, ('not ledger.intact(paid) or (paid["version"], paid["end"]) != (None, last)', "False"))
+
+
+@bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
+def labels_that_outlive_their_batch() -> None:
+    """What people have said of records stays in the database."""
+    from service.store import labels
+
+    wrap(labels, "forget", lambda *_: None)
+
+
+@bug(f"{_CONFIRMATION}::test_a_release_is_seen_only_once_its_mark_is_written")
+def a_release_that_is_seen_before_its_mark() -> None:
+    """A crash between the two loses what somebody has seen."""
+    from service.publishing.confirmation import Confirmer
+
+    rewrite(
+        Confirmer.confirm,
+        (
+            "if told != vars(mark):\n                witness.write(self._files, log, mark)",
+            "late = told != vars(mark)",
+        ),
+        (
+            "_make_visible(connection, found, mark, unseen, worst)",
+            (
+                "_make_visible(connection, found, mark, unseen, worst)\n"
+                "    if late:\n"
+                "        witness.write(self._files, log, mark)"
+            ),
+        ),
+    )
+
+
+@bug(f"{_CONFIRMATION}::test_nothing_is_seen_on_a_server_that_may_lose_it")
+def a_setting_that_is_looked_at_once() -> None:
+    """A server that may lose commits since this morning is believed."""
+    from service.publishing import confirmation
+
+    wrap(confirmation, "require_durability", lambda *_: None)
+
+
+@bug(f"{_PUBLISHING}::test_missing_records_are_never_made_up_for")
+def a_fit_of_the_records_that_are_there() -> None:
+    """A release tells that records had a say in it which had none."""
+    from service.publishing import records
+
+    rewrite(
+        records.read_records,
+        ("position != stop", "False"),
+        ("present = np.ones(stop - start, dtype=np.bool_)", "present = np.ones(position - start, dtype=np.bool_)"),
+    )
+
+
+@bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
+def erased_records_that_are_fitted() -> None:
+    """Until their bytes are gone."""
+    from service.publishing import records
+
+    rewrite(records.read_records, ("present[low - start : high - start] = False", "pass"))
+
+
+@bug(f"{_TICKS}::test_a_worker_goes_on_from_what_another_has_parked")
+def a_parked_step_without_its_memory() -> None:
+    """Noise that later steps take back is lost on the way."""
+    from service.publishing import prepared
+
+    rewrite(prepared.packed, ("if number not in known", "if False"))
+
+
+@bug(f"{_TICKS}::test_a_worker_goes_on_from_what_another_has_parked")
+def memory_that_nobody_deletes() -> None:
+    """Noise behind which releases hide stays after it was last needed."""
+    from service.store import parts
+
+    rewrite(parts.keep, ("if gone := known.difference(left.numbers):", "if gone := set():"))
+
+
+@bug("tests/worker/test_handover.py::test_leases_are_renewed_again_after_the_database_refused_writes")
+def leases_that_nobody_renews_after_an_error() -> None:
+    """One refused write, and every long fit loses its lease."""
+    from service.worker.leases import LeaseKeeper
+
+    rewrite(
+        LeaseKeeper._renew,
+        ("            continue\n        with self._lock", "            return\n        with self._lock"),
+    )
+
+
+@bug("tests/worker/test_handover.py::test_a_slow_commit_costs_no_other_lease")
+def leases_that_wait_for_each_other() -> None:
+    """A slow commit costs all leases of its worker."""
+    from service.store import leases
+
+    rewrite(leases.renew, ("rows.with_for_update(skip_locked=True)", "rows"))

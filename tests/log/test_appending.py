@@ -1,0 +1,150 @@
+"""What is promised is on disk, what is remembered is forgotten in time, and no more waits than may."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from secrets import token_hex
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from service.embedded.directory import open_data_directory
+from service.embedded.processes import stop_together
+from service.embedded.servers import await_ready
+from service.embedded.valkey import Valkey
+from service.embedded.waiting import StopRequest
+from service.log import Appender, BacklogFull, LogLost, LogUnavailable, Position, Reader, appender
+
+BEGIN = Position(entry="0-0", sequence=0)
+Work = Callable[[Appender], Awaitable[Any]]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory) -> Iterator[str]:
+    """Of a server of its own, whose settings may be changed."""
+    stop = StopRequest()
+    with open_data_directory(tmp_path_factory.mktemp("log"), stop) as directory:
+        server = Valkey(directory)
+        server.start()
+        await_ready(server.child, server.ready, stop)
+        yield server.url
+        stop_together([server.child])
+
+
+@pytest.fixture
+def redis(url: str) -> Iterator[Redis]:
+    with Redis.from_url(url) as client:
+        yield client
+        client.config_set("appendonly", "yes")
+        client.config_set("appendfsync", "always")
+
+
+@pytest.fixture
+def log(url: str) -> str:
+    name = token_hex(16)
+    doing(url, lambda appender: appender.create(name))
+    return name
+
+
+def doing(url: str, *work: Work, most_bytes: int = 10**6) -> list[Any]:
+    """Let one process do this, one after the other."""
+
+    async def do() -> list[Any]:
+        appender = Appender(url, max_batches=100, max_bytes=most_bytes)
+        try:
+            return [await each(appender) for each in work]
+        finally:
+            await appender.close()
+
+    return asyncio.run(do())
+
+
+def appending(log: str, size: int = 1, idempotency: tuple[str, str] | None = None) -> Work:
+    return lambda appender: appender.append(log, b"x" * size, 1, idempotency=idempotency)
+
+
+def test_a_halted_log_takes_nothing(url: str, log: str):
+    reader = Reader(url)
+    reader.halt(log)
+    with pytest.raises(LogUnavailable, match="halted"):
+        doing(url, appending(log))
+    reader.go_on(log)
+    doing(url, appending(log))
+    reader.close()
+
+
+def test_so_many_bytes_wait_and_no_more(url: str, log: str):
+    (first,) = doing(url, appending(log, 200), most_bytes=100)  # one batch may always wait
+    with pytest.raises(BacklogFull):
+        doing(url, appending(log, 1), most_bytes=100)
+    reader = Reader(url)
+    reader.trim(log, first.entry)
+    doing(url, appending(log, 60), appending(log, 40), most_bytes=100)
+    with pytest.raises(BacklogFull):
+        doing(url, appending(log, 1), most_bytes=100)
+    reader.close()
+
+
+def test_an_answer_is_remembered_for_a_day(url: str, log: str, redis: Redis):
+    (first, again) = doing(url, *[appending(log, idempotency=("scope", "body"))] * 2)
+    assert (first.entry, first.new, again.new) == (again.entry, True, False)
+    (key,) = redis.keys(f"*{log}*idempotency*")
+    assert 0 < redis.ttl(key) <= appender.IDEMPOTENCY_SECONDS == 24 * 3600
+
+
+@pytest.mark.parametrize(("name", "value"), [("appendfsync", "everysec"), ("appendonly", "no")])
+def test_a_server_that_syncs_late_is_given_nothing(url: str, log: str, redis: Redis, name, value):
+    redis.config_set(name, value)
+    for work in (appending(log), lambda appender: appender.create(log), lambda appender: appender.ready()):
+        with pytest.raises(LogUnavailable, match="could lose what it has answered"):
+            doing(url, work)
+    assert redis.xlen(f"perennial:{{{log}}}:entries") == 0
+
+
+def test_a_setting_that_is_changed_is_noticed_again(url: str, log: str, redis: Redis, monkeypatch):
+    async def changed(_: Appender) -> None:
+        redis.config_set("appendfsync", "everysec")
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + 60)
+        monkeypatch.setattr(appender, "time", later)
+
+    with pytest.raises(LogUnavailable, match="could lose what it has answered"):
+        doing(url, appending(log), changed, appending(log))
+    assert redis.xlen(f"perennial:{{{log}}}:entries") == 1
+
+
+def test_what_is_numbered_is_trimmed_and_nothing_else(url: str, log: str):
+    first, *others = doing(url, *[appending(log, size) for size in (10, 20, 30)])
+    reader = Reader(url)
+    reader.trim(log, first.entry)
+    assert [each.id for each in reader.read(log, BEGIN, batches=9)] == [each.entry for each in others]
+    position = Position(entry=first.entry, sequence=1)
+    ((found,),) = (each.values() for each in doing(url, lambda appender: appender.backlogs({log: position})))
+    assert (found.backlog_batches, found.backlog_bytes) == (2, 50)
+    reader.check(log, position)
+    reader.close()
+
+
+@pytest.mark.parametrize("way", ["flushed", "made anew", "older", "emptied", "cut"])
+def test_a_log_that_is_not_the_one_that_was_numbered_is_told(url: str, log: str, redis: Redis, way):
+    first, second, _ = doing(url, *[appending(log)] * 3)
+    entries, state = (f"perennial:{{{log}}}:{part}" for part in ("entries", "state"))
+    numbered, reader = Position(entry=first.entry, sequence=1), Reader(url)
+    reader.check(log, BEGIN)
+    reader.check(log, numbered)
+    match way:
+        case "flushed":
+            redis.delete(entries, state)
+        case "made anew":
+            redis.hset(state, "log", "another")
+        case "older":
+            redis.hset(state, "sequence", 0)
+            redis.delete(entries)
+        case "emptied":
+            redis.delete(entries)
+        case "cut":
+            redis.xdel(entries, second.entry)
+    with pytest.raises(LogLost):
+        reader.check(log, numbered)
+    reader.close()

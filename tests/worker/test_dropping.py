@@ -1,0 +1,69 @@
+"""What is dropped of a stream that keeps what is needed, beside what is asked for at the same moment."""
+# ruff: noqa: F811 - a fixture is another file's
+
+import threading
+
+import pytest
+
+from service.log import Reader
+from service.store import leases, publications, segments
+from service.worker.sealer import Sealer
+from tests.conftest import ADMIN_KEY, Service, blocked, publication, serving, wait_until
+from tests.worker.published import Bench
+from tests.worker.test_publishing import bench  # noqa: F401
+
+
+def stop(bench: Bench) -> None:
+    """No publication needs anything."""
+    with bench.database.transaction() as connection:
+        publications.end(connection, bench.identity, state="stopped")
+
+
+def drop(bench: Bench) -> None:
+    """What a sealer does now and then."""
+    keeper = bench.shop().keeper
+    sealer = Sealer(bench.database, Reader(bench.world.settings.redis_url), bench.files, keeper)
+    stream = bench.stream()
+    sealer._held[stream.log] = (keeper.take(leases.stream(stream.id)), stream)
+    sealer._drop_unneeded(stream)
+
+
+def kept(bench: Bench) -> list[segments.Segment]:
+    with bench.database.transaction() as connection:
+        return segments.holding(connection, 1, 0, 10)
+
+
+def test_what_is_to_be_kept_is_kept_whatever_is_needed(bench: Bench):
+    stop(bench)
+    before = kept(bench)
+    drop(bench)
+    assert kept(bench) == before
+    assert (bench.world.settings.segment_store / "log" / before[0].file).exists()
+
+
+@pytest.mark.parametrize("bench", ["needed"], indirect=True)
+def test_a_publication_that_begins_meanwhile_finds_its_records_or_is_refused(bench: Bench, monkeypatch):
+    """It is asked for when the sealer has just seen that nothing is needed."""
+    stop(bench)
+    real, answers = publications.of_stream, []
+    with serving(bench.world.settings) as url:
+        service = Service(url, ADMIN_KEY, bench.world.settings)
+        asked = publication("s", {"kind": "independent_batches", "batch": 2}, epsilon=1, start=0)
+        ask = threading.Thread(
+            target=lambda: answers.append(service.client().post("/v1/publications", json=asked).status_code)
+        )
+
+        def meanwhile(connection, stream):
+            found = real(connection, stream)
+            if threading.current_thread() is threading.main_thread():
+                monkeypatch.undo()
+                ask.start()
+                wait_until(lambda: answers or blocked(bench.database))
+            return found
+
+        monkeypatch.setattr(publications, "of_stream", meanwhile)
+        drop(bench)
+        ask.join()
+        for client in service.clients.values():
+            client.close()
+    assert (answers, kept(bench)) == ([422], [])
