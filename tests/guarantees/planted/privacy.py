@@ -316,7 +316,7 @@ def coins_of_three_times_epsilon() -> None:
     """Δ taken to be a third of M - b."""
     from service.privacy.selection import Exponential
 
-    wrap(Exponential, "_exponent", lambda true, self, distance: 3 * true(self, distance))
+    wrap(Exponential, "exponent", lambda true, self, distance: 3 * true(self, distance))
 
 
 @bug(f"{ACTIVE}::test_the_papers_own_setting_is_refused_with_what_it_costs_and_what_would_do")
