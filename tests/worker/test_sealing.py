@@ -57,6 +57,21 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
         }
 
 
+def test_a_batch_stays_in_the_log_until_its_records_are_numbered(bench: Bench, monkeypatch):
+    found, real = [], streams.seal
+
+    def seal(connection, *rest):
+        real(connection, *rest)
+        found.append(bench.redis().xlen(bench.key("entries")))
+
+    monkeypatch.setattr(streams, "seal", seal)
+    bench.append(1)
+    bench.append(2)
+    bench.sealer().step(wait_milliseconds=10)
+    assert found == [2]
+    assert bench.redis().xlen(bench.key("entries")) == 0
+
+
 def test_what_a_crash_left_in_the_log_is_trimmed_at_once(bench: Bench, monkeypatch):
     """By whoever takes over, though nothing more comes: what is erased is to go from the log too."""
     bench.append(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 
-_SERVERS, _SUPERVISOR = "tests/embedded/test_servers.py", "tests/embedded/test_supervisor.py"
+_SERVERS = "tests/embedded/test_servers.py"
 
 
 @bug(f"{_SERVERS}::test_settings_that_keep_data")
@@ -99,7 +99,7 @@ def a_server_that_ends_with_the_thread_that_started_it() -> None:
     rewrite(Child.start, ("threading.current_thread() is not threading.main_thread()", "False"))
 
 
-@bug(f"{_SUPERVISOR}::test_the_admin_key_is_private_and_made_once")
+@bug("tests/embedded/test_admin_key.py::test_it_is_on_disk_before_it_has_its_name")
 def a_key_that_everybody_reads() -> None:
     """Other users of the machine are administrators."""
     from service.embedded import admin_key

@@ -114,7 +114,7 @@ def segments_of_which_one_may_be_missing() -> None:
     rewrite(verify._segments, ("total % segments.MODULUS != stream.segments_sum", "False"))
 
 
-@bug(f"{_COLUMN}[outlines.epsilon]")
+@bug(f"{_VERIFY}::test_tampering_is_found_and_named[-more is reserved than the stream's budget]")
 def sums_that_nobody_adds_up_again() -> None:
     """What is told of a stream is not compared with its charges."""
     _unlooked("_reserved")

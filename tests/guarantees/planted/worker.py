@@ -95,7 +95,7 @@ def numbers_that_go_on_after_a_gap() -> None:
     rewrite(Sealer._seal, ("entry.sequence not in (None, due)", "False"))
 
 
-@bug(f"{_CRASH}[before-seal]")
+@bug(f"{_SEALING}::test_a_batch_stays_in_the_log_until_its_records_are_numbered")
 def a_log_that_is_trimmed_before_its_records_are_numbered() -> None:
     """A crash between the two loses what was promised."""
     from service.worker.sealer import Sealer
