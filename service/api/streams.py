@@ -355,14 +355,14 @@ def _totals(stream: streams.Stream, reserved: Loss, exposed: Mapping[str, tuple[
 def _share(publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
     """How one publication explains itself."""
     account = spending.account_of(publication)
-    amount = Fraction(publication.visible_worst_amount)
+    kept, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
     pure = publication.kind == Kind.PURE
     return {
         "name": publication.name,
         "running": account.running,
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
-        "reserved": (account.cap if account.running else account.kept(amount)).shown(),
+        "reserved": (account.cap if account.running else account.kept(kept)).shown(),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
             "record": publication.visible_worst_record,

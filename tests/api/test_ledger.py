@@ -45,9 +45,13 @@ def test_each_publication_says_what_it_reserved_why_that_suffices_and_how_far_it
     assert told[gaussian]["reserved"]["delta"] == told[gaussian]["spent"]["delta"] == 1e-6
     assert told[pure]["spent"]["rho"] is None
     assert not told[unused]["running"] or told[unused]["reserved"]["epsilon"] == 0.5
-    assert found["reserved"]["epsilon"] == pytest.approx(
-        2 + (0.5 if told[unused]["running"] else told[unused]["spent"]["epsilon"])
-    )
+    assert found["reserved"]["epsilon"] == pytest.approx(2 + told[unused]["reserved"]["epsilon"])
+
+    def all_is_confirmed() -> bool:
+        (each,) = (each for each in ledger(service, stream)["publications"] if each["name"] == unused)
+        return each["spent"]["epsilon"] == each["reserved"]["epsilon"]
+
+    wait_until(all_is_confirmed)
 
 
 def test_many_gaussian_publications_cost_less_than_their_sum_and_it_is_said_how(service: Service):

@@ -105,7 +105,7 @@ def test_nothing_tells_how_many_labels_people_are_asked_for(service: Service):
     assert samples.of("perennial_publication_running", publication=name) == 1
     families = [line.split()[2] for line in samples.text.splitlines() if line.startswith("# TYPE")]
     assert not [each for each in families if "label" in each]
-    mine = [line for line in samples.text.splitlines() if f'"{name}"' in line or "/publications/" in line]
+    mine = [line for line in samples.text.splitlines() if f'"{name}"' in line or '"/v1/publications/' in line]
     assert mine
     assert not [line for line in mine if "label" in line]
 
