@@ -164,6 +164,21 @@ def _count(counter: Synchronized[int], owner: Any, name: str) -> None:
     setattr(owner, name, counted)
 
 
+def _gate_of_marks() -> threading.RLock:
+    """What a thread holds while it writes a mark: to be stopped there is a matter of its own, with a test of its own."""
+    from service.store.segment_files import SegmentFiles
+
+    gate, real = threading.RLock(), SegmentFiles.witness_lock
+
+    @contextmanager
+    def lock(self: SegmentFiles, log: str) -> Iterator[None]:
+        with gate, real(self, log):
+            yield
+
+    SegmentFiles.witness_lock = lock  # type: ignore[method-assign]
+    return gate
+
+
 def _arm(
     at: Moment,
     send: signal.Signals,
@@ -173,6 +188,7 @@ def _arm(
     from tests.faults.steps import instrument
 
     left, awaited = [at], [] if since is None else [since]
+    while_no_other_writes_a_mark = _gate_of_marks()
 
     def reach(step: str, when: When) -> None:
         if (step, when) in awaited:
@@ -180,7 +196,8 @@ def _arm(
         if left and not awaited and (step, when) == at and (now is None or now.is_set()):
             left.clear()
             if send == signal.SIGSTOP:  # another thread could take one that is for the process, while this one goes on
-                signal.pthread_kill(threading.get_ident(), send)
+                with while_no_other_writes_a_mark:
+                    signal.pthread_kill(threading.get_ident(), send)
             else:
                 os.kill(os.getpid(), send)
 

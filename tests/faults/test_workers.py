@@ -116,5 +116,23 @@ def test_of_a_worker_that_hangs_the_other_takes_over_and_it_can_commit_nothing_w
     end(second)
 
 
+def test_who_hangs_while_it_writes_a_mark_holds_up_that_stream_alone_until_it_is_killed(scene):
+    first = scene.worker(("SegmentFiles.put_witness: sync", "before"), signal.SIGSTOP)
+    wait_until(lambda: _stopped(first.pid))
+    second = scene.worker()
+    before = scene.versions()
+    of_stream = [{name for name in before if name.endswith(f"-of-{stream}")} for stream in STREAMS]
+
+    def goes_on(names: set[str]) -> bool:
+        now = scene.versions()
+        return all(now[name] > before[name] + 2 for name in names)
+
+    wait_until(lambda: sum(map(goes_on, of_stream)) >= len(STREAMS) - 1)
+    first.kill()
+    scene.all_publish()
+    scene.finish()
+    end(second)
+
+
 def _stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
