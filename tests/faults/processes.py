@@ -165,7 +165,7 @@ def _count(counter: Synchronized[int], owner: Any, name: str) -> None:
 
 
 def _gate_of_marks() -> threading.RLock:
-    """What a thread holds while it writes a mark: to be stopped there is a matter of its own, with a test of its own."""
+    """What a thread holds while it writes a mark: to be stopped there has a test of its own."""
     from service.store.segment_files import SegmentFiles
 
     gate, real = threading.RLock(), SegmentFiles.witness_lock
