@@ -1,6 +1,7 @@
 """A stream with its log, and as many sealers on it as a test wants."""
 
 import asyncio
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -87,6 +88,12 @@ def new_stream(world: World, database: Database, name: str, **changes: object) -
             epsilon=Decimal(1),
             delta=Decimal(0),
         )
+
+
+@pytest.fixture(autouse=True)
+def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that follow each other at once are of one turn, however slow the machine is."""
+    monkeypatch.setattr("service.worker.publisher.TURN_SECONDS", math.inf)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Publishing is all or nothing, once, and never unpaid."""
 
-import math
 import os
 import threading
 from collections.abc import Iterator
@@ -320,7 +319,6 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
     )
     read = partial(read_records, bench.database, bench.files, bench.stream(), 0)
     mechanism.step(1, (), 1, read)  # what it imports and compiles at first may draw too
-    monkeypatch.setattr("service.worker.publisher.TURN_SECONDS", math.inf)  # both steps are of one turn
     for learner in (OnlineGradient, Moments, TaskStatistics):
 
         def advance(self, state, records, n, origin, perturbation, step, real=learner.advance):
