@@ -165,8 +165,9 @@ class SegmentFiles:
         names = self._names(log)
         orphans = sorted(names - known)
         if orphans and known - names:
+            gone = len(known - names)
             raise FilesReplaced(
-                f"{len(known - names)} files that it names are gone, and {len(orphans)} others are there"
+                f"of the files that it names, {gone} are gone, and {len(orphans)} that it does not name are there"
             )
         for name in orphans:
             self.delete(log, name)

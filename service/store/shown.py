@@ -11,7 +11,8 @@ from sqlalchemy import ColumnElement, Connection, insert, or_, select, update
 
 from service.store.tables import publications, shown
 
-_CLOCK = ("position", "due", "worst_amount")  # none of them ever falls
+_CLOCK = ("position", "due", "worst_amount")
+_NEVER_FALL = ("position", "worst_amount")
 
 
 class Unseen(NamedTuple):
@@ -40,7 +41,7 @@ def unseen(connection: Connection, stream: int | None = None) -> list[Unseen]:
 def show(connection: Connection, seen: list[Unseen]) -> None:
     """Show what was `unseen` when the stream was confirmed; who is late with an older state changes nothing."""
     for each in seen:
-        older = [shown.c[name] <= getattr(each, name) for name in _CLOCK]
+        older = [shown.c[name] <= getattr(each, name) for name in _NEVER_FALL]
         query = update(shown).where(shown.c.publication_id == each.publication_id, *older)
         connection.execute(query.values({name: getattr(each, name) for name in Unseen._fields[2:]}))
 

@@ -276,7 +276,7 @@ class Sealer:
         try:
             swept = self._files.sweep(stream.log, known)
         except FilesReplaced as replaced:
-            raise LogLost(f"it is older than the files of its segments: {replaced}; none of them is deleted") from None
+            raise LogLost(f"the database is older than the segment folder: {replaced}; no file is deleted") from None
         for orphan in swept:
             _log.info("orphan_swept", stream=stream.name, file=orphan)
 

@@ -162,7 +162,9 @@ def test_files_that_were_put_together_since_are_not_swept(bench: Bench, back_up:
     restored = backup()
     late = restored.successor()
     wait_until(lambda: (late.step(wait_milliseconds=10), restored.now().halted or not file.exists())[1])
-    assert "4 files that it names are gone, and 1 others are there" in (restored.now().halted or "")
+    assert "of the files that it names, 4 are gone, and 1 that it does not name are there" in (
+        restored.now().halted or ""
+    )
     assert file.exists()
     assert bench.values() == [0, 1, 2, 3]
 

@@ -84,7 +84,7 @@ def a_clock_that_goes_back() -> None:
     """Whoever is late shows an older position."""
     from service.store import shown
 
-    shown._CLOCK = ()  # type: ignore[assignment]
+    shown._NEVER_FALL = ()  # type: ignore[assignment]
 
 
 @bug(f"{_CONFIRMATION}::test_another_history_of_the_same_length_is_told_apart_by_its_hashes")
