@@ -25,8 +25,6 @@ from tests.conftest import ok, publication, wait_until
 from tests.faults.load import Producer, Watcher, check, drained, due, set_up
 from tests.faults.up import PARTS, ROOT, Up
 
-pytestmark = pytest.mark.alone
-
 KILLS_IN_A_ROUND = 20
 DEATHS_OF_ONE_PART = 4  # `up` takes the fifth within a minute for something that restarting won't mend, and stops
 

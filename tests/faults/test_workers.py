@@ -20,7 +20,7 @@ from tests.conftest import make_world, publication, wait_until
 from tests.faults.load import Producer, Watcher, check, drained, due, set_up
 from tests.faults.processes import Api, end, start_worker
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 STREAMS = ["one", "two", "three"]
 
