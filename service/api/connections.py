@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service import metrics
@@ -92,6 +93,16 @@ class Connection(HttpToolsProtocol):
                 if self._raw > MOST_HEAD_BYTES + MOST_PACKAGING * self._body:
                     self._refuse("head-too-large", "large head")
 
+    def on_headers_complete(self) -> None:
+        """A head. What RFC 9112 (3.2, 6.1) calls faulty is refused: a proxy may read it otherwise than we do."""
+        names = [name for name, _ in self.headers]
+        if self.parser.get_http_version() == "1.0":
+            if b"transfer-encoding" in names:
+                raise HttpParserError
+        elif names.count(b"host") != 1:
+            raise HttpParserError
+        super().on_headers_complete()
+
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
         super().on_body(body)
@@ -155,7 +166,7 @@ def look_at_all(connections: Iterable[object], now: float) -> None:
 _DETAILS = {
     "too-many-connections": "Close connections that are not needed, or try again later.",
     "head-too-large": f"The request line and all headers together have at most {MOST_HEAD_BYTES} bytes.",
-    "malformed-request": "What came is not an HTTP/1.1 request.",
+    "malformed-request": "What came is not an HTTP/1.1 request: one has one Host header, and only HTTP/1.1 has chunks.",
     "request-timed-out": f"Send a request within {SECONDS_TO_SEND:g} seconds, longer bodies at "
     f"{LEAST_BYTES_A_SECOND} bytes a second at least.",
 }

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import zipfile
+import zlib
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib import format as npy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,13 +77,25 @@ def read_npz(content: bytes) -> Dataset:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if sum(each.file_size for each in archive.infolist()) > 8 * MOST_NUMBERS + 2**20:
                 raise Unreadable(f"unpacked, it has more than {MOST_NUMBERS} numbers: take fewer records")
+            for member in archive.infolist():
+                if member.filename.lower() in ("x.npy", "y.npy"):
+                    with archive.open(member) as file:
+                        _check_length(file, member.file_size)
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             found = {key.lower(): np.asarray(arrays[key]) for key in arrays.files if key.lower() in ("x", "y")}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError):
+    except (ValueError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, NotImplementedError):
         raise Unreadable("it is no npz file of plain arrays: numpy.savez(file, x=…, y=…) makes one") from None
     if set(found) != {"x", "y"}:
         raise Unreadable("it needs an array x, a row per record, and an array y, a class per record")
     return _checked(found["x"], found["y"])
+
+
+def _check_length(file: IO[bytes], size: int) -> None:
+    """Raise ValueError where an array's head promises other than what follows: room is made for what it promises."""
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
+    shape, _, dtype = read(file)
+    if file.tell() + math.prod(shape) * dtype.itemsize != size:
+        raise ValueError
 
 
 def read_csv(content: bytes, label: str | None = None) -> Dataset:

@@ -184,6 +184,27 @@ def test_what_is_not_http_is_a_problem(service: Service):
         closed_with(client.all(), 400, "malformed-request")
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["GET /livez HTTP/1.1"],
+        ["GET /livez HTTP/1.1", "Host: h", "Host: h"],
+        ["POST /v1/streams HTTP/1.0", "Transfer-Encoding: chunked"],
+        ["POST /v1/streams HTTP/1.1", "Transfer-Encoding: chunked"],
+    ],
+)
+def test_a_head_that_a_proxy_may_read_otherwise_is_a_problem(service: Service, lines):
+    with wire(service) as client:
+        client.send(*lines, body=b"2\r\n{}\r\n0\r\n\r\n" if "chunked" in lines[-1] else b"")
+        closed_with(client.all(), 400, "malformed-request")
+
+
+def test_an_old_client_needs_no_host(service: Service):
+    with wire(service) as client:
+        client.send("GET /livez HTTP/1.0")
+        assert client.all().startswith(b"HTTP/1.1 200")
+
+
 def test_an_upgrade_is_passed_over(service: Service):
     with wire(service) as client:
         client.send("GET /livez HTTP/1.1", "Host: h", "Connection: Upgrade", "Upgrade: websocket")

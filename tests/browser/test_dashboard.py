@@ -28,6 +28,16 @@ def streams(service: Service) -> Iterator[tuple[str, str]]:
     return busy, quiet
 
 
+@pytest.mark.parametrize("where", ["streams/none", "publications/none", "publications/none/label"])
+def test_of_what_is_not_there_a_page_says_so_and_draws_nothing(service: Service, page: Page, where):
+    sign_in(page, service.key("read", "label"), f"/dashboard/{where}")
+    expect(page.get_by_role("alert")).to_contain_text("Not found")
+    expect(page.locator("main").get_by_role("button")).to_have_count(0)
+    for drawn in (".card", ".tiles", ".live"):
+        for each in page.locator(drawn).all():
+            expect(each).to_be_hidden()
+
+
 class TestSigningIn:
     def test_who_is_not_signed_in_is_asked_to_and_led_back(self, service: Service, page: Page, streams):
         page.goto(f"/dashboard/streams/{streams[0]}")

@@ -92,6 +92,16 @@ def test_an_archive_that_becomes_more_than_memory_should_hold_is_refused():
         read_npz(npz(x=np.zeros((2**15, 1024, 10), dtype=np.uint8), y=np.arange(12) % 2))
 
 
+def test_no_room_is_made_for_what_a_head_promises_and_nothing_follows():
+    promised, out = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(promised, {"descr": "<f8", "fortran_order": False, "shape": (10**11, 20)})
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("x.npy", promised.getvalue())
+        archive.writestr("y.npy", promised.getvalue())
+    with pytest.raises(Unreadable, match="no npz file"):
+        read_npz(out.getvalue())
+
+
 def test_an_archive_of_something_else_is_no_data_set():
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:

@@ -27,3 +27,9 @@ export function failed(error) {
       ),
   );
 }
+
+/** As `failed`, of the one thing that a page is about: where that is not found, the page shows nothing else. */
+export function absent(error) {
+  failed(error);
+  $("main").classList.toggle("absent", error?.status === 404);
+}

@@ -7,7 +7,7 @@
 
 import { Problem, follow, get, regularly, send } from "./api.js";
 import { $, amount, count, counted, fact, h, meter, notice, pill, replace } from "./dom.js";
-import { failed, frame } from "./frame.js";
+import { absent, frame } from "./frame.js";
 
 const name = location.pathname.split("/").at(-2);
 const at = `/v1/publications/${name}`;
@@ -48,7 +48,7 @@ const trouble = (where) => (error) => {
     });
   }
   troubles[where] = error;
-  failed(Object.values(troubles).find(Boolean) ?? null);
+  absent(Object.values(troubles).find(Boolean) ?? null);
 };
 
 async function look() {

@@ -1,7 +1,7 @@
 import { download, follow, get, regularly } from "./api.js";
 import { colour, draw, level, line } from "./charts.js";
 import { $, amount, count, counted, fact, h, loss, meter, notice, pill, range, replace, when } from "./dom.js";
-import { failed, frame } from "./frame.js";
+import { absent, failed, frame } from "./frame.js";
 import { paged } from "./paged.js";
 import { described, explained } from "./plan.js";
 
@@ -271,7 +271,7 @@ $("release").addEventListener("click", (event) => event.target === $("release") 
 addEventListener("hashchange", () => detail().catch(failed));
 
 frame();
-const again = regularly(15, look, failed);
+const again = regularly(15, look, absent);
 follow(name, again, (live) => {
   $("live").classList.toggle("on", live);
   $("live").textContent = live ? "live" : "connecting again";

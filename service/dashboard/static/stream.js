@@ -17,7 +17,7 @@ import {
   table,
   when,
 } from "./dom.js";
-import { failed, frame } from "./frame.js";
+import { absent, failed, frame } from "./frame.js";
 import { paged } from "./paged.js";
 
 const name = location.pathname.split("/").at(-1);
@@ -284,4 +284,4 @@ $("to").addEventListener("input", () => $("to").setCustomValidity(""));
 $("all").addEventListener("click", () => show(null));
 
 frame();
-const again = regularly(10, look, failed);
+const again = regularly(10, look, absent);
