@@ -28,8 +28,10 @@ PUBLISHED: Moment = ("Publisher._committed: commit", "after")
 MOMENTS: list[Moment] = [
     PUBLISHED,
     ("SegmentFiles.put_witness: sync", "before"),
-    ("SegmentFiles.put_witness: sync", "after"),
     ("Confirmer.confirm: commit", "before"),
+]
+JUST_AFTER: list[Moment] = [  # one before; no more is lost
+    ("SegmentFiles.put_witness: sync", "after"),
     ("Confirmer.confirm: commit", "after"),
 ]
 STREAM, PUBLICATION = "s", "batches"
@@ -76,7 +78,11 @@ def scene(world: World, seed: str) -> Iterator[Scene]:
     database.close()
 
 
-@pytest.mark.parametrize("at", MOMENTS, ids=lambda at: f"{at[1]} {at[0]}")
+@pytest.mark.parametrize(
+    "at",
+    [*MOMENTS, *(pytest.param(at, marks=pytest.mark.long) for at in JUST_AFTER)],
+    ids=lambda at: f"{at[1]} {at[0]}",
+)
 def test_what_was_not_witnessed_was_not_shown_and_the_stream_goes_on(scene: Scene, at: Moment):
     with working(scene.world.settings):
         wait_until(lambda: scene.newest_shown() >= 2)
