@@ -48,6 +48,12 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
 
     max_body_bytes: int = Field(16 * 2**20, gt=0, description="Largest request body, unpacked")
+    max_key_body_bytes: int = Field(
+        64 * 2**20, gt=0, description="Most bytes of request bodies of one key at the same time, unpacked; then 429"
+    )
+    max_body_bytes_in_all: int = Field(
+        256 * 2**20, gt=0, description="Most bytes of request bodies at the same time, unpacked; then 429"
+    )
     max_batch_records: int = Field(100_000, gt=0, description="Most records in one request")
     max_backlog_bytes: int = Field(256 * 2**20, gt=0, description="Most bytes of a stream not yet numbered; then 429")
     max_backlog_batches: int = Field(100_000, gt=0, description="Most batches of a stream not yet numbered; then 429")

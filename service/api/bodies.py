@@ -1,13 +1,16 @@
 """Request bodies: records are unpacked within limits, configuration is read strictly. No refusal repeats a body."""
 
+import asyncio
 import sys
 import zlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
 
 from service.api.batches import InvalidRecords
+from service.api.flight import Body
 from service.api.problems import Problem, field_name, media_type, unread_coding, unread_format
 from service.mechanisms import strict_json
 
@@ -32,6 +35,7 @@ _CODINGS: dict[str, Callable[[], Any]] = {
 }
 _CODINGS["x-gzip"] = _CODINGS["gzip"]
 UNPACKED = ("gzip", "zstd")
+INLINE_BYTES = 2**20  # below this a thread costs more than it spares others: unpacking and parsing hold the interpreter
 
 
 class ConfigurationRequest(Request):
@@ -56,23 +60,41 @@ def require_json(request: Request) -> None:
         raise unread_format("application/json")
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body, unpacked, or a refusal as soon as it is too long: a bomb never becomes more than the limit."""
+async def read_body(request: Request, limit: int, held: Body, turn: asyncio.Semaphore) -> bytes:
+    """Read the whole body and unpack it; refuse it as soon as it is too long.
+
+    Args:
+        request: whose body it is.
+        limit: the most bytes that it may have, packed and unpacked.
+        held: where it is counted. A bomb never becomes more than the limit, nor several more than there is room for.
+        turn: which large bodies wait for, to be unpacked one after the other.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
     decompressor = _decompressor(request)
-    pieces, packed, size = [], 0, 0
-    async for received in request.stream():
-        packed += len(received)
-        piece = received if decompressor is None else _unpack(decompressor, received, limit - size)
+    pieces, size = [], 0
+    async for piece in request.stream():
         size += len(piece)
-        if max(size, packed) > limit:
+        if size > limit:
             raise _too_large(limit)
+        held.resize(size)
         pieces.append(piece)
-    if decompressor is not None and not decompressor.eof:
+    body = b"".join(pieces)
+    if decompressor is None:
+        return body
+    unpacked = _unpack(decompressor, body, min(limit + 1, INLINE_BYTES))
+    if not decompressor.eof and len(unpacked) == INLINE_BYTES:
+        held.resize(len(body) + limit)
+        rest = getattr(decompressor, "unconsumed_tail", b"")  # zstd keeps it itself
+        async with turn:
+            unpacked += await run_in_threadpool(_unpack, decompressor, rest, limit + 1 - len(unpacked))
+    if len(unpacked) > limit:
+        raise _too_large(limit)
+    if not decompressor.eof:
         raise _not_packed()
-    return b"".join(pieces)
+    held.resize(len(unpacked))
+    return unpacked
 
 
 def _decompressor(request: Request) -> _Decompressor | None:
@@ -85,12 +107,10 @@ def _decompressor(request: Request) -> _Decompressor | None:
     return made
 
 
-def _unpack(decompressor: _Decompressor, piece: bytes, room: int) -> bytes:
-    """What the piece holds, cut one byte past the room that is left."""
-    if decompressor.eof and not piece:
-        return b""
+def _unpack(decompressor: _Decompressor, packed: bytes, room: int) -> bytes:
+    """Return the next bytes, as many as there is room for."""
     try:
-        unpacked = decompressor.decompress(piece, room + 1)
+        unpacked = decompressor.decompress(packed, room)
     except (zlib.error, zstd.ZstdError, EOFError):
         raise _not_packed() from None
     if decompressor.unused_data:  # a second packed stream could hide any number of further ones

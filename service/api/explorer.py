@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 
-from service.api.bodies import read_body
 from service.api.problems import Problem, documented, media_type, unread_format
 from service.api.schemas import Before, Items, Timestamp
 from service.api.services import KeyFirst, Reader, Services, Shared
@@ -95,7 +94,14 @@ async def list_datasets(key: Reader, shared: Shared) -> Datasets:
 @router.post(
     "/datasets",
     status_code=201,
-    responses=documented("invalid-request", "invalid-data-set", "too-many-kept", "too-large", "unsupported-media-type"),
+    responses=documented(
+        "invalid-request",
+        "invalid-data-set",
+        "too-many-kept",
+        "too-large",
+        "unsupported-media-type",
+        "too-much-at-once",
+    ),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -123,14 +129,14 @@ async def add_dataset(
     read = _READERS.get(media_type(request))
     if read is None:
         raise unread_format(*_READERS)
-    body = await read_body(request, shared.settings.max_body_bytes)
 
-    def unpack() -> tuple[Dataset, bytes]:
+    def unpack(body: bytes) -> tuple[Dataset, bytes]:
         data = read(body) if label is None or read is datasets.read_npz else datasets.read_csv(body, label)
         return data, data.packed()
 
     try:
-        data, packed = await run_in_threadpool(unpack)
+        with shared.in_flight.body(key.id) as held:
+            data, packed = await run_in_threadpool(unpack, await shared.body(request, held))
         kept = await shared.run(explorations.add_dataset, key.id, name, data.shape, packed)
     except Unreadable as problem:
         raise Problem("invalid-data-set", f"This can't be used: {problem}.") from None

@@ -57,6 +57,7 @@ _PROBLEMS = {
     "invalid-records": (422, "The batch was refused whole"),
     "backlog-full": (429, "Too much waits to be numbered"),
     "too-many-requests": (429, "Too many requests in too short a time"),
+    "too-much-at-once": (429, "Too many bytes at the same time"),
     "head-too-large": (431, "The request's head is too large"),
     "internal-error": (500, "Something went wrong here"),
     "log-unavailable": (503, "The log is away"),

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from service.api.batches import InvalidRecords
 from service.api.batches.columns import UNUSUAL, count, parsed
-from service.api.bodies import read_body, refusal, require_json
+from service.api.bodies import refusal, require_json
 from service.api.problems import Problem, documented
 from service.api.representations import JSON
 from service.api.schemas import as_json
@@ -68,6 +68,7 @@ _QUERY = {
         "unsupported-media-type",
         "invalid-request",
         "invalid-records",
+        "too-much-at-once",
         "segments-unavailable",
     ),
     openapi_extra={
@@ -84,7 +85,6 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
     Nothing of a request is kept but what a hard query changes in the histogram.
     """
     require_json(request)
-    body = await read_body(request, shared.settings.max_body_bytes)
 
     def look(connection: Connection) -> tuple[int, Callable[[list[LinearQuery]], list[Answered]]]:
         found = publication_or_404(connection, key, publication)
@@ -96,15 +96,17 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
             raise Problem("no-queries", "Only a publication whose latest release is a histogram answers queries.")
         return release.model["cardinality"], partial(from_release, release)
 
-    def answers() -> Any:
+    def answers(body: bytes) -> Any:
         queries, one = read_queries(body, cardinality)
         found = [vars(each) for each in answering(queries)]
         return as_json(found[0] if one else found)
 
-    cardinality, answering = await shared.run(look)
     try:
-        async with shared.answering:
-            return await run_in_threadpool(answers)
+        with shared.in_flight.body(key.id) as held:
+            body = await shared.body(request, held)
+            cardinality, answering = await shared.run(look)
+            async with shared.answering:
+                return await run_in_threadpool(answers, body)
     except InvalidRecords as refused:
         raise refusal(refused) from None
     except (SegmentsMissing, SegmentDamaged, OSError) as error:  # before anything was compared

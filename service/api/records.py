@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from service import metrics
 from service.api import batches
-from service.api.bodies import read_body, refusal
+from service.api.bodies import INLINE_BYTES, refusal
 from service.api.problems import Problem, documented, media_type, unread_format
 from service.api.schemas import Range, as_json, is_entry
 from service.api.services import (
@@ -34,7 +34,6 @@ from service.store.segment_files import pack
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
 
-PARSE_INLINE_BYTES = 2**20  # below this a thread costs more than it spares others: parsing holds the interpreter
 LONGEST_IDEMPOTENCY_KEY = 255
 
 
@@ -114,13 +113,15 @@ async def post_records(request: Request) -> Response:
         raise unread_format(*batches.READERS)
     feature_map = feature_maps.of_stream(found.schema)
     scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
-    with _only_one(shared, f"{found.log}:{scope}") if scope else contextlib.nullcontext():
-        body = await read_body(request, shared.settings.max_body_bytes)
+    once = _only_one(shared, f"{found.log}:{scope}") if scope else contextlib.nullcontext()
+    with once, shared.in_flight.body(key.id) as held:
+        body = await shared.body(request, held)
         try:
-            if len(body) <= PARSE_INLINE_BYTES and not feature_map.reads_text:
+            if len(body) <= INLINE_BYTES and not feature_map.reads_text:
                 columns = read(body, found.schema)
             else:
-                columns = await run_in_threadpool(read, body, found.schema)
+                async with shared.large if len(body) > INLINE_BYTES else contextlib.nullcontext():
+                    columns = await run_in_threadpool(read, body, found.schema)
         except batches.InvalidRecords as refused:
             raise refusal(refused) from None
         records = len(next(iter(columns.values())))
@@ -165,6 +166,7 @@ router.add_api_route(
         "idempotency-conflict",
         "idempotency-running",
         "backlog-full",
+        "too-much-at-once",
         "log-unavailable",
     ),
 )

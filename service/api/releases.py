@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from service.api import batches
-from service.api.bodies import read_body, refusal, require_json
+from service.api.bodies import refusal, require_json
 from service.api.problems import Problem, documented
 from service.api.representations import JSON, SAFETENSORS, Representation, choose
 from service.api.schemas import Items, Release, ReleaseInfo, Timestamp, as_json, is_name
@@ -183,7 +183,9 @@ async def get_release(
 
 @router.post(
     "/predict",
-    responses=documented("not-found", "no-predictions", "too-large", "unsupported-media-type", "invalid-records"),
+    responses=documented(
+        "not-found", "no-predictions", "too-large", "unsupported-media-type", "invalid-records", "too-much-at-once"
+    ),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -212,9 +214,8 @@ async def predict_labels(
 ) -> Prediction:
     """Labels and scores by a released model. Nothing of the request is kept."""
     require_json(request)
-    body = await read_body(request, shared.settings.max_body_bytes)
 
-    def compute(connection: Connection, key: Key) -> dict[str, Any]:
+    def compute(connection: Connection, key: Key, body: bytes) -> dict[str, Any]:
         found = publication_or_404(connection, key, publication)
         asked = version or found.visible_latest
         if asked is None:
@@ -240,7 +241,9 @@ async def predict_labels(
         return {"version": release.version, "labels": labels.tolist(), "scores": scores}
 
     try:
-        return as_json(await shared.run(compute, key))  # type: ignore[return-value]
+        with shared.in_flight.body(key.id) as held:
+            body = await shared.body(request, held)
+            return as_json(await shared.run(compute, key, body))  # type: ignore[return-value]
     except batches.InvalidRecords as refused:
         raise refusal(refused) from None
 

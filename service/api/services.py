@@ -17,7 +17,8 @@ from fastapi.security.utils import get_authorization_scheme_param
 from sqlalchemy import Connection
 
 from service.api.allowance import Allowance
-from service.api.bodies import ConfigurationRequest
+from service.api.bodies import ConfigurationRequest, read_body
+from service.api.flight import Body, InFlight
 from service.api.notifier import Notifier
 from service.api.problems import Problem
 from service.api.schemas import is_name
@@ -87,11 +88,18 @@ class Services:
     looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     looked: tuple[float, bytes] = (-math.inf, b"")  # when metrics were gathered, and what was found
     running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
+    large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """Large bodies are unpacked and parsed one after the other: two at once would keep the loop waiting for longer."""
     answering: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_ANSWERING))
 
     def __post_init__(self) -> None:
         self.requests = Allowance(self.settings.max_key_requests, seconds=SECONDS_OF_REQUESTS)
+        self.in_flight = InFlight(of_one=self.settings.max_key_body_bytes, of_all=self.settings.max_body_bytes_in_all)
         self.unknown_keys = Allowance(self.settings.max_unknown_keys, seconds=SECONDS_OF_UNKNOWN_KEYS)
+
+    async def body(self, request: Request, held: Body) -> bytes:
+        """Read a request's body, or refuse it."""
+        return await read_body(request, self.settings.max_body_bytes, held, self.large)
 
     async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Calls `function(connection, …)` in a transaction of its own, off the event loop."""

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from service.api.batches import READERS, InvalidRecords, arrow
 from service.api.bodies import read_body, zstd
+from service.api.flight import InFlight
 from service.api.problems import Problem
 from tests.api.formats import ARROW, JSON, NDJSON, WRITERS, Arrow, as_json, as_stream
 from tests.api.test_records import refused
@@ -295,7 +296,13 @@ def unpacked(coding: str, body: bytes, limit: int, *, piece: int = 65536) -> byt
         return messages.pop(0)
 
     headers = [(b"content-encoding", coding.encode())]
-    return asyncio.run(read_body(Request({"type": "http", "method": "POST", "headers": headers}, receive), limit))
+
+    async def read() -> bytes:
+        request = Request({"type": "http", "method": "POST", "headers": headers}, receive)
+        with InFlight(of_one=limit, of_all=limit).body(1) as held:
+            return await read_body(request, limit, held, asyncio.Semaphore(1))
+
+    return asyncio.run(read())
 
 
 @pytest.mark.parametrize("coding", PACKERS)

@@ -8,6 +8,7 @@ from typing import Any
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _ACCESS, _SESSIONS = "tests/api/test_access.py", "tests/api/test_sessions.py"
+_FLIGHT = "tests/api/test_flight.py"
 _PUBLICATIONS, _NAMES = "tests/api/test_publications.py", "tests/api/test_publication_names.py"
 _LABELS, _RECORDS = "tests/api/test_labels.py", "tests/api/test_records.py"
 
@@ -59,7 +60,31 @@ def a_body_without_a_bound() -> None:
     """A body that does not say its length may have any."""
     from service.api import bodies
 
-    rewrite(bodies.read_body, ("max(size, packed) > limit", "False"))
+    rewrite(bodies.read_body, ("        if size > limit", "        if False"))
+
+
+@bug(f"{_FLIGHT}::test_one_key_holds_so_many_bytes_at_the_same_time_and_others_are_served")
+def bodies_without_a_bound_of_all() -> None:
+    """One key fills the memory with bodies, each of which is allowed."""
+    from service.api.flight import InFlight
+
+    rewrite(InFlight.resize, ("held + more > most", "False"))
+
+
+@bug(f"{_FLIGHT}::test_packed_bodies_count_as_what_they_may_become")
+def a_packed_body_counted_as_it_comes() -> None:
+    """A hundred packed bodies of one key become gigabytes."""
+    from service.api import bodies
+
+    rewrite(bodies.read_body, ("held.resize(len(body) + limit)", "held.resize(len(body))"))
+
+
+@bug(f"{_FLIGHT}::test_one_key_holds_so_many_bytes_at_the_same_time_and_others_are_served")
+def a_body_that_counts_for_ever() -> None:
+    """After some bodies a key may send none."""
+    from service.api.flight import Body
+
+    Body.__exit__ = lambda self, *_: None  # type: ignore[method-assign]
 
 
 @bug(f"{_ACCESS}::test_nobody_makes_it_read_a_large_configuration[/v1/keys]")

@@ -1,0 +1,87 @@
+"""How many bytes of request bodies may be on their way at the same time; each request by itself is allowed."""
+
+import asyncio
+import gzip
+from contextlib import ExitStack
+
+import httpx
+import orjson
+import pytest
+from fastapi import Request
+
+from service.api.bodies import read_body
+from service.api.flight import InFlight
+from service.api.problems import Problem
+from tests.api.test_limits import wire
+from tests.api.test_records import VALID, refused
+from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, wait_until
+
+MEBIBYTE = 2**20
+
+
+@pytest.fixture
+def bounded(servers, tmp_path):
+    sizes = {"max_body_bytes": MEBIBYTE, "max_key_body_bytes": MEBIBYTE, "max_body_bytes_in_all": 2 * MEBIBYTE}
+    settings = make_world(servers, tmp_path, **sizes).settings
+    with serving(settings) as url:
+        alone = Service(url, ADMIN_KEY, settings)
+        yield alone
+        for client in alone.clients.values():
+            client.close()
+
+
+def test_one_key_holds_so_many_bytes_at_the_same_time_and_others_are_served(bounded: Service):
+    stream, body = bounded.stream(), orjson.dumps(VALID).ljust(2 * MEBIBYTE // 3)
+    address, headers = f"/v1/streams/{stream}/records", {"Content-Type": "application/json"}
+
+    def post(key: str) -> httpx.Response:
+        return bounded.client(key).post(address, content=body, headers=headers)
+
+    with wire(bounded) as dawdler:
+        dawdler.post(stream, f"Content-Length: {len(body)}", body=body[:-1])
+        told = wait_until(lambda: (answer := post(ADMIN_KEY)).status_code != 202 and answer)
+        refused(told, 429, "too-much-at-once")
+        assert told.headers["retry-after"] == "1"
+        ok(post(bounded.key("ingest")), 202)
+        dawdler.socket.sendall(body[-1:])
+        assert dawdler.answer()[0] == 202
+    for _ in range(3):
+        ok(post(ADMIN_KEY), 202)
+
+
+def test_all_keys_together_hold_so_many_bytes(bounded: Service):
+    stream, body = bounded.stream(), orjson.dumps(VALID).ljust(2 * MEBIBYTE // 3)
+    keys = [bounded.key("ingest") for _ in range(4)]
+    with ExitStack() as open_:
+        for key in keys[:3]:
+            dawdler = open_.enter_context(wire(bounded))
+            head = f"POST /v1/streams/{stream}/records HTTP/1.1", "Host: h", f"Authorization: Bearer {key}"
+            dawdler.send(*head, f"Content-Length: {len(body)}", body=body[:-1])
+
+        def last() -> httpx.Response:
+            return bounded.client(keys[3]).post(f"/v1/streams/{stream}/records", content=body)
+
+        refused(wait_until(lambda: (answer := last()).status_code != 202 and answer), 429, "too-much-at-once")
+    ok(wait_until(lambda: (answer := last()).status_code != 429 and answer), 202)
+
+
+def test_packed_bodies_count_as_what_they_may_become():
+    """Here of many requests, none of which is answered yet."""
+    packed, limit = gzip.compress(bytes(2 * MEBIBYTE)), 16 * MEBIBYTE
+
+    async def read(room: InFlight, turn: asyncio.Semaphore) -> int:
+        async def receive():
+            return {"type": "http.request", "body": packed, "more_body": False}
+
+        scope = {"type": "http", "method": "POST", "headers": [(b"content-encoding", b"gzip")]}
+        with room.body(1) as held:
+            return len(await read_body(Request(scope, receive), limit, held, turn))
+
+    async def read_all() -> list[int | BaseException]:
+        room, turn = InFlight(of_one=3 * limit, of_all=10 * limit), asyncio.Semaphore(1)
+        return await asyncio.gather(*(read(room, turn) for _ in range(100)), return_exceptions=True)
+
+    found = asyncio.run(read_all())
+    refusals = [each for each in found if isinstance(each, Problem)]
+    assert {each.slug for each in refusals} == {"too-much-at-once"}
+    assert 1 <= found.count(2 * MEBIBYTE) <= 100 - len(refusals) < 20
