@@ -350,9 +350,9 @@ def test_the_same_records_never_get_the_same_noise_twice(service: Service):
     stream = service.stream(features=1, epsilon=50)
     service.post(stream, [[0.5]] * 5, [1] * 5)
     mechanism = {"kind": "sliding_window", "block": 5, "blocks": 1}
-    names = [service.publish(stream, mechanism, start=0) for _ in range(20)]
+    names = [service.publish(stream, mechanism, start=0) for _ in range(5)]
     values = {str(service.released(name, time=5)[0]["parameters"]["values"]) for name in names}
-    assert len(values) == 20
+    assert len(values) == 5
 
 
 def each_batch_is_charged_once(service: Service, stream: str, name: str, rho: float) -> None:
