@@ -48,7 +48,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -260,13 +260,13 @@ class Statistics(Linear):
         pulled = positive + ridge * slots / (curvature * self.unit**2)
         return np.asarray(origin + (wanted / pulled) @ vectors.T / self.unit)
 
-    @property
+    @cached_property
     def _triangle(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Which second moments are counted: all on and above the diagonal but the number of records."""
         upper, right = np.triu_indices(self.shape[1])
         return (upper[:-1], right[:-1]) if self.intercept else (upper, right)
 
-    @property
+    @cached_property
     def _scales(self) -> Floats:
         """(entries,)"""
         weighted, (lines, columns) = self.weights, self.shape

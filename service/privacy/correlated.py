@@ -180,6 +180,7 @@ class Blt:
             raise ValueError(f"a BLT factor has at most {_MOST_DECAYS} decays")
 
     @staticmethod
+    @lru_cache(maxsize=64)
     def decaying(decay: float) -> Blt:
         """Return one within 1% of the square root of running sums times decay^l. 0 < decay <= 1.
 

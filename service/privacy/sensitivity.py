@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 
 from service.privacy.loss import round_up
 
@@ -60,6 +61,7 @@ def gradient_descent(
     return round_up(moved * 2 * Fraction(lipschitz) / (alpha * records) + 2 * Fraction(tolerance) / alpha)
 
 
+@lru_cache(maxsize=64)
 def moments(*, second: float, first: float, label: float, count: float, codes: int) -> float:
     """Return how far one record moves a sum of (s·a⊗a, f·a, l·v⊗a, k·v) in L2 norm, rounded up.
 

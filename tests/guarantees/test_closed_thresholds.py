@@ -7,6 +7,9 @@ answers, as an attacker could with a good clock: how many transactions the API n
 
 Each trial has a publication of its own, of EPSILON in all, so that any guess is right with a probability of at most
 e^EPSILON/(1 + e^EPSILON), given all that made the attacker guess. `--trials 2000` tries harder.
+
+With the planted bug transactions tell the category in three of four trials, and rightly. 48 right guesses and none
+wrong are too many; of 80 trials fewer guesses come in about one run of a thousand.
 """
 
 import math

@@ -259,7 +259,7 @@ TABLE = {  # mechanisms.md 8
 }
 
 
-@pytest.mark.parametrize("n", [2**10, 2**16, pytest.param(2**20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [2**10, 2**16, pytest.param(2**20, marks=pytest.mark.long)])
 def test_error_times_sensitivity_is_that_of_the_table(n):
     tree, toeplitz, blt, (decays, scales) = TABLE[n]
     nodes = np.array([t.bit_count() for t in range(1, n + 1)])

@@ -49,23 +49,29 @@ def horizon(factor):
             return min(600, factor.steps)
 
 
-def moved(factor, batches):
-    """How far one unit more in each of these batches moves what each draw of noise is added to, in order.
+def moved(factor, units):
+    """How far so much more in the first batches moves what each draw of noise is added to, in order.
 
+    units: shape (batches, changes), several changes at once, each in a dimension of its own; so is what is returned.
     The neighbour is all zeros, and so is what is released of both: of the neighbour noise is added to zeros.
     """
-    mechanism = with_noise(factor, Gaussian(scale=2.0**20, dimension=1), 2.0)
+    batches, changes = units.shape
+    mechanism = with_noise(factor, Gaussian(scale=2.0**20, dimension=changes), 2.0)
     centres, memory = [], ()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise, "add", lambda centre, _law: centres.append(centre) or np.zeros(1))
+        patch.setattr(noise, "add", lambda centre, _law: centres.append(centre) or np.zeros(changes))
         for step in range(horizon(factor)):
-            _, memory = mechanism.release(np.full(1, float(step in batches)), memory, step)
-    return np.abs(centres).ravel()
+            _, memory = mechanism.release(units[step] if step < batches else np.zeros(changes), memory, step)
+    return np.abs(centres)
 
 
 @cache
+def columns(factor):
+    return moved(factor, np.eye(64 + COUNTS[-1])).T
+
+
 def column(factor, batch):
-    return moved(factor, {batch})
+    return columns(factor)[batch]
 
 
 def ratio(factor, count):
@@ -123,7 +129,7 @@ def test_a_record_moves_what_it_is_charged_for(name):
 @pytest.mark.parametrize("name", NOISES)
 def test_shifts_add_and_m_squared_is_always_enough(name):
     factor, batches = NOISES[name], (0, 1, 5, 17, 40)
-    together = moved(factor, set(batches))
+    together = moved(factor, np.isin(np.arange(64), batches)[:, None].astype(float)).ravel()
     np.testing.assert_allclose(together, sum(column(factor, each) for each in batches), rtol=1e-6, atol=1e-9)
     single = max(column(factor, each).sum() for each in batches)
     assert np.square(together).sum() <= len(batches) ** 2 * square(factor) * (1 + 1e-9)

@@ -204,8 +204,20 @@ def test_a_run_charges_no_record_more_than_the_lifetime_and_its_record_exactly_t
     assert profile.at(lifetime.record) + still_to_come(schedule, end) == lifetime.share
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", EVERY, ids=repr)
+WALKED = [
+    MultiResolution(kind=Kind.ZCDP, base=5),
+    Continual(kind=Kind.PURE, base=8, update_every=2, shares="equal"),
+    Continual(kind=Kind.ZCDP, base=7, update_every=3, shares="improving"),
+    SlidingWindow(kind=Kind.PURE, block=2, blocks=10, shares="equal", warm_up=True),
+    IndependentBatches(batch=4, warm_start=False),
+    ScheduledBlackBox(kind=Kind.ZCDP, first=1, growth=Fraction("0.07")),
+    ImprovingBlackBox(kind=Kind.PURE, first=10, every=5, exponent=Decimal("0.5")),
+]
+
+
+@pytest.mark.parametrize(
+    "schedule", [each if each in WALKED else pytest.param(each, marks=pytest.mark.long) for each in EVERY], ids=repr
+)
 def test_one_record_walked_through_100_000_steps_is_charged_its_lifetime(schedule):
     """Issue 4: the ledger's figure is that of following the worst record. (No stream has 2^62 records.)"""
     record, charged, time = schedule.lifetime().record, Fraction(0), 0

@@ -232,7 +232,7 @@ def test_a_warm_up_is_paid_by_the_records_of_the_first_window(blocks, kind):
     check_warm_up(blocks, kind, "paper")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", Kind)
 def test_the_warm_up_and_the_papers_constants_of_windows_up_to_260(kind):
     for blocks in (*range(1, 66), *range(70, 261, 9), 127, 191, 255):

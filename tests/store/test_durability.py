@@ -1,7 +1,7 @@
 """What is committed stays committed, whatever PostgreSQL's configuration says; a server that may lose it is refused."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,8 @@ from service.store.migrate import migrate
 from tests.conftest import World, wait_until
 from tests.faults.clusters import Cluster
 from tests.test_cli import perennial
+
+DURABLE = ("fsync", "full_page_writes")
 
 
 def superuser(world: World, statement: str) -> None:
@@ -53,54 +55,71 @@ def test_what_waits_for_more_is_left_as_it_is(world: World):
     database.close()
 
 
-@contextmanager
-def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str, without: str = "") -> Iterator[Cluster]:
-    """A server with more settings than it has, or without one that it has."""
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A server with the service's tables, whose command line does not say what keeps commits: it may be changed."""
     real = postgres._settings
 
     def settings(sockets: Path) -> list[str]:
         words = real(sockets)
-        kept = [word for word in words[1::2] if word.partition("=")[0] != without]
-        return [word for setting in (*kept, *more) for word in ("-c", setting)]
+        left = [word for word in words[1::2] if word.partition("=")[0] not in DURABLE]
+        return [word for setting in left for word in ("-c", setting)]
 
-    monkeypatch.setattr(postgres, "_settings", settings)
-    folder.mkdir(mode=0o700)
-    running = Cluster(folder).start()
-    try:
-        yield running
-    finally:
-        running.close()
+    folder = tmp_path_factory.mktemp("cluster")
+    folder.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres, "_settings", settings)
+        running = Cluster(folder).start()
+    owner, service = running.urls
+    migrate(owner, service=service)
+    yield running
+    running.close()
+
+
+def switch(server: Cluster, names: Iterable[str], value: str) -> None:
+    """Configure these settings, and wait until new connections have them."""
+    with server.connect() as administrator:
+        for name in names:
+            administrator.execute(f"ALTER SYSTEM SET {name} = {value}")
+        administrator.execute("SELECT pg_reload_conf()")
+
+    def is_done() -> bool:
+        with server.connect() as another:
+            return all(another.execute(f"SHOW {name}").fetchone() == (value,) for name in names)
+
+    wait_until(is_done)
 
 
 @pytest.mark.parametrize("off", [("fsync",), ("full_page_writes",), ("fsync", "full_page_writes")], ids=" and ".join)
-def test_a_server_that_may_lose_commits_is_refused(tmp_path: Path, monkeypatch, off):
-    with cluster(tmp_path / "cluster", monkeypatch, *(f"{name}=off" for name in off)) as running:
-        owner, service = running.urls
-        migrate(owner, service=service)
+def test_a_server_that_may_lose_commits_is_refused(cluster: Cluster, off):
+    """By whoever connects. The commands, which end with the same words, are started where both are off."""
+    service = cluster.urls[1]
+    switch(cluster, off, "off")
+    wrong = " and ".join(f"{name} = off" for name in off)
+    advice = f"PostgreSQL runs with {wrong}: .* Set {' and '.join(off)} to on"
+    try:
         database = Database(service)
-        wrong = " and ".join(f"{name} = off" for name in off)
-        with pytest.raises(DatabaseUnsafe, match=wrong), database.transaction():
+        with pytest.raises(DatabaseUnsafe, match=advice), database.transaction():
             pass
         database.close()
-        for command in ("api", "worker"):
+        for command in ("api", "worker") if len(off) > 1 else ():
             settings = {"PERENNIAL_DATABASE_URL": service, "PERENNIAL_REDIS_URL": "redis://127.0.0.1:1"}
             done = perennial(command, **settings, PERENNIAL_METRICS_PORT="0")
             assert done.returncode == 78
-            assert f"PostgreSQL runs with {wrong}" in done.stderr
-            assert f"Set {' and '.join(off)} to on" in done.stderr
+            assert re.search(advice, done.stderr)
+    finally:
+        switch(cluster, off, "on")
 
 
-def test_a_setting_that_is_changed_beneath_an_open_connection_is_noticed(tmp_path: Path, monkeypatch):
+def test_a_setting_that_is_changed_beneath_an_open_connection_is_noticed(cluster: Cluster):
     """PostgreSQL takes it over when it reads its configuration again."""
-    with cluster(tmp_path / "cluster", monkeypatch, without="fsync") as running:
-        database = Database(running.urls[1], connections=1)
-        with database.transaction() as connection:
+    database = Database(cluster.urls[1], connections=1)
+    with database.transaction() as connection:
+        require_durability(connection)
+    switch(cluster, ["fsync"], "off")
+    with database.transaction() as connection:
+        wait_until(lambda: setting(connection, "fsync") == "off")
+        with pytest.raises(DatabaseUnsafe, match="fsync = off"):
             require_durability(connection)
-        with running.connect() as administrator:
-            administrator.execute("ALTER SYSTEM SET fsync = off")
-            administrator.execute("SELECT pg_reload_conf()")
-        with database.transaction() as connection:
-            wait_until(lambda: setting(connection, "fsync") == "off")
-            with pytest.raises(DatabaseUnsafe, match="fsync = off"):
-                require_durability(connection)
-        database.close()
+    database.close()
+    switch(cluster, ["fsync"], "on")

@@ -86,7 +86,7 @@ def steps_that_share_a_charge_each() -> None:
     wrap(
         noisy_gradient_descent.noises,
         "calibrate",
-        lambda true, kind, *, charge, **k: true(kind, charge=24 * charge, **k),
+        lambda true, kind, *, charge, **k: true(kind, charge=4 * charge, **k),
     )
 
 
