@@ -164,7 +164,7 @@ def test_a_record_appears_when_it_comes_and_two_people_share_what_there_is(servi
 
 
 def test_what_was_not_submitted_in_time_is_told_and_shown_again(service: Service, labelling: Open):
-    page = labelling(asking(service, batching="fixed_batch", size=1, lease_seconds=4)[1])
+    page = labelling(asking(service, batching="fixed_batch", size=1, lease_seconds=2)[1])
     sent = posted(page)
     record = choose(page, "1")
     expect(page.locator("#said")).to_contain_text("Here it is again; you had chosen 1, positive.")
