@@ -13,7 +13,7 @@ from service.api.services import OF_OUR_PAGES
 from tests import chance
 from tests.api.test_labels import give, post, publish, unlabelled
 from tests.browser.looking import DESKTOP, enter, show, sign_in, watched
-from tests.conftest import Service, ok
+from tests.conftest import Service, ok, wait_until
 
 Open = Callable[[str], Page]
 BUDGET = {"epsilon": 100}
@@ -266,7 +266,8 @@ class TestWhoMay:
     def test_who_may_label_is_told_of_what_waits_at_a_glance(self, service: Service, page: Page):
         stream, publication = asking(service)
         sign_in(page, service.key("read", "label", streams=[stream]))
-        asked = ok(service.client().get(f"/v1/publications/{publication}"))["labels"]["waiting"]
+        at = f"/v1/publications/{publication}"
+        asked = wait_until(lambda: ok(service.client().get(at))["labels"]["waiting"])
         page.get_by_role("link", name=f"{asked} to label").click()
         shown(page)
         ok(service.client().delete(f"/v1/publications/{publication}"))
