@@ -44,10 +44,10 @@ def up(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on.  [default: 8000]")] = None,
 ) -> None:
     """Run everything on this machine, in the foreground: Valkey, PostgreSQL, API and worker."""
-    from service import embedded
-
     _leave_no_crash_dumps()
     settings = _settings()
+    from service import embedded
+
     raise typer.Exit(
         embedded.up(
             data_dir,
@@ -66,12 +66,12 @@ def up(
 @app.command()
 def api() -> None:
     """Run the HTTP service alone, against PERENNIAL_REDIS_URL and PERENNIAL_DATABASE_URL."""
-    from service import logs
-    from service.api.server import serve
-
     _leave_no_crash_dumps()
     _keep_memory()
     settings = _settings(servers=True, database=True)
+    from service import logs
+    from service.api.server import serve
+
     logs.configure(settings.log_level)
     raise typer.Exit(serve(settings))
 
@@ -79,12 +79,12 @@ def api() -> None:
 @app.command()
 def worker() -> None:
     """Run a worker alone, against PERENNIAL_REDIS_URL and PERENNIAL_DATABASE_URL."""
-    from service import logs
-    from service.worker.main import run
-
     _leave_no_crash_dumps()
     _keep_memory()
     settings = _settings(servers=True, database=True)
+    from service import logs
+    from service.worker.main import run
+
     logs.configure(settings.log_level)
     raise typer.Exit(run(settings))
 
@@ -92,10 +92,10 @@ def worker() -> None:
 @app.command()
 def migrate() -> None:
     """Bring the database's schema up to this version, and grant the service's role what it needs."""
+    settings = _settings(database=True)
     from service.store.migrate import RoleMissing
     from service.store.migrate import migrate as bring_up
 
-    settings = _settings(database=True)
     try:
         with _database_errors():
             bring_up(settings.migration_url or str(settings.database_url), service=settings.database_url)

@@ -13,7 +13,7 @@ from service.api.services import OF_OUR_PAGES
 from tests import chance
 from tests.api.test_labels import give, post, publish, unlabelled
 from tests.browser.looking import DESKTOP, enter, show, sign_in, watched
-from tests.conftest import Service, ok
+from tests.conftest import Service, ok, wait_until
 
 Open = Callable[[str], Page]
 BUDGET = {"epsilon": 100}
@@ -164,7 +164,7 @@ def test_a_record_appears_when_it_comes_and_two_people_share_what_there_is(servi
 
 
 def test_what_was_not_submitted_in_time_is_told_and_shown_again(service: Service, labelling: Open):
-    page = labelling(asking(service, batching="fixed_batch", size=1, lease_seconds=4)[1])
+    page = labelling(asking(service, batching="fixed_batch", size=1, lease_seconds=2)[1])
     sent = posted(page)
     record = choose(page, "1")
     expect(page.locator("#said")).to_contain_text("Here it is again; you had chosen 1, positive.")
@@ -266,7 +266,8 @@ class TestWhoMay:
     def test_who_may_label_is_told_of_what_waits_at_a_glance(self, service: Service, page: Page):
         stream, publication = asking(service)
         sign_in(page, service.key("read", "label", streams=[stream]))
-        asked = ok(service.client().get(f"/v1/publications/{publication}"))["labels"]["waiting"]
+        at = f"/v1/publications/{publication}"
+        asked = wait_until(lambda: ok(service.client().get(at))["labels"]["waiting"])
         page.get_by_role("link", name=f"{asked} to label").click()
         shown(page)
         ok(service.client().delete(f"/v1/publications/{publication}"))

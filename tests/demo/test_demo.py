@@ -45,7 +45,7 @@ def _mentions(command, tmp_path):
 @pytest.mark.slow
 def test_it_publishes_prints_draws_and_stops(tmp_path):
     chart = tmp_path / "releases.svg"
-    demo = start(tmp_path, "--chart", str(chart), "--seconds", "8")
+    demo = start(tmp_path, "--chart", str(chart), "--seconds", "4")
     out, errors = demo.communicate()
     assert (demo.returncode, errors) == (0, "")
     rows = A_ROW.findall(out)

@@ -23,15 +23,14 @@ class AnotherService(BaseHTTPRequestHandler):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answers", [True, False])
-def test_another_port_is_taken_when_the_first_is_not_free_any_more(monkeypatch, answers):
-    taken = HTTPServer(("127.0.0.1", 0), AnotherService)
-    if answers:
-        threading.Thread(target=taken.serve_forever, args=(0.05,), daemon=True).start()
+def test_another_port_is_taken_when_the_first_ones_are_not_free_any_more(monkeypatch):
+    """Neither the one of a service that is ready nor the one of a service that never answers."""
+    ready, silent = (HTTPServer(("127.0.0.1", 0), AnotherService) for _ in range(2))
+    threading.Thread(target=ready.serve_forever, args=(0.05,), daemon=True).start()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
-    ports = [taken.server_port, free]
+    ports = [ready.server_port, silent.server_port, free]
     monkeypatch.setattr(service, "_free_port", lambda: ports.pop(0))
 
     async def look():
@@ -43,7 +42,7 @@ def test_another_port_is_taken_when_the_first_is_not_free_any_more(monkeypatch, 
     try:
         assert asyncio.run(look()) == (f"http://127.0.0.1:{free}", 200)
     finally:
-        if answers:
-            taken.shutdown()
-        taken.server_close()
+        ready.shutdown()
+        ready.server_close()
+        silent.server_close()
     assert ports == []

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import shutil
 import signal
@@ -15,33 +16,58 @@ import redis
 import sqlalchemy
 
 from service.embedded import Servers, embedded_servers
-from tests.conftest import HANG_SECONDS, wait_until
+from tests.conftest import HANG_SECONDS, unique, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
+class Folders:
+    """Data directories that go from test to test: few of them need the second that initdb takes, or a copy of 40 MB."""
+
+    def __init__(self) -> None:
+        self._spare: list[Path] = []
+
+    def take(self, path: Path) -> Path:
+        """Make `path` a data directory as a first start leaves it; its database may hold tables of earlier tests."""
+        if self._spare:
+            return self._spare.pop().rename(path)
+        with embedded_servers(path):
+            pass
+        return path
+
+    def give_back(self, path: Path) -> None:
+        if used_by(path):
+            return
+        for each in path.rglob("*"):
+            if not each.is_dir() and each.relative_to(path).parts[0] not in ("postgres", "lock"):
+                each.unlink()
+        self._spare.append(path)
+
+    def remove(self) -> None:
+        """Delete them: pytest would keep 40 MB of each."""
+        for path in self._spare:
+            shutil.rmtree(path)
+
+
 @pytest.fixture(scope="session")
-def _pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory as a first start leaves it. Copies save each test the second that initdb takes."""
-    folder = tmp_path_factory.mktemp("pristine") / "data"
-    with embedded_servers(folder):
-        pass
-    return folder
+def folders() -> Iterator[Folders]:
+    folders = Folders()
+    yield folders
+    folders.remove()
 
 
 @pytest.fixture
-def new_data_dir(_pristine: Path) -> Iterator[Callable[[Path], Path]]:
-    """Makes copies, and removes them after the test: pytest would keep 40 MB of each."""
+def new_data_dir(folders: Folders) -> Iterator[Callable[[Path], Path]]:
     made: list[Path] = []
 
     def make(path: Path) -> Path:
-        made.append(path)
-        return shutil.copytree(_pristine, path)
+        made.append(folders.take(path))
+        return path
 
     yield make
     for path in made:
-        shutil.rmtree(path)
+        folders.give_back(path)
 
 
 @pytest.fixture
@@ -64,19 +90,20 @@ class Contents:
 
     redis_url: str
     database_url: str
+    table: str
 
     def write(self, text: str) -> None:
         with redis.from_url(self.redis_url) as client:
-            client.xadd("texts", {"text": text})
+            client.xadd(self.table, {"text": text})
         with self._database() as connection:
-            connection.execute(sqlalchemy.text("create table if not exists texts (text text)"))
-            connection.execute(sqlalchemy.text("insert into texts values (:text)"), {"text": text})
+            connection.execute(sqlalchemy.text(f"create table {self.table} (text text)"))
+            connection.execute(sqlalchemy.text(f"insert into {self.table} values (:text)"), {"text": text})
 
     def read(self) -> tuple[list[str], list[str]]:
         with redis.from_url(self.redis_url, decode_responses=True) as client:
-            log = [entry["text"] for _, entry in client.xrange("texts")]
+            log = [entry["text"] for _, entry in client.xrange(self.table)]
         with self._database() as connection:
-            return log, list(connection.scalars(sqlalchemy.text("select text from texts")))
+            return log, list(connection.scalars(sqlalchemy.text(f"select text from {self.table}")))
 
     def _database(self):
         engine = sqlalchemy.create_engine(self.database_url, poolclass=sqlalchemy.NullPool)
@@ -84,27 +111,35 @@ class Contents:
 
 
 @pytest.fixture
-def contents() -> Callable[[Servers], Contents]:
-    return lambda servers: Contents(servers.redis_url, servers.database_url)
+def table() -> str:
+    """The name of a table that no other test uses."""
+    return unique("texts").replace("-", "_")
 
 
-def _uses(process: Path, folder: Path) -> bool:
+@pytest.fixture
+def contents(table: str) -> Callable[[Servers], Contents]:
+    return lambda servers: Contents(servers.redis_url, servers.database_url, table)
+
+
+def _uses(process: Path, folder: str) -> bool:
     """Whether a process works in the folder or has a file of it open. A process we may not look into isn't ours."""
     try:
-        return any(link.readlink().is_relative_to(folder) for link in (process / "cwd", *(process / "fd").iterdir()))
+        links = (process / "cwd", *(process / "fd").iterdir())
+        return any(f"{link.readlink()}/".startswith(folder) for link in links)
     except OSError:
         return False
 
 
+def used_by(data_dir: Path) -> set[int]:
+    """The ids of all processes on a data directory, found without its lock."""
+    folder = f"{data_dir.resolve()}/"
+    others = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid())
+    return {int(process.name) for process in others if _uses(process, folder)}
+
+
 @pytest.fixture
 def processes_on() -> Callable[[Path], set[int]]:
-    """The ids of all processes on a data directory, found without its lock."""
-
-    def find(data_dir: Path) -> set[int]:
-        others = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid())
-        return {int(process.name) for process in others if _uses(process, data_dir.resolve())}
-
-    return find
+    return used_by
 
 
 @dataclass
@@ -150,17 +185,20 @@ class Up:
         return self.process.wait(timeout=HANG_SECONDS)
 
 
-@pytest.fixture
-def free_port() -> int:
+def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 @pytest.fixture
-def start_up(
-    data_dir: Path, free_port: int, tmp_path: Path, processes_on: Callable[[Path], set[int]]
-) -> Iterator[Callable[..., Up]]:
+def free_port() -> int:
+    return _free_port()
+
+
+@contextlib.contextmanager
+def _starting(data_dir: Path, port: int) -> Iterator[Callable[..., Up]]:
+    """Start supervisors on one folder. They wait less than usual: before a restart, and for parts to finish."""
     started: list[Up] = []
 
     def start(**settings: str | float) -> Up:
@@ -169,11 +207,12 @@ def start_up(
         given |= {name: value for name, value in settings.items() if name.islower()}
         misbehave = {f"STAND_IN_{name}": value for name, value in settings.items() if name.isupper()}
         call = (
-            "import sys; from pathlib import Path; from service.embedded import up; "
-            f"sys.exit(up(Path({str(data_dir)!r}), host='127.0.0.1', port={free_port}, "
+            "import sys; from pathlib import Path; from service.embedded import supervisor; "
+            "supervisor.FIRST_PAUSE_SECONDS, supervisor.SECONDS_TO_FINISH = 0.01, 1.0; "
+            f"sys.exit(supervisor.up(Path({str(data_dir)!r}), host='127.0.0.1', port={port}, "
             f"program=(sys.executable, {str(STAND_IN)!r}), **{given!r}))"
         )
-        output = tmp_path / f"output-{len(started)}"
+        output = data_dir.with_name(f"output-{len(started)}")
         with output.open("w") as file:
             process = subprocess.Popen(
                 [sys.executable, "-c", call],
@@ -183,11 +222,38 @@ def start_up(
                 stderr=file,
                 text=True,
             )
-        started.append(Up(process, data_dir, free_port, output))
+        started.append(Up(process, data_dir, port, output))
         return started[-1]
 
     yield start
     for up in started:
         up.process.kill()
         up.process.wait()
-    wait_until(lambda: not processes_on(data_dir))
+    wait_until(lambda: not used_by(data_dir))
+
+
+@pytest.fixture
+def start_up(data_dir: Path, free_port: int) -> Iterator[Callable[..., Up]]:
+    with _starting(data_dir, free_port) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_beside(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Up]]:
+    """Start a supervisor on the folder of `running`."""
+    data_dir = folders.take(tmp_path_factory.mktemp("shared") / "data")
+    with _starting(data_dir, _free_port()) as start:
+        yield start
+    folders.give_back(data_dir)
+
+
+@pytest.fixture(scope="module")
+def _shared(start_beside: Callable[..., Up]) -> Up:
+    return start_beside()
+
+
+@pytest.fixture
+def running(_shared: Up) -> Up:
+    """A supervisor that tests share: they look at it, or at what it does when one of its parts dies."""
+    wait_until(lambda: _shared.ready() and _shared.serves())
+    return _shared

@@ -96,14 +96,14 @@ def test_only_the_owner_can_enter(tmp_path):
         assert directory.sockets.stat().st_mode & 0o777 == 0o700
 
 
-def test_logs_hold_neither_statements_nor_records(data_dir):
+def test_logs_hold_neither_statements_nor_records(data_dir, table):
     with embedded_servers(data_dir) as servers:
         sockets = str(data_dir / "run")
         with psycopg.connect(host=sockets, user="perennial", dbname="perennial", autocommit=True) as connection:
-            connection.execute("create table texts (text text primary key)")
+            connection.execute(f"create table {table} (text text primary key)")
             for _ in range(2):
                 with pytest.raises(psycopg.Error):
-                    connection.execute("insert into texts values (%s), ('topsecret')", ["topsecret"])
+                    connection.execute(f"insert into {table} values (%s), ('topsecret')", ["topsecret"])
             with pytest.raises(psycopg.Error):
                 connection.execute("select 'topsecret'::int")
             backend = connection.info.backend_pid
@@ -234,7 +234,7 @@ def test_a_plain_user_can_run_it(nobodys_folder):
 
 
 @as_root
-def test_root_may_change_how_postgres_runs(data_dir):
+def test_root_may_change_how_postgres_runs(data_dir, table):
     """Where there are no user namespaces it runs as 'nobody', in the same private folder, on the same data."""
     data_dir.parent.chmod(0o700)
     namespace, nobody = possible_identities()
@@ -246,9 +246,9 @@ def test_root_may_change_how_postgres_runs(data_dir):
                 postgres.start(stop)
                 await_ready(postgres.child, postgres.ready, stop)
                 with psycopg.connect(host=str(data_dir / "run"), user="perennial", dbname="perennial") as connection:
-                    connection.execute("create table if not exists texts (text text)")
-                    connection.execute("insert into texts values ('again')")
-                    assert connection.execute("select from texts").rowcount == count + 1
+                    connection.execute(f"create table if not exists {table} (text text)")
+                    connection.execute(f"insert into {table} values ('again')")
+                    assert connection.execute(f"select from {table}").rowcount == count + 1
             finally:
                 stop_together([postgres.child])
         assert {path.stat().st_uid for path in (data_dir / "postgres").rglob("*")} == {owner}

@@ -4,13 +4,17 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from service.settings import API_METRICS_PORT
-from tests.conftest import ok, publication, wait_until
-from tests.faults.up import Up
+from tests.conftest import World, ok, publication, wait_until
+from tests.faults.up import ROOT, Up
 from tests.monitoring.expositions import Samples, look, needs_prometheus, promtool
 
 pytestmark = pytest.mark.slow
@@ -66,17 +70,43 @@ def test_the_apis_port_tells_them_to_a_key_with_the_scope(up: Up):
     assert fits(look(up.url, keys["metrics"])) == 1
 
 
-def test_it_runs_without_the_default_port_and_ends_without_one_that_was_set(tmp_path):
-    up = Up(tmp_path / "data")
+@contextlib.contextmanager
+def api(world: World, output: Path, **settings: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`perennial api` in a process of its own, until it has ended."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
+    shared = world.settings.model_dump(include={"redis_url", "database_url"}) | settings
+    given |= {f"PERENNIAL_{name.upper()}": str(value) for name, value in shared.items()}
+    with output.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-m", "service", "api"], cwd=ROOT, env=given, stderr=file)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_api_runs_without_the_default_port_and_ends_without_one_that_was_set(world: World, tmp_path: Path):
+    """That `perennial up` ends with an API that ends so is for tests/embedded/test_supervisor.py to show."""
+    output = tmp_path / "output"
     with contextlib.ExitStack() as taken:
         with contextlib.suppress(OSError):  # by another service of this machine, which is as good
             taken.enter_context(socket.create_server(("127.0.0.1", API_METRICS_PORT)))
-        up.start(metrics_port="")
-        assert "metrics_port_in_use" in up.output.read_text()
-        up.stop()
-        up.begin(metrics_port=str(API_METRICS_PORT))
-        assert up.process.wait(200) == 78
-        assert "choose another PERENNIAL_METRICS_PORT" in up.output.read_text()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        with api(world, output, port=port) as process:
+            wait_until(lambda: answers(process, port))
+        assert "metrics_port_in_use" in output.read_text()
+        with api(world, output, port=port, metrics_port=str(API_METRICS_PORT)) as process:
+            assert process.wait(200) == 78
+        assert "choose another PERENNIAL_METRICS_PORT" in output.read_text()
+
+
+def answers(process: subprocess.Popen[bytes], port: str) -> bool:
+    assert process.poll() is None
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/livez").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 @needs_prometheus
