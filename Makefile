@@ -42,7 +42,7 @@ test: venv browser
 
 times: export PYTHONDONTWRITEBYTECODE =
 times: venv
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m alone tests/guarantees
 
 # What `make test` leaves out: exhaustive cases, long attacks and histories, and every planted bug. It takes hours.
 test-long: export PYTHONDONTWRITEBYTECODE =
