@@ -22,19 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 from sqlalchemy import text
-from sqlalchemy.engine import make_url
 
 from service.api.app import create_app
 from service.api.server import Server, configuration
 from service.embedded import Servers, embedded_servers
 from service.settings import Settings
 from service.store.database import Database
-from service.store.migrate import migrate
 from service.worker import explorer
 from service.worker.main import work
+from tests.databases import new_database, used_up
 from tests.guarantees import planted
 
 ADMIN_KEY = secrets.token_urlsafe(32)
@@ -96,10 +94,11 @@ def unique(kind: str) -> str:
 
 def wait_until(condition: Callable[[], Any], *, seconds: float = HANG_SECONDS) -> Any:
     """What the condition returns, once that is true; fails when it does not become so."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
+        waited = time.monotonic() - began
+        assert waited < seconds, "waited in vain"
+        time.sleep(min(0.1, 0.01 + waited / 5))  # who asks all the time keeps busy whom it waits for
     return value
 
 
@@ -213,12 +212,7 @@ class World:
 
 
 def make_world(servers: Servers, folder: Path, **more: Any) -> World:
-    name = f"world_{next(_numbers)}"
-    if servers not in _migrated:
-        owner, service = _new_database(servers, "migrated", "template1")
-        migrate(owner, service=service)
-        _migrated.append(servers)
-    owner, service = _new_database(servers, name, "migrated")
+    owner, service = new_database(servers)
     return World(
         Settings(
             _env_file=None,
@@ -232,22 +226,11 @@ def make_world(servers: Servers, folder: Path, **more: Any) -> World:
     )
 
 
-_migrated: list[Servers] = []  # those that have a migrated database to copy, which is quicker than to migrate again
-
-
-def _new_database(servers: Servers, name: str, template: str) -> tuple[str, str]:
-    """Its addresses: for the owner of its tables, and for the service."""
-    url = make_url(servers.database_url).set(drivername="postgresql").render_as_string(False)
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-    urls = (make_url(each).set(database=name) for each in (servers.database_url, servers.service_url))
-    owner, service = (each.render_as_string(False) for each in urls)
-    return owner, service
-
-
 @pytest.fixture
-def world(servers: Servers, tmp_path: Path) -> World:
-    return make_world(servers, tmp_path, lease_seconds=1.0)
+def world(servers: Servers, tmp_path: Path) -> Iterator[World]:
+    made = make_world(servers, tmp_path, lease_seconds=1.0)
+    yield made
+    used_up(servers, str(made.settings.database_url))
 
 
 @pytest.fixture(scope="session")

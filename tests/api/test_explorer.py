@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from service.explorer.scores import SCORES
+from service.worker import explorer
 from service.worker.main import work
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, wait_until
@@ -129,7 +130,8 @@ def test_what_is_cancelled_stops_and_what_waits_comes_next(service: Service):
 
 def test_a_process_that_is_killed_is_told_and_nothing_else_suffers(service: Service):
     client = service.client(service.key("read"))
-    made = ok(client.post(f"{PATH}/explorations", json=asked("weather", runs=10, epsilons=[1, 2, 3, 4, 5, 6, 7])), 202)
+    data = upload(client, table(4000))["id"]
+    made = ok(client.post(f"{PATH}/explorations", json=asked(data, runs=10, epsilons=[1, 2, 3, 4, 5, 6, 7])), 202)
     wait_until(lambda: ok(client.get(f"{PATH}/explorations/{made['id']}"))["done"])
     for child in children():
         os.kill(child, signal.SIGKILL)
@@ -138,35 +140,45 @@ def test_a_process_that_is_killed_is_told_and_nothing_else_suffers(service: Serv
     assert found["found"] != []
 
 
-def test_when_a_worker_ends_the_next_one_goes_on_where_it_was(servers, tmp_path):
+def test_when_a_worker_ends_the_next_one_goes_on_where_it_was(servers, tmp_path, monkeypatch):
     """What was found is kept, and every run is found once."""
+    real = explorer._lines
     settings = make_world(servers, tmp_path, lease_seconds=1.0).settings
     path = f"{PATH}/explorations"
 
     @contextlib.contextmanager
-    def working() -> Iterator[None]:
+    def working() -> Iterator[threading.Event]:
         stop = threading.Event()
         worker = threading.Thread(target=work, args=(settings, stop))
         worker.start()
         try:
-            yield
+            yield stop
         finally:
             stop.set()
             worker.join()
 
     with serving(settings) as url, contextlib.closing(Service(url, ADMIN_KEY, settings).client()) as client:
-        data = upload(client, table(4000))["id"]  # long enough to be left in the middle
-        made = ok(client.post(path, json=asked(data, epsilons=[1, 10], runs=5)), 202)["id"]
-        with working():
+        data = upload(client, table(4000))["id"]  # its process is in the middle of something when its worker ends
+        made = ok(client.post(path, json=asked(data, runs=2)), 202)["id"]
+        with working() as stop, monkeypatch.context() as patched:
+
+            def lines(process):
+                """Until the worker ends, no more than what the first run finds."""
+                for line in real(process):
+                    yield line
+                    if b'"found"' in line:
+                        stop.wait()
+
+            patched.setattr(explorer, "_lines", lines)
             wait_until(lambda: ok(client.get(f"{path}/{made}"))["done"])
         assert children() == []
         before = ok(client.get(f"{path}/{made}"))
         assert before["state"] == "running"
-        assert 0 < before["done"] < before["cells"]
+        assert (before["done"], before["cells"]) == (1, 3)
         with working():
             after = ended(client, made)
-        assert (after["state"], after["done"]) == ("done", 11)
-        assert after["found"][: before["done"]] == before["found"]
+        assert (after["state"], after["done"]) == ("done", 3)
+        assert after["found"][:1] == before["found"]
 
 
 def test_a_data_set_that_is_gone_is_told(service: Service):

@@ -20,6 +20,16 @@ BLOCKS_OF_FIVE = {"kind": "sliding_window", "block": 5, "blocks": 1}
 @pytest.fixture
 def published(service: Service) -> tuple[str, str]:
     """A stream and a publication that releases every five records, with one release."""
+    return publish_once(service)
+
+
+@pytest.fixture(scope="module")
+def name(service: Service) -> str:
+    """Such a publication, of which tests only read."""
+    return publish_once(service)[1]
+
+
+def publish_once(service: Service) -> tuple[str, str]:
     stream = service.stream()
     name = service.publish(stream, BLOCKS_OF_FIVE)
     five_more(service, stream)
@@ -47,8 +57,7 @@ def test_before_the_first_release_there_is_nothing(service: Service):
     assert ok(service.client().get(f"/v1/publications/{name}/releases")) == {"items": []}
 
 
-def test_a_release_has_everything_the_contract_names(service: Service, published):
-    _, name = published
+def test_a_release_has_everything_the_contract_names(service: Service, name):
     answer = latest(service, name)
     release = ok(answer)
     assert answer.headers["content-location"] == f"/v1/publications/{name}/releases/1"
@@ -68,8 +77,7 @@ def test_a_release_has_everything_the_contract_names(service: Service, published
     assert listed == release | {"parameters": {"shape": [1, 3]}}
 
 
-def test_a_tag_that_still_holds_is_not_sent_again(service: Service, published):
-    _, name = published
+def test_a_tag_that_still_holds_is_not_sent_again(service: Service, name):
     first = latest(service, name)
     for tag in (first.headers["etag"], f'"x", W/{first.headers["etag"]}', "*"):
         again = latest(service, name, **{"If-None-Match": tag})
@@ -117,8 +125,7 @@ def test_waiting_before_the_first_release_ends_with_it(service: Service):
     assert ok(answers[0])["version"] == 1
 
 
-def test_waiting_in_vain_answers_as_without_waiting(service: Service, published):
-    _, name = published
+def test_waiting_in_vain_answers_as_without_waiting(service: Service, name):
     tag = latest(service, name).headers["etag"]
     assert latest(service, name, Prefer="wait=1", **{"If-None-Match": tag}).status_code == 304
     assert ok(latest(service, name, Prefer="respond-async, wait=1"))["version"] == 1
@@ -158,8 +165,8 @@ def test_who_has_an_older_version_need_not_wait(service: Service, published):
         ("text/*, application/jsonl", None),
     ],
 )
-def test_the_format_is_what_the_client_likes_best(service: Service, published, accept, given):
-    answer = latest(service, published[1], Accept=accept)
+def test_the_format_is_what_the_client_likes_best(service: Service, name, accept, given):
+    answer = latest(service, name, Accept=accept)
     assert answer.headers["vary"] == "Accept"
     if given is None:
         refused(answer, 406, "not-acceptable")
@@ -167,8 +174,7 @@ def test_the_format_is_what_the_client_likes_best(service: Service, published, a
         assert (answer.status_code, answer.headers["content-type"]) == (200, given)
 
 
-def test_the_weights_are_a_safetensors_file_with_all_else_in_its_metadata(service: Service, published, tmp_path):
-    _, name = published
+def test_the_weights_are_a_safetensors_file_with_all_else_in_its_metadata(service: Service, name, tmp_path):
     release, answer = ok(latest(service, name)), latest(service, name, Accept=FILE)
     assert answer.headers["content-disposition"] == f'attachment; filename="{name}-1.safetensors"'
     (tmp_path / "file").write_bytes(answer.content)
@@ -180,8 +186,7 @@ def test_the_weights_are_a_safetensors_file_with_all_else_in_its_metadata(servic
     assert told == {name: value for name, value in release.items() if name != "parameters"}
 
 
-def test_each_format_has_its_own_tag_and_the_same_bytes_from_every_server(service: Service, published):
-    _, name = published
+def test_each_format_has_its_own_tag_and_the_same_bytes_from_every_server(service: Service, name):
     tags = set()
     with serving(service.settings) as url, httpx.Client(base_url=url) as other:
         for accept in (JSON, FILE):
@@ -197,8 +202,7 @@ def test_each_format_has_its_own_tag_and_the_same_bytes_from_every_server(servic
         assert latest(service, name, Accept=accept, **{"If-None-Match": others}).status_code == 200
 
 
-def test_predictions_follow_from_the_published_weights(service: Service, published):
-    _, name = published
+def test_predictions_follow_from_the_published_weights(service: Service, name):
     release = ok(latest(service, name))
     x = np.array([[0.5, -0.25], [3.0, 4.0], [0.0, 0.0]])
     answer = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": x.tolist()}))
@@ -211,8 +215,7 @@ def test_predictions_follow_from_the_published_weights(service: Service, publish
     assert answer["labels"] == (positive > 0.5).astype(int).tolist()
 
 
-def test_predictions_by_version_and_their_refusals(service: Service, published):
-    _, name = published
+def test_predictions_by_version_and_their_refusals(service: Service, name):
     url = f"/v1/publications/{name}/predict"
     assert ok(service.client().post(f"{url}?version=1", json={"x": [[1, 2]]}))["version"] == 1
     refused(service.client().post(f"{url}?version=9", json={"x": [[1, 2]]}), 404, "not-found")
@@ -258,8 +261,7 @@ def test_waiters_do_not_hold_each_other_up(service: Service, published):
     assert {ok(answer)["version"] for answer in answers} == {2}
 
 
-def test_a_version_that_is_not_there_yet_is_never_unchanged(service: Service, published):
-    _, name = published
+def test_a_version_that_is_not_there_yet_is_never_unchanged(service: Service, name):
     for tag in ("*", '"99.json.1"'):
         answer = service.client().get(f"/v1/publications/{name}/releases/99", headers={"If-None-Match": tag})
         refused(answer, 404, "not-found")
@@ -268,13 +270,11 @@ def test_a_version_that_is_not_there_yet_is_never_unchanged(service: Service, pu
 @pytest.mark.parametrize(
     ("prefer", "waits"), [("respond-async, wait=1", True), ('a="b, wait=1"', False), ("wait=1x", False)]
 )
-def test_only_a_whole_number_of_seconds_is_waited(service: Service, published, prefer, waits):
-    _, name = published
+def test_only_a_whole_number_of_seconds_is_waited(service: Service, name, prefer, waits):
     assert ("preference-applied" in latest(service, name, Prefer=prefer).headers) == waits
 
 
-def test_headers_in_several_lines_are_one_list(service: Service, published):
-    _, name = published
+def test_headers_in_several_lines_are_one_list(service: Service, name):
     tag = latest(service, name).headers["etag"]
     url = f"/v1/publications/{name}/releases/latest"
     lines = [("If-None-Match", '"other"'), ("If-None-Match", tag)]

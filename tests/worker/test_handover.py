@@ -210,8 +210,9 @@ class Silence:
             return
 
 
-@pytest.mark.slow
-def test_a_log_connection_on_which_nothing_comes_any_more_is_given_up(bench: Bench):
+def test_a_log_connection_on_which_nothing_comes_any_more_is_given_up(bench: Bench, monkeypatch):
+    monkeypatch.setattr("service.log.reader.LONGEST_WAIT_SECONDS", 1.0)  # a sealer waits half of it
+    monkeypatch.setattr("service.log.reader.SECONDS_TO_ANSWER", 1.0)
     between = Silence(bench.world.settings.redis_url)
     with renewing(bench, between.url) as (sealer, _), running(sealer):
         bench.append(1)
