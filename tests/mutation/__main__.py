@@ -54,6 +54,9 @@ def main() -> None:
     began = time.monotonic()
     reached = measure()
     print(f"measured in {time.monotonic() - began:.0f} s which tests run which lines", flush=True)
+    unchanged = str(rooms[0].relative_to(ROOT))
+    if not _has_right_types(unchanged, (ROOT / unchanged).read_text()):
+        raise RuntimeError("mypy refuses the code without any mutant: run make check")
     results: dict[Mutant, str] = {}
     for mutant in found:
         started = time.monotonic()
@@ -85,14 +88,17 @@ def _result(mutant: Mutant, reached: list[Reach]) -> str:
         outcome = attempt(mutant.path, mutant.source, tests, SPARE_SECONDS + TIMES_SLOWER * usual)
         if outcome != Outcome.SURVIVED:
             return outcome
-    return Outcome.SURVIVED if _has_right_types(mutant) else MYPY
+    return Outcome.SURVIVED if _has_right_types(mutant.path, mutant.source) else MYPY
 
 
-def _has_right_types(mutant: Mutant) -> bool:
+def _has_right_types(path: str, source: str) -> bool:
+    """Return whether mypy accepts the code with this source of a file."""
+    if len(source.encode()) == (ROOT / path).stat().st_size:
+        source += "\n"  # by its size mypy sees that it has not looked at it yet
     with tempfile.NamedTemporaryFile("w", suffix=".py") as changed:
-        changed.write(mutant.source)
+        changed.write(source)
         changed.flush()
-        shadow = ["--shadow-file", mutant.path, changed.name, "--cache-dir", str(CACHE / "mypy")]
+        shadow = ["--shadow-file", path, changed.name, "--cache-dir", str(CACHE / "mypy")]
         command = [sys.executable, "-m", "mypy", *shadow]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode > 1:
