@@ -57,6 +57,17 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
     "objective, gaussian": (THREE, OBJECTIVE | {"intercept": False}, MECHANISMS["independent_batches, warm"], GAUSSIAN),
     "huber": (TWO, EXACT | {"loss": "huber_hinge"}, MECHANISMS["independent_batches"], GAUSSIAN),
     "noisy": (THREE, NOISY, MECHANISMS["scheduled_black_box"], GAUSSIAN),
+    **{
+        f"noisy {name}": (TWO, NOISY, MECHANISMS[name], GAUSSIAN)
+        for name in (
+            "independent_batches",
+            "independent_batches, warm",
+            "continual, equal",
+            "continual, improving",
+            "sliding_window",
+        )
+    },
+    "leader, not averaged": (TWO, NOISY, LEADER | {"averaging": False}, GAUSSIAN),
     "noisy, with settings": (
         TWO,
         NOISY | {"steps": 5, "step": 0.5, "clip": 0.3, "momentum": 0.5, "regularization": 0.1},
