@@ -9,9 +9,11 @@ import pytest
 from service.learning import descent, solvers
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.losses import LOSSES, Squared
+from service.learning.noisy_gradient_descent import NoisyGradientDescent, clipped_sum
 from service.learning.objective import MARGIN, ROWS
 from service.learning.objective_perturbation import _epsilon
 from service.learning.solvers import SLACK, UNIT, Inaccurate, Setting, accuracy
+from service.privacy.loss import Kind
 
 SQUARED = Squared(bound=2.0)
 SETTINGS = {
@@ -135,3 +137,44 @@ def test_the_epsilon_of_a_rho_is_the_largest_double_that_does_not_pass_it(rho, e
     found = _epsilon(rho)
     assert found == same(epsilon, rel=1e-15)
     assert Fraction(found) ** 2 <= 2 * Fraction(rho) < Fraction(math.nextafter(found, 9.0)) ** 2
+
+
+@pytest.mark.parametrize(("name", "classes"), [("logistic", 2), ("softmax", 4), ("squared", 0)])
+@pytest.mark.parametrize("records", [10, 10**9])
+def test_a_clipped_sum_counts_its_rounding(name, classes, records):
+    """2C + 2E, E at least SLACK·C: h·(D + 2)·u·W·R² + slope_error·u·R + (ROWS + rows + D + 16)·u·C, 2n times."""
+    one = noisy(name, classes)
+    clip, weights, (rows, columns) = 0.3, 5.0, one.shape
+    scores = 1.5**2 * one.loss.score_smoothness * (columns + 2) * MARGIN * weights
+    each = scores + 1.5 * one.loss.slope_error(rows) + (ROWS + rows + columns + 16) * clip
+    expected = 2 * MARGIN * (clip + max(SLACK * clip, 2 * UNIT * records * each))
+    assert (2 * UNIT * records * each > SLACK * clip) == (records > 10)
+    assert clipped_sum(one, clip=clip, records=records, weights=weights) == same(expected, rel=1e-12)
+    with pytest.raises(Inaccurate, match="add up"):
+        clipped_sum(one, clip=clip, records=10**14, weights=weights)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_noisy_steps_stay_in_twice_the_ball_that_they_and_their_noise_reach(momentum):
+    steps, step, clip, records, charge = 5, 0.5, 0.3, 1000, 0.01
+    found = noisy("softmax", 4, steps=steps, step=step, clip=clip, momentum=momentum).perturbation(
+        Kind.ZCDP, charge, records
+    )
+    still = [1 - momentum**t for t in range(steps, 0, -1)]
+    scale = 1.5 * 2 * clip * math.sqrt(steps / (2 * charge))
+    noise = step * scale / records * math.hypot(*still) * (math.sqrt(24) + 8)
+    assert found.radius == same(2 * (step * clip * sum(still) + noise), rel=1e-12)
+    assert found.noise.scale < scale
+
+
+def noisy(name, classes, **changed):
+    about = {"steps": None, "step": None, "clip": None, "momentum": 0.0} | changed
+    return NoisyGradientDescent(
+        loss=SQUARED if name == "squared" else LOSSES[name],
+        regularization=0.0,
+        intercept=False,
+        norm_bound=1.5,
+        features=6,
+        classes=classes,
+        **about,
+    )
