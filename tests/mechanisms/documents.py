@@ -28,6 +28,7 @@ OBJECTIVE, NOISY = {"kind": "objective_perturbation"}, {"kind": "noisy_gradient_
 PURE, GAUSSIAN = {"epsilon": 1}, {"epsilon": 1.5, "delta": 1e-6}
 LEADER = {"kind": "online_leader", "batch": 8}
 TASKS = {"kind": "lifelong", "task_size": [16, 24], "batch": 8}
+ENCODER = "tasks, encoder"  # needs the extra `deep`
 ACTIVE = {"kind": "active_learning", "batching": "fixed_window", "size": 4}
 FOURIER = {"kind": "compose", "maps": [{"kind": "center"}, {"kind": "random_fourier", "features": 5}]}
 
@@ -98,6 +99,7 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
     ),
     "tasks, remembered": (TWO, EXACT, TASKS | {"memory": 3, "heads": "per_task", "near": "origin"}, GAUSSIAN),
     "tasks, agem": (THREE, EXACT, TASKS | {"training": "agem", "hidden": 2, "epochs": [3, 4]}, GAUSSIAN),
+    ENCODER: (TWO, EXACT, MECHANISMS["lifelong, encoder"], GAUSSIAN),
     "tasks, ridge": (TWO, EXACT | {"intercept": False}, TASKS | {"ridge": 0.5}, PURE),
     "windows, ridge": (TWO, EXACT, MECHANISMS["window_statistics"] | {"ridge": 0.5}, PURE),
     "queries, accurate": (CATEGORIES, None, {"kind": "linear_queries", "first": 10**6, "accuracy": 0.1}, GAUSSIAN),
