@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv browser up demo test times test-long test-slow-disk check docs lock clean
+.PHONY: venv browser up demo test times test-long test-slow-disk mutation check docs lock clean
 
 venv: .venv/installed
 
@@ -44,7 +44,8 @@ times: export PYTHONDONTWRITEBYTECODE =
 times: venv
 	$(BIN)/python -m pytest -m alone tests/guarantees
 
-# What `make test` leaves out: exhaustive cases, long attacks and histories, and every planted bug. It takes hours.
+# What `make test` leaves out: exhaustive cases, long attacks and histories, every planted bug, and a sample of mutants.
+# It takes hours.
 test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: venv browser
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --long
@@ -53,6 +54,12 @@ test-long: venv browser
 		--kills 200 --failovers 30 --restores 50 --histories 300 --mutations 100000
 	$(BIN)/python -m pytest --timeout 7200 tests/guarantees/test_timing.py tests/guarantees/test_closed_thresholds.py \
 		--guesses 600 --trials 2000
+	$(MAKE) mutation
+
+# Small changes of the code, drawn at random, each of which some test or mypy must notice; the draw's seed is printed.
+# All changes of a room, a file or a function: make mutation MUTANTS=service/privacy/noise.py
+mutation: venv
+	$(BIN)/python -m tests.mutation $(MUTANTS)
 
 # The tests on a disk on which everything takes 50 ms longer to be safe.
 test-slow-disk: venv

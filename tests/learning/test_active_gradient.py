@@ -207,3 +207,10 @@ def test_the_first_step_is_as_long_as_its_noise_or_the_ball_allows():
     assert one.rate(noisy, 1) * noisy.noise.expected_norm() / 8 == pytest.approx(1.5)
     assert one.rate(exact, 1) * one.longest == pytest.approx(3.0)
     assert one.rate(exact, 4) == one.rate(exact, 1) / 2
+
+
+def test_the_least_probability_is_that_of_the_first_or_of_the_last_update_there_can_be():
+    slowly = learner(law="exponential", threshold=Falling(initial=0.6, decay=0.01))
+    first, last = (slowly.selection(update).least() for update in (1, 2**62))
+    assert first != last
+    assert slowly.least_probability() == min(first, last)

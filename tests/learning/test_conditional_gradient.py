@@ -49,3 +49,30 @@ def test_what_is_left_to_the_leader_is_never_more_than_certified(name):
         assert one.constraint.holds(weights, ORIGIN)
         assert left <= apart[0] * (1 + 1e-9) + 1e-12
     assert np.linalg.norm(weights - ORIGIN) > 0.5 * np.linalg.norm(leader - ORIGIN) > 0.1
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.02, 50.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_certified_is_the_smaller_of_two_bounds_less_what_a_move_gains(name, apart):
+    """H̄ = H + ‖g + μ(w - c)‖·(√(2H/β_(t-1)) + ‖c_t - c_(t-1)‖), or the gap; then (1 - 1/(4κ²))·H̄."""
+    one, rng, step = pursuit(name), np.random.default_rng(3), 7
+    weights = one.constraint.project(ORIGIN + 0.1 * rng.normal(size=SHAPE), ORIGIN)
+    before, estimate = rng.normal(size=SHAPE), 0.1 * rng.normal(size=SHAPE)
+    older, newer = (0.5 * (each + 4 * one.reach**2) for each in (step, step + 1))
+    moved = np.linalg.norm((before + estimate) / newer - before / older)
+    grown = apart + np.linalg.norm(estimate + 0.5 * (weights - ORIGIN)) * (np.sqrt(2 * apart / older) + moved)
+    gradient = newer * (weights - ORIGIN) + before + estimate
+    gap = np.vdot(gradient, weights - one.constraint.lowest(gradient, ORIGIN))
+    found, left = one.step(weights, np.array([apart]), before, estimate, step)
+    bound = min(grown, gap)
+    assert left == pytest.approx((1 - 1 / (4 * one.reach**2)) * bound, rel=1e-5)
+    towards = one.oracle(weights, np.sqrt(2 * bound / newer), gradient)
+    np.testing.assert_allclose(found, weights + (towards - weights) / (2 * one.reach**2), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_leader_that_is_reached_and_stays_is_certified_to_be_reached(name):
+    one, nothing = pursuit(name), np.zeros(SHAPE)
+    found, left = one.step(ORIGIN, np.zeros(1), nothing, nothing, 1)
+    assert left == [0.0]
+    np.testing.assert_array_equal(found, ORIGIN)

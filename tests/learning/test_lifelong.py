@@ -216,3 +216,10 @@ def test_where_only_the_sum_counts_one_array_is_remembered():
         assert one.remembers(one.perturbation(Kind.ZCDP, RHO, 8), place) == arrays
         model = 2 if one.training == "agem" else 0
         assert one.most_remembered > (arrays - model) * one.entries
+
+
+@pytest.mark.parametrize("lacking", [{"memory": None}, {"intercept": False}, {"training": "agem"}])
+def test_heads_of_tasks_need_what_tells_tasks_apart(lacking):
+    learner(heads="per_task", memory=2)
+    with pytest.raises(ValueError, match="heads of tasks need"):
+        learner(heads="per_task", **({"memory": 2} | lacking))

@@ -1,5 +1,6 @@
 """No record moves a block's statistics further than stated, some move them nearly as far; what is solved from them."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -13,7 +14,7 @@ from service.learning.moments import Moments, _spreads, weights
 from service.learning.records import Records
 from service.learning.solvers import Inaccurate
 from service.privacy import sensitivity
-from service.privacy.correlated import Blt, Toeplitz
+from service.privacy.correlated import Blt, Toeplitz, Tree
 from service.privacy.loss import Kind
 
 CASES = [("logistic", 2), ("softmax", 2), ("softmax", 3), ("softmax", 10), ("squared", 0)]
@@ -209,3 +210,10 @@ def test_the_statistics_of_a_record_by_hand():
     expected = [s * 0.36, 0, f * 0.6, 0, 0, *(part for each in code for part in (0.6 * each, 0, k * each))]
     found = one.statistics(Records(x=np.array([[0.6, 0.0]]), y=np.array([1])), 5)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_run_that_ends_is_followed_by_another():
+    endless = learner("logistic", 2).perturbation(Kind.ZCDP, RHO, 10)
+    assert [endless.place(step) for step in (0, 7, 8, 19)] == [0, 7, 8, 19]
+    ending = replace(endless, factor=Tree(steps=8))
+    assert [ending.place(step) for step in (0, 7, 8, 19)] == [0, 7, 0, 3]

@@ -273,3 +273,12 @@ def test_gradients_of_more_records_than_doubles_can_add_up_are_refused():
     with pytest.raises(Refused, match="add up") as refused:
         build(schema, publication)
     assert refused.value.path == "learner.step"
+
+
+def test_noisy_gradient_descent_has_the_settings_that_were_asked_for():
+    asked = {"steps": 5, "step": 0.25, "clip": 0.3, "momentum": 0.5, "regularization": 0.1}
+    schema, publication = configured(
+        "independent_batches", {"kind": "noisy_gradient_descent", **asked}, ("logistic", 2), 1e-6
+    )
+    learner = build(schema, publication).learner
+    assert {name: getattr(learner, name) for name in asked} == asked

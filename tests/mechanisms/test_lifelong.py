@@ -338,3 +338,21 @@ def test_what_the_mechanism_says_the_learner_does_not(path, learner, settings):
 def test_settings_that_do_not_fit_are_refused(settings):
     with pytest.raises(ValueError, match="validation error"):
         publication(**settings)
+
+
+@pytest.mark.parametrize("hidden", [None, 2])
+def test_the_scores_of_tasks_fit_what_tells_them_apart(silent, hidden):
+    """Below the tasks' own rows: least squares of which task a record is of, less the mean, along as many codes."""
+    x, y = two_tasks(np.random.default_rng(4), 40)
+    about = {"classes": 4, "columns": 3, "task_size": 40, "batch": None, "memory": 3, "hidden": hidden}
+    mechanism = publication(heads="per_task", ridge=0.05, **about)
+    released = run(mechanism, 2, lambda start, end: Records(x=x[start:end], y=y[start:end]))[0][-1].parameters
+    learner = mechanism.learner
+    tasks = [
+        learner.sums(learner.statistics(Records(x=x[first : first + 40], y=y[first : first + 40]), 40), 40)[0]
+        for first in (0, 40)
+    ]
+    firsts = np.array([second[:, 3] for second in tasks])  # the intercept's: sums of the records themselves
+    codes = firsts - firsts.mean(axis=0)
+    expected = learner.minimiser(sum(tasks), codes, 80, 0.05, np.zeros((2, 4)), rank=hidden)
+    np.testing.assert_allclose(released[-2:], expected, rtol=0, atol=1e-9)

@@ -14,12 +14,12 @@ from service.mechanisms import linear_queries
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.histogram import MAX_CARDINALITY, Histogram, LinearQuery
-from service.mechanisms.linear_queries import NO_CATEGORY, LinearQueries, opened
+from service.mechanisms.linear_queries import NO_CATEGORY, Hit, LinearQueries, opened
 from service.mechanisms.mechanism import Forgotten, Part
 from service.mechanisms.stream_schema import StreamSchema
-from service.privacy import claims
+from service.privacy import claims, numeric_sparse
 from service.privacy.loss import Kind, round_up
-from service.privacy.sparse_vector import STEPS
+from service.privacy.sparse_vector import STEPS, Instance
 
 PURE, ZCDP = {"epsilon": 2}, {"epsilon": 2, "delta": 1e-6}
 both = pytest.mark.parametrize("privacy", [PURE, ZCDP], ids=["pure", "zcdp"])
@@ -342,3 +342,17 @@ def test_a_budget_that_noise_cannot_follow_any_further_freezes():
     assert run.mechanism._next(now, 20, run.mechanism.capacity) is None
     assert run.mechanism._next(now, 20, run.worst + Fraction(1, 3)) is not None
     assert ceil(run.mechanism.reckoned_hits) > 0
+
+
+@pytest.mark.parametrize("following", [None, Instance(opened=2, scale=3.0)])
+def test_a_hit_says_what_it_measured_and_which_instances_it_closed_and_opened(following):
+    hit = Hit(kind=Kind.PURE, closed=Instance(opened=1, scale=8.0), opened=following)
+    assert hit.described() == {
+        "distribution": numeric_sparse.DISTRIBUTIONS[Kind.PURE],
+        "scale": 8.0,
+        "sensitivity": STEPS,
+        "dimension": 1,
+        "added_to": "query",
+        "instance": {"opened": 1, "scale": 8.0},
+        "next": following and {"opened": 2, "scale": 3.0},
+    }

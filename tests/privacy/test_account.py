@@ -1,5 +1,6 @@
 """How publications of one stream add up on each record, against adding them up record by record."""
 
+import math
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -184,3 +185,10 @@ def test_without_a_delta_only_the_sum_holds():
     pure = [Holding(kind=Kind.PURE, capacity=Fraction(1, 10), pure=Fraction(1, 10))] * 100
     found = tighter(pure, Loss(epsilon=Fraction(10)))
     assert (found.how, found.loss) == ("sum", Loss(epsilon=Fraction(10)))
+
+
+def test_a_delta_is_rounded_as_an_epsilon_is():
+    third = Loss(epsilon=Fraction(1), delta=Fraction(1, 3))
+    up, down = third.shown()["delta"], third.shown_down()["delta"]
+    assert Fraction(repr(down)) < third.delta < Fraction(repr(up))
+    assert math.nextafter(down, 1.0) == up

@@ -17,6 +17,7 @@ from scipy import stats
 from service.privacy import samplers
 from service.privacy.samplers import (
     MARGIN,
+    Candidates,
     Envelope,
     Uniform,
     below_exp,
@@ -255,3 +256,22 @@ def test_a_variance_is_positive_and_fits(variance):
 def test_a_scale_is_positive():
     with pytest.raises(ValueError, match="scale"):
         discrete_laplace(Fraction(0))
+
+
+@pytest.mark.parametrize("variance", [Fraction(1, 5), Fraction(10**6, 7)])
+def test_what_doubles_leave_open_is_drawn_by_the_same_law(monkeypatch, variance):
+    """Whole numbers alone decide here about every candidate, as they do about the few that doubles cannot settle."""
+
+    def nothing_settled(self, words):
+        nothing = np.zeros(words.shape[1], dtype=bool)
+        return Candidates(np.zeros(words.shape[1], dtype=np.int64), nothing, ~nothing)
+
+    monkeypatch.setattr(Envelope, "settle", nothing_settled)
+    drawn = discrete_gaussian(variance, 4000)
+    chance.assert_count(int((drawn > 0).sum()), 4000, (1 - central(variance)) / 2)
+
+
+def central(variance):
+    """P(0), by the sum of the weights."""
+    reach = math.ceil(40 * math.sqrt(variance)) + 2
+    return 1 / math.fsum(math.exp(-(k**2) / (2 * float(variance))) for k in range(-reach, reach + 1))

@@ -121,3 +121,10 @@ def test_a_law_is_recomputed_from_what_is_told_of_it(law):
 def test_what_is_no_law_is_refused(told):
     with pytest.raises(ValueError, match="select"):
         selection.of(told)
+
+
+def test_a_least_threshold_that_its_nearest_double_misses_is_raised_by_a_digit():
+    """Four digits may be just enough as a decimal, and the double nearest to them a little less."""
+    epsilon, norm_bound = 1.0, 0.4221564819521447  # found by search: b lies between the double 0.1007 and 1007/10000
+    assert not Fraction(0.1007) >= Fraction(1007, 10000)
+    assert least_threshold(epsilon, norm_bound) == 0.1008

@@ -63,3 +63,10 @@ def test_a_task_far_ahead_is_found_at_once():
 def test_nothing_is_not_a_task(lengths, batch):
     with pytest.raises(ValueError, match="tasks need"):
         Tasks(lengths, batch)
+
+
+def test_every_batch_is_a_fit_by_itself_near_no_other():
+    tasks = Tasks((4,), 2, before=5)
+    for time in (5, 7, 9):
+        (fit,) = tasks.fits(time)
+        assert (fit.near, fit.depth, fit.share, fit.window) == (None, 0, 1, (0, time))

@@ -1,0 +1,24 @@
+"""What a publication says of itself is what was written down: its words, names and numbers change knowingly only.
+
+Whoever plans, reads or verifies a publication goes by these texts. `documents` writes them anew.
+"""
+
+import json
+
+import pytest
+
+from service.learning import encoder_pass
+from tests.mechanisms import documents
+
+WRITTEN = {each["name"]: each["says"] for each in map(json.loads, documents.WRITTEN.read_text().splitlines())}
+
+
+def test_every_publication_is_written_down():
+    assert list(WRITTEN) == [*documents.OF_ALL, *documents.ASKED]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_it_says_what_is_written_down(name):
+    if name == documents.ENCODER and not encoder_pass.available():
+        pytest.skip("the extra `deep` is not installed")
+    assert documents.document(name) == WRITTEN[name]

@@ -1,0 +1,140 @@
+"""Which tests run which lines, measured once for each file of tests and kept until the code changes."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import hashlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import coverage
+import pytest
+
+from tests.mutation.trial import ROOT, in_child, run_file
+
+if TYPE_CHECKING:
+    from tests.mutation.mutants import Mutant
+
+ROOMS = ("privacy", "learning", "schedules", "mechanisms")
+CACHE = ROOT / ".mutation_cache"
+HERE = Path(__file__).parent
+LOADING = ""  # the lines that run while a file of tests is loaded, the service's modules with it
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What one file of tests runs: `lines` of each test in each file, and the processor `seconds` of each test."""
+
+    file: str
+    lines: dict[str, dict[str, list[int]]]
+    seconds: dict[str, float]
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Return the tests that may notice a mutant, the quickest first.
+
+        What runs only while modules are loaded, as constants do, any test may notice that runs some of the same file,
+        and any of the same room.
+        """
+
+        def runs(test: str) -> bool:
+            return not set(mutant.lines).isdisjoint(self.lines.get(test, {}).get(mutant.path, ()))
+
+        loaded = runs(LOADING)
+        near = self.file.split("/")[1] == mutant.path.split("/")[1]
+        chosen = [
+            test
+            for test in self.seconds
+            if runs(test) or (loaded and (near or mutant.path in self.lines.get(test, {})))
+        ]
+        return sorted(chosen, key=lambda test: (not runs(test), self.seconds[test]))
+
+
+def tests_of(mutant: Mutant, reached: list[Reach]) -> dict[str, list[str]]:
+    """Return all tests that may notice a mutant: first those of its own file, then of its room, then all others."""
+    _, room, module = mutant.path.removesuffix(".py").split("/")
+
+    def distance(reach: Reach) -> tuple[bool, bool]:
+        return reach.file != f"tests/{room}/test_{module}.py", not reach.file.startswith(f"tests/{room}/")
+
+    chosen = {reach.file: reach.tests_of(mutant) for reach in sorted(reached, key=distance)}
+    return {file: tests for file, tests in chosen.items() if tests}
+
+
+def measure() -> list[Reach]:
+    """Return what each file of tests runs. RuntimeError if a test fails: a mutant would seem to be noticed by it."""
+    CACHE.mkdir(exist_ok=True)
+    sources = [path for folder in ("service", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+    shared = _digest(path for path in sources if not path.name.startswith("test_") and path.parent != HERE)
+    files = [path for room in ROOMS for path in sorted((ROOT / "tests" / room).glob("test_*.py"))]
+    return [_measured(str(path.relative_to(ROOT)), shared) for path in files]
+
+
+def _digest(paths) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+def _measured(file: str, shared: str) -> Reach:
+    key = hashlib.sha256((shared + _digest([ROOT / file])).encode()).hexdigest()[:16]
+    kept = CACHE / f"{file.replace('/', '.')}.{key}.json"
+    if not kept.exists():
+        for older in CACHE.glob(f"{file.replace('/', '.')}.*"):
+            older.unlink()
+        output = CACHE / "output.txt"
+        if in_child(lambda: _watch(file, kept), str(output)):
+            raise RuntimeError(f"{file} fails without any mutant:\n{output.read_text()[-4000:]}")
+    return Reach(file, **json.loads(kept.read_text()))
+
+
+def _watch(file: str, kept) -> int:
+    os.environ["COVERAGE_CORE"] = "ctrace"  # the others cannot tell tests apart
+    include = [str(ROOT / "service" / room / "*") for room in ROOMS]
+    watcher = coverage.Coverage(data_file=None, config_file=False, include=include)
+    watcher.start()
+    tests = _Tests(watcher)
+    code = run_file(file, tests)
+    watcher.stop()
+    if not code:
+        kept.write_text(json.dumps({"lines": _lines(watcher.get_data()), "seconds": tests.seconds}))
+    return code
+
+
+def _lines(data: coverage.CoverageData) -> dict[str, dict[str, list[int]]]:
+    lines: dict[str, dict[str, list[int]]] = {}
+    for path in data.measured_files():
+        for line, tests in data.contexts_by_lineno(path).items():
+            for test in tests:
+                lines.setdefault(test, {}).setdefault(os.path.relpath(path, ROOT), []).append(line)
+    return lines
+
+
+class _Tests:
+    """A plugin of pytest that says when which test runs. Each begins without what tests before it left in caches."""
+
+    def __init__(self, watcher: coverage.Coverage) -> None:
+        self.seconds: dict[str, float] = {}
+        self._watcher = watcher
+        self._caches: list[functools._lru_cache_wrapper] = []
+
+    def pytest_collection_finish(self) -> None:
+        self._caches = [
+            each
+            for each in gc.get_objects()
+            if isinstance(each, functools._lru_cache_wrapper) and str(each.__module__).startswith("service.")
+        ]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item):
+        for cache in self._caches:
+            cache.cache_clear()
+        self._watcher.switch_context(item.nodeid)
+        began = time.process_time()
+        try:
+            return (yield)
+        finally:
+            self.seconds[item.nodeid] = time.process_time() - began
+            self._watcher.switch_context(LOADING)
