@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """The bodies of one process. `of_one` and `of_all`: bytes of one key, and of all together."""
+    """The bodies of one process. `of_one` and `of_all`: the most bytes of one key, and of all; `all`: how many are held."""
 
     def __init__(self, *, of_one: int, of_all: int) -> None:
         self._of_one, self._of_all = of_one, of_all
         self._held: Counter[int] = Counter()
-        self._all = 0
+        self.all = 0
 
     def body(self, key: int) -> Body:
         """Return a body of this key that holds nothing yet; what it holds is let go when its block ends."""
@@ -32,7 +32,7 @@ class InFlight:
         more = after - before
         for held, most, whose in (
             (self._held[key], self._of_one, "This key sends"),
-            (self._all, self._of_all, "All keys together send"),
+            (self.all, self._of_all, "All keys together send"),
         ):
             if more > 0 and held > before and held + more > most:
                 raise Problem(
@@ -40,7 +40,7 @@ class InFlight:
                     f"{whose} more than {most} bytes at the same time. Nothing was done; wait for answers first.",
                     headers={"Retry-After": "1"},
                 )
-        self._all += more
+        self.all += more
         self._held[key] += more
         if not self._held[key]:
             del self._held[key]
