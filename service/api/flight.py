@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """The bodies of one process. `of_one` and `of_all`: the most bytes of one key, and of all; `all`: how many are held."""
+    """The bodies of one process.
+
+    of_one, of_all: the most bytes of one key, and of all together. all: how many are held now.
+    """
 
     def __init__(self, *, of_one: int, of_all: int) -> None:
         self._of_one, self._of_all = of_one, of_all
