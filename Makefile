@@ -52,8 +52,8 @@ test-long: venv browser
 	$(BIN)/python -m pytest --numprocesses 2 --dist load --planted tests/guarantees/test_planted.py
 	$(BIN)/python -m pytest --timeout 7200 tests/faults tests/api/test_mutations.py \
 		--kills 200 --failovers 30 --restores 50 --histories 300 --mutations 100000
-	$(BIN)/python -m pytest --timeout 7200 tests/guarantees/test_timing.py tests/guarantees/test_closed_thresholds.py \
-		--guesses 600 --trials 2000
+	$(BIN)/python -m pytest --timeout 7200 tests/guarantees/test_timing.py --guesses 600
+	$(BIN)/python -m pytest --timeout 7200 --long tests/guarantees/test_closed_thresholds.py --trials 2000
 	$(MAKE) mutation
 
 # Small changes of the code, drawn at random, each of which some test or mypy must notice; the draw's seed is printed.

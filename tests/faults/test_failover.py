@@ -1,6 +1,6 @@
 """A standby that lacks the newest commits becomes the primary: no version is ever shown with two contents.
 
-By default two failovers; `pytest tests/faults/test_failover.py --failovers 30` does more, `--seed` repeats a run.
+By default one failover; `pytest tests/faults/test_failover.py --failovers 30` does more, `--seed` repeats a run.
 """
 
 from contextlib import ExitStack

@@ -1,6 +1,6 @@
 """PostgreSQL is put back to what it was seconds ago, under processes that run on.
 
-No version is ever shown with two contents. By default two restores; `pytest tests/faults/test_restored_beneath.py
+No version is ever shown with two contents. By default one restore; `pytest tests/faults/test_restored_beneath.py
 --restores 50` does more, `--seed` repeats a run.
 """
 

@@ -1,7 +1,4 @@
-"""Two workers on many streams and publications: of one that dies or hangs the other takes over, and it can't come back.
-
-With the settings that a user gets: leases of five seconds.
-"""
+"""Two workers on many streams and publications: of one that dies or hangs the other takes over, for good."""
 
 import os
 import signal
@@ -76,7 +73,7 @@ class Scene:
 
 @pytest.fixture
 def scene(servers, tmp_path):
-    made = Scene(make_world(servers, tmp_path))
+    made = Scene(make_world(servers, tmp_path, lease_seconds=2.0))
     for thread in (*made.producers, made.watcher):
         thread.start()
     yield made

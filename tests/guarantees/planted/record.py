@@ -200,7 +200,9 @@ def an_erasure_that_undoes_only_answers_it_sees() -> None:
     wrap(labels, "_set_aside", seen)
 
 
-@bug("tests/guarantees/test_closed_thresholds.py::test_who_asks_on_after_a_yes_learns_no_more_than_is_promised")
+@bug(
+    "tests/publishing/test_closed_thresholds.py::test_of_two_processes_one_compares_and_the_other_answers_from_the_histogram"
+)
 def a_threshold_that_is_compared_with_after_its_yes() -> None:
     """No lease, no look within the turn, and a yes that can't be committed is answered as a no: after a transaction."""
     import math
