@@ -91,22 +91,37 @@ class Memory(threading.Thread):
 
 def memory() -> dict[str, float]:
     """By name, what the processes that this one started have."""
+    found = dict.fromkeys(PROCESSES, 0.0)
+    for pid, name in processes().items():
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    found[name] += int(line.split()[1]) / 1024
+    return found
+
+
+def processor_seconds() -> dict[str, float]:
+    """By name, how long the processes that this one started have kept a processor busy."""
+    found = dict.fromkeys(PROCESSES, 0.0)
+    for pid, name in processes().items():
+        with contextlib.suppress(OSError):
+            user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            found[name] += (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def processes() -> dict[int, str]:
+    """The processes that this one started, with their names."""
     parents, commands = {}, {}
     for path in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             pid = int(path.name)
             parents[pid] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
             commands[pid] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    found = dict.fromkeys(PROCESSES, 0.0)
-    for pid, command in commands.items():
-        name = next((name for name, told in PROCESSES.items() if told in command), None)
-        if name is None or not _descends(pid, parents):
-            continue
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    found[name] += int(line.split()[1]) / 1024
-    return found
+    names = {
+        pid: next((name for name, told in PROCESSES.items() if told in each), None) for pid, each in commands.items()
+    }
+    return {pid: name for pid, name in names.items() if name is not None and _descends(pid, parents)}
 
 
 def _descends(pid: int, parents: dict[int, int]) -> bool:
