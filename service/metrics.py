@@ -102,6 +102,22 @@ VIOLATIONS = Gauge(
 )
 
 
+_BY_PUBLICATION = (FIT, PUBLISH, FAILURES)
+
+
+def timed_publications() -> set[str]:
+    """Return the names of the publications that this worker has metrics of."""
+    samples = (sample for each in _BY_PUBLICATION for family in each.collect() for sample in family.samples)
+    return {sample.labels["publication"] for sample in samples}
+
+
+def forget_publications(names: Iterable[str]) -> None:
+    """Drop this worker's metrics of these publications: those that ended would be told for as long as it lives."""
+    for name in names:
+        for each in _BY_PUBLICATION:
+            each.remove(name)
+
+
 class State(Collector):
     """What the record and the log hold now. None: that one is away."""
 
@@ -118,41 +134,43 @@ class State(Collector):
             yield from self._publications(self._overview)
 
     def _streams(self, overview: Overview) -> Iterator[Metric]:
-        streams = overview.streams
+        totals = overview.streams
         numbered = CounterMetricFamily(
             "perennial_numbered_records", "Records that have their number", labels=["stream"]
         )
-        for each in streams:
-            numbered.add_metric([each.name], each.records)
+        for each in totals:
+            numbered.add_metric([each.stream.name], each.stream.records)
         yield numbered
-        halted = [([each.name], each.halted) for each in streams]
+        halted = [([each.stream.name], each.stream.halted is not None) for each in totals]
         yield _gauge(
             "perennial_stream_halted", "1: nothing more is numbered, an operator must look", ["stream"], halted
         )
-        distrusted = [([each.name], each.distrusted) for each in streams]
+        distrusted = [([each.stream.name], each.stream.distrusted is not None) for each in totals]
         yield _gauge(
             "perennial_ledger_distrusted", "1: the ledger does not verify, nothing is published", ["stream"], distrusted
         )
-        dead = [([each.name], each.dead_letters) for each in streams]
+        dead = [([each.stream.name], each.dead_letters) for each in totals]
         yield _gauge(
             "perennial_dead_letters", "Entries of the log that could not be numbered, until dropped", ["stream"], dead
         )
+        sums = [(each.stream.name, each.sums) for each in totals]
         for name, what in (
             ("budget", "What all publications together may cost any one record, for ever"),
             ("reserved", "What is promised to what runs and has run, on the worst record"),
             ("spent", "What the worst record has spent"),
         ):
             for part in ("epsilon", "delta"):
-                values = [([each.name], getattr(each, name)[part]) for each in streams]
+                values = [([stream], shown[name][part]) for stream, shown in sums]
                 yield _gauge(f"perennial_{name}_{part}", f"{what}: {part}", ["stream"], values)
-        declassified = [([each.name], each.declassified) for each in streams]
+        declassified = [([each.stream.name], each.declassified) for each in totals]
         yield _gauge(
             "perennial_declassified_records",
             "Records that are no longer protected, since they expired: what they lose is not in spent",
             ["stream"],
             declassified,
         )
-        waiting = [([each.name], found) for each in streams if (found := (self._backlogs or {}).get(each.log))]
+        backlogs = self._backlogs or {}
+        waiting = [([each.stream.name], found) for each in totals if (found := backlogs.get(each.stream.log))]
         for name, what in (
             ("backlog_batches", "Batches on disk in the log that have no numbers yet"),
             ("backlog_bytes", "Their size"),
@@ -163,22 +181,25 @@ class State(Collector):
 
     @staticmethod
     def _publications(overview: Overview) -> Iterator[Metric]:
+        """Of one that has ended only whether it halted: there are ever more of them, and nothing else can change."""
         labels = ["publication", "stream"]
-        for name, what in (
-            ("running", "1: it goes on publishing"),
-            ("halted", "1: it publishes nothing more, and says why"),
-            ("overdue_records", "Records numbered since its next fit had all it needs and its tick has come"),
-            ("versions", "Releases, whatever their role"),
+        running = [each for each in overview.publications if each.running]
+        released = [each for each in running if each.latest is not None]
+        for name, attribute, what, of_which in (
+            ("publication_running", "running", "1: it goes on publishing", overview.publications),
+            ("publication_halted", "halted", "1: it publishes nothing more, and says why", overview.publications),
+            (
+                "publication_overdue_records",
+                "overdue_records",
+                "Records numbered since its next fit had all it needs and its tick has come",
+                running,
+            ),
+            ("publication_versions", "versions", "Releases, whatever their role, while it runs", running),
+            ("release_version", "latest", "Version of the latest model, while it runs", released),
+            ("release_age_seconds", "age_seconds", "Age of the latest model, while it runs", released),
         ):
-            values = [([each.name, each.stream], getattr(each, name)) for each in overview.publications]
-            yield _gauge(f"perennial_publication_{name}", what, labels, values)
-        released = [each for each in overview.publications if each.latest is not None]
-        for name, attribute, what in (
-            ("version", "latest", "Version of the latest model"),
-            ("age_seconds", "age_seconds", "Age of the latest model"),
-        ):
-            values = [([each.name, each.stream], getattr(each, attribute)) for each in released]
-            yield _gauge(f"perennial_release_{name}", what, labels, values)
+            values = [([each.name, each.stream], getattr(each, attribute)) for each in of_which]
+            yield _gauge(f"perennial_{name}", what, labels, values)
 
 
 def _gauge(name: str, what: str, labels: list[str], values: Iterable[tuple[list[str], float]]) -> GaugeMetricFamily:

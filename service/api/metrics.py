@@ -70,7 +70,8 @@ async def _state(shared: Services) -> tuple[Overview | None, Mapping[str, Backlo
     found, positions = None, {}
     try:
         found = await shared.run(partial(overview, declassified=declassified))
-        positions = {each.log: Position(entry=each.entry, sequence=each.sequence) for each in found.streams}
+        streams = [each.stream for each in found.streams]
+        positions = {each.log: Position(entry=each.sealed_entry, sequence=each.sealed_sequence) for each in streams}
     except DatabaseUnavailable:
         pass
     try:

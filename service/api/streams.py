@@ -1,6 +1,6 @@
 """`/v1/streams`: what is collected, under which budget, and what of it is spent."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -22,10 +22,9 @@ from service.mechanisms.stream_schema import StreamSchema, Task
 from service.privacy.account import Loss
 from service.privacy.loss import Kind, round_up
 from service.privacy.profile import covered
-from service.store import ledger, publications, segments, spending, streams
+from service.store import ledger, publications, spending, streams, summaries
 from service.store.keys import Key
-
-MOST_RANGES = 512
+from service.store.summaries import Summary
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 
@@ -45,7 +44,7 @@ class Erased(BaseModel):
 
     records: int
     waiting: int
-    ranges: list[Range] = Field(description=f"Of many the last {MOST_RANGES}")
+    ranges: list[Range] = Field(description=f"Of many the last {summaries.MOST_RANGES}")
 
 
 class Need(BaseModel):
@@ -123,36 +122,35 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
     schema = request.model_dump(mode="json", include=set(StreamSchema.model_fields))
 
     def make(connection: Connection) -> StreamInfo:
-        return _info(
+        made = streams.create(
             connection,
-            streams.create(
-                connection,
-                name=request.name,
-                log=log,
-                schema=schema,
-                retention=request.retention,
-                epsilon=request.budget.epsilon,
-                delta=request.budget.delta,
-            ),
+            name=request.name,
+            log=log,
+            schema=schema,
+            retention=request.retention,
+            epsilon=request.budget.epsilon,
+            delta=request.budget.delta,
         )
+        return _infos(connection, [made])[0]
 
     info = await shared.run(make)
     response.headers["Location"] = f"/v1/streams/{request.name}"
     return info
 
 
-@router.get("", responses=documented("invalid-request"))
+@router.get("", response_model=Items[StreamInfo], responses=documented("invalid-request"))
 async def list_streams(
     key: Reader,
     shared: Shared,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Before = None,
-) -> Items[StreamInfo]:
+) -> Response:
     """Lists the streams this key may see, newest first."""
 
-    def look(connection: Connection) -> Items[StreamInfo]:
+    def look(connection: Connection) -> Response:
         found = streams.page(connection, limit=limit, before=before, only=key.streams)
-        return Items(items=[_info(connection, stream) for stream in found])
+        listed = Items[StreamInfo](items=_infos(connection, found))
+        return Response(listed.model_dump_json(), media_type="application/json")
 
     return await shared.run(look)
 
@@ -162,7 +160,7 @@ async def get_stream(stream: str, key: Reader, shared: Shared) -> StreamInfo:
     """One stream."""
 
     def look(connection: Connection) -> StreamInfo:
-        return _info(connection, stream_or_404(connection, key, stream))
+        return _infos(connection, [stream_or_404(connection, key, stream)])[0]
 
     return await shared.run(look)
 
@@ -250,7 +248,8 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
         exposed = _exposed(found, of_it)
         return as_json(
             {
-                **_totals(found, reserved, exposed),
+                **summaries.sums(found, reserved),
+                "declassified": covered(exposed.values()),
                 "tighter": tighter.loss.shown()
                 | {"how": tighter.how}
                 | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
@@ -281,44 +280,42 @@ async def list_charges(
     return await shared.run(look, key)
 
 
-def _info(connection: Connection, stream: streams.Stream) -> StreamInfo:
-    of_it = publications.of_stream(connection, stream.id)
+def _infos(connection: Connection, found: Sequence[streams.Stream]) -> list[StreamInfo]:
+    return [_info(each) for each in summaries.summaries(connection, found, declassified=declassified)]
+
+
+def _info(summary: Summary) -> StreamInfo:
+    stream = summary.stream
     return StreamInfo(
         **stream.schema,
         id=stream.id,
         name=stream.name,
         records=stream.records,
         retention=stream.retention,
-        publications=[each.name for each in of_it],
-        erased=_erased(connection, stream),
-        kept=_kept(connection, stream, of_it),
-        dead_letters=streams.waiting_dead_letters(connection, stream.id),
-        resumptions=[
-            Resumption.model_validate(each) for each in streams.resumptions_of(connection, stream.id, limit=100)
-        ],
+        publications=[each.name for each in summary.publications],
+        erased=Erased(
+            records=summary.erased.records,
+            waiting=summary.erased.waiting,
+            ranges=[Range(start=start, end=stop) for start, stop in summary.erased.ranges],
+        ),
+        kept=Kept(start=summary.kept_from, needed=_needed(summary)),
+        dead_letters=summary.dead_letters,
+        resumptions=[Resumption.model_validate(each) for each in summary.resumptions],
         halted=stream.halted,
         distrusted=stream.distrusted,
         created_at=stream.created_at,
-        **_totals(stream, spending.reserved(connection, stream.id, of_it), _exposed(stream, of_it)),
+        declassified=summary.declassified,
+        **summary.sums,
     )
 
 
-def _erased(connection: Connection, stream: streams.Stream) -> Erased:
-    ranges = segments.erased(connection, stream.id, 0, stream.records)
-    return Erased(
-        records=sum(stop - start for start, stop in ranges),
-        waiting=len(segments.undeleted_erasures(connection, stream.id)),
-        ranges=[Range(start=start, end=stop) for start, stop in ranges[-MOST_RANGES:]],
-    )
-
-
-def _kept(connection: Connection, stream: streams.Stream, of_it: list[publications.Publication]) -> Kept:
-    needed = [
-        Need(publication=each.name, start=each.start + needs(stream.schema, each.configuration, each.visible_position))
-        for each in of_it
-        if each.state == "running" and stream.retention == "needed"
+def _needed(summary: Summary) -> list[Need]:
+    schema = summary.stream.schema
+    return [
+        Need(publication=each.name, start=each.start + needs(schema, each.configuration, each.visible_position))
+        for each in summary.publications
+        if each.configuration is not None and each.state == "running" and summary.stream.retention == "needed"
     ]
-    return Kept(start=segments.kept_from(connection, stream.id), needed=needed)
 
 
 def _exposed(stream: streams.Stream, of_it: Iterable[publications.Publication]) -> dict[str, tuple[int, int]]:
@@ -329,27 +326,13 @@ def _exposed(stream: streams.Stream, of_it: Iterable[publications.Publication]) 
     }
 
 
-def _spent(stream: streams.Stream) -> Loss:
-    """The worst record's, of what is confirmed."""
-    return Loss.of(stream.visible_epsilon, stream.visible_delta)
-
-
 def _outlined(connection: Connection, stream: streams.Stream, start: int, stop: int) -> list[spending.Stretch]:
     """The most that a record of each stretch has spent, which no stretch can have spent more of than the worst."""
-    worst = _spent(stream)
+    worst = summaries.spent(stream)
     return [
         (low, high, Loss(epsilon=min(loss.epsilon, worst.epsilon), delta=min(loss.delta, worst.delta)))
         for low, high, loss in spending.outlined(connection, stream.id, start, stop)
     ]
-
-
-def _totals(stream: streams.Stream, reserved: Loss, exposed: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-    return {
-        "budget": {"epsilon": float(stream.epsilon), "delta": float(stream.delta)},
-        "reserved": reserved.shown(),
-        "spent": _spent(stream).shown(),
-        "declassified": covered(exposed.values()),
-    }
 
 
 def _share(publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:

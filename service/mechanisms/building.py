@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -208,8 +210,7 @@ def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], position:
 
     schema, configuration: as they are stored, of the stream and of the publication.
     """
-    publication = PublicationConfiguration.model_validate(configuration)
-    return build(StreamSchema.model_validate(schema), publication).needs(position)
+    return _stored(json.dumps(schema), json.dumps(configuration)).needs(position)
 
 
 def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
@@ -219,8 +220,14 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
     """
     if configuration.get("mechanism", {}).get("expiry", "never") == "never":  # of most: nothing to build
         return 0
-    publication = PublicationConfiguration.model_validate(configuration)
-    return build(StreamSchema.model_validate(schema), publication).declassified(position)
+    return _stored(json.dumps(schema), json.dumps(configuration)).declassified(position)
+
+
+@lru_cache(maxsize=64)
+def _stored(schema: str, configuration: str) -> Mechanism:
+    """Build what is stored, both as JSON. A list asks this for each stream, and many streams have the same settings."""
+    publication = PublicationConfiguration.model_validate(json.loads(configuration))
+    return build(StreamSchema.model_validate(json.loads(schema)), publication)
 
 
 def _schedule(mechanism: MechanismSettings, kind: Kind) -> Schedule:  # noqa: C901, PLR0911 - one for each kind

@@ -4,7 +4,7 @@ import json
 import math
 import select as polling
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
@@ -14,6 +14,8 @@ import psycopg
 from psycopg.abc import RV, PQGen
 from psycopg.rows import namedtuple_row
 from sqlalchemy import (
+    ARRAY,
+    BigInteger,
     ColumnElement,
     Connection,
     Dialect,
@@ -23,6 +25,7 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
+    literal,
     literal_column,
     select,
     text,
@@ -270,6 +273,11 @@ def _pipeline(connection: Connection) -> Iterator[psycopg.Connection[Any]]:
 @lru_cache(maxsize=64)
 def _compiled(query: Select[Any], dialect: Dialect) -> Compiled:
     return query.compile(dialect=dialect)
+
+
+def any_of(identities: Sequence[int]) -> ColumnElement[Any]:
+    """To compare a number with: it equals one of these. However many they are, the statement is the same."""
+    return func.any(literal(list(identities), ARRAY(BigInteger)))
 
 
 def notify(connection: Connection, channel: str, payload: str = "") -> None:

@@ -251,6 +251,11 @@ def running_plans(connection: Connection, only: frozenset[str] | None) -> list[d
     return list(connection.execute(query).scalars())
 
 
+def running_names(connection: Connection) -> set[str]:
+    """Return the names of all running publications."""
+    return set(connection.scalars(select(publications.c.name).where(publications.c.state == "running")))
+
+
 class Seen(NamedTuple):
     """`confirmed`: all that it has charged and released. `newest_erasure`: of its stream; 0: there is none."""
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import func, insert, select, text, update
 
 from service.store import digests, leases
-from service.store.database import NEW_RECORDS, notify
+from service.store.database import NEW_RECORDS, any_of, notify
 from service.store.tables import erasures, segments, streams
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection
 
@@ -119,13 +121,14 @@ def added(change: str) -> ColumnElement[Decimal]:
 
 def kept_from(connection: Connection, stream: int) -> int:
     """The first record whose bytes are still kept, erased ones aside."""
-    first: int | None = connection.execute(
-        select(func.min(segments.c.start)).where(segments.c.stream_id == stream)
-    ).scalar_one()
-    if first is not None:
-        return first
-    records: int = connection.execute(select(streams.c.records).where(streams.c.id == stream)).scalar_one()
-    return records
+    return kept_from_of_each(connection, [stream])[stream]
+
+
+def kept_from_of_each(connection: Connection, found: Sequence[int]) -> dict[int, int]:
+    """The same by stream, with one query for all of them."""
+    first = select(func.min(segments.c.start)).where(segments.c.stream_id == streams.c.id).scalar_subquery()
+    query = select(streams.c.id, func.coalesce(first, streams.c.records)).where(streams.c.id == any_of(found))
+    return dict(connection.execute(query).all())
 
 
 def erase(connection: Connection, stream: int, start: int, stop: int) -> None:
@@ -155,6 +158,42 @@ def erased(
     """Which parts of [start, stop) were erased, apart and in order; or of which parts the bytes are `deleted` too."""
     rows = connection.execute(_ERASED, {"stream": stream, "start": start, "stop": stop, "asked": not deleted})
     return [(max(start, low), min(stop, high)) for low, high in rows]
+
+
+class Erased(NamedTuple):
+    """How many records of a stream were erased, the last ranges of them, and how many erasures left bytes so far."""
+
+    records: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+    waiting: int = 0
+
+
+_ERASED_OF_EACH = text(
+    "SELECT stream, lower(range), upper(range), records, waiting FROM ("
+    "  SELECT stream, range, waiting, sum(upper(range) - lower(range)) OVER (PARTITION BY stream) AS records,"
+    "    row_number() OVER (PARTITION BY stream ORDER BY range DESC) AS place"
+    "  FROM ("
+    "    SELECT stream_id AS stream, unnest(range_agg(int8range(start, least(stop, numbered)))) AS range,"
+    "      count(*) FILTER (WHERE deleted_at IS NULL) AS waiting"
+    "    FROM unnest(CAST(:streams AS bigint[]), CAST(:records AS bigint[])) AS asked(stream, numbered)"
+    "    JOIN erasures ON stream_id = stream AND start < numbered GROUP BY stream_id) AS apart) AS counted "
+    "WHERE place <= :most ORDER BY stream, range"
+)
+
+
+def erased_of_each(connection: Connection, records: Mapping[int, int], *, most: int) -> dict[int, Erased]:
+    """Return by stream what of its records was erased, of many ranges the last `most`; by one query for all streams.
+
+    records: by stream, how many it has.
+    """
+    asked = {"streams": list(records), "records": list(records.values()), "most": most}
+    found = dict.fromkeys(records, Erased())
+    rows = connection.execute(_ERASED_OF_EACH, asked)
+    for stream, of_it in groupby(rows, key=itemgetter(0)):
+        ranges = list(of_it)
+        *_, erased_records, waiting = ranges[0]
+        found[stream] = Erased(int(erased_records), tuple((low, high) for _, low, high, *_ in ranges), waiting)
+    return found
 
 
 def undeleted_erasures(connection: Connection, stream: int) -> list[tuple[int, int, int]]:

@@ -14,13 +14,13 @@ spent never falls, so the outline of what a charge did not touch needs no second
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import BigInteger, Connection, Delete, Row, Select, Table, and_, bindparam, delete, func, insert, select
 from sqlalchemy.dialects import postgresql
@@ -31,6 +31,7 @@ from service.privacy.account import Account, Holding, Loss, Range, Tighter
 from service.privacy.loss import Kind, capacity
 from service.privacy.profile import Profile
 from service.store import publications
+from service.store.database import any_of
 from service.store.publications import Publication
 from service.store.streams import Stream
 from service.store.tables import charges, kept, outlines, spent, streams
@@ -45,6 +46,19 @@ NewRange = tuple[int, int, Fraction]
 Query = tuple[Select[Any], dict[str, Any]]
 """And what it binds."""
 _Charged = tuple[Account, int, int, Fraction]
+
+
+class Reserving(Protocol):
+    """What a publication reserves, and from which record on, as long as its state is `running`."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def epsilon(self) -> Decimal: ...
+    @property
+    def delta(self) -> Decimal: ...
 
 
 class OverBudget(Exception):
@@ -146,9 +160,18 @@ def outlined(connection: Connection, stream: int, start: int, stop: int) -> list
     return found
 
 
-def reserved(connection: Connection, stream: int, found: Sequence[Publication]) -> Loss:
+def reserved(connection: Connection, stream: int, found: Sequence[Reserving]) -> Loss:
     """Return what is reserved on the worst record of a stream; `found` are all its publications."""
-    return account.worst(loss for _, loss in _reserved_from(connection, stream, found, 0))
+    return reserved_of_each(connection, {stream: found})[stream]
+
+
+def reserved_of_each(connection: Connection, found: Mapping[int, Sequence[Reserving]]) -> dict[int, Loss]:
+    """Return the same by stream, from all publications of each, with one query for all streams."""
+    ended = kept_stairs_of_each(connection, list(found))
+    return {
+        stream: account.worst(loss for _, loss in _reserved_from(of_it, ended[stream], 0))
+        for stream, of_it in found.items()
+    }
 
 
 def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal]:
@@ -167,14 +190,14 @@ def refused(
     The cost is that of the publications and of the staircase, not of what was ever charged.
     """
     budget = Loss.of(stream.epsilon, stream.delta)
-    held = _reserved_from(connection, stream.id, found, start)
+    ended = kept_stairs(connection, stream.id)
+    held = _reserved_from(found, ended, start)
     if all((loss + asked).within(budget) for _, loss in held):
         return None
     over = "epsilon" if any(loss.epsilon + asked.epsilon > budget.epsilon for _, loss in held) else "delta"
     part = attrgetter(over)
     position, _ = max(held, key=lambda each: (part(each[1]), each[0]))
     # What ended publications keep from there on, they keep on the record before their staircase falls.
-    ended = kept_stairs(connection, stream.id)
     index = bisect_right(ended, position, key=itemgetter(0)) - 1
     falls = next((begins for begins, loss in ended[index:] if part(loss) < part(ended[index][1])), position + 1)
     record = falls - 1
@@ -208,10 +231,16 @@ def stairs(connection: Connection, found: Sequence[Publication]) -> list[tuple[i
 
 def kept_stairs(connection: Connection, stream: int) -> list[tuple[int, Loss]]:
     """The same, as kept; before anything has ended, nothing is kept from record 0 on."""
-    rows = connection.execute(
-        select(kept.c.start, kept.c.epsilon, kept.c.delta).where(kept.c.stream_id == stream).order_by(kept.c.start)
-    )
-    return [(row.start, Loss.of(row.epsilon, row.delta)) for row in rows] or [(0, Loss())]
+    return kept_stairs_of_each(connection, [stream])[stream]
+
+
+def kept_stairs_of_each(connection: Connection, found: Sequence[int]) -> dict[int, list[tuple[int, Loss]]]:
+    """The same by stream, with one query for all of them."""
+    stairs: dict[int, list[tuple[int, Loss]]] = {each: [] for each in found}
+    rows = connection.execute(select(kept).where(kept.c.stream_id == any_of(found)).order_by(kept.c.start))
+    for row in rows:
+        stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta)))
+    return {stream: steps or [(0, Loss())] for stream, steps in stairs.items()}
 
 
 def tighter(found: Iterable[Publication], reserved: Loss) -> Tighter:
@@ -382,15 +411,14 @@ def _alone(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
     return found
 
 
-def _reserved_from(
-    connection: Connection, stream: int, found: Sequence[Publication], start: int
-) -> list[tuple[int, Loss]]:
+def _reserved_from(found: Sequence[Reserving], ended: Sequence[tuple[int, Loss]], start: int) -> list[tuple[int, Loss]]:
     """Of some records from `start` on what is reserved from there on, at most; the largest of all is among them.
+
+    ended: the staircase of what ended publications keep.
 
     What running publications reserve never falls with the record number, so at each record where it rises it may be
     added to the most that ended ones keep from there on: wherever that is kept, no less is reserved by running ones.
     """
-    ended = kept_stairs(connection, stream)
     running = [each for each in found if each.state == "running"]
     sums = []
     for record in sorted({start, *(each.start for each in running if each.start > start)}):

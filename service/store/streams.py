@@ -1,5 +1,6 @@
 """Streams, how far each one is numbered, and what of its log could not be."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, te
 from sqlalchemy.exc import IntegrityError
 
 from service.store import digests, leases, segments
-from service.store.database import NEW_RECORDS, notify
+from service.store.database import NEW_RECORDS, any_of, notify
 from service.store.keys import NameTaken
 from service.store.segments import Segment
 from service.store.tables import dead_letters, entries, resumptions, streams
@@ -322,11 +323,11 @@ def drop_dead_letter(connection: Connection, stream: int, entry: str) -> bool:
     return bool(connection.execute(update(dead_letters).where(mine).values(dropped_at=dropped)).rowcount)
 
 
-def waiting_dead_letters(connection: Connection, stream: int) -> int:
-    """How many are not dropped."""
-    mine = (dead_letters.c.stream_id == stream) & dead_letters.c.dropped_at.is_(None)
-    count: int = connection.execute(select(func.count()).select_from(dead_letters).where(mine)).scalar_one()
-    return count
+def waiting_dead_letters(connection: Connection, found: Sequence[int]) -> Counter[int]:
+    """By stream, how many are not dropped."""
+    of_any = (dead_letters.c.stream_id == any_of(found)) & dead_letters.c.dropped_at.is_(None)
+    query = select(dead_letters.c.stream_id, func.count()).where(of_any).group_by(dead_letters.c.stream_id)
+    return Counter(dict(connection.execute(query).all()))
 
 
 def resume(connection: Connection, stream: Stream, *, sequence: int, lost_batches: int | None) -> Resumption:
@@ -344,11 +345,16 @@ def resume(connection: Connection, stream: Stream, *, sequence: int, lost_batche
 _RESUMPTION = ("reason", "records", "entry", "lost_batches", "resumed_at")
 
 
-def resumptions_of(connection: Connection, stream: int, *, limit: int) -> list[Resumption]:
-    """Newest first."""
-    query = select(*(resumptions.c[name] for name in _RESUMPTION)).where(resumptions.c.stream_id == stream)
-    rows = connection.execute(query.order_by(resumptions.c.id.desc()).limit(limit))
-    return [Resumption(**row._asdict()) for row in rows]
+def resumptions_of(connection: Connection, found: Sequence[int], *, most: int) -> dict[int, list[Resumption]]:
+    """By stream, newest first; of many the last `most`."""
+    place = func.row_number().over(partition_by=resumptions.c.stream_id, order_by=resumptions.c.id.desc())
+    placed = select(resumptions, place.label("place")).where(resumptions.c.stream_id == any_of(found)).subquery()
+    columns = [placed.c[name] for name in ("stream_id", *_RESUMPTION)]
+    query = select(*columns).where(placed.c.place <= most).order_by(placed.c.place)
+    by_stream: dict[int, list[Resumption]] = {each: [] for each in found}
+    for stream, *row in connection.execute(query):
+        by_stream[stream].append(Resumption(**dict(zip(_RESUMPTION, row, strict=True))))
+    return by_stream
 
 
 def find_entry(connection: Connection, stream: int, entry: str) -> tuple[int, int] | None:

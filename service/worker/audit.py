@@ -13,7 +13,7 @@ import structlog
 from service import metrics
 from service.logs import place_of
 from service.publishing.confirmation import Confirmer
-from service.store import shown, streams, verify, witness
+from service.store import publications, shown, streams, verify, witness
 from service.store.database import Database, DatabaseUnavailable
 from service.store.invariants import INVARIANTS
 from service.store.segment_files import SegmentFiles
@@ -32,6 +32,7 @@ class Audit:
         self._database, self._files, self._confirmer = database, files, confirmer
         self._due: dict[str, float] = {}  # by the stream's log: when to look again
         self._looking: dict[int, threading.Lock] = {}
+        self._ended: set[str] = set()  # publications that had ended, with metrics, at the last look
 
     def run(self, stop: threading.Event) -> None:
         """Until told to stop; what is away is waited for."""
@@ -46,6 +47,7 @@ class Audit:
                         self.look(stream.id)
                 if time.monotonic() >= invariants_due:
                     took = self.ask_invariants()
+                    self.forget_ended()
                     invariants_due = time.monotonic() + max(SECONDS_BETWEEN_INVARIANTS, took / SHARE_OF_TIME)
             except DatabaseUnavailable as error:
                 _log.warning("part_unavailable", part="audit", reason=str(error))
@@ -98,6 +100,14 @@ class Audit:
                     raise
                 except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
                     _log.error("not_confirmed", stream=stream.name, error=type(error).__name__, at=place_of(error))
+
+    def forget_ended(self) -> None:
+        """Drop the metrics of publications that had ended at the last look: by now Prometheus has the last of them."""
+        timed = metrics.timed_publications()
+        with self._database.transaction() as connection:
+            ended = timed - publications.running_names(connection)
+        metrics.forget_publications(ended & self._ended)
+        self._ended = ended
 
     def ask_invariants(self) -> float:
         """Counts what violates each, for the metric; returns how many seconds that took."""

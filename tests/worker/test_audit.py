@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from service import metrics
-from service.store import segments, streams, tables
+from service.store import publications, segments, streams, tables
 from service.store.database import Database
 from service.store.invariants import INVARIANTS
 from service.worker.audit import Audit
@@ -171,6 +171,25 @@ def test_an_invariant_that_can_not_be_asked_is_violated_and_ends_no_other(bench:
         connection.execute(delete(tables.segments))
     found = violated(bench)
     assert (found["over_cap"], found["record_gap"], found["charged_not_released"]) == (1, 1, 0)
+
+
+def test_what_a_worker_timed_goes_with_its_publication(bench: Bench):
+    """At the second look that finds it ended: Prometheus is to read the last times first."""
+    with bench.database.transaction() as connection:
+        name = publications.get(connection, bench.identity).name
+    looks = audit(bench)
+    metrics.FIT.labels(name).observe(1.0)
+    metrics.FAILURES.labels(name).inc()
+    for _ in range(2):
+        looks.forget_ended()
+    assert name in metrics.timed_publications()
+    with bench.database.transaction() as connection:
+        publications.end(connection, bench.identity, state="stopped")
+    looks.forget_ended()
+    assert name in metrics.timed_publications()
+    looks.forget_ended()
+    assert name not in metrics.timed_publications()
+    assert f'"{name}"' not in metrics.exposition(metrics.WORKER).decode()
 
 
 def test_a_publication_that_is_not_as_it_was_left_is_not_added_to(bench: Bench, owner):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.guarantees.planted.bug import bug, wrap
+from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _TICKS, _CONFIRMATION = "tests/worker/test_ticks.py", "tests/worker/test_confirmation.py"
 _ATTEMPTS, _DURABILITY = "tests/worker/test_attempts.py", "tests/store/test_durability.py"
@@ -149,3 +149,37 @@ def a_server_that_keeps_nothing() -> None:
     from service.store import database
 
     wrap(database, "_require_durability", lambda *_: None)
+
+
+_SUMMARIES = "tests/api/test_stream_summaries.py"
+
+
+@bug(f"{_SUMMARIES}::test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics")
+def a_summary_with_what_another_streams_ended_publications_keep() -> None:
+    """What ended publications of one stream keep is reserved on every stream."""
+    from service.store import spending
+
+    rewrite(spending.reserved_of_each, ("ended[stream]", "next(iter(ended.values()))"))
+
+
+@bug(f"{_SUMMARIES}::test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics")
+def a_summary_that_counts_erased_records_of_other_streams() -> None:
+    """Each stream is told the records that were erased on all of them."""
+    from sqlalchemy import text
+
+    from service.store import segments
+
+    query = segments._ERASED_OF_EACH.text
+    assert query.count("OVER (PARTITION BY stream)") == 1
+    segments._ERASED_OF_EACH = text(query.replace("OVER (PARTITION BY stream)", "OVER ()"))
+
+
+@bug(f"{_SUMMARIES}::test_more_streams_take_no_more_queries[list_all]")
+def a_list_that_asks_for_each_stream() -> None:
+    """A list of a thousand streams keeps the database busy with thousands of queries."""
+    from service.store import segments
+
+    def one_by_one(true: Any, connection: Any, found: Any) -> Any:
+        return {each: true(connection, [each])[each] for each in found}
+
+    wrap(segments, "kept_from_of_each", one_by_one)

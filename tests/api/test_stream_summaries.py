@@ -1,0 +1,194 @@
+"""What lists and metrics tell of many streams: each one's own, with no more queries than for a few."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event, func, insert, select, update
+
+from service.mechanisms.building import declassified
+from service.store import segments, streams, summaries, tables
+from service.store.database import Database
+from service.store.overview import overview
+from tests.conftest import ADMIN_KEY, Service, World, ok, serving
+from tests.monitoring.expositions import look
+
+RECORDS = 1000
+MILLIONTH = Decimal("1e-6")
+WINDOW = {"kind": "sliding_window", "block": 10, "blocks": 2}
+EXPIRING = {
+    "kind": "online_leader",
+    "batch": 2,
+    "noise": "window_tree",
+    "window": 2,
+    "expiry": "leaf",
+    "acknowledge_declassification": True,
+}
+
+
+@pytest.fixture
+def service(world: World) -> Iterator[Service]:
+    """Without a worker, so that nothing changes."""
+    with serving(world.settings) as url:
+        running = Service(url, ADMIN_KEY, world.settings)
+        yield running
+        for client in running.clients.values():
+            client.close()
+
+
+@pytest.fixture
+def database(world: World) -> Iterator[Database]:
+    found = Database(str(world.settings.database_url))
+    yield found
+    found.close()
+
+
+def make(service: Service, database: Database, number: int) -> dict[str, Any]:
+    """A stream with everything, some of it so often as its number says; what is to be told of it."""
+    retention = "needed" if number % 2 else "keep"
+    name = service.stream(epsilon=20, delta=1e-5, retention=retention)
+    running = [service.publish(name, WINDOW) for _ in range(1 + number % 3)]
+    ended = service.publish(name, WINDOW)
+    ok(service.client().delete(f"/v1/publications/{ended}"))
+    expiring = []
+    if number % 2:
+        learner = {"kind": "noisy_gradient_descent"}
+        expiring = [service.publish(name, EXPIRING, delta=1e-6, learner=learner)]
+    with database.transaction() as connection:
+        found = streams.find(connection, name)
+        assert found is not None
+        _fill(connection, found.id, number)
+    needed = [*expiring, *reversed(running)] if retention == "needed" else []
+    return {
+        "name": name,
+        "records": RECORDS + number,
+        "publications": [*expiring, ended, *reversed(running)],
+        "erased": {
+            "records": 3 * number,
+            "waiting": max(0, number - 1),
+            "ranges": [{"start": 10 * each, "end": 10 * each + 3} for each in range(number)],
+        },
+        "kept_from": 7 * number,
+        "needed": needed,
+        "dead_letters": number,
+        "resumptions": [f"halt {each}" for each in reversed(range(number))],
+        "reserved": {
+            "epsilon": len(running) + len(expiring) + number / 8,
+            "delta": float(MILLIONTH * (len(expiring) + number)),
+        },
+        "spent": {"epsilon": number / 4, "delta": 0.0},
+        "expires": bool(expiring),
+    }
+
+
+def _fill(connection: Connection, stream: int, number: int) -> None:
+    tallies = {"records": RECORDS + number, "visible_epsilon": number / 4}
+    connection.execute(update(tables.streams).where(tables.streams.c.id == stream).values(**tallies))
+    of_it = select(tables.publications.c.id).where(tables.publications.c.stream_id == stream)
+    connection.execute(update(tables.shown).where(tables.shown.c.publication_id.in_(of_it)).values(position=100))
+    row = {"stream_id": stream, "start": 0, "epsilon": number / 8, "delta": MILLIONTH * number}
+    connection.execute(tables.kept.delete().where(tables.kept.c.stream_id == stream))
+    connection.execute(insert(tables.kept).values(row))
+    for start in (7 * number, 900):
+        row = {"stream_id": stream, "start": start, "stop": start + 1, "file": "", "sha256": b"", "digest": ""}
+        connection.execute(insert(tables.segments).values(row))
+    for each in range(number):
+        segments.erase(connection, stream, 10 * each, 10 * each + 3)
+        why = {"stream_id": stream, "reason": f"halt {each}", "records": each, "entry": "0-0"}
+        connection.execute(insert(tables.resumptions).values(why))
+    oldest = [each for each, *_ in segments.undeleted_erasures(connection, stream)][:1]
+    deleted = {"deleted_at": func.now()}
+    connection.execute(update(tables.erasures).where(tables.erasures.c.id.in_(oldest)).values(deleted))
+    for each in range(number + 1):
+        letter = {"stream_id": stream, "entry": f"{each}-1", "reason": "why", "size": 1}
+        connection.execute(insert(tables.dead_letters).values(letter))
+    streams.drop_dead_letter(connection, stream, "0-1")
+
+
+def told(info: dict[str, Any]) -> dict[str, Any]:
+    """Of what is listed, what `make` knows."""
+    alike = ("name", "records", "publications", "erased", "dead_letters", "reserved", "spent")
+    return {name: info[name] for name in alike} | {
+        "kept_from": info["kept"]["start"],
+        "needed": [each["publication"] for each in info["kept"]["needed"]],
+        "resumptions": [each["reason"] for each in info["resumptions"]],
+        "expires": info["declassified"] > 0,
+    }
+
+
+def test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics(service: Service, database: Database):
+    expected = [make(service, database, number) for number in range(5)]
+    listed = ok(service.client().get("/v1/streams?limit=1000"))["items"]
+    assert [told(each) for each in reversed(listed)] == expected
+    samples = look(service.url, ADMIN_KEY)
+    for each in listed:
+        assert ok(service.client().get(f"/v1/streams/{each['name']}")) == each
+        for metric in ("dead_letters", "declassified_records"):
+            value = samples.of(f"perennial_{metric}", stream=each["name"])
+            assert value == each[metric.removesuffix("_records")]
+        for metric in ("budget", "reserved", "spent"):
+            for part, value in each[metric].items():
+                assert samples.of(f"perennial_{metric}_{part}", stream=each["name"]) == value
+
+
+def test_of_many_ranges_and_resumptions_the_last_are_told(service: Service, database: Database, monkeypatch):
+    monkeypatch.setattr(summaries, "MOST_RANGES", 2)
+    monkeypatch.setattr(summaries, "MOST_RESUMPTIONS", 3)
+    expected = [make(service, database, number) for number in (4, 5)]
+    for info, whole in zip(reversed(ok(service.client().get("/v1/streams"))["items"]), expected, strict=True):
+        assert info["erased"] == whole["erased"] | {"ranges": whole["erased"]["ranges"][-2:]}
+        assert [each["reason"] for each in info["resumptions"]] == whole["resumptions"][:3]
+
+
+@contextmanager
+def statements(database: Database) -> Iterator[list[str]]:
+    found: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        found.append(statement)
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    yield found
+    event.remove(database.engine, "before_cursor_execute", note)
+
+
+def list_all(connection: Connection) -> None:
+    found = streams.page(connection, limit=1000, before=None, only=None)
+    assert len(summaries.summaries(connection, found, declassified=declassified)) == len(found)
+
+
+def look_at_all(connection: Connection) -> None:
+    overview(connection, declassified=declassified)
+
+
+@pytest.mark.parametrize("ask", [list_all, look_at_all])
+def test_more_streams_take_no_more_queries(service: Service, database: Database, ask: Callable[[Connection], None]):
+    asked = []
+    for so_far, streams_wanted in ((0, 2), (2, 20)):
+        for number in range(so_far, streams_wanted):
+            make(service, database, number % 5)
+        with statements(database) as found, database.transaction() as connection:
+            ask(connection)
+        asked.append(found)
+    assert asked[0] == asked[1] != []
+
+
+def test_of_a_publication_that_has_ended_metrics_tell_only_whether_it_halted(service: Service, database: Database):
+    expected = make(service, database, 1)
+    ended = expected["publications"][1]
+    samples = look(service.url, ADMIN_KEY)
+    told_of = {
+        name: {
+            sample.name.removeprefix("perennial_publication_"): sample.value
+            for family in samples.families
+            for sample in family.samples
+            if sample.labels.get("publication") == name
+        }
+        for name in expected["publications"]
+    }
+    assert told_of[ended] == {"running": 0, "halted": 0}
+    running = told_of[expected["publications"][-1]]
+    assert running.keys() == {"running", "halted", "overdue_records", "versions"}
+    assert running["running"] == 1
