@@ -36,6 +36,7 @@ LOOKS = {
     "Audit.ask_invariants: commit",
     "Audit.run: commit",
     "Audit.confirm: commit",
+    "Audit.forget_ended: commit",
     "read: commit",
     "_read: commit",
     "Confirmer.log: commit",
