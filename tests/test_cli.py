@@ -30,7 +30,7 @@ PUBLICATION = {
 
 
 def invoked(*arguments: str, stdin: str = "", **settings: str) -> Result:
-    """What a command says in this process."""
+    """Run a command in this process; return what it prints and its exit status."""
     unset = {name: None for name in os.environ if name.startswith("PERENNIAL_")}
     return CliRunner().invoke(cli.app, arguments, input=stdin, env=unset | settings)
 

@@ -166,7 +166,7 @@ def look_at_all(connections: Iterable[object], now: float) -> None:
 _DETAILS = {
     "too-many-connections": "Close connections that are not needed, or try again later.",
     "head-too-large": f"The request line and all headers together have at most {MOST_HEAD_BYTES} bytes.",
-    "malformed-request": "What came is not an HTTP/1.1 request: one has one Host header, and only HTTP/1.1 has chunks.",
+    "malformed-request": "Send HTTP/1.1 with exactly one Host header; HTTP/1.0 must give a Content-Length, not chunks.",
     "request-timed-out": f"Send a request within {SECONDS_TO_SEND:g} seconds, longer bodies at "
     f"{LEAST_BYTES_A_SECOND} bytes a second at least.",
 }

@@ -108,7 +108,7 @@ def _fill(connection: Connection, stream: int, number: int) -> None:
 
 
 def told(info: dict[str, Any]) -> dict[str, Any]:
-    """Of what is listed, what `make` knows."""
+    """Return those figures of a listed stream that `make` can state beforehand."""
     alike = ("name", "records", "publications", "erased", "dead_letters", "reserved", "spent")
     return {name: info[name] for name in alike} | {
         "kept_from": info["kept"]["start"],

@@ -96,7 +96,8 @@ CASES = {
 """The time until which it is watched, and how often it is published from either stream.
 
 So often that half the noise (a third of it for objective perturbation with a δ) is missed with probability below 1e-3:
-by the binomial laws of an attacker's rates, as they were measured in 200 to 2000 runs with that noise.
+by the binomial laws of an attacker's rates, as they were measured in 200 to 2000 runs with that noise. For
+`window_statistics`, `lifelong` and `lifelong, agem` this is not shown: 300 to 400 runs estimate about 1e-2.
 """
 WATCHED_LONGER = {("scheduled_black_box", "gaussian"): 128, ("improving_black_box", "gaussian"): 64}
 """With --long, where the last eighth of the charges comes later."""
