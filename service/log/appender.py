@@ -19,6 +19,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from service.log.asking import Questions, told, unavailable
 from service.log.connection import (
+    CONNECTING,
     SECONDS_TO_ANSWER,
     LogUnavailable,
     Position,
@@ -156,8 +157,8 @@ class Appender:
             url,
             socket_timeout=SECONDS_TO_ANSWER,
             socket_connect_timeout=SECONDS_TO_ANSWER,
-            protocol=2,
             retry=Retry(NoBackoff(), 0),
+            **CONNECTING,
         )
         self._questions = Questions(url)
         self._waiting: deque[_Waiting] = deque()

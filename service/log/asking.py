@@ -11,7 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
-from service.log.connection import SECONDS_TO_ANSWER, LogUnavailable
+from service.log.connection import CONNECTING, SECONDS_TO_ANSWER, LogUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class Questions:
 
     def __init__(self, url: str) -> None:
         # One clock for a question, below; the library would start a task and two clocks.
-        self._pool = ConnectionPool.from_url(url, protocol=2, socket_timeout=None, retry=Retry(NoBackoff(), 0))
+        self._pool = ConnectionPool.from_url(url, socket_timeout=None, retry=Retry(NoBackoff(), 0), **CONNECTING)
         self._idle: list[Connection] = []
         self._free = asyncio.Semaphore(MOST_CONNECTIONS)
 

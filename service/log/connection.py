@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 SECONDS_TO_ANSWER = 5.0
+CONNECTING: dict[str, Any] = {"protocol": 2, "driver_info": None}
+"""For each connection the library would look for its own version in a file, and tell the server: it takes 5 ms."""
 
 
 class LogUnavailable(Exception):

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from service.log.connection import (
+    CONNECTING,
     SECONDS_TO_ANSWER,
     LogUnavailable,
     Position,
@@ -56,8 +57,8 @@ class Reader:
             url,
             socket_timeout=LONGEST_WAIT_SECONDS + SECONDS_TO_ANSWER,
             socket_connect_timeout=SECONDS_TO_ANSWER,
-            protocol=2,
             retry=Retry(NoBackoff(), 0),
+            **CONNECTING,
         )
         self._trim = self._redis.register_script(_TRIM)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from service.store.database import Database
     from service.store.segment_files import SegmentFiles
 
-PAUSE_SECONDS = 0.04  # between two batches of a producer: this is about faults, not about load
+PAUSE_SECONDS = 0.1  # between two batches of a producer: this is about faults, not about load
 SAID_LATER = (409, 429, 503)
 
 

@@ -29,7 +29,9 @@ Moment = tuple[str, "When"]
 """A step and on which side of it."""
 
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["__main__", "service.worker.main", "service.api.server", "tests.faults.steps"])
+_server.set_forkserver_preload(
+    ["__main__", "service.worker.main", "service.api.server", "tests.faults.processes", "tests.faults.steps"]
+)
 
 
 def start_worker(

@@ -37,7 +37,7 @@ class Scene:
         self.publications = {f"{kind}-of-{of}": publication(of, asked[kind]) for of in STREAMS for kind in asked}
         with self.api.client() as client:
             set_up(client, STREAMS, self.publications)
-        self.producers = [Producer(self.api.client, of, number, pause=0.05) for number, of in enumerate(STREAMS)]
+        self.producers = [Producer(self.api.client, of, number, pause=0.2) for number, of in enumerate(STREAMS)]
         self.workers: list[BaseProcess] = []
         self.watcher = Watcher(self.api.client, list(self.publications))
 
