@@ -188,10 +188,10 @@ def a_scene(servers: Servers, folder: Path) -> Iterator[Scene]:
 @pytest.fixture(scope="module")
 def scene(servers, tmp_path_factory):
     with a_scene(servers, tmp_path_factory.mktemp("steps")) as made:
-        windows = publication("kept", {"kind": "sliding_window", "block": 5, "blocks": 2})
-        trees = {"kind": "online_leader", "batch": 3, "noise": "window_tree", "window": 4}
+        windows = publication("kept", {"kind": "sliding_window", "block": 10, "blocks": 2})
+        trees = {"kind": "online_leader", "batch": 6, "noise": "window_tree", "window": 4}
         online = publication("kept", trees, learner={"kind": "noisy_gradient_descent"})
-        ticking = publication("kept", {"kind": "independent_batches", "batch": 3}, publish_delay=0.05)
+        ticking = publication("kept", {"kind": "independent_batches", "batch": 6}, publish_delay=0.05)
         set_up(made.client, ["kept"], {"windows": windows, "online": online, "ticking": ticking})
         set_up(made.client, ["needed"], {}, retention="needed")
         set_up(made.client, [], {"batches": publication("needed", {"kind": "independent_batches", "batch": 4})})
