@@ -55,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--histories", type=int, default=10, help="how many tests/faults/test_simulator.py tries")
     parser.addoption("--mutations", type=int, default=1000, help="how many bodies tests/api/test_mutations.py spoils")
     parser.addoption("--trials", type=int, default=80, help="how many attacks test_closed_thresholds.py makes")
+    parser.addoption("--screenshots", action="store_true", help="keep pictures of pages in tests/browser/screenshots")
     parser.addoption("--seed", help="repeat the random choices of tests/faults; the summary tells a run's seed")
 
 

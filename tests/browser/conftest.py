@@ -1,11 +1,14 @@
-"""A real browser on the running service. Screenshots are kept in `screenshots/`, for people to look at."""
+"""A real browser on the running service. `--screenshots` keeps in `screenshots/` what people can look at."""
 
+import contextlib
+import itertools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, BrowserType, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserType, Page, sync_playwright
 
+from tests.browser import looking
 from tests.browser.looking import DESKTOP, enter, watched
 from tests.conftest import Service
 
@@ -17,6 +20,11 @@ def chromium() -> Iterator[BrowserType]:
     """It is the system's: Playwright's own comes from elsewhere."""
     with sync_playwright() as playwright:
         yield playwright.chromium
+
+
+@pytest.fixture(scope="session", autouse=True)
+def screenshots(request: pytest.FixtureRequest) -> None:
+    looking.KEEP_SCREENSHOTS = request.config.getoption("--screenshots")
 
 
 @pytest.fixture(scope="session")
@@ -34,29 +42,50 @@ def browser(installed: str, chromium: BrowserType) -> Iterator[Browser]:
     browser.close()
 
 
-@pytest.fixture
-def page(browser: Browser, service: Service) -> Iterator[Page]:
-    """Of somebody who has not been here before."""
-    with watched(browser.new_context(base_url=service.url, viewport=DESKTOP)) as context:
-        yield context.new_page()
+@pytest.fixture(scope="module")
+def tab(browser: Browser, service: Service) -> Callable[[], Page]:
+    """Opens a tab for somebody with a browser of their own.
+
+    Tests use a tab again and again: in a new one the first page that draws takes seconds to compile what draws.
+    """
+
+    def open_tab() -> Page:
+        context = browser.new_context(base_url=service.url, viewport=DESKTOP)
+        context.set_default_timeout(20_000)
+        return context.new_page()
+
+    return open_tab
 
 
 @pytest.fixture(scope="module")
-def reading(
-    installed: str, chromium: BrowserType, service: Service, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[BrowserContext]:
-    """The browser of somebody who is signed in and may read everything; it keeps on disk what it has loaded."""
-    profile = tmp_path_factory.mktemp("profile")
-    kept = chromium.launch_persistent_context(
-        profile, executable_path=installed, base_url=service.url, viewport=DESKTOP
-    )
-    with watched(kept) as context:
-        enter(context, service.key("read"))
-        yield context
+def tabs() -> list[Page]:
+    """Those in which visitors of earlier tests have been."""
+    return []
 
 
-@pytest.fixture(scope="class")
-def reader(reading: BrowserContext) -> Iterator[Page]:
-    page = reading.new_page()
-    yield page
-    page.close()
+@pytest.fixture
+def visitor(tab: Callable[[], Page], tabs: list[Page]) -> Iterator[Callable[[], Page]]:
+    """Brings somebody who has not been here before, with a browser of their own."""
+    came = itertools.count()
+    with contextlib.ExitStack() as stack:
+
+        def come() -> Page:
+            if (number := next(came)) == len(tabs):
+                tabs.append(tab())
+            stack.enter_context(watched(tabs[number]))
+            return tabs[number]
+
+        yield come
+
+
+@pytest.fixture
+def page(visitor: Callable[[], Page]) -> Page:
+    return visitor()
+
+
+@pytest.fixture(scope="module")
+def reader(tab: Callable[[], Page], service: Service) -> Iterator[Page]:
+    """The tab of somebody who is signed in and may read everything."""
+    with watched(tab()) as page:
+        enter(page.context, service.key("read"))
+        yield page

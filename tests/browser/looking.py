@@ -13,7 +13,9 @@ from tests.conftest import wait_until
 expect.set_options(timeout=100_000)
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
+KEEP_SCREENSHOTS = False
 DESKTOP: ViewportSize = {"width": 1280, "height": 800}
+EMPTY = "/livez"  # of the same origin, so that the browser leaves in its place what it has compiled
 Rules = dict[str, list[str]]
 ALL_RULES: Rules = {}
 COLORS: Rules = {"runOnly": ["color-contrast", "link-in-text-block"]}  # what another colour scheme can change
@@ -21,14 +23,22 @@ SIZES = {"phone": ViewportSize(width=390, height=844), "desktop": DESKTOP}
 
 
 @contextlib.contextmanager
-def watched(context: BrowserContext) -> Iterator[BrowserContext]:
-    """What its console says against our pages fails the test."""
-    context.set_default_timeout(20_000)
+def watched(page: Page) -> Iterator[Page]:
+    """What its console says against our pages fails the test. Afterwards nothing is left of who has been there."""
     said: list[str] = []
-    context.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-    context.on("weberror", lambda error: said.append(str(error.error)))
-    yield context
-    context.close()
+    listeners = {
+        "console": lambda message: said.append(message.text) if message.type in ("error", "warning") else None,
+        "weberror": lambda error: said.append(str(error.error)),
+    }
+    for event, listener in listeners.items():
+        page.context.on(event, listener)
+    yield page
+    page.goto(EMPTY)
+    page.context.clear_cookies()
+    page.set_viewport_size(DESKTOP)
+    page.emulate_media(color_scheme="null", reduced_motion="null")
+    for event, listener in listeners.items():
+        page.context.remove_listener(event, listener)
     assert [each for each in said if not expected(each)] == []
 
 
@@ -67,13 +77,13 @@ def expected(said: str) -> bool:
 
 
 def show(page: Page, name: str) -> None:
-    """Keeps pictures of a page: on a phone, and on a desktop light and dark, each as far as it goes down."""
-    SCREENSHOTS.mkdir(exist_ok=True)
+    """Looks at a page on a phone, and on a desktop light and dark; may keep pictures, each as far as it goes down."""
     for size, scheme, rules in (("phone", "light", None), ("desktop", "dark", ALL_RULES), ("desktop", "light", COLORS)):
         page.set_viewport_size(SIZES[size])
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         page.wait_for_timeout(150)  # charts are drawn anew
-        page.screenshot(path=SCREENSHOTS / f"{name}-{size}-{scheme}.png", full_page=True)
+        if KEEP_SCREENSHOTS:
+            page.screenshot(path=SCREENSHOTS / f"{name}-{size}-{scheme}.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the window"
         if rules is not None:
             found = serious(page, rules)

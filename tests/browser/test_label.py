@@ -1,18 +1,17 @@
 """People label records: with the keyboard alone, two at a time, and whatever the service answers."""
 
-import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from service.api.services import OF_OUR_PAGES
 from tests import chance
 from tests.api.test_labels import give, post, publish, unlabelled
-from tests.browser.looking import DESKTOP, enter, show, sign_in, watched
+from tests.browser.looking import enter, show, sign_in
 from tests.conftest import Service, ok, wait_until
 
 Open = Callable[[str], Page]
@@ -21,18 +20,16 @@ HARDLY_ANY_NOISE = {"epsilon": 1000, "delta": 1e-6}
 
 
 @pytest.fixture
-def labelling(browser: Browser, service: Service) -> Iterator[Open]:
+def labelling(visitor: Callable[[], Page], service: Service) -> Open:
     """Opens a publication's label page, for somebody with a browser of their own who has signed in."""
-    with contextlib.ExitStack() as stack:
 
-        def opened(publication: str) -> Page:
-            context = stack.enter_context(watched(browser.new_context(base_url=service.url, viewport=DESKTOP)))
-            enter(context, service.key("read", "label"))
-            page = context.new_page()
-            page.goto(f"/dashboard/publications/{publication}/label")
-            return page
+    def opened(publication: str) -> Page:
+        page = visitor()
+        enter(page.context, service.key("read", "label"))
+        page.goto(f"/dashboard/publications/{publication}/label")
+        return page
 
-        yield opened
+    return opened
 
 
 def asking(service: Service, *, records: int = 4, budget=BUDGET, **settings) -> tuple[str, str]:
