@@ -10,10 +10,10 @@ import sqlalchemy
 import structlog
 from pydantic import SecretStr
 
-from service.api.app import create_app
 from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
+from tests.api.document import document
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, blocked, make_world, ok, serving, unique, wait_until
 
@@ -65,7 +65,7 @@ ADMIN = {
 }
 
 
-DOCUMENT = create_app(Settings(_env_file=None)).openapi()
+DOCUMENT = document()
 OPERATIONS = sorted((method, path) for path, operations in DOCUMENT["paths"].items() for method in operations)
 GUARDED = [operation for operation in OPERATIONS if operation not in OPEN]
 SCOPES = {
