@@ -185,6 +185,8 @@ class State(Collector):
         labels = ["publication", "stream"]
         running = [each for each in overview.publications if each.running]
         released = [each for each in running if each.latest is not None]
+        fitting = [each for each in running if each.fitting_seconds is not None]
+        waiting = [each for each in running if each.waiting_seconds is not None]
         for name, attribute, what, of_which in (
             ("publication_running", "running", "1: it goes on publishing", overview.publications),
             ("publication_halted", "halted", "1: it publishes nothing more, and says why", overview.publications),
@@ -193,6 +195,13 @@ class State(Collector):
                 "overdue_records",
                 "Records numbered since its next fit had all it needs and its tick has come",
                 running,
+            ),
+            ("fit_running_seconds", "fitting_seconds", "How long a worker has been at the next fit", fitting),
+            (
+                "fit_waiting_seconds",
+                "waiting_seconds",
+                "How long the next fit, whose records are all there, has waited for a free worker",
+                waiting,
             ),
             ("publication_versions", "versions", "Releases, whatever their role, while it runs", running),
             ("release_version", "latest", "Version of the latest model, while it runs", released),
