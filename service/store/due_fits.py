@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from sqlalchemy import Connection, and_, case, func, or_, select
+from sqlalchemy import Connection, and_, case, func, not_, or_, select
 
-from service.store import leases
+from service.store import labels, leases
 from service.store.tables import entries, parked, publications, shown, streams
 from service.store.tables import leases as leased
 
@@ -39,6 +39,8 @@ IS_DUE = and_(
     shown.c.due <= streams.c.records,
     streams.c.distrusted.is_(None),
     streams.c.halted.is_(None),
+    # A step that is due where the last one was taken waits for labels.
+    or_(publications.c.due > publications.c.start + publications.c.position, not_(labels.any_open())),
 )
 OF_THIS_PUBLICATION = leased.c.resource == leases.publication_of(publications.c.id)
 _WAITS_FOR_ITS_TICK = select(parked.c.publication_id).where(parked.c.publication_id == publications.c.id).exists()

@@ -98,6 +98,7 @@ class Publisher:
 
     def _guard(self, lease: Lease, publication: Publication, stop: threading.Event) -> None:
         """Publish what is due of one publication, whose trouble must not stop the others."""
+        metrics.begin(publication.name)
         try:
             self._publish_due(lease, publication, stop)
         except LeaseLost:
@@ -245,7 +246,10 @@ class Publisher:
         except (Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing, DatabaseUnavailable, NotWanted):
             raise  # of public reasons alone
         except Exception as error:
-            how = f". The last one: {error}" if isinstance(error, FitDied) else ""
+            how = ""
+            if isinstance(error, FitDied):
+                how = f". The last one: {error}"
+                metrics.DEATHS.labels(publication.name).inc()
             desk.owed[publication.promise] = at
             self._note(lease, turn, at, how)  # before anything is tried again; if it can't be, it stays owed
             del desk.owed[publication.promise]
