@@ -102,7 +102,7 @@ class Simulated:
             due = self.turn.time_due()
             version = self.turn.publication.version + 1
             step = self.mechanism.step(due, self.turn.chain, version, lambda *_: NOTHING)
-            prepared = prepare(self.turn.publication, self.mechanism, step, due)
+            prepared = prepare(self.turn.publication.start, self.mechanism, step, due)
             began = time.perf_counter()
             moved = self.publisher._commit(self.lease, self.turn, prepared)  # noqa: SLF001
             seconds.append(time.perf_counter() - began)

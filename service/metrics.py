@@ -33,6 +33,7 @@ from prometheus_client.registry import Collector
 from service.log import Backlog
 from service.settings import WORKER_METRICS_PORT, Settings
 from service.store.overview import Overview
+from service.store.witness import lost_commits
 
 _log = structlog.get_logger(__name__)
 
@@ -94,6 +95,12 @@ PUBLISH = SteppedHistogram(
 FAILURES = Counter(
     "perennial_publish_failures", "Fits that failed unexpectedly and are tried again", ["publication"], registry=WORKER
 )
+DEATHS = Counter(
+    "perennial_fit_deaths",
+    "Processes of fits that were killed or failed; after the second one at a step its publication halts",
+    ["publication"],
+    registry=WORKER,
+)
 VIOLATIONS = Gauge(
     "perennial_invariant_violations",
     "How often something is not as it must always be; anything but 0 needs a person",
@@ -102,7 +109,13 @@ VIOLATIONS = Gauge(
 )
 
 
-_BY_PUBLICATION = (FIT, PUBLISH, FAILURES)
+_BY_PUBLICATION = (FIT, PUBLISH, FAILURES, DEATHS)
+
+
+def begin(publication: str) -> None:
+    """Begin to count a publication's failures: Prometheus sees no increase of a counter that begins above 0."""
+    FAILURES.labels(publication)
+    DEATHS.labels(publication)
 
 
 def timed_publications() -> set[str]:
@@ -149,6 +162,8 @@ class State(Collector):
         yield _gauge(
             "perennial_ledger_distrusted", "1: the ledger does not verify, nothing is published", ["stream"], distrusted
         )
+        lost = [([each.stream.name], lost_commits(each.stream.distrusted)) for each in totals]
+        yield _gauge("perennial_commits_lost", "1: PostgreSQL lacks commits that were published", ["stream"], lost)
         dead = [([each.stream.name], each.dead_letters) for each in totals]
         yield _gauge(
             "perennial_dead_letters", "Entries of the log that could not be numbered, until dropped", ["stream"], dead
@@ -185,6 +200,8 @@ class State(Collector):
         labels = ["publication", "stream"]
         running = [each for each in overview.publications if each.running]
         released = [each for each in running if each.latest is not None]
+        fitting = [each for each in running if each.fitting_seconds is not None]
+        waiting = [each for each in running if each.waiting_seconds is not None]
         for name, attribute, what, of_which in (
             ("publication_running", "running", "1: it goes on publishing", overview.publications),
             ("publication_halted", "halted", "1: it publishes nothing more, and says why", overview.publications),
@@ -193,6 +210,13 @@ class State(Collector):
                 "overdue_records",
                 "Records numbered since its next fit had all it needs and its tick has come",
                 running,
+            ),
+            ("fit_running_seconds", "fitting_seconds", "How long a worker has been at the next fit", fitting),
+            (
+                "fit_waiting_seconds",
+                "waiting_seconds",
+                "How long the next fit, whose records are all there, has waited for a free worker",
+                waiting,
             ),
             ("publication_versions", "versions", "Releases, whatever their role, while it runs", running),
             ("release_version", "latest", "Version of the latest model, while it runs", released),

@@ -1,7 +1,8 @@
 """Request bodies that one API holds at the same time: so many bytes of each key, and in all.
 
 A body counts until its request is answered, by what it has become: a packed one by what it is unpacked, and while it is
-unpacked by the most that it may become. Whoever sends alone may always send one body.
+unpacked by the most that it may become. Whoever sends alone may always send one body. A part of the room for all is
+free for keys that hold nothing else, so that a few keys that send slowly can't take all of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from service.api.problems import Problem
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+
+FREE_PART = 4
+"""One part in so many of the room for all keys is for keys that hold one body alone."""
 
 
 class InFlight:
@@ -33,9 +38,11 @@ class InFlight:
     def resize(self, key: int, before: int, after: int) -> None:
         """A body of this key grows or shrinks. Raises Problem where there is no room for it."""
         more = after - before
+        only_one = self._held[key] == before
+        of_all = self._of_all if only_one else self._of_all - self._of_all // FREE_PART
         for held, most, whose in (
             (self._held[key], self._of_one, "This key sends"),
-            (self.all, self._of_all, "All keys together send"),
+            (self.all, of_all, "All keys together send"),
         ):
             if more > 0 and held > before and held + more > most:
                 raise Problem(

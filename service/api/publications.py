@@ -14,9 +14,10 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.stream_schema import StreamSchema
-from service.mechanisms.timing import fit_seconds, timing
+from service.mechanisms.timing import largest_cost, timing
 from service.privacy.account import Loss
 from service.store import labels, publications, segments, spending, streams
+from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
@@ -41,6 +42,11 @@ class LabelProgress(BaseModel):
     answered: int
 
 
+class FitProgress(BaseModel):
+    state: str = Field(description="`fitting`, or `waiting` for a free worker")
+    since: Timestamp = Field(description="Since when, in whole minutes")
+
+
 class PublicationInfo(BaseModel):
     id: int
     name: str
@@ -57,6 +63,9 @@ class PublicationInfo(BaseModel):
     due: int | None = Field(
         description="It goes on, mostly with a release, as soon as so many records are numbered; null: never"
     )
+    fit: FitProgress | None = Field(
+        description="The next fit, once all its records are numbered, until its release appears; else null"
+    )
     labels: LabelProgress | None = Field(description="null where people are not asked for labels, or not by this key")
     created_at: Timestamp
 
@@ -66,14 +75,15 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
     """What a publication would cost and how noisy each release would be. Nothing is reserved.
 
     `measured` tells how accurate such models were on streams that drift; null where records come without classes.
-    `timing` tells when releases appear, and warns where fits may take too long for that.
+    `timing` tells when releases appear, how many seconds and bytes of memory a fit of the size in `fits` may take at
+    first, and warns where fits may take too long for their tick.
     """
 
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
         told = measured(StreamSchema.model_validate(stream.schema), request)
         planned = _build(stream, request).plan()
-        queued = sum(map(fit_seconds, publications.running_plans(connection, key.streams)))
+        queued = sum(largest_cost(each).seconds for each in publications.running_plans(connection, key.streams))
         return planned | {"measured": told, "timing": timing(planned, request.delay, queued)}
 
     return await shared.run(look)
@@ -201,10 +211,13 @@ def _told(connection: Connection, key: Key, found: list[publications.Publication
     """As a key may be told: how many labels came may tell of a record, so it is for who may see records."""
     may_label = not key.scopes.isdisjoint({"label", "admin"})
     progress = labels.progress(connection, [each.id for each in found if may_label and each.asks_people])
-    return [_info(each, progress.get(each.id)) for each in found]
+    due = due_fits(connection, [each.id for each in found])
+    return [_info(each, progress.get(each.id), due.get(each.id)) for each in found]
 
 
-def _info(publication: publications.Publication, progress: labels.Progress | None) -> PublicationInfo:
+def _info(
+    publication: publications.Publication, progress: labels.Progress | None, fit: DueFit | None
+) -> PublicationInfo:
     state, reason = publication.state, publication.reason
     if state == "running" and publication.distrusted is not None:
         state, reason = "halted", f"the ledger of its stream does not verify: {publication.distrusted}"
@@ -213,6 +226,7 @@ def _info(publication: publications.Publication, progress: labels.Progress | Non
         state=state,
         reason=reason,
         due=publication.visible_due if state == "running" else None,
+        fit=fit and FitProgress(state=fit.state, since=fit.since),
         labels=progress and LabelProgress(waiting=progress.waiting, answered=progress.answered),
         **{name: getattr(publication, name) for name in ("id", "name", "stream", "start", "plan", "created_at")},
         latest=publication.visible_latest,

@@ -27,6 +27,7 @@ from service.api.services import (
 from service.learning import feature_maps
 from service.mechanisms.linear import predict
 from service.store import digests, publications, releases
+from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
 from service.store.publications import Newest, Publication
 
@@ -219,7 +220,7 @@ async def predict_labels(
         found = publication_or_404(connection, key, publication)
         asked = version or found.visible_latest
         if asked is None:
-            raise _nothing_yet()
+            raise _nothing_yet(fit=due_fits(connection, [found.id]).get(found.id))
         release = releases.find(connection, found.id, asked)
         if release is None:
             raise _no_release()
@@ -357,11 +358,16 @@ def _acceptable(request: Request) -> Representation:
     return representation
 
 
-def _nothing_yet(headers: dict[str, str] | None = None) -> Problem:
+def _nothing_yet(headers: dict[str, str] | None = None, fit: DueFit | None = None) -> Problem:
+    if fit is None:
+        why = "the plan tells when the first release is due"
+    elif fit.state == "fitting":
+        why = f"fitting since {fit.since:%H:%M} UTC"
+    else:
+        why = f"waiting for a free worker since {fit.since:%H:%M} UTC"
     return Problem(
         "not-found",
-        "Nothing is published yet; the plan tells when the first release is due. Wait for it with `Prefer: wait=60` at "
-        "GET …/releases/latest.",
+        f"Nothing is published yet: {why}. Wait for it with `Prefer: wait=60` at GET …/releases/latest.",
         headers=headers,
     )
 

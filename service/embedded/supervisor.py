@@ -30,6 +30,8 @@ EXIT_CONFIGURATION = 78
 """EX_CONFIG: a child that exits so could never run as configured, and starting it again would not help."""
 DEATHS_TOO_MANY = 5
 DEATHS_WITHIN_SECONDS = 60.0
+LONGEST_PAUSE_SECONDS = 10.0
+"""Before a part is started again that the others can do without."""
 FIRST_PAUSE_SECONDS = 0.1
 ROOM_BYTES = 2**25
 """On the disk before a server is started again: PostgreSQL writes files of 16 MiB."""
@@ -83,10 +85,14 @@ def _check_port(host: str, port: int) -> None:
 
 
 class _Watched:
-    """A child that is started again when it dies, a little later each time, and not before it can run."""
+    """A child that is started again when it dies, a little later each time, and not before it can run.
 
-    def __init__(self, child: Child, can_run: Callable[[], bool]) -> None:
+    If it is `needed`, too many deaths within a minute end everything.
+    """
+
+    def __init__(self, child: Child, can_run: Callable[[], bool], *, needed: bool = True) -> None:
         self.child = child
+        self._needed = needed
         self._can_run = can_run
         self._deaths: deque[float] = deque()
         self._start_at: float | None = None
@@ -109,9 +115,9 @@ class _Watched:
         while self._deaths[0] < now - DEATHS_WITHIN_SECONDS:
             self._deaths.popleft()
         log = f"; see {child.program.log}" if child.program.log else ""
-        if len(self._deaths) >= DEATHS_TOO_MANY:
+        if self._needed and len(self._deaths) >= DEATHS_TOO_MANY:
             raise EmbeddedError(f"{how}, death {DEATHS_TOO_MANY} within {DEATHS_WITHIN_SECONDS:g} s: stopping{log}")
-        pause = FIRST_PAUSE_SECONDS * 2 ** (len(self._deaths) - 1)
+        pause = min(FIRST_PAUSE_SECONDS * 2 ** (len(self._deaths) - 1), LONGEST_PAUSE_SECONDS)
         self._start_at = now + pause
         _say(f"perennial: {how}; starting it again in {pause:g} s{log}")
 
@@ -156,7 +162,8 @@ class _Service:
         # while that recovers, five such deaths would end everything.
         recorded = partial(answers, self._directory.sockets) if own_database else lambda: True
         watched = [_Watched(server, self._has_room) for server in self._servers]
-        watched += [_Watched(part, recorded) for part in self._parts]
+        api, worker = self._parts
+        watched += [_Watched(api, recorded), _Watched(worker, recorded, needed=False)]
         while not self._stop.requested:
             for child in watched:
                 child.look()

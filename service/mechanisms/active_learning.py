@@ -107,11 +107,15 @@ class ActiveLearning(LinearMechanism):
         """Return until when coins are tossed in one go, at most: a window's end, or about what a batch takes."""
         if self.by_window:
             return min(records, self.schedule.next_time(due - 1))
-        return min(records, due + 4 * self.size + 60)
+        return min(records, due + self._at_once)
 
     def needs(self, after: int) -> int:
         """Return where the batch that is being gathered began, at the earliest."""
         return max(0, after - self._longest)
+
+    def reads(self, time: int) -> int:  # noqa: ARG002 - at no time more than at others
+        """Return the most slots whose coins are tossed in one go, or that the batch before them runs over."""
+        return self._longest if self.by_window else self.size + self._at_once
 
     def terms(self, time: int) -> dict[str, Any] | None:  # noqa: ARG002 - at no time others
         """Return the coin and the noise that the slots of a batch have been charged for."""
@@ -215,6 +219,10 @@ class ActiveLearning(LinearMechanism):
     @property
     def _longest(self) -> int:
         return self.schedule.next_time(0)
+
+    @property
+    def _at_once(self) -> int:
+        return 4 * self.size + 60
 
     @property
     def _charged_at_arrival(self) -> float:

@@ -183,6 +183,10 @@ class LinearQueries(Mechanism):
         """Return 0: a hard query counts every record."""
         return 0
 
+    def reads(self, time: int) -> int:  # noqa: ARG002 - hard queries are counted where they are asked
+        """Return 0: no step reads any record."""
+        return 0
+
     def terms(self, time: int) -> dict[str, Any] | None:  # noqa: ARG002 - at no time others
         """Return the lattice and the height, with which a threshold was drawn."""
         return {"steps": STEPS, "height": self.height}

@@ -140,6 +140,10 @@ class Mechanism(ABC):
         return None
 
     @abstractmethod
+    def reads(self, time: int) -> int:
+        """Return the most records that one fit of the step at `time` reads."""
+
+    @abstractmethod
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
         """Make and release what there is for `time`, in order.
 

@@ -73,6 +73,10 @@ class OnSchedule(Mechanism):
         """Return the oldest record that any step at a time > after may read."""
         return self.schedule.needs(after)
 
+    def reads(self, time: int) -> int:
+        """Return the most records that one fit of the step at `time` reads."""
+        return max((fit.end - fit.start for fit in self.schedule.fits(time)), default=0)
+
     def draws(self) -> int:
         """Return the most fits that read one record, times what one of them draws."""
         return self.schedule.most_fits() * max(self._planned(each).draws for each in self.schedule.patterns())

@@ -1,4 +1,4 @@
-"""How long a publication's fits may take, from public quantities alone, and whether that fits its tick.
+"""How long a publication's fits may take and how much memory, from public quantities alone.
 
 The estimate is coarse and high on purpose. A fit that is ready only after its tick appears at a later one, which tells
 something of its records; so a plan warns when all the fits that may queue on a worker take more than half of T.
@@ -6,6 +6,7 @@ something of its records; so a plan warns when all the fits that may queue on a 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,14 +15,42 @@ if TYPE_CHECKING:
 
 SECONDS_AT_LEAST = 0.02  # of any step
 PRODUCTS_PER_SECOND = 1e9  # of a record's feature with a weight, on one core
-MOST_PASSES = 50  # of a solver over all records of a fit; `exact` needs 2 to some 30
+PRODUCTS_OF_A_SCORE = 128  # so many more take as long as all else that is done with a record's score
+MOST_PASSES = 50  # of a solver over all records of a fit, if its plan states no more; `exact` needs 2 to some 30
+BYTES_OF_A_RECORD = 64
+BYTES_OF_A_FEATURE = 8  # of each record: its value is in memory twice while segments are read
 
 
-def fit_seconds(plan: Mapping[str, Any]) -> float:
-    """Return how long the longest of the kinds of fits in a plan may take on one core."""
-    weights = plan.get("model", {}).get("dimension") or plan.get("model", {}).get("cardinality") or 1
-    records = max((each.get("records") or 0 for each in plan.get("fits", ())), default=0)
-    return SECONDS_AT_LEAST + MOST_PASSES * records * weights / PRODUCTS_PER_SECOND
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a fit may take: seconds on one core, and bytes of memory beside what its process holds anyway."""
+
+    seconds: float
+    bytes: int
+
+
+def fit_cost(plan: Mapping[str, Any], records: int) -> Cost:
+    """Return what a fit of so many records may take, by a publication's plan."""
+    model = plan.get("model", {})
+    rows, columns = model.get("shape") or (1, model.get("cardinality") or 1)
+    weights = max(rows * (columns + PRODUCTS_OF_A_SCORE), model.get("encoder", {}).get("dimension", 0))
+    products = _passes(plan) * records * weights
+    return Cost(
+        seconds=SECONDS_AT_LEAST + products / PRODUCTS_PER_SECOND,
+        bytes=records * (BYTES_OF_A_RECORD + BYTES_OF_A_FEATURE * columns),
+    )
+
+
+def _passes(plan: Mapping[str, Any]) -> int:
+    """Return how often a fit reads its records at most."""
+    model = plan.get("model", {})
+    steps = [model.get("steps"), model.get("passes"), *(each["noise"].get("steps") for each in plan.get("fits", ()))]
+    return max([MOST_PASSES, *(int(each) for each in steps if each)])
+
+
+def largest_cost(plan: Mapping[str, Any]) -> Cost:
+    """Return what the largest of the kinds of fits in a plan may take, the first time."""
+    return fit_cost(plan, max((each.get("records") or 0 for each in plan.get("fits", ())), default=0))
 
 
 def timing(plan: Mapping[str, Any], delay: Decimal, queued: float = 0.0) -> dict[str, Any]:
@@ -32,10 +61,12 @@ def timing(plan: Mapping[str, Any], delay: Decimal, queued: float = 0.0) -> dict
         delay: T, in seconds; 0: a release appears when its fit is ready.
         queued: seconds that the fits of other publications may take which queue before this one's on a worker.
     """
-    own = fit_seconds(plan)
+    largest = largest_cost(plan)
+    own = largest.seconds
     told: dict[str, Any] = {
         "publish_delay": float(delay),
         "fit_seconds": round(own, 3),
+        "fit_bytes": largest.bytes,
         "queue_seconds": round(own + queued, 3),
     }
     if not delay and plan.get("fits"):

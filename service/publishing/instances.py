@@ -182,7 +182,7 @@ def close(database: Database, files: SegmentFiles, lease: Lease, state: State, c
         if closing.step is None or closing.follows != publication.seal:
             spent = Fraction(publication.worst_amount)
             step = state.mechanism.close(now, closing.measurement, spent, publication.version + 1)
-            closing.step = prepare(publication, state.mechanism, step, publication.position)
+            closing.step = prepare(publication.start, state.mechanism, step, publication.position)
             closing.follows = publication.seal
         left, _ = commit(connection, publication, stream, closing.step)
         confirmation.ask(connection, stream.id)

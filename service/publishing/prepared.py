@@ -72,9 +72,8 @@ class Prepared:
         )
 
 
-def prepare(publication: Publication, mechanism: Mechanism, step: Step, position: int) -> Prepared:
-    """Return a step of a publication as it will be written; `position` is the time that it was taken for."""
-    start = publication.start
+def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> Prepared:
+    """Return a step of a publication that began at `start` as it will be written; `position`: the time it is for."""
     charges = [
         NewCharge(start=start + each.fit[0], stop=start + each.fit[1], version=each.version, amount=each.charge)
         for each in step.releases

@@ -1,18 +1,143 @@
 """Reads any range of numbered records across segments, without what was erased."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
-from numpy.typing import NDArray
-from sqlalchemy import Connection
 
 from service.learning.records import Records
 from service.store import labels, segments
-from service.store.database import Database
-from service.store.segment_files import SegmentFiles
-from service.store.streams import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+    from sqlalchemy import Connection
+
+    from service.store.database import Database
+    from service.store.segment_files import SegmentFiles
+    from service.store.streams import Stream
 
 
 class SegmentsMissing(Exception):
     """Records that a fit needs are not there. Nothing may be published from the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """Where the records of a range are: all that it takes to read them without the database.
+
+    `start` and `stop` are numbers of the stream, `origin` the number that the records' slots are counted from. `files`:
+    name, SHA-256 and the rows of each segment, in order. `erased`: ranges of the stream. `answers`: (number, label) of
+    the labels that people gave; None: the labels are in the segments.
+    """
+
+    stream: str
+    log: str
+    origin: int
+    start: int
+    stop: int
+    files: tuple[tuple[str, bytes, int, int], ...]
+    erased: tuple[tuple[int, int], ...]
+    answers: tuple[tuple[int, int], ...] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        files = [(name, sha256.hex(), low, high) for name, sha256, low, high in self.files]
+        return vars(self) | {"files": files}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Located:
+        """Return what `to_json` returned."""
+        return cls(
+            **dict(content)
+            | {
+                "files": tuple(
+                    (name, bytes.fromhex(sha256), low, high) for name, sha256, low, high in content["files"]
+                ),
+                "erased": tuple((low, high) for low, high in content["erased"]),
+                "answers": None if content["answers"] is None else tuple(map(tuple, content["answers"])),
+            }
+        )
+
+
+def locate(
+    database: Database, stream: Stream, origin: int, start: int, stop: int, *, labels_of: int | None = None
+) -> Located:
+    """Return where the records of [start, stop), counted from `origin`, are.
+
+    Args:
+        database: where segments, erasures and answers are written down.
+        stream: whose records.
+        origin: the number of the record that is counted as 0.
+        start: the first record, counted from `origin`.
+        stop: the record after the last, counted from `origin`.
+        labels_of: the publication whose answers are the labels of a stream that has none.
+
+    Raises:
+        SegmentsMissing: the segments do not cover the range.
+    """
+    start, stop = origin + start, origin + stop
+    with database.transaction() as connection:
+        found = segments.holding(connection, stream.id, start, stop)
+        erased = segments.erased(connection, stream.id, start, stop)
+        answers = _answers(connection, stream, labels_of, start, stop)
+    position, files = start, []
+    for segment in found:
+        if segment.start > position:
+            break
+        low, high = position - segment.start, min(stop, segment.stop) - segment.start
+        files.append((segment.file, segment.sha256, low, high))
+        position = segment.start + high
+    if position != stop:
+        raise SegmentsMissing(f"records {position} to {stop} of stream {stream.name} are not there")
+    return Located(
+        stream=stream.name,
+        log=stream.log,
+        origin=origin,
+        start=start,
+        stop=stop,
+        files=tuple(files),
+        erased=tuple((low, high) for low, high in erased),
+        answers=answers,
+    )
+
+
+def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
+    """Return the records that `found` locates, without the erased ones; NaN where people gave no label.
+
+    Raises:
+        SegmentsMissing: the segments do not cover the range, or can't be read.
+        SegmentDamaged: a segment does not hold what was written to it.
+    """
+    for attempt in range(3):
+        located = found()
+        try:
+            columns = _columns(files, located)
+        except FileNotFoundError:
+            if attempt < 2:  # the sealer put another file in its place while we looked
+                continue
+            raise SegmentsMissing(f"a segment of stream {located.stream} is not in its folder") from None
+        except OSError as error:
+            raise SegmentsMissing(f"a segment of stream {located.stream} can't be read ({error.strerror})") from None
+        break
+    start, stop = located.start, located.stop
+    if located.answers is not None:
+        y = np.full(stop - start, np.nan)
+        for record, label in located.answers:
+            y[record - start] = label
+        columns["y"] = y
+    present = np.ones(stop - start, dtype=np.bool_)
+    for low, high in located.erased:
+        present[low - start : high - start] = False
+    if not present.all():
+        columns = {name: column[present] for name, column in columns.items()}
+    y = columns["y"]
+    x = columns.get("x", np.zeros((len(y), 0), dtype=np.float32))
+    slots = np.flatnonzero(present) + (start - located.origin)
+    return Records(x=x.astype(np.float32, copy=False), y=y, slots=slots)
 
 
 def read_records(
@@ -25,56 +150,33 @@ def read_records(
     *,
     labels_of: int | None = None,
 ) -> Records:
-    """The records of [start, stop), counted from `origin`, that are still there; erased ones contribute nothing.
+    """Return the records of [start, stop), counted from `origin`, that are still there: see `locate` and `load`."""
+    return load(files, lambda: locate(database, stream, origin, start, stop, labels_of=labels_of))
 
-    labels_of: the publication whose answers are the labels of a stream that has none; NaN where there is no answer.
 
-    Raises:
-        SegmentsMissing: the segments do not cover the range.
-    """
-    start, stop = origin + start, origin + stop
-    for attempt in range(3):
-        with database.transaction() as connection:
-            found = segments.holding(connection, stream.id, start, stop)
-            erased = segments.erased(connection, stream.id, start, stop)
-            answered = _answered(connection, stream, labels_of, start, stop)
-        position, parts = start, []
-        try:
-            for segment in found:
-                if segment.start > position:
-                    break
-                low, high = position - segment.start, min(stop, segment.stop) - segment.start
-                parts.append(files.read(stream.log, segment.file, segment.sha256, low, high))
-                position = segment.start + high
-        except FileNotFoundError:
-            if attempt < 2:  # the sealer put another file in its place while we looked
+def _columns(files: SegmentFiles, located: Located) -> dict[str, NDArray[np.generic]]:
+    """Return all columns of a range, erased records included; no more than one segment is in memory twice."""
+    columns: dict[str, NDArray[np.generic]] = {}
+    position = 0
+    for name, sha256, low, high in located.files:
+        part = files.read(located.log, name, sha256, low, high)
+        for column, values in part.items():
+            if len(located.files) == 1:
+                columns[column] = values
                 continue
-            raise SegmentsMissing(f"a segment of stream {stream.name} is not in its folder") from None
-        except OSError as error:
-            raise SegmentsMissing(f"a segment of stream {stream.name} can't be read ({error.strerror})") from None
-        if position != stop:
-            raise SegmentsMissing(f"records {position} to {stop} of stream {stream.name} are not there")
-        break
-    present = np.ones(stop - start, dtype=np.bool_)
-    for low, high in erased:
-        present[low - start : high - start] = False
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    columns |= answered
-    if not present.all():
-        columns = {name: column[present] for name, column in columns.items()}
-    y = columns["y"]
-    x = columns.get("x", np.zeros((len(y), 0), dtype=np.float32))
-    return Records(x=x.astype(np.float32, copy=False), y=y, slots=np.flatnonzero(present) + (start - origin))
+            if column not in columns:
+                columns[column] = np.empty((located.stop - located.start, *values.shape[1:]), values.dtype)
+            columns[column][position : position + len(values)] = values
+        position += high - low
+    return columns
 
 
-def _answered(
+def _answers(
     connection: Connection, stream: Stream, publication: int | None, start: int, stop: int
-) -> dict[str, NDArray[np.generic]]:
-    """The column of labels of a stream that comes without, as far as they were given to a publication."""
+) -> tuple[tuple[int, int], ...] | None:
+    """Return the labels that people gave, of a stream that comes without; None where it comes with them."""
     if stream.schema["task"]["kind"] != "unlabelled":
-        return {}
-    y = np.full(stop - start, np.nan)
-    if publication is not None:
-        for record, label in labels.answers(connection, publication, start, stop):
-            y[record - start] = label
-    return {"y": y}
+        return None
+    if publication is None:
+        return ()
+    return tuple(labels.answers(connection, publication, start, stop))

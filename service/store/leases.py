@@ -91,7 +91,7 @@ def take(connection: Connection, resource: str, *, owner: str, seconds: float) -
     row = connection.execute(
         update(leases)
         .where(leases.c.resource == free.c.resource)
-        .values(owner=owner, epoch=leases.c.epoch + 1, expires_at=now + timedelta(seconds=seconds))
+        .values(owner=owner, epoch=leases.c.epoch + 1, expires_at=now + timedelta(seconds=seconds), taken_at=now)
         .returning(
             leases.c.epoch,
             free.c.owner,

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select, text, true
+from sqlalchemy import Connection, case, func, select, text, true
 
 from service.store import streams
+from service.store.due_fits import DUE_AT, IS_DUE, IS_FITTING, OF_THIS_PUBLICATION
 from service.store.publications import newest_visible
 from service.store.summaries import Declassified, Totals, totals
-from service.store.tables import entries, publications, releases, shown
+from service.store.tables import leases as leased
+from service.store.tables import publications, releases, shown
 from service.store.tables import streams as streams_table
 
 _TICK = publications.c.publish_delay * text("interval '1 second'")
@@ -15,7 +17,11 @@ _TICK = publications.c.publish_delay * text("interval '1 second'")
 
 @dataclass(frozen=True, kw_only=True)
 class PublicationState:
-    """`overdue_records`: numbered since the next fit had all it needs and its tick was to come; 0 once it has ended."""
+    """`overdue_records`: numbered since the next fit had all it needs and its tick was to come; 0 once it has ended.
+
+    `fitting_seconds`: for how long a worker has been at the next fit; `waiting_seconds`: for how long that has waited
+    for one. None: it does not.
+    """
 
     name: str
     stream: str
@@ -25,6 +31,8 @@ class PublicationState:
     versions: int
     latest: int | None
     age_seconds: float | None
+    fitting_seconds: float | None
+    waiting_seconds: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +53,7 @@ _latest = (
     .limit(1)
     .lateral("latest")
 )
-# When the last record was numbered that the next fit needs.
-_due_at = (
-    select(entries.c.numbered_at)
-    .where(entries.c.stream_id == publications.c.stream_id, entries.c.start < shown.c.due)
-    .order_by(entries.c.start.desc())
-    .limit(1)
-    .scalar_subquery()
-)
+_SINCE = case((IS_FITTING, leased.c.taken_at), else_=DUE_AT)
 _PUBLICATIONS = (
     select(
         publications.c.name,
@@ -64,10 +65,13 @@ _PUBLICATIONS = (
         streams_table.c.records,
         streams_table.c.distrusted.is_not(None).label("distrusted"),
         func.extract("epoch", func.clock_timestamp() - _latest.c.published_at).label("age_seconds"),
-        func.coalesce(_due_at + 2 * _TICK < func.clock_timestamp(), true()).label("tick_has_come"),
+        func.coalesce(func.clock_timestamp() > DUE_AT + 2 * _TICK, true()).label("tick_has_come"),
+        case((IS_DUE, func.extract("epoch", func.clock_timestamp() - _SINCE))).label("fit_seconds"),
+        IS_FITTING.label("fitting"),
     )
     .join(streams_table, streams_table.c.id == publications.c.stream_id)
     .join(shown, shown.c.publication_id == publications.c.id)
+    .outerjoin(leased, OF_THIS_PUBLICATION)
     .outerjoin(_latest, true())
     .order_by(publications.c.id)
 )
@@ -88,6 +92,8 @@ def overview(connection: Connection, *, declassified: Declassified) -> Overview:
                 versions=row.versions or 0,
                 latest=row.latest,
                 age_seconds=None if row.age_seconds is None else float(row.age_seconds),
+                fitting_seconds=None if row.fit_seconds is None or not row.fitting else float(row.fit_seconds),
+                waiting_seconds=None if row.fit_seconds is None or row.fitting else float(row.fit_seconds),
             )
             for row in rows
         ],

@@ -251,6 +251,12 @@ def running_plans(connection: Connection, only: frozenset[str] | None) -> list[d
     return list(connection.execute(query).scalars())
 
 
+def runs(connection: Connection, identity: int) -> bool:
+    """Return whether a publication is running."""
+    query = select(publications.c.state == "running").where(publications.c.id == identity)
+    return bool(connection.scalar(query))
+
+
 def running_names(connection: Connection) -> set[str]:
     """Return the names of all running publications."""
     return set(connection.scalars(select(publications.c.name).where(publications.c.state == "running")))

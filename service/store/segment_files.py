@@ -67,16 +67,16 @@ class SegmentFiles:
     """A folder with one folder per stream."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         self._checked: dict[tuple[str, str], tuple[int, ...]] = {}  # as each file was when its hash was last right
         self._witnessed: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}  # as it was when it was last read
 
     def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
         """A new file that is on disk when this returns: its name and its SHA-256."""
-        folder = self._root / log
+        folder = self.root / log
         if not folder.is_dir():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _sync(self._root)
+            _sync(self.root)
         packed = pack(columns)
         name = f"{start:012d}-{stop:012d}-{secrets.token_hex(4)}.safetensors"
         with (folder / name).open("xb") as file:
@@ -95,7 +95,7 @@ class SegmentFiles:
             SegmentDamaged: its SHA-256 is not the one it was written with.
         """
         self._check(log, name, sha256)
-        with safe_open(self._root / log / name, framework="numpy") as file:
+        with safe_open(self.root / log / name, framework="numpy") as file:
             return {column: file.get_slice(column)[start:stop] for column in file.keys()}  # noqa: SIM118
 
     def check(self, log: str, name: str, sha256: bytes) -> None:
@@ -105,12 +105,12 @@ class SegmentFiles:
 
     def delete(self, log: str, name: str) -> None:
         self._checked.pop((log, name), None)
-        (self._root / log / name).unlink(missing_ok=True)
+        (self.root / log / name).unlink(missing_ok=True)
 
     def witness(self, log: str) -> dict[str, Any] | None:
         """What was last written down about a stream; None: nothing was. {} if it can't be read."""
         try:
-            with (self._root / f"{log}.witness").open("rb") as file:
+            with (self.root / f"{log}.witness").open("rb") as file:
                 state = _state(file)
                 if (known := self._witnessed.get(log)) is None or known[0] != state:
                     known = self._witnessed[log] = state, _told(file.read())
@@ -120,21 +120,21 @@ class SegmentFiles:
 
     def put_witness(self, log: str, told: dict[str, Any]) -> None:
         """Writes something down about a stream, in the place of what was; on disk when this returns."""
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = self._root / f"{log}.{secrets.token_hex(4)}.new"
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = self.root / f"{log}.{secrets.token_hex(4)}.new"
         with new.open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
             file.write(json.dumps(told).encode())
             file.flush()
             os.fsync(file.fileno())
-        new.replace(self._root / f"{log}.witness")
-        _sync(self._root)
+        new.replace(self.root / f"{log}.witness")
+        _sync(self.root)
 
     @contextmanager
     def witness_lock(self, log: str) -> Iterator[None]:
         """Hold what lets one process or thread at a time write something down about a stream."""
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._root / f"{log}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.root / f"{log}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _lock(descriptor)
             yield
@@ -143,7 +143,7 @@ class SegmentFiles:
 
     def _check(self, log: str, name: str, sha256: bytes) -> None:
         """Once for as long as nobody touched it."""
-        with (self._root / log / name).open("rb") as file:
+        with (self.root / log / name).open("rb") as file:
             state = _state(file)
             if self._checked.get((log, name)) == state:
                 return
@@ -174,7 +174,7 @@ class SegmentFiles:
         return orphans
 
     def _names(self, log: str) -> set[str]:
-        folder = self._root / log
+        folder = self.root / log
         return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 

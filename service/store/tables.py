@@ -401,6 +401,7 @@ leases = Table(
     Column("epoch", BigInteger, nullable=False, server_default="0"),
     Column("timeline", Integer),  # PostgreSQL's when it was last given back; null: it never was
     Column("expires_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("taken_at", DateTime(timezone=True)),  # by its newest owner; null: before this was written down
 )
 
 APPEND_ONLY = (charges, releases)

@@ -127,11 +127,20 @@ def _differs(connection: Connection, mark: Mark, stream: Stream) -> str | None:
     return None
 
 
+PROMOTED = "a standby without the newest commits was promoted, or a recovery ended before them"
+REPLACED = "an older copy of the database was put in its place, or it lost commits in a crash"
+
+
+def lost_commits(reason: str | None) -> bool:
+    """Return whether a stream is distrusted because the database lacks what was committed."""
+    return reason is not None and reason.endswith((PROMOTED, REPLACED))
+
+
 def _why(mark: Mark, now: Mark) -> str:
     """What PostgreSQL's timeline tells of how that came about."""
     if mark.timeline is not None and now.timeline is not None and now.timeline > mark.timeline:
-        return "a standby without the newest commits was promoted, or a recovery ended before them"
-    return "an older copy of the database was put in its place, or it lost commits in a crash"
+        return PROMOTED
+    return REPLACED
 
 
 def _mark(told: dict[str, Any] | None) -> Mark | None:

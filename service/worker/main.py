@@ -35,7 +35,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
     """
     assert settings.database_url is not None  # noqa: S101 - `perennial worker` checked
     assert settings.redis_url is not None  # noqa: S101
-    database = Database(settings.database_url, connections=settings.publishers + settings.explorations + 8)
+    database = Database(settings.database_url, connections=settings.publishers + settings.explorations + 9)
     reader = Reader(settings.redis_url)
     files = SegmentFiles(settings.segment_store)
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
@@ -47,6 +47,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
         shop.ticker.run,
         shop.ticker.listen,
         *(Publisher(shop).run for _ in range(settings.publishers)),
+        Publisher(shop, short=True).run,
     ]
     jobs += [Explorer(database, keeper).run for _ in range(settings.explorations)]
     threads = [threading.Thread(target=_until_stopped, args=(job, stop), daemon=True) for job in jobs]

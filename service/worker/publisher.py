@@ -12,7 +12,7 @@ noted before anything is tried again; and after a second one at the same step th
 
 import threading
 import time
-from functools import partial
+from contextlib import suppress
 
 import structlog
 
@@ -23,8 +23,8 @@ from service.mechanisms.mechanism import Forgotten
 from service.privacy.noise import Unaffordable
 from service.publishing import ticks
 from service.publishing.commit import check, commit, of_another_guarantee, remembers, seconds_to_write
-from service.publishing.prepared import Prepared, halting, prepare
-from service.publishing.records import SegmentsMissing, read_records
+from service.publishing.prepared import Prepared, halting
+from service.publishing.records import SegmentsMissing
 from service.store import attempts, leases, lineage, parked, publications, spending, streams, witness
 from service.store.database import ONE_VIEW, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
@@ -32,6 +32,8 @@ from service.store.ledger import LedgerBroken
 from service.store.publications import Publication
 from service.store.segment_files import SegmentDamaged
 from service.store.spending import OverBudget
+from service.worker import fits
+from service.worker.fits import FitDied, NotWanted
 from service.worker.turn import Turn
 from service.worker.workshop import Workshop
 
@@ -50,11 +52,16 @@ class TickFirst(Exception):
 
 
 class Publisher:
-    """Publishes whatever is due; as many threads may run one as fits should run at the same time."""
+    """Publishes whatever is due; as many threads may run one as fits should run at the same time.
 
-    def __init__(self, shop: Workshop) -> None:
+    With `short`, it takes only steps that are short by their public estimate: so they never wait for long ones.
+    """
+
+    def __init__(self, shop: Workshop, *, short: bool = False) -> None:
+        self._short = short
         self._database, self._files, self._keeper, self._bell = shop.database, shop.files, shop.keeper, shop.bell
         self._audit, self._confirmer, self._ticker, self._desk = shop.audit, shop.confirmer, shop.ticker, shop.desk
+        self._queue = shop.queue
         self._not_before: dict[int, float] = {}  # publications that failed in a way nobody foresaw
 
     def run(self, stop: threading.Event) -> None:
@@ -72,8 +79,12 @@ class Publisher:
         """Publishes what is due of the first due publication that nobody works on; whether there was one."""
         with self._database.transaction() as connection:
             waiting = publications.due(connection)
-        for publication in waiting:
-            if time.monotonic() < self._not_before.get(publication.id, 0.0) or not self._desk.take(publication.id):
+        for publication in self._queue.in_order(waiting):
+            if time.monotonic() < self._not_before.get(publication.id, 0.0) or not self._takes(
+                self._queue.estimate(publication)
+            ):
+                continue
+            if not self._desk.take(publication.id):
                 continue
             try:
                 self._audit.look(publication.stream_id)  # it may take long: before the lease, which is for drawing
@@ -87,10 +98,13 @@ class Publisher:
 
     def _guard(self, lease: Lease, publication: Publication, stop: threading.Event) -> None:
         """Publish what is due of one publication, whose trouble must not stop the others."""
+        metrics.begin(publication.name)
         try:
             self._publish_due(lease, publication, stop)
         except LeaseLost:
             _log.warning("lease_lost", publication=publication.name)
+        except NotWanted:
+            _log.info("fit_given_up", publication=publication.name)
         except DatabaseUnavailable:
             raise
         except (SegmentDamaged, SegmentsMissing) as error:
@@ -125,9 +139,20 @@ class Publisher:
         if not self._as_reckoned(lease, turn) or not self._may_try(lease, turn):
             return
         turn_ends = time.monotonic() + TURN_SECONDS
-        while not stop.is_set() and turn.is_due() and self._step(lease, turn) and time.monotonic() < turn_ends:
+        while not stop.is_set() and turn.is_due():
+            seconds = fits.next_cost(turn).seconds
+            self._queue.learn(publication, seconds)
+            if not self._takes(seconds):
+                return
+            self._queue.serve(publication, seconds)
+            if not self._step(lease, turn, stop) or time.monotonic() > turn_ends:
+                return
             with self._database.transaction() as connection:
                 turn.stream = streams.get(connection, turn.stream.id)
+
+    def _takes(self, seconds: float) -> bool:
+        """Return whether it takes steps that may take so long."""
+        return not self._short or seconds <= fits.SHORT_SECONDS
 
     def _as_reckoned(self, lease: Lease, turn: Turn) -> bool:
         """Whether it would go on as was reckoned with when its records were charged. If not, it does not go on."""
@@ -161,22 +186,22 @@ class Publisher:
         self._desk.owed.pop(turn.publication.promise, None)
         return True
 
-    def _note(self, lease: Lease, turn: Turn, at: tuple[int, int]) -> bool:
-        """Note an attempt that ended without a public reason; return whether there may be another."""
+    def _note(self, lease: Lease, turn: Turn, at: tuple[int, int], how: str = "") -> bool:
+        """Note an attempt that ended without a public reason, but `how`; return whether there may be another."""
         with self._database.transaction() as connection:
             leases.check(connection, lease)
             again = attempts.note(connection, turn.publication.id, *at)
         if again:
-            self._halt(lease, turn, ENDED_TWICE)
+            self._halt(lease, turn, ENDED_TWICE + how)
         else:
             _log.warning("attempt_noted", publication=turn.publication.name, position=at[0], version=at[1])
         return not again
 
-    def _step(self, lease: Lease, turn: Turn) -> bool:
+    def _step(self, lease: Lease, turn: Turn, stop: threading.Event) -> bool:
         """Take one step of a publication; return whether another may follow at once."""
         publication, began = turn.publication, time.perf_counter()
         try:
-            step = self._drawn(lease, turn)
+            step = self._drawn(lease, turn, stop)
             fitted = time.perf_counter()
             moved = self._commit(lease, turn, step)
         except (OverBudget, Inaccurate, Unaffordable, Forgotten) as refusal:
@@ -209,29 +234,35 @@ class Publisher:
         )
         return not step.awaits and self._confirmer.can_confirm(publication.stream_id)
 
-    def _drawn(self, lease: Lease, turn: Turn) -> Prepared:
+    def _drawn(self, lease: Lease, turn: Turn, stop: threading.Event) -> Prepared:
         """Return the next step: as it was drawn already, where its commit failed; else drawn now."""
         publication, desk = turn.publication, self._desk
         at, state = (publication.position, publication.version), turn.lineage
         known, step = desk.drawn.get(publication.promise, (None, None))
         if step is not None and known == state:
             return step
-        read = partial(
-            read_records, self._database, self._files, turn.stream, publication.start, labels_of=publication.id
-        )
-        time_due = turn.time_due()
         try:
-            taken = turn.mechanism.step(time_due, turn.chain, publication.version + 1, read)
-            step = prepare(publication, turn.mechanism, taken, time_due)
-        except (Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing, DatabaseUnavailable):
+            step = fits.draw(self._database, self._files, turn, lambda: self._wants(lease, turn, stop))
+        except (Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing, DatabaseUnavailable, NotWanted):
             raise  # of public reasons alone
-        except Exception:
+        except Exception as error:
+            how = ""
+            if isinstance(error, FitDied):
+                how = f". The last one: {error}"
+                metrics.DEATHS.labels(publication.name).inc()
             desk.owed[publication.promise] = at
-            self._note(lease, turn, at)  # before anything is tried again; if it can't be, it stays owed
+            self._note(lease, turn, at, how)  # before anything is tried again; if it can't be, it stays owed
             del desk.owed[publication.promise]
             raise
         desk.drawn[publication.promise] = state, step
         return step
+
+    def _wants(self, lease: Lease, turn: Turn, stop: threading.Event) -> bool:
+        """Return whether a step that is being drawn can still be published."""
+        with suppress(DatabaseUnavailable), self._database.transaction() as connection:
+            if not publications.runs(connection, turn.publication.id):
+                return False
+        return self._keeper.holds(lease) and not stop.is_set()
 
     def _commit(self, lease: Lease, turn: Turn, step: Prepared) -> Publication | None:
         """Park a step, or charge and release it at once; None: the publication was stopped or went on meanwhile."""

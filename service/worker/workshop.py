@@ -10,6 +10,7 @@ from service.store.segment_files import SegmentFiles
 from service.worker.audit import Audit
 from service.worker.bell import Bell
 from service.worker.leases import LeaseKeeper
+from service.worker.queue import Queue
 from service.worker.ticker import Ticker
 
 
@@ -44,3 +45,4 @@ class Workshop:
         self.audit = Audit(database, files, self.confirmer)
         self.ticker = Ticker(database, self.confirmer, self.audit)
         self.desk = Desk()
+        self.queue = Queue()

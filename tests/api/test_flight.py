@@ -76,6 +76,18 @@ def test_all_keys_together_hold_so_many_bytes(bounded: Bounded):
     ok(last.post(f"/v1/streams/{stream}/records", content=body), 202)
 
 
+def test_keys_that_hold_much_leave_room_for_one_that_holds_nothing():
+    flight = InFlight(of_one=4, of_all=16)
+    for key in range(3):
+        for _ in range(4):
+            flight.body(key).resize(1)
+    flight.body(3).resize(3)
+    with pytest.raises(Problem) as refusal:
+        flight.body(3).resize(1)
+    assert "All keys together send more than 12 bytes" in refusal.value.detail
+    flight.body(4).resize(1)
+
+
 def test_packed_bodies_count_as_what_they_may_become():
     """Here of many requests, none of which is answered yet."""
     packed, limit = gzip.compress(bytes(2 * MEBIBYTE)), 16 * MEBIBYTE

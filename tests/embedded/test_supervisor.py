@@ -110,9 +110,16 @@ def test_a_taken_port_ends_it_at_once(start_up, free_port, processes_on):
 
 
 def test_a_child_that_keeps_dying_ends_it(start_up):
-    up = start_up(WORKER="exits 3")
+    up = start_up(API="exits 3")
     assert up.process.wait(timeout=HANG_SECONDS) == 1
     assert up.said("exited with status 3, death 5 within 60 s: stopping")
+
+
+def test_a_worker_that_keeps_dying_ends_nothing_else(start_up):
+    up = start_up(WORKER="exits 3")
+    wait_until(lambda: up.said("exited with status 3; starting it again in 0.32 s"))
+    assert up.process.poll() is None
+    assert up.said("Perennial is ready")
 
 
 def test_a_child_that_cannot_run_as_configured_ends_it(start_up):

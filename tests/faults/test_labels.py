@@ -20,7 +20,7 @@ MECHANISM = {"kind": "active_learning", "batching": "fixed_window", "size": SIZE
 MECHANISM["epsilon_selection"] = 25  # nearly every record is selected: all but one in e^25
 LEARNER = {"kind": "noisy_gradient_descent"}
 MOMENTS = [
-    ("Publisher._drawn: fit", "after"),
+    ("draw: fit", "after"),
     ("Publisher._committed: commit", "before"),
     ("Publisher._committed: commit", "after"),
 ]

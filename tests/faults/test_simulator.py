@@ -79,7 +79,7 @@ WORKING = [
     ("Reader.trim: log", "after"),
     ("Sealer._replace: commit", "after"),
     ("Sealer._delete_erased: commit", "before"),
-    ("Publisher._drawn: fit", "after"),
+    ("draw: fit", "after"),
     ("Publisher._committed: commit", "before"),
     ("Publisher._committed: commit", "after"),
     ("Ticker.publish: commit", "before"),

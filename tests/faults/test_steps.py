@@ -42,6 +42,7 @@ LOOKS = {
     "Confirmer.log: commit",
     "Publisher._publish_due: commit",
     "Publisher.step: commit",
+    "Publisher._wants: commit",
     "Reader.check: log",
     "Reader.read: log",
     "Reader.wait: log",
@@ -53,7 +54,7 @@ LOOKS = {
     "Sealer._take_over: commit",
     "Ticker.step: commit",
     "wait: commit",
-    "read_records: commit",
+    "locate: commit",
     "verify_segments: commit",
     # Loads the script that the next step runs.
     "Appender._load: log",
@@ -66,7 +67,7 @@ BY_A_WORKER = {
     "LeaseKeeper.give_back: commit",
     "LeaseKeeper.take: commit",
     "Publisher._committed: commit",
-    "Publisher._drawn: fit",
+    "draw: fit",
     "Publisher._note: commit",
     "Reader.forget: log",
     "Reader.trim: log",
@@ -91,6 +92,8 @@ WHEN_SOMETHING_IS_WRONG = {
 ELSEWHERE = {
     # tests/worker/test_lost_log.py, test_restored.py and test_dead_letters.py: none needs a process to be seen.
     "Appender.drop_dead: log",
+    # tests/worker/test_fits.py: of a process of its own, which writes nothing.
+    "_taken: fit",
     "Appender.resume: log",
     "Reader.bury: log",
     "Reader.go_on: log",

@@ -255,7 +255,7 @@ def test_a_segment_that_was_changed_or_is_gone_is_named(published: Database, fil
         (stream,) = streams.every(connection)
         segment = segments.first_from(connection, stream.id, 0)
     assert list(verify_segments(published, files)) == []
-    path = files._root / stream.log / segment.file
+    path = files.root / stream.log / segment.file
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     (finding,) = verify_segments(published, files)

@@ -125,7 +125,7 @@ def test_two_kills_at_the_same_due_step_halt_it(bench: Bench, monkeypatch):
     calls = fail(monkeypatch, 0)
     kill(bench)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("service.worker.publisher.prepare", _killed)
+        patched.setattr("service.worker.fits.prepare", _killed)
         step(bench)
     kill(bench)
     step(bench)

@@ -9,7 +9,7 @@ from sqlalchemy import text, update
 from sqlalchemy.engine import make_url
 
 from service.publishing import confirmation
-from service.store import leases, ledger, publications, releases, spending, streams, tables
+from service.store import leases, ledger, publications, releases, spending, streams, tables, witness
 from service.store.database import Database, DatabaseUnsafe
 from service.store.verify import verify
 from tests.conftest import wait_until
@@ -160,11 +160,12 @@ def test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything
     before = visible(bench)
     publisher = bench.publisher()
     monkeypatch.setattr(publisher._audit, "look", lambda _: None)  # which walks the whole ledger only every hour
-    monkeypatch.setattr("service.worker.publisher.prepare", None)
+    monkeypatch.setattr("service.worker.fits.prepare", None)
     publisher.step(threading.Event())
     reason = bench.stream().distrusted
     assert f"{lost} {told[lost] + 1} (there are {told[lost]})" in reason
     assert "an older copy of the database" in reason
+    assert witness.lost_commits(reason)
     assert (visible(bench), bench.counts()) == (before, (2, 2))
 
 
@@ -178,6 +179,8 @@ def test_another_history_of_the_same_length_is_told_apart_by_its_hashes(bench: B
     shop.confirmer.confirm(1)
     assert says in bench.stream().distrusted
     assert "a standby without the newest commits was promoted" in bench.stream().distrusted
+    assert witness.lost_commits(bench.stream().distrusted)
+    assert not witness.lost_commits("charge 3 is not what was written")
     assert visible(bench) == (None, [], [])
 
 

@@ -108,7 +108,7 @@ const asked = (labels) =>
       ]);
 
 function tiles(publication, stream, share, outline) {
-  const { latest, due, privacy, state, plan } = publication;
+  const { latest, due, fit, privacy, state, plan } = publication;
   const newest = outline.at(-1);
   const spent = share?.spent.epsilon ?? 0;
   replace(
@@ -126,7 +126,9 @@ function tiles(publication, stream, share, outline) {
         : due > stream.records
           ? `in ${counted(due - stream.records, "record")}`
           : `${count(stream.records - due)} behind`,
-      h("small", {}, due === null ? state : `at record ${count(due)}`),
+      fit === null
+        ? h("small", {}, due === null ? state : `at record ${count(due)}`)
+        : h("small", {}, fit.state === "fitting" ? "fitting, begun " : "waiting for a free worker, due ", when(fit.since)),
     ),
     fact(
       "Paid by the worst record",

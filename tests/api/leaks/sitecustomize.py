@@ -35,8 +35,8 @@ if sys.orig_argv[-1:] == ["api"]:
     _labels.read_records = _quoting(_labels.read_records, lambda _, records: _wide(records.x, 5))
     _answering.read_records = _quoting(_answering.read_records, lambda _, records: records.y)
 elif sys.orig_argv[-1:] == ["worker"]:
-    from service.worker import publisher as _publisher
+    from service.worker import fits as _fits
     from service.worker import sealer as _sealer
 
     _sealer._joined = _quoting(_sealer._joined, lambda _, columns: _wide(columns.get("x"), 3))
-    _publisher.read_records = _quoting(_publisher.read_records, lambda _, records: _wide(records.x, 4))
+    _fits.read_records = _quoting(_fits.read_records, lambda _, records: _wide(records.x, 4))

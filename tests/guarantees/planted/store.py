@@ -270,7 +270,7 @@ def a_folder_of_segments_whose_name_is_not_synced() -> None:
     """All segments of a new stream are gone."""
     from service.store.segment_files import SegmentFiles
 
-    rewrite(SegmentFiles.write, ("_sync(self._root)", "pass"))
+    rewrite(SegmentFiles.write, ("_sync(self.root)", "pass"))
 
 
 @bug(_MARK_ON_DISK)
@@ -286,7 +286,7 @@ def a_mark_whose_name_is_not_synced() -> None:
     """After a crash the mark is the one before."""
     from service.store.segment_files import SegmentFiles
 
-    rewrite(SegmentFiles.put_witness, ("    _sync(self._root)", "    pass"))
+    rewrite(SegmentFiles.put_witness, ("    _sync(self.root)", "    pass"))
 
 
 @bug(_MARK_ON_DISK)
@@ -296,7 +296,7 @@ def a_mark_that_is_written_over_the_one_before() -> None:
 
     rewrite(
         SegmentFiles.put_witness,
-        ('new = self._root / f"{log}.{secrets.token_hex(4)}.new"', 'new = self._root / f"{log}.witness"'),
+        ('new = self.root / f"{log}.{secrets.token_hex(4)}.new"', 'new = self._root / f"{log}.witness"'),
         ('new.open("xb")', 'new.open("wb")'),
     )
 

@@ -352,9 +352,9 @@ def a_fit_of_the_records_that_are_there() -> None:
     from service.publishing import records
 
     rewrite(
-        records.read_records,
+        records.locate,
         ("position != stop", "False"),
-        ("present = np.ones(stop - start, dtype=np.bool_)", "present = np.ones(position - start, dtype=np.bool_)"),
+        ("stop=stop", "stop=position"),
     )
 
 
@@ -363,7 +363,7 @@ def erased_records_that_are_fitted() -> None:
     """Until their bytes are gone."""
     from service.publishing import records
 
-    rewrite(records.read_records, ("present[low - start : high - start] = False", "pass"))
+    rewrite(records.load, ("present[low - start : high - start] = False", "pass"))
 
 
 @bug(f"{_TICKS}::test_a_worker_goes_on_from_what_another_has_parked")

@@ -1,0 +1,67 @@
+"""Fits whose records are all there: since when they run, or wait for a free worker.
+
+When a fit ends follows from its records, so nobody is shown that: a step that waits for its tick is shown as one that
+still runs. When a fit began follows from how long others took. Moments are outside the promise (docs/privacy.md); this
+one is shown in whole minutes.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from sqlalchemy import Connection, and_, case, func, not_, or_, select
+
+from service.store import labels, leases
+from service.store.tables import entries, parked, publications, shown, streams
+from service.store.tables import leases as leased
+
+
+@dataclass(frozen=True, kw_only=True)
+class DueFit:
+    """`since`: when a worker took the fit, or, while it waits for one, when its last record was numbered; in UTC."""
+
+    state: Literal["fitting", "waiting"]
+    since: datetime
+
+
+DUE_AT = (
+    select(entries.c.numbered_at)
+    .where(entries.c.stream_id == publications.c.stream_id, entries.c.start < shown.c.due)
+    .order_by(entries.c.start.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+"""When the last record was numbered that a publication's next visible release needs."""
+
+IS_DUE = and_(
+    publications.c.state == "running",
+    shown.c.due <= streams.c.records,
+    streams.c.distrusted.is_(None),
+    streams.c.halted.is_(None),
+    # A step that is due where the last one was taken waits for labels.
+    or_(publications.c.due > publications.c.start + publications.c.position, not_(labels.any_open())),
+)
+OF_THIS_PUBLICATION = leased.c.resource == leases.publication_of(publications.c.id)
+_WAITS_FOR_ITS_TICK = select(parked.c.publication_id).where(parked.c.publication_id == publications.c.id).exists()
+IS_FITTING = and_(
+    or_(_WAITS_FOR_ITS_TICK, and_(leased.c.owner.is_not(None), leased.c.expires_at > func.clock_timestamp())),
+    leased.c.taken_at >= DUE_AT,
+)
+
+
+def due_fits(connection: Connection, among: Collection[int]) -> dict[int, DueFit]:
+    """Return the fits that are due, by their publication's id; those whose time is not known are left out."""
+    since = case((IS_FITTING, leased.c.taken_at), else_=DUE_AT)
+    query = (
+        select(
+            publications.c.id,
+            case((IS_FITTING, "fitting"), else_="waiting"),
+            func.date_trunc("minute", since),
+        )
+        .join(streams, streams.c.id == publications.c.stream_id)
+        .join(shown, shown.c.publication_id == publications.c.id)
+        .join(leased, OF_THIS_PUBLICATION)
+        .where(publications.c.id.in_(among), IS_DUE, since.is_not(None))
+    )
+    return {row[0]: DueFit(state=row[1], since=row[2].astimezone(UTC)) for row in connection.execute(query)}

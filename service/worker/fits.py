@@ -1,0 +1,156 @@
+"""Take a step of a publication: in this process, or in one of its own where it may need much time or memory.
+
+Which of the two follows from the public estimate of `mechanisms.timing`, never from a measured time. A process of its
+own can be killed by the kernel when memory runs out, without the worker, and by the worker when the step is not wanted
+any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import Pipe
+from signal import Signals
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from service.mechanisms.timing import Cost, fit_cost
+from service.publishing.prepared import Prepared, prepare, unpacked
+from service.publishing.records import locate, read_records
+from service.worker.fit_process import REFUSALS, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
+
+    from service.store.database import Database
+    from service.store.segment_files import SegmentFiles
+    from service.worker.turn import Turn
+
+_log = structlog.get_logger(__name__)
+
+SHORT_SECONDS = 2.0
+SMALL_BYTES = 64 * 2**20
+"""A fit that may need more of either has a process of its own; starting it takes about a second."""
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+class NotWanted(Exception):
+    """The step was given up: its publication was stopped, its lease is lost, or the worker stops."""
+
+
+class FitDied(Exception):
+    """The process of a fit ended before the fit did; the text says how."""
+
+
+def next_cost(turn: Turn) -> Cost:
+    """Return what the next step of a publication may cost."""
+    return fit_cost(turn.publication.plan, turn.mechanism.reads(turn.time_due()))
+
+
+def draw(database: Database, files: SegmentFiles, turn: Turn, wanted: Callable[[], bool]) -> Prepared:
+    """Take the next step of a publication, with fresh noise.
+
+    Args:
+        database: where its records are written down.
+        files: the segments' folder.
+        turn: the publication.
+        wanted: whether somebody still wants the step; asked again and again while it runs in a process of its own.
+
+    Raises:
+        NotWanted: `wanted` returned False.
+        FitDied: the step's process was killed, or failed in a way that nobody foresaw.
+        Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing: see `Mechanism.step`.
+    """
+    publication, cost = turn.publication, next_cost(turn)
+    if cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES:
+        return _apart(database, files, turn, cost, wanted)
+    read = partial(read_records, database, files, turn.stream, publication.start, labels_of=publication.id)
+    time_due = turn.time_due()
+    step = turn.mechanism.step(time_due, turn.chain, publication.version + 1, read)
+    return prepare(publication.start, turn.mechanism, step, time_due)
+
+
+def _apart(database: Database, files: SegmentFiles, turn: Turn, cost: Cost, wanted: Callable[[], bool]) -> Prepared:
+    """Take it in a process of its own."""
+    publication = turn.publication
+    task = Task(
+        schema=turn.stream.schema,
+        configuration=publication.configuration,
+        folder=str(files.root),
+        start=publication.start,
+        time=turn.time_due(),
+        next_version=publication.version + 1,
+        stored=tuple(turn.memory.parts),
+    )
+    with _process() as (process, connection):
+        try:
+            task.send(connection, turn.chain)
+            while True:
+                message = _message(connection, wanted)
+                if "read" not in message:
+                    break
+                where = locate(database, turn.stream, publication.start, *message["read"], labels_of=publication.id)
+                connection.send_bytes(json.dumps(where.to_json()).encode())
+            if "done" in message:
+                return unpacked(connection.recv_bytes())
+        except (EOFError, OSError):
+            raise FitDied(f"{_how_it_ended(process)}{_needs(cost)}") from None
+    if "refused" in message:
+        name, text = message["refused"]
+        raise REFUSALS[name](text)
+    _log.warning("fit_failed", publication=publication.name, error=message["failed"], at=message["at"])
+    raise FitDied(f"its process failed with {message['failed']}{_needs(cost)}")
+
+
+def _message(connection: Connection, wanted: Callable[[], bool]) -> dict[str, Any]:
+    """Return the next message of the process."""
+    while not connection.poll(SECONDS_BETWEEN_LOOKS):
+        if not wanted():
+            raise NotWanted
+    message: dict[str, Any] = json.loads(connection.recv_bytes())
+    return message
+
+
+def command(descriptor: int) -> list[str]:
+    """Return the command of a process that talks through a socket."""
+    return [sys.executable, "-m", "service.worker.fit_process", str(descriptor)]
+
+
+@contextmanager
+def _process() -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
+    """Start a process, and kill it afterwards."""
+    ours, theirs = Pipe()
+    with ours:
+        with theirs:
+            process = subprocess.Popen(
+                command(theirs.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # what it could say there may repeat records
+                pass_fds=(theirs.fileno(),),
+                env={name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")},
+            )
+        try:
+            yield process, ours
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _needs(cost: Cost) -> str:
+    """Return what somebody should know who reads how a process ended."""
+    return f"; by its plan it may need {cost.bytes / 2**20:.0f} MiB of memory, and {cost.seconds:.3g} s"
+
+
+def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
+    """Return how a process that closed its side of the socket ended."""
+    status = process.wait()
+    if status < 0:
+        return f"its process was killed by {Signals(-status).name}"
+    return f"its process exited with status {status}"

@@ -1,0 +1,187 @@
+"""Fits in processes of their own: what they may know, how they end, and what is noted of that."""
+# ruff: noqa: F811 - a fixture is another file's
+
+import os
+import signal
+import threading
+from dataclasses import replace
+from multiprocessing import Pipe
+from pathlib import Path
+from resource import RLIMIT_AS, prlimit
+from subprocess import Popen
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import update
+
+from service.publishing.records import locate
+from service.store import publications, tables
+from service.store.verify import verify
+from service.worker import fits
+from service.worker.publisher import Publisher
+from tests.conftest import wait_until
+from tests.worker.published import Bench
+from tests.worker.test_attempts import attempts
+from tests.worker.test_publishing import CONFIGURATION, bench  # noqa: F401
+
+LEADER = {
+    "mechanism": {"kind": "online_leader", "batch": 2},
+    "learner": {"kind": "noisy_gradient_descent"},
+    "privacy": {"epsilon": 1, "delta": 1e-6},
+}
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[Popen[bytes]]:
+    """Every fit has a process of its own; the list grows with each."""
+    started: list[Popen[bytes]] = []
+
+    def popen(*arguments: Any, **options: Any) -> Popen[bytes]:
+        started.append(Popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(fits, "SHORT_SECONDS", 0.0)
+    monkeypatch.setattr(fits.subprocess, "Popen", popen)
+    return started
+
+
+def when_it_reads(monkeypatch: pytest.MonkeyPatch, happens: Any) -> None:
+    """Do something each time when a process has asked for records, and before it gets them."""
+
+    def located(*arguments: Any, **options: Any) -> Any:
+        happens()
+        return locate(*arguments, **options)
+
+    monkeypatch.setattr(fits, "locate", located)
+
+
+def step(bench: Bench) -> None:
+    bench.publisher().step(threading.Event())
+
+
+def first_records(bench: Bench, number: int) -> None:
+    """Only so many records have their number yet."""
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(records=number))
+
+
+@pytest.mark.parametrize("bench", [CONFIGURATION, LEADER], indirect=True, ids=["models", "memory"])
+def test_a_step_is_published_like_any_other(bench: Bench, apart):
+    first_records(bench, 6)
+    bench.publish_all()
+    found = bench.now()
+    assert apart
+    assert bench.counts() == (found.version, found.version)
+    assert (found.position, found.state) == (6, "running")
+    first_records(bench, 10)
+    with bench.database.transaction() as connection:
+        assert verify(connection).findings == []
+
+
+def test_it_knows_no_server_and_no_key(bench: Bench, apart, monkeypatch):
+    monkeypatch.setenv("PERENNIAL_DATABASE_URL", "postgresql://a-secret")
+    seen: list[bytes] = []
+    when_it_reads(monkeypatch, lambda: seen.append(Path(f"/proc/{apart[-1].pid}/environ").read_bytes()))
+    first_records(bench, 6)
+    step(bench)
+    assert seen
+    assert not any(b"PERENNIAL" in each or b"a-secret" in each for each in seen)
+
+
+def test_it_is_behind_all_others_and_the_first_to_be_killed_for_memory(bench: Bench, apart, monkeypatch):
+    seen: list[tuple[int, str]] = []
+
+    def look() -> None:
+        pid = apart[-1].pid
+        seen.append((os.getpriority(os.PRIO_PROCESS, pid), Path(f"/proc/{pid}/oom_score_adj").read_text().strip()))
+
+    when_it_reads(monkeypatch, look)
+    first_records(bench, 6)
+    step(bench)
+    assert seen[0] == (os.getpriority(os.PRIO_PROCESS, 0) + 10, "1000")
+
+
+def test_after_its_second_death_the_publication_halts_and_says_how(bench: Bench, apart, monkeypatch):
+    when_it_reads(monkeypatch, lambda: apart[-1].kill())  # noqa: PLW0108 - there is none yet
+    step(bench)
+    assert (bench.now().state, attempts(bench)) == ("running", [(0, 0)])
+    step(bench)
+    assert bench.now().state == "halted"
+    assert "killed by SIGKILL; by its plan it may need 0 MiB" in bench.now().reason
+    assert (len(apart), bench.counts()) == (2, (0, 0))
+
+
+def test_a_limit_of_memory_ends_the_fit_and_not_the_worker(bench: Bench, apart, monkeypatch):
+    def located(*arguments: Any, **options: Any) -> Any:
+        """As if there were more records than the memory that the process may have from now on can hold."""
+        pid, where = apart[-1].pid, locate(*arguments, **options)
+        used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        prlimit(pid, RLIMIT_AS, (used + 2**20, used + 2**20))
+        return replace(where, stop=where.start + 2**24, files=where.files * 2)
+
+    monkeypatch.setattr(fits, "locate", located)
+    for _ in range(2):
+        step(bench)
+    assert bench.now().state == "halted"
+    assert "failed with" in bench.now().reason
+    assert "MemoryError" in bench.now().reason
+
+
+def test_a_damaged_segment_is_a_foreseen_end(bench: Bench, apart):
+    (file,) = bench.files.root.rglob("*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    step(bench)
+    assert len(apart) == 1
+    assert (bench.now().state, attempts(bench), bench.counts()) == ("running", [], (0, 0))
+
+
+@pytest.mark.parametrize("why", ["stopped", "worker stops", "lease lost"])
+def test_a_step_that_nobody_wants_is_given_up(bench: Bench, apart, monkeypatch, why):
+    publisher, stop = bench.publisher(), threading.Event()
+
+    def happens() -> None:
+        os.kill(apart[-1].pid, signal.SIGSTOP)  # it would run for ever
+        if why == "stopped":
+            with bench.database.transaction() as connection:
+                publications.end(connection, bench.identity, state="stopped", reason=None)
+        elif why == "worker stops":
+            stop.set()
+        else:
+            publisher._keeper._held.clear()
+
+    when_it_reads(monkeypatch, happens)
+    publisher.step(stop)
+    assert apart[-1].returncode == -signal.SIGKILL
+    assert (attempts(bench), bench.counts()) == ([], (0, 0))
+
+
+def test_it_ends_when_its_parent_does(bench: Bench):
+    ours, theirs = Pipe()
+    process = Popen(fits.command(theirs.fileno()), pass_fds=(theirs.fileno(),))
+    theirs.close()
+    ours.close()
+    wait_until(lambda: process.poll() is not None)
+    assert process.returncode == 1
+
+
+def test_short_steps_never_wait_for_long_ones(bench: Bench, monkeypatch):
+    """By the plan's estimate a step is short; once its records are known, it is long."""
+    short, real = Publisher(bench.shop(), short=True), fits.next_cost
+    monkeypatch.setattr(fits, "next_cost", lambda turn: replace(real(turn), seconds=fits.SHORT_SECONDS + 1))
+    assert short.step(threading.Event())
+    assert bench.counts() == (0, 0)
+    assert not short.step(threading.Event()), "it looks at it again only after the next step"
+    assert bench.publisher().step(threading.Event()), "a publisher of long steps takes it"
+    assert bench.counts() != (0, 0)
+
+
+def test_records_are_the_same_wherever_they_are_read(bench: Bench):
+    found = locate(bench.database, bench.stream(), 0, 2, 7)
+    again = type(found).from_json(found.to_json())
+    assert again == found
+    assert np.array_equal(
+        fits.read_records(bench.database, bench.files, bench.stream(), 0, 2, 7).slots, np.arange(2, 7)
+    )

@@ -1,0 +1,64 @@
+"""Whose step is next, from public estimates alone."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.worker import queue
+from service.worker.queue import Queue
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    now = SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr(queue.time, "monotonic", lambda: now.seconds)
+    monkeypatch.setattr(queue, "largest_cost", lambda plan: SimpleNamespace(seconds=plan["seconds"]))
+    return now
+
+
+def waits(identity: int, stream: int, seconds: float, position: int = 0) -> Any:
+    return SimpleNamespace(id=identity, stream_id=stream, plan={"seconds": seconds}, position=position, version=0)
+
+
+def served(line: Queue, waiting: list[Any], times: int, clock: SimpleNamespace) -> list[int]:
+    """Serve the first so often, each for as long as it was estimated to take; return whose steps those were."""
+    found = []
+    for _ in range(times):
+        first = line.in_order(waiting)[0]
+        line.serve(first, line.estimate(first))
+        clock.seconds += line.estimate(first)
+        found.append(first.id)
+    return found
+
+
+def test_streams_take_turns_however_many_publications_each_has(clock):
+    waiting = [waits(identity, 1, 1.0) for identity in range(100)] + [waits(100, 2, 1.0)]
+    assert served(Queue(), waiting, 20, clock).count(100) == 10
+
+
+def test_a_stream_with_long_steps_has_fewer_of_them(clock):
+    found = served(Queue(), [waits(1, 1, 9.0), waits(2, 2, 1.0)], 30, clock)
+    assert found.count(1) == 3
+
+
+def test_a_short_step_overtakes_a_long_one_but_none_waits_for_ever(clock):
+    line, long = Queue(), waits(1, 1, 100.0)
+    line.in_order([long])
+    clock.seconds = 50.0
+    found = served(line, [long, waits(2, 1, 1.0)], 60, clock)
+    assert found[:49] == [2] * 49
+    assert 1 in found
+
+
+def test_who_had_nothing_due_saves_nothing_up(clock):
+    line, busy = Queue(), waits(1, 1, 1.0)
+    served(line, [busy], 50, clock)
+    assert served(line, [busy, waits(2, 2, 1.0)], 10, clock).count(1) == 5
+
+
+def test_what_a_step_reads_is_known_better_than_by_its_plan(clock):
+    line = Queue()
+    line.learn(waits(1, 1, 1.0), 500.0)
+    assert [each.id for each in line.in_order([waits(1, 1, 1.0), waits(2, 1, 9.0)])] == [2, 1]
+    assert line.estimate(waits(1, 1, 1.0, position=10)) == 1.0, "of the next step it is not known"
