@@ -4,6 +4,7 @@ Standard input is a pipe from that process. The pipe ends when that process clos
 interrupted, as Ctrl-C would do.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -21,7 +22,8 @@ def keep(command: Sequence[str]) -> int:
 
 
 def _interrupt_at_the_end(child: subprocess.Popen[bytes]) -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 2**16):  # not sys.stdin: a lock of it would be held when the interpreter ends
+        pass
     child.send_signal(signal.SIGINT)
     try:
         child.wait(STOP_SECONDS)
