@@ -223,10 +223,10 @@ def test_only_what_can_be_repeated_is(service: Service, faults):
     client, transport = faults
 
     def breaking(_: httpx.Request) -> None:
+        assert len(transport.requests) == 1
         raise httpx.ReadError("broken by the test")
 
     transport.after = breaking
     with pytest.raises(Unreachable):
         client.create_stream("made-once", features=1, classes=2, epsilon=1)
-    assert len(transport.requests) == 1
     ok(service.client().get("/v1/streams/made-once"))
