@@ -8,7 +8,7 @@ import pytest
 
 from perennial.batches import MOST_RECORDS, cut
 from perennial.data import ROWS_GATHERED, blocks, features_of
-from perennial.errors import InvalidData
+from perennial.errors import InvalidData, InvalidRow
 
 X = np.array([[1.5, -2.0], [0.25, 4.0], [3.0, 0.0]])
 Y = np.array([0, 1, 1])
@@ -84,6 +84,35 @@ def test_rows_are_gathered_and_blocks_are_cut():
     (wide,) = {len(batch.block) for batch in cut(blocks(np.zeros((8, 2**18))))}
     assert wide == 2
     assert list(cut(blocks(np.zeros((0, 2))))) == []
+
+
+@pytest.mark.parametrize("pieces", [[7], [1, 6], [3, 3, 1], [0, 5, 2], [1] * 7])
+def test_batches_are_the_same_however_records_come(pieces):
+    """So that a call that is repeated with its key sends the same batches, whoever cuts the pieces."""
+    x, ends = np.arange(14.0).reshape(7, 2), np.cumsum(pieces)
+    batches = list(cut(blocks(iter([x[end - size : end] for size, end in zip(pieces, ends, strict=True)])), 3))
+    assert [(batch.first, len(batch.block)) for batch in batches] == [(0, 3), (3, 3), (6, 1)]
+    np.testing.assert_array_equal(np.concatenate([batch.block.x for batch in batches]), x)
+
+
+def test_a_row_is_counted_from_the_first_of_all_pieces():
+    pieces = [pd.DataFrame({"a": [1.0, 2.0]}), pd.DataFrame({"a": [3.0, np.nan]})]
+    with pytest.raises(InvalidRow, match="Column 'a': row 3, counted from 0, is missing") as refused:
+        list(blocks(iter(pieces)))
+    assert refused.value.row == 3
+
+
+@pytest.mark.parametrize(
+    ("pieces", "said"),
+    [
+        ([np.zeros((2, 2)), np.zeros((2, 3))], "more features"),
+        ([np.zeros((2, 1)), np.array([["text"]])], "texts"),
+        ([np.zeros((2, 2)), (np.zeros((2, 2)), np.zeros(2))], "others have none"),
+    ],
+)
+def test_pieces_that_are_not_alike_are_refused(pieces, said):
+    with pytest.raises(InvalidData, match=said):
+        list(cut(blocks(iter(pieces))))
 
 
 SECRET = "a secret"

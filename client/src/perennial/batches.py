@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from perennial.data import Block
+from perennial.data import Block, joined
 
 MOST_RECORDS = 10_000
 MOST_TEXTS = 1_000
@@ -37,13 +36,20 @@ class Batch:
 
 
 def cut(blocks: Iterator[Block], most: int | None = None) -> Iterator[Batch]:
-    """Yield batches of at most so many records, of one block each; default: as many as the server surely takes."""
-    first = 0
+    """Yield batches of so many records, the last one of fewer: the same ones however the records come in blocks.
+
+    most: records of a batch; default as many of that width as the service surely takes.
+    """
+    first, rest = 0, None
     for block in blocks:
-        step = most or _usual_size(block)
-        for start in range(0, len(block), step):
-            yield Batch(first=first + start, block=block[start : start + step])
-        first += len(block)
+        whole = block if rest is None else joined(rest, block)
+        size = most or _usual_size(whole)
+        full = len(whole) - len(whole) % size
+        for start in range(0, full, size):
+            yield Batch(first=first + start, block=whole[start : start + size])
+        first, rest = first + full, whole[full:] if full < len(whole) else None
+    if rest is not None:
+        yield Batch(first=first, block=rest)
 
 
 def _usual_size(block: Block) -> int:

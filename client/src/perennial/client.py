@@ -130,7 +130,8 @@ class Stream:
 
         Args:
             data: a data frame, an Arrow table, a mapping of columns, an array (m, features), a pair of arrays (x, y),
-                or an iterable of those, or of rows: mappings, pairs (row, label), or plain rows. None: only labels.
+                or an iterable of those, or of rows: mappings, pairs (row, label), or plain rows. It
+                is sent in full batches, however it comes. None: only labels.
             label: the name of the label's column; or the labels, an array (m,). None: there are none, or in the pairs.
             features: the columns of features, in their order; default all but the label's.
             key: a name for this data, new for new data. Where a call ends early, the same call with the same data, key

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from perennial.errors import InvalidData
+from perennial.errors import InvalidData, InvalidRow
 from perennial.extras import needs
 
 Array: TypeAlias = NDArray[Any]
@@ -43,6 +43,23 @@ class Block:
     def has_texts(self) -> bool:
         """Whether x holds texts."""
         return self.x is not None and self.x.dtype.kind == "O"
+
+
+def joined(first: Block, second: Block) -> Block:
+    """Return the records of both. Raises InvalidData where they are not alike."""
+    if first.has_texts != second.has_texts:
+        raise InvalidData("Some records hold texts and others numbers: a stream takes one or the other.")
+    return Block(x=_one_after_the_other(first.x, second.x), y=_one_after_the_other(first.y, second.y))
+
+
+def _one_after_the_other(first: Array | None, second: Array | None) -> Array | None:
+    if first is None and second is None:
+        return None
+    if first is None or second is None:
+        raise InvalidData("Some records have features or a label, and others have none.")
+    if first.shape[1:] != second.shape[1:]:
+        raise InvalidData("Some records have more features than others.")
+    return np.concatenate((first, second))
 
 
 def blocks(data: Any, label: Any = None, features: Iterable[str] | None = None) -> Iterator[Block]:
@@ -186,13 +203,26 @@ def _checked(array: Array, place: str) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         finite = np.isfinite(array.astype(np.float32, copy=False))
     if not finite.all():
-        row = int(np.argwhere(~finite)[0][0])
-        raise InvalidData(f"{place}: row {row} is missing, or not finite as a 32-bit float. Fill or drop such rows.")
+        raise InvalidRow(place, int(np.argwhere(~finite)[0][0]))
     return array
 
 
 def _of_items(items: Iterable[Any], label: str | None, names: list[str] | None) -> Iterator[Block]:
     """Yield blocks as they come, and rows gathered to blocks."""
+    before = 0
+    made = _blocks_or_rows(items, label, names)
+    while True:
+        try:
+            block = next(made, None)
+        except InvalidRow as wrong:
+            raise InvalidRow(wrong.place, before + wrong.row) from None
+        if block is None:
+            return
+        before += len(block)
+        yield block
+
+
+def _blocks_or_rows(items: Iterable[Any], label: str | None, names: list[str] | None) -> Iterator[Block]:
     rows: list[tuple[Any, Any]] = []
     for item in items:
         whole = _whole(item, label, names) if not _is_row(item) else None

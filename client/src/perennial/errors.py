@@ -19,6 +19,20 @@ class InvalidData(PerennialError, ValueError):
     """The data that a call was given can't be records of the stream, or features of the model."""
 
 
+class InvalidRow(InvalidData):
+    """A row that is missing, or not finite. row: its number, from 0 for the first record of the call."""
+
+    def __init__(self, place: str, row: int) -> None:
+        super().__init__(place, row)
+        self.place, self.row = place, row
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place}: row {self.row}, counted from 0, is missing or not finite as a 32-bit float. Fill or drop such "
+            "rows."
+        )
+
+
 class Unreachable(PerennialError):
     """The server did not answer, or answered in a way that no Perennial server does."""
 
