@@ -7,6 +7,7 @@ which want `fit` to refuse data, to warn of it, or to learn from it: here `fit` 
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -69,6 +70,7 @@ def test_estimators_work_in_pipelines_and_are_pickled(loss):
     pipeline = make_pipeline(FunctionTransformer(), estimator)
     np.testing.assert_array_equal(pipeline.predict(x), y)
     assert cross_val_score(pipeline, x, y, cv=3).tolist() == [1.0, 1.0, 1.0]
+    np.testing.assert_array_equal(estimator.predict(pd.DataFrame(x, columns=["a", "b", "c"])), y)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(estimator)).predict(x), y)
     with pytest.raises(ValueError, match="expecting 3 features"):
         estimator.predict(x[:, :2])

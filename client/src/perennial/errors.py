@@ -28,8 +28,8 @@ class InvalidRow(InvalidData):
 
     def __str__(self) -> str:
         return (
-            f"{self.place}: row {self.row}, counted from 0, is missing or not finite as a 32-bit float. Fill or drop such "
-            "rows."
+            f"{self.place}: row {self.row}, counted from 0, is missing or not finite as a 32-bit float. "
+            "Fill or drop such rows."
         )
 
 

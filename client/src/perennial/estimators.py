@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_array, validate_data
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
@@ -48,10 +48,10 @@ class _Frozen(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
         return self.model.linear.feature_map.reads_text
 
     def _checked(self, x: Any) -> Any:
-        """Return X as scikit-learn checks it; texts as they are."""
+        """Return X as scikit-learn checks it, without names of columns, which no release has; texts as they are."""
         if self._reads_text:
             return x
-        return validate_data(self, x, reset=False, dtype=np.float64)
+        return validate_data(self, check_array(x, dtype=np.float64, estimator=self), reset=False)
 
 
 class PrivateClassifier(ClassifierMixin, _Frozen):  # type: ignore[misc] # scikit-learn has no types

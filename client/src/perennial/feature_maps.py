@@ -56,7 +56,7 @@ class FeatureMap:
         """Return the records mapped, float32 of shape (m, features). Rows that are not finite are NaN throughout."""
         if not self.reads_text:
             with np.errstate(over="ignore", invalid="ignore"):
-                x = x.astype(np.float32)
+                x = np.ascontiguousarray(x, dtype=np.float32)
         if not self.steps:
             return x
         mapped = np.empty((len(x), self.features), dtype=np.float32)
