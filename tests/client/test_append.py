@@ -54,6 +54,11 @@ def test_what_arrives_is_what_was_sent(service: Service, client, encoding):
     assert difference < 100 * models[0].metadata["noise"]["scale"] < 0.1
 
 
+def test_a_bar_shows_how_far_it_is(service: Service, client, capsys):
+    assert client.stream(service.stream()).append(X, Y, progress=True).records == 500
+    assert "500/500" in capsys.readouterr().err
+
+
 def test_other_kinds_of_streams(service: Service, client):
     texts = {"kind": "hashing", "features": 8, "tokens": "words"}
     for settings, data, label in (

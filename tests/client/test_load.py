@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import perennial.__main__ as command
+from service import cli
 from tests.client.conftest import numbered, posts
 from tests.conftest import Service
 
@@ -125,6 +127,12 @@ def test_files_and_keys_that_are_not_there_are_named(service: Service, load, key
     key_file.unlink()
     assert load(service.stream(), tmp_path / "nothing.csv") == 1
     assert f"can't read {key_file}" in capsys.readouterr().err
+
+
+def test_without_the_client_the_command_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(cli, "find_spec", lambda _: None)
+    said = CliRunner().invoke(cli.app, ["load", "days", "days.csv"])
+    assert (said.exit_code, "./client[arrow]" in said.output) == (cli.CONFIGURATION_ERROR, True)
 
 
 def test_the_command_of_the_service_hands_it_over(service: Service, client, key_file, tmp_path):

@@ -195,11 +195,27 @@ def test_a_budget_that_is_too_small_says_what_is_left(client):
 
 
 def test_settings_that_do_not_go_together_are_refused(client):
-    with pytest.raises(ValueError, match="give classes"):
-        client.create_stream("never-made", features=1, epsilon=1)
+    for wrong, said in (
+        ({"epsilon": 1}, "give classes"),
+        ({"epsilon": 1, "classes": 2, "bound": 1.0}, "give classes"),
+        ({"classes": 2}, "give epsilon"),
+        ({"classes": 2, "epsilon": 1, "budget": {"epsilon": 1}}, "give epsilon"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            client.create_stream("never-made", features=1, **wrong)
     with pytest.raises(Problem, match=r"body\.mechanism") as refused:
         client.plan("never-made", mechanism={"kind": "magic"}, epsilon=1)
     assert refused.value.slug == "invalid-request"
+
+
+def test_settings_may_be_those_of_the_services_json(client):
+    loss = {"epsilon": 1.0, "delta": 0.0}
+    task = {"kind": "classification", "classes": 2}
+    stream = client.create_stream(unique("stream"), task=task, features=2, budget=loss)
+    publication = client.publish(
+        unique("publication"), stream.name, mechanism=BATCHES, learner={"kind": "output_perturbation"}, privacy=loss
+    )
+    assert (stream.info()["budget"], publication.info()["privacy"]) == (loss, loss)
 
 
 def test_records_are_erased(client):

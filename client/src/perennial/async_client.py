@@ -71,20 +71,18 @@ class AsyncClient:
         """Return all publications that the key may see, newest first."""
         return await self._run(operations.listed("publications"))
 
-    async def create_stream(self, name: str, *, epsilon: float, delta: float = 0.0, **more: Any) -> AsyncStream:
+    async def create_stream(self, name: str, **more: Any) -> AsyncStream:
         """Make a stream and return it, as `Client.create_stream` does."""
-        await self._run(operations.create_stream(settings.stream(name, epsilon=epsilon, delta=delta, **more)))
+        await self._run(operations.create_stream(settings.stream(name, **more)))
         return self.stream(name)
 
-    async def plan(self, stream: str, *, epsilon: float, delta: float = 0.0, **more: Any) -> dict[str, Any]:
+    async def plan(self, stream: str, **more: Any) -> dict[str, Any]:
         """Return what a publication would cost, as `Client.plan` does."""
-        return await self._run(operations.plan(settings.publication(stream, epsilon=epsilon, delta=delta, **more)))
+        return await self._run(operations.plan(settings.publication(stream, **more)))
 
-    async def publish(
-        self, name: str, stream: str, *, epsilon: float, delta: float = 0.0, **more: Any
-    ) -> AsyncPublication:
+    async def publish(self, name: str, stream: str, **more: Any) -> AsyncPublication:
         """Start a publication and return it, as `Client.publish` does."""
-        asked = settings.publication(stream, name=name, epsilon=epsilon, delta=delta, **more)
+        asked = settings.publication(stream, name=name, **more)
         await self._run(operations.publish(asked))
         return self.publication(name)
 
@@ -110,8 +108,8 @@ class AsyncStream:
     async def append(
         self,
         data: Any,
-        *,
         label: Any = None,
+        *,
         features: Iterable[str] | None = None,
         key: str | None = None,
         batch: int | None = None,
@@ -164,7 +162,7 @@ class AsyncPublication:
         """Return the publication as the service's JSON has it: its configuration, plan and state."""
         return await self._run(operations.information("publications", self.name))
 
-    async def latest(self, *, wait: float = 0.0, newer_than: Model | int = 0) -> Model:
+    async def latest(self, wait: float = 0.0, *, newer_than: Model | int = 0) -> Model:
         """Return the newest model, as `Publication.latest` does."""
         return await self._run(operations.latest(self.name, wait, _version(newer_than)))
 

@@ -71,28 +71,29 @@ class Client:
         """Return all publications that the key may see, newest first."""
         return self._run(operations.listed("publications"))
 
-    def create_stream(self, name: str, *, epsilon: float, delta: float = 0.0, **more: Any) -> Stream:
+    def create_stream(self, name: str, **more: Any) -> Stream:
         """Make a stream and return it.
 
-        epsilon, delta: its budget, for ever. more: `features`; `classes` of a classification, or `bound` of a
-        regression, or another `task`; `norm_bound`, `feature_map` and all else that POST /v1/streams takes.
+        more: `epsilon` and `delta` of its budget, or `budget`; `features`; `classes` of a classification, or `bound` of
+        a regression, or another `task`; `norm_bound`, `feature_map` and all else that POST /v1/streams takes.
         """
-        self._run(operations.create_stream(settings.stream(name, epsilon=epsilon, delta=delta, **more)))
+        self._run(operations.create_stream(settings.stream(name, **more)))
         return self.stream(name)
 
-    def plan(self, stream: str, *, epsilon: float, delta: float = 0.0, **more: Any) -> dict[str, Any]:
+    def plan(self, stream: str, **more: Any) -> dict[str, Any]:
         """Return what a publication would cost and how noisy each release would be. It reserves nothing.
 
         more: as for `publish`.
         """
-        return self._run(operations.plan(settings.publication(stream, epsilon=epsilon, delta=delta, **more)))
+        return self._run(operations.plan(settings.publication(stream, **more)))
 
-    def publish(self, name: str, stream: str, *, epsilon: float, delta: float = 0.0, **more: Any) -> Publication:
-        """Start a publication, which reserves epsilon and delta on every record that it may ever read, and return it.
+    def publish(self, name: str, stream: str, **more: Any) -> Publication:
+        """Start a publication, which reserves its budget on every record that it may ever read, and return it.
 
-        more: `mechanism` and `learner` as in POST /v1/publications, and all else that it takes.
+        more: `mechanism` and `learner` as in POST /v1/publications; `epsilon` and `delta`, or `privacy`; all else that
+        it takes.
         """
-        asked = settings.publication(stream, name=name, epsilon=epsilon, delta=delta, **more)
+        asked = settings.publication(stream, name=name, **more)
         self._run(operations.publish(asked))
         return self.publication(name)
 
@@ -118,8 +119,8 @@ class Stream:
     def append(
         self,
         data: Any,
-        *,
         label: Any = None,
+        *,
         features: Iterable[str] | None = None,
         key: str | None = None,
         batch: int | None = None,
@@ -187,7 +188,7 @@ class Publication:
         """Return the publication as the service's JSON has it: its configuration, plan and state."""
         return self._run(operations.information("publications", self.name))
 
-    def latest(self, *, wait: float = 0.0, newer_than: Model | int = 0) -> Model:
+    def latest(self, wait: float = 0.0, *, newer_than: Model | int = 0) -> Model:
         """Return the newest model.
 
         wait: for how many seconds to wait for one, if there is none yet that is newer than `newer_than`, a model or a

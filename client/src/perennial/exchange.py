@@ -16,7 +16,8 @@ from perennial.errors import Busy, PerennialError, UnknownServer, Unreachable, p
 
 Result = TypeVar("Result")
 
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 300.0  # of what goes on for long: appending, following
+CALL_PATIENCE_SECONDS = 30.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 10.0
 ANSWER_SECONDS = 60.0
 
@@ -72,7 +73,7 @@ Exchange: TypeAlias = Generator[Request | Pause, Answer | NoAnswer | None, Resul
 
 
 def ask(
-    request: Request, *also: int, patience: float = PATIENCE_SECONDS, doubts: list[str] | None = None
+    request: Request, *also: int, patience: float = CALL_PATIENCE_SECONDS, doubts: list[str] | None = None
 ) -> Exchange[Answer]:
     """Return the answer, if its status is below 300 or one of `also`; raise the error that it is otherwise.
 
@@ -127,4 +128,4 @@ def _may_repeat(request: Request, answer: Answer | NoAnswer | None) -> bool:
 def _retry_after(answer: Answer | NoAnswer | None) -> float:
     """Return the seconds that the server asks for; a date, which Perennial never sends, counts as none."""
     value = answer.headers.get("retry-after", "") if isinstance(answer, Answer) else ""
-    return min(float(value), LONGEST_PAUSE_SECONDS) if value.isascii() and value.isdigit() else 0.0
+    return float(value) if value.isascii() and value.isdigit() else 0.0

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from perennial.batches import Batch, cut, encode
 from perennial.data import blocks
 from perennial.errors import Halted, InvalidRecords, NotYet, Problem, UnknownServer
-from perennial.exchange import PATIENCE_SECONDS, Answer, Exchange, Request, ask
+from perennial.exchange import CALL_PATIENCE_SECONDS, PATIENCE_SECONDS, Answer, Exchange, Request, ask
 from perennial.model import Model
 from perennial.tables import Table
 
@@ -167,7 +167,9 @@ def following(publication: str, after: int) -> Exchange[list[Model] | None]:
     Raises Halted where the publication has halted and all its models are read.
     """
     path = _path("publications", publication)
-    state = (yield from _get(path))["state"]  # before the look for releases: what it released last is then seen
+    state = (yield from _get(path, patience=PATIENCE_SECONDS))[
+        "state"
+    ]  # before the look for releases: what it released last is then seen
     wait = LONGEST_WAIT_SECONDS if state == "running" else 0
     answer = yield from _ask_latest(publication, wait, after)
     if answer.status == 200:
@@ -277,12 +279,15 @@ def _ask_latest(publication: str, wait: int, newer_than: int) -> Exchange[Answer
     if wait:
         headers["Prefer"] = f"wait={wait}"
     path = f"{_path('publications', publication)}/releases/latest"
-    return (yield from ask(Request(path=path, headers=headers, seconds=wait + 30.0), 304, 404))
+    return (
+        yield from ask(Request(path=path, headers=headers, seconds=wait + 30.0), 304, 404, patience=PATIENCE_SECONDS)
+    )
 
 
 def _model(publication: str, version: str) -> Exchange[Model]:
     path = f"{_path('publications', publication)}/releases/{version}"
-    answer = yield from ask(Request(path=path, headers={"Accept": SAFETENSORS}))
+    request = Request(path=path, headers={"Accept": SAFETENSORS})
+    answer = yield from ask(request, patience=PATIENCE_SECONDS)
     return (yield from _with_encoder(publication, Model.from_safetensors(answer.body)))
 
 
@@ -304,8 +309,10 @@ def _pages(path: str, by: str) -> Exchange[Table]:
         query["before"] = page[-1][by]
 
 
-def _get(path: str, query: Mapping[str, str | int] | None = None) -> Exchange[dict[str, Any]]:
-    return _object((yield from ask(Request(path=path, query=query or {}))))
+def _get(
+    path: str, query: Mapping[str, str | int] | None = None, *, patience: float = CALL_PATIENCE_SECONDS
+) -> Exchange[dict[str, Any]]:
+    return _object((yield from ask(Request(path=path, query=query or {}), patience=patience)))
 
 
 def _post(path: str, document: Mapping[str, Any], *, repeatable: bool = False) -> Exchange[dict[str, Any]]:

@@ -9,8 +9,9 @@ from typing import Any
 def stream(
     name: str,
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     delta: float = 0.0,
+    budget: Mapping[str, Any] | None = None,
     features: int | None = None,
     classes: int | None = None,
     bound: float | None = None,
@@ -27,7 +28,7 @@ def stream(
     if len(given) != 1:
         raise ValueError("give classes for a classification, bound for a regression, or another task as `task`")
     shape = {} if features is None else {"features": features}
-    return {"name": name, "task": dict(given[0]), "budget": {"epsilon": epsilon, "delta": delta}} | shape | more
+    return {"name": name, "task": dict(given[0]), "budget": _loss(epsilon, delta, "budget", budget)} | shape | more
 
 
 def publication(
@@ -35,8 +36,9 @@ def publication(
     *,
     mechanism: Mapping[str, Any],
     learner: Mapping[str, Any] | None = None,
-    epsilon: float,
+    epsilon: float | None = None,
     delta: float = 0.0,
+    privacy: Mapping[str, Any] | None = None,
     name: str | None = None,
     **more: Any,
 ) -> dict[str, Any]:
@@ -46,4 +48,11 @@ def publication(
         asked["learner"] = dict(learner)
     if name is not None:
         asked["name"] = name
-    return asked | {"privacy": {"epsilon": epsilon, "delta": delta}} | more
+    return asked | {"privacy": _loss(epsilon, delta, "privacy", privacy)} | more
+
+
+def _loss(epsilon: float | None, delta: float, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return (ε, δ) as JSON, from numbers or as it is given whole."""
+    if (epsilon is None) == (given is None):
+        raise ValueError(f"give epsilon, and delta if it is not 0; or {name} as the service's JSON has it")
+    return {"epsilon": epsilon, "delta": delta} if given is None else dict(given)
