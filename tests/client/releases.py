@@ -65,12 +65,7 @@ KINDS = {
 }
 SPECIAL = {
     "heads": Kind(stream=_classes(3), learner={}, mechanism=TASKS_OF_TEN),
-    "dense encoder": Kind(
-        stream=_classes(3),
-        learner={},
-        mechanism={"kind": "lifelong", "task_size": 10, "encoder": {"kind": "dense", "records": 10, "layers": [6, 4]}},
-    ),
-    "convolutional encoder": Kind(
+    "encoder": Kind(
         stream=_classes(2),
         learner={},
         mechanism=TASKS_OF_TEN

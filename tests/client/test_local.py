@@ -1,4 +1,4 @@
-"""A service of one's own that can't start, or loses its client. One that is closed is in test_page.py."""
+"""A service of one's own that can't start, or loses its client. One that starts and is closed is in test_page.py."""
 
 import os
 import signal
@@ -8,37 +8,37 @@ import sys
 import pytest
 
 import perennial
-from tests.conftest import wait_until
+from tests.conftest import Service, wait_until
 
-pytestmark = pytest.mark.slow
 NOTEBOOK = """
-import sys, time, perennial
-client = perennial.local(sys.argv[1])
-print(client.url, flush=True)
-time.sleep(1000)
+import subprocess, sys
+keeper = subprocess.Popen([sys.executable, "-m", "perennial.keeper", *sys.argv[1:]], stdin=subprocess.PIPE)
+keeper.wait()
+"""
+SERVICE = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / "runs").touch()
+try:
+    time.sleep(1000)
+except KeyboardInterrupt:
+    (folder / "stopped").touch()
 """
 
 
-def test_a_service_ends_with_a_process_that_is_killed(tmp_path):
-    """What it kept stays in the folder."""
-    notebook = subprocess.Popen([sys.executable, "-c", NOTEBOOK, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert notebook.stdout is not None
-    with notebook.stdout:
-        url = notebook.stdout.readline().strip()
-    key = (tmp_path / "perennial-data" / "admin.key").read_text()
-    assert _answers(url, key)
+def test_a_service_is_stopped_when_its_notebook_is_killed(tmp_path):
+    command = [sys.executable, "-c", NOTEBOOK, sys.executable, "-c", SERVICE, str(tmp_path)]
+    notebook = subprocess.Popen(command)
+    wait_until((tmp_path / "runs").exists)
     os.kill(notebook.pid, signal.SIGKILL)
     notebook.wait()
-    wait_until(lambda: not _answers(url, key))
-    assert (tmp_path / "perennial-data").is_dir()
+    wait_until((tmp_path / "stopped").exists)
 
 
-def _answers(url: str, key: str) -> bool:
-    try:
-        perennial.connect(url, key).close()
-    except perennial.Unreachable:
-        return False
-    return True
+def test_a_keeper_ends_as_its_command_does():
+    command = [sys.executable, "-m", "perennial.keeper", sys.executable, "-c", "raise SystemExit(78)"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as keeper:
+        assert keeper.wait() == 78
 
 
 def test_a_service_that_is_not_installed_is_named(monkeypatch, tmp_path):
@@ -48,7 +48,7 @@ def test_a_service_that_is_not_installed_is_named(monkeypatch, tmp_path):
         perennial.local(tmp_path)
 
 
-def test_a_service_that_cannot_start_says_why(service, tmp_path):
+def test_a_service_that_cannot_start_says_why(service: Service, tmp_path):
     port = int(service.url.rpartition(":")[2])
     with pytest.raises(perennial.LocalServiceFailed, match="can't listen on"):
         perennial.local(tmp_path, port=port)

@@ -6,20 +6,20 @@ import pandas as pd
 import pytest
 from sklearn.base import clone, is_classifier, is_regressor
 
-from perennial import InvalidData, Model, Unsupported, connect
+from perennial import InvalidData, Model, Unsupported, connect, encoders, linear
 from service.learning import encoder_pass
+from service.learning import encoders as service_encoders
 from tests.client import releases
 from tests.client.releases import CASES, HASHED, KINDS, MAPS, TEXTS, predicted, publish_all, records
 from tests.conftest import Service, ok
 
 NAMES = [f"{kind}, {mapped}" for kind, mapped in CASES]
-SPECIAL_NEEDS_DEEP = [kind for kind in releases.SPECIAL if "encoder" in kind]
 
 
 @pytest.fixture(scope="module")
 def models(service: Service):
     if not encoder_pass.available():
-        releases.CASES[:] = [case for case in CASES if case[0] not in SPECIAL_NEEDS_DEEP]
+        CASES.remove(("encoder", "none"))
     with connect(service.url, service.admin_key) as client:
         return publish_all(service, client)
 
@@ -158,8 +158,27 @@ def test_other_versions_are_refused(models):
             newer.predict([[0.0] * 16])
 
 
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"kind": "dense", "layers": [5]},
+        {"kind": "dense", "layers": [6, 4, 3]},
+        {"kind": "convolutional", "width": 7, "height": 5, "channels": [3], "kernel": 2},
+        {"kind": "convolutional", "width": 5, "height": 7, "channels": [2, 3], "kernel": 1},
+    ],
+)
+def test_encoders_are_the_services(described):
+    described = described | {"version": 1, "norm_bound": 1.5}
+    theirs = service_encoders.build(described, 35, rows=2)
+    random = np.random.default_rng(0)
+    weights, x = random.normal(size=(1, theirs.dimension(2))), random.normal(size=(9, 35)).astype(np.float32)
+    x[0] = 0.0
+    ours = encoders.build(described, 35, weights)(linear.clipped(x.astype(np.float64), 1.5))
+    np.testing.assert_allclose(ours, theirs(weights, x), atol=1e-7)  # theirs is rounded to float32
+
+
 def test_an_encoder_that_is_missing_is_named(models):
-    model = models.get(("dense encoder", "none"))
+    model = models.get(("encoder", "none"))
     if model is None:
         pytest.skip("needs the extra `deep`")
     with pytest.raises(Unsupported, match="it is release 1"):
