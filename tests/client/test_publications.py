@@ -10,7 +10,7 @@ import pytest
 
 import perennial
 from perennial import BudgetExceeded, Halted, NotFound, NotYet, Problem, operations
-from perennial.exchange import Answer
+from perennial.exchange import Answer, Pause
 from tests.client.conftest import Faults
 from tests.conftest import Service, unique, wait_until
 
@@ -162,6 +162,20 @@ def test_followers_get_many_models_in_order_and_only_models(client, monkeypatch)
             publication.stop()
     assert times == [12, 15, 18, 21, 24, 27, 30]
     assert {row["role"] for row in publication.releases()} == {"model", "base"}
+
+
+def test_waiting_goes_on_where_a_server_that_stops_answers_at_once():
+    """The exchange, answered by hand."""
+    described = {"publication": "p", "version": 2, "model": {"kind": "histogram"}}
+    model = perennial.Model(parameters=np.zeros((1, 2)), metadata=described)
+    exchange = operations.latest("p", 100, 1)
+    first = next(exchange)
+    assert first.headers["Prefer"] == "wait=60"
+    assert isinstance(exchange.send(Answer(status=304, headers={}, body=b"")), Pause)
+    assert exchange.send(None) == first
+    with pytest.raises(StopIteration) as done:
+        exchange.send(Answer(status=200, headers={}, body=model.to_safetensors()))
+    assert done.value.value.metadata == described
 
 
 def test_a_halted_publication_says_why():

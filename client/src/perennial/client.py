@@ -136,7 +136,8 @@ class Stream:
             label: the name of the label's column; or the labels, an array (m,). None: there are none, or in the pairs.
             features: the columns of features, in their order; default all but the label's.
             key: a name for this data, new for new data. Where a call ends early, the same call with the same data, key
-                and `batch` goes on: what is accepted already is not stored again. The service remembers for 24 hours.
+                and `batch` goes on: what is accepted already is not stored again. The service remembers for 24 hours,
+                for each of its API keys.
             batch: the most records of a request; default as many as the service surely takes.
             progress: True for a bar, which needs tqdm; or a function that gets how many more records were accepted.
             patience: for how many seconds to repeat a batch while the service is busy or away.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +14,16 @@ from urllib.parse import quote
 from perennial.batches import Batch, cut, encode
 from perennial.data import blocks
 from perennial.errors import Halted, InvalidRecords, NotYet, Problem, UnknownServer
-from perennial.exchange import CALL_PATIENCE_SECONDS, PATIENCE_SECONDS, Answer, Exchange, Request, ask
+from perennial.exchange import (
+    CALL_PATIENCE_SECONDS,
+    FIRST_PAUSE_SECONDS,
+    PATIENCE_SECONDS,
+    Answer,
+    Exchange,
+    Pause,
+    Request,
+    ask,
+)
 from perennial.model import Model
 from perennial.tables import Table
 
@@ -144,19 +155,19 @@ def latest(publication: str, wait: float, newer_than: int) -> Exchange[Model]:
 
     Raises NotYet where there is none in time, NotFound where there is no such publication.
     """
-    left = max(0.0, wait)
+    deadline = time.monotonic() + wait
     while True:
-        now = min(left, LONGEST_WAIT_SECONDS)
-        answer = yield from _ask_latest(publication, int(now), newer_than)
+        left = max(0.0, deadline - time.monotonic())
+        answer = yield from _ask_latest(publication, min(math.ceil(left), LONGEST_WAIT_SECONDS), newer_than)
         if answer.status == 200:
-            model = yield from _with_encoder(publication, Model.from_safetensors(answer.body))
+            model = Model.from_safetensors(answer.body)
             if model.version > newer_than:
-                return model
+                return (yield from _with_encoder(publication, model))
         if answer.status == 404:
             yield from information("publications", publication)  # raises NotFound where it is the publication
-        left -= max(1.0, now)
-        if left <= 0.0:
+        if time.monotonic() >= deadline:
             break
+        yield Pause(FIRST_PAUSE_SECONDS)  # a server that stops answers at once
     newer = f"newer than version {newer_than} " if newer_than else ""
     raise NotYet(f"There is no release {newer}yet: wait longer, or see in `info()` how many records are `due`.")
 
@@ -167,9 +178,8 @@ def following(publication: str, after: int) -> Exchange[list[Model] | None]:
     Raises Halted where the publication has halted and all its models are read.
     """
     path = _path("publications", publication)
-    state = (yield from _get(path, patience=PATIENCE_SECONDS))[
-        "state"
-    ]  # before the look for releases: what it released last is then seen
+    # The state first: a publication that has ended releases nothing after this.
+    state = (yield from _get(path, patience=PATIENCE_SECONDS))["state"]
     wait = LONGEST_WAIT_SECONDS if state == "running" else 0
     answer = yield from _ask_latest(publication, wait, after)
     if answer.status == 200:
@@ -177,6 +187,7 @@ def following(publication: str, after: int) -> Exchange[list[Model] | None]:
         if newest.version > after:
             return (yield from _models_between(publication, after, newest))
     if state == "running":
+        yield Pause(FIRST_PAUSE_SECONDS)
         return []
     if state == "halted":
         reason = (yield from _get(path))["reason"]
