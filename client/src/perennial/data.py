@@ -104,17 +104,26 @@ def _whole(data: Any, label: str | None, names: list[str] | None) -> Block | Non
     columns = _columns(data)
     if columns is not None:
         return _from_columns(columns, label, names)
-    if isinstance(data, np.ndarray):
-        return Block(x=_features(data), y=None)
-    if isinstance(data, tuple) and len(data) == 2 and np.ndim(data[0]) == 2:
-        return Block(x=_features(data[0]), y=_labels(data[1]))
-    return None
+    pair = isinstance(data, tuple) and len(data) == 2 and _depth(data[0]) == 2
+    if not pair and not isinstance(data, np.ndarray):
+        return None
+    if label is not None or names is not None:
+        raise InvalidData("An array has no columns: give its labels as an array, and only the features wanted.")
+    return Block(x=_features(data[0]), y=_labels(data[1])) if pair else Block(x=_features(data), y=None)
+
+
+def _depth(value: Any) -> int:
+    """Return how many dimensions a value has; of rows of different lengths, 2."""
+    try:
+        return np.ndim(value)
+    except ValueError:
+        return 2
 
 
 def _columns(data: Any) -> dict[str, Any] | None:
     """Return the columns of a frame, a table or a mapping by name; None of anything else."""
     if isinstance(data, Mapping):
-        return dict(data) if data and all(np.ndim(each) for each in data.values()) else None
+        return dict(data) if data and all(_depth(each) for each in data.values()) else None
     if hasattr(data, "columns") and hasattr(data, "to_numpy"):
         names = list(data.columns)
         if len(set(names)) < len(names):
@@ -151,7 +160,10 @@ def _beside(values: list[Array], names: list[str]) -> Array:
 
 def _column(values: Any, place: str) -> Array:
     """Return (m,), or (m, d) of a column of lists: numbers, or str objects."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise _ragged(place) from None
     if array.dtype.kind == "O" and len(array) and isinstance(array[0], list | tuple | np.ndarray):
         array = _stacked(array, place)
     return _checked(array, place)
@@ -182,7 +194,11 @@ def _stacked(rows: Any, place: str) -> Array:
     try:
         return np.stack(list(rows)) if isinstance(rows, np.ndarray) and rows.dtype.kind == "O" else np.asarray(rows)
     except ValueError:
-        raise InvalidData(f"{place}: rows have different lengths.") from None
+        raise _ragged(place) from None
+
+
+def _ragged(place: str) -> InvalidData:
+    return InvalidData(f"{place}: rows have different lengths.")
 
 
 def _checked(array: Array, place: str) -> Array:
@@ -239,13 +255,13 @@ def _blocks_or_rows(items: Iterable[Any], label: str | None, names: list[str] | 
 
 def _is_row(item: Any) -> bool:
     if isinstance(item, Mapping):
-        return _is_record(item) or all(np.ndim(value) == 0 for value in item.values())
+        return _is_record(item) or all(_depth(value) == 0 for value in item.values())
     return isinstance(item, np.ndarray) and item.ndim < 2
 
 
 def _is_record(item: Mapping[str, Any]) -> bool:
     """Whether it is a record as the service's NDJSON has it."""
-    return "x" in item and np.ndim(item["x"]) == 1 and set(item) <= {"x", "y"} and np.ndim(item.get("y", 0)) == 0
+    return "x" in item and _depth(item["x"]) == 1 and set(item) <= {"x", "y"} and _depth(item.get("y", 0)) == 0
 
 
 def _row(item: Any, label: str | None, names: list[str] | None) -> tuple[Any, Any]:
@@ -257,9 +273,9 @@ def _row(item: Any, label: str | None, names: list[str] | None) -> tuple[Any, An
         if (label is not None and label not in item) or any(name not in item for name in wanted):
             raise InvalidData("A row lacks a column that the others have.")
         return [item[name] for name in wanted] or None, None if label is None else item[label]
-    if isinstance(item, tuple) and len(item) == 2 and np.ndim(item[0]) == 1:
+    if isinstance(item, tuple) and len(item) == 2 and _depth(item[0]) == 1:
         return item
-    if np.ndim(item) == 1:
+    if _depth(item) == 1:
         return item, None
     raise InvalidData("A row must be a list of features, a pair of those and a label, or a mapping by column.")
 
