@@ -2,11 +2,13 @@
 
 import ctypes
 import json
+import os
 import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -176,6 +178,14 @@ def plan(
         _fail("privacy.delta: the stream's budget has delta 0, so only publications with delta 0 fit")
     told = {"measured": measured(kept, configuration), "timing": timing(planned, configuration.delay)}
     print(json.dumps(planned | told, indent=2))
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def load(context: typer.Context) -> None:
+    """Append files to a stream: CSV, Parquet, Arrow or NDJSON. The Python client does it, which must be installed."""
+    if find_spec("perennial") is None:
+        _fail("`load` is the Python client's: install it from the project's folder, pip install './client[arrow]'")
+    os.execv(sys.executable, [sys.executable, "-m", "perennial", "load", *context.args])  # noqa: S606
 
 
 def _keep_memory() -> None:

@@ -1,0 +1,35 @@
+"""Runs a command for as long as the process that started it: `python -m perennial.keeper COMMAND…`.
+
+Standard input is a pipe from that process. The pipe ends when that process closes it or dies; then the command is
+interrupted, as Ctrl-C would do.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+STOP_SECONDS = 45.0
+
+
+def keep(command: Sequence[str]) -> int:
+    """Run the command until it ends or standard input does; return its exit status."""
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    threading.Thread(target=_interrupt_at_the_end, args=(child,), daemon=True).start()
+    return child.wait()
+
+
+def _interrupt_at_the_end(child: subprocess.Popen[bytes]) -> None:
+    while os.read(0, 2**16):  # not sys.stdin: a lock of it would be held when the interpreter ends
+        pass
+    child.send_signal(signal.SIGINT)
+    try:
+        child.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(keep(sys.argv[1:]))

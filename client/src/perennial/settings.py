@@ -1,0 +1,58 @@
+"""Keyword arguments of the clients as the JSON that the service takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def stream(
+    name: str,
+    *,
+    epsilon: float | None = None,
+    delta: float = 0.0,
+    budget: Mapping[str, Any] | None = None,
+    features: int | None = None,
+    classes: int | None = None,
+    bound: float | None = None,
+    task: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the JSON of a new stream."""
+    tasks = [
+        {"kind": "classification", "classes": classes} if classes is not None else None,
+        {"kind": "regression", "bound": bound} if bound is not None else None,
+        task,
+    ]
+    given = [each for each in tasks if each is not None]
+    if len(given) != 1:
+        raise ValueError("give classes for a classification, bound for a regression, or another task as `task`")
+    shape = {} if features is None else {"features": features}
+    return {"name": name, "task": dict(given[0]), "budget": _loss(epsilon, delta, "budget", budget)} | shape | more
+
+
+def publication(
+    stream: str,
+    *,
+    mechanism: Mapping[str, Any],
+    learner: Mapping[str, Any] | None = None,
+    epsilon: float | None = None,
+    delta: float = 0.0,
+    privacy: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the JSON of a new publication, or of a plan for one."""
+    asked: dict[str, Any] = {"stream": stream, "mechanism": dict(mechanism)}
+    if learner is not None:
+        asked["learner"] = dict(learner)
+    if name is not None:
+        asked["name"] = name
+    return asked | {"privacy": _loss(epsilon, delta, "privacy", privacy)} | more
+
+
+def _loss(epsilon: float | None, delta: float, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return (ε, δ) as JSON, from numbers or as it is given whole."""
+    if (epsilon is None) == (given is None):
+        raise ValueError(f"give epsilon, and delta if it is not 0; or {name} as the service's JSON has it")
+    return {"epsilon": epsilon, "delta": delta} if given is None else dict(given)

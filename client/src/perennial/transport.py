@@ -1,0 +1,124 @@
+"""Two ways to run an exchange: with blocking sockets, and with asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+
+from perennial.exchange import Answer, NoAnswer, Pause, Request
+
+if TYPE_CHECKING:
+    from perennial.exchange import Exchange
+
+Result = TypeVar("Result")
+CONNECT_SECONDS = 10.0
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+
+
+class Transport:
+    """Runs exchanges with one server, blocking."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self._http = httpx.Client(**_settings(url, key))
+
+    def run(self, exchange: Exchange[Result]) -> Result:
+        """Return the exchange's result."""
+        answer: Answer | NoAnswer | None = None
+        while True:
+            try:
+                step = exchange.send(answer)
+            except StopIteration as done:
+                result: Result = done.value
+                return result
+            answer = None
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+            else:
+                answer = self._send(step)
+
+    def _send(self, request: Request) -> Answer | NoAnswer:
+        try:
+            return _answer(self._http.send(_built(self._http, request)))
+        except httpx.HTTPError as error:
+            return _no_answer(error)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+
+class AsyncTransport:
+    """Runs exchanges with one server in asyncio's loop."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self._http = httpx.AsyncClient(**_settings(url, key))
+
+    async def run(self, exchange: Exchange[Result]) -> Result:
+        """Return the exchange's result."""
+        answer: Answer | NoAnswer | None = None
+        while True:
+            try:
+                step = exchange.send(answer)
+            except StopIteration as done:
+                result: Result = done.value
+                return result
+            answer = None
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+            else:
+                answer = await self._send(step)
+
+    async def _send(self, request: Request) -> Answer | NoAnswer:
+        try:
+            return _answer(await self._http.send(_built(self._http, request)))
+        except httpx.HTTPError as error:
+            return _no_answer(error)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+
+def _settings(url: str, key: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("url must be the address of a server, such as http://127.0.0.1:8000")
+    key = key.strip()
+    if not key.isascii() or not key.isprintable() or not key:
+        raise ValueError("key must be the text of a key, as POST /v1/keys showed it")
+    return {
+        "base_url": url.rstrip("/"),
+        "headers": {"Authorization": f"Bearer {key}", "User-Agent": "perennial-client"},
+        "trust_env": not _is_this_machine(parts.hostname),  # a proxy has no business between a machine and itself
+    }
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _built(http: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
+    return http.build_request(
+        request.method,
+        request.path,
+        params=dict(request.query),
+        headers=dict(request.headers),
+        content=request.body,
+        timeout=httpx.Timeout(request.seconds, connect=CONNECT_SECONDS),
+    )
+
+
+def _answer(response: httpx.Response) -> Answer:
+    return Answer(status=response.status_code, headers=dict(response.headers), body=response.content)
+
+
+def _no_answer(error: httpx.HTTPError) -> NoAnswer:
+    return NoAnswer(reason=type(error).__name__, sent=not isinstance(error, _NOT_SENT))

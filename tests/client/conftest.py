@@ -1,0 +1,58 @@
+"""A client of the service that all tests share, and one whose connections fail when a test says so."""
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+import perennial
+from tests.conftest import Service, wait_until
+
+
+@pytest.fixture(scope="session")
+def client(service: Service) -> Iterator[perennial.Client]:
+    with perennial.connect(service.url, service.admin_key) as connected:
+        yield connected
+
+
+class Faults(httpx.BaseTransport):
+    """Real connections that fail: `before` is called with each request and `after` with its answer, and may raise."""
+
+    def __init__(self) -> None:
+        self.real = httpx.HTTPTransport()
+        self.requests: list[httpx.Request] = []
+        self.before: Callable[[httpx.Request], None] = lambda _: None
+        self.after: Callable[[httpx.Request], None] = lambda _: None
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        self.before(request)
+        response = self.real.handle_request(request)
+        response.read()
+        self.after(request)
+        return response
+
+    def close(self) -> None:
+        self.real.close()
+
+
+@pytest.fixture
+def faults(service: Service) -> Iterator[tuple[perennial.Client, Faults]]:
+    with perennial.connect(service.url, service.admin_key) as connected:
+        transport = Faults()
+        http = connected._transport._http
+        connected._transport._http = httpx.Client(
+            base_url=http.base_url, headers=http.headers, transport=transport, trust_env=False
+        )
+        http.close()
+        yield connected, transport
+
+
+def posts(faults: Faults) -> list[httpx.Request]:
+    return [request for request in faults.requests if request.url.path.endswith("/records")]
+
+
+def numbered(stream: perennial.Stream, records: int) -> None:
+    """Wait until so many records have numbers, and see that no more follow at once."""
+    wait_until(lambda: stream.info()["records"] >= records)
+    assert stream.info()["records"] == records

@@ -1,0 +1,174 @@
+"""Records as people have them become blocks of arrays; what can't is refused without a word of its contents."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from perennial.batches import MOST_RECORDS, cut
+from perennial.data import ROWS_GATHERED, blocks, features_of
+from perennial.errors import InvalidData, InvalidRow
+
+X = np.array([[1.5, -2.0], [0.25, 4.0], [3.0, 0.0]])
+Y = np.array([0, 1, 1])
+COLUMNS = {"a": X[:, 0], "b": X[:, 1], "y": Y}
+
+
+class Frame:
+    """As much of a data frame as is asked of those of other libraries."""
+
+    def __init__(self, columns: dict) -> None:
+        self.columns, self._columns = list(columns), columns
+
+    def __getitem__(self, name: str) -> pd.Series:
+        return pd.Series(self._columns[name])
+
+    def to_numpy(self) -> np.ndarray:
+        return np.column_stack([*self._columns.values()])
+
+
+ROWS = [{"a": a, "b": b, "y": int(y)} for (a, b), y in zip(X, Y, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("data", "label"),
+    [
+        (pd.DataFrame(COLUMNS), "y"),
+        (pd.DataFrame(COLUMNS).convert_dtypes(), "y"),
+        (pd.DataFrame(COLUMNS).drop(columns="y"), pd.Series(Y)),
+        (Frame(COLUMNS), "y"),
+        (pa.table(COLUMNS), "y"),
+        (pa.record_batch(COLUMNS), "y"),
+        (pa.table(COLUMNS).to_reader(max_chunksize=2), "y"),
+        (pa.table({"x": X.tolist(), "y": Y}), "y"),
+        (COLUMNS, "y"),
+        ({"x": X.tolist(), "y": Y}, "y"),
+        (X, Y),
+        (X.tolist(), Y.tolist()),
+        ((X, Y), None),
+        (zip(X, Y, strict=True), None),
+        (zip(X.tolist(), Y.tolist(), strict=True), None),
+        (iter(ROWS), "y"),
+        ([{"x": x, "y": int(y)} for x, y in zip(X.tolist(), Y, strict=True)], None),
+        (iter([pd.DataFrame(COLUMNS)[:1], pd.DataFrame(COLUMNS)[1:]]), "y"),
+        (iter([(X[:2], Y[:2]), (X[2], Y[2])]), None),
+        (iter([ROWS[0], pd.DataFrame(ROWS[1:])]), "y"),
+    ],
+)
+def test_records_are_the_same_in_every_form(data, label):
+    found = list(blocks(data, label))
+    np.testing.assert_array_equal(np.concatenate([block.x for block in found]), X)
+    np.testing.assert_array_equal(np.concatenate([block.y for block in found]), Y)
+
+
+def test_columns_are_chosen_by_name_and_in_that_order():
+    (block,) = blocks(pd.DataFrame(COLUMNS), "y", ["b", "a"])
+    np.testing.assert_array_equal(block.x, X[:, ::-1])
+    (block,) = blocks(iter(ROWS), "y", ["b"])
+    np.testing.assert_array_equal(block.x, X[:, 1:])
+
+
+def test_labels_alone_are_records_of_categories():
+    for data, label in ((None, Y), (pd.DataFrame({"y": Y}), "y"), (iter([{"y": 0}, {"y": 1}, {"y": 1}]), "y")):
+        (block,) = blocks(data, label)
+        assert block.x is None
+        np.testing.assert_array_equal(block.y, Y)
+
+
+def test_records_without_labels():
+    for data in (X, X.tolist(), pd.DataFrame(X, columns=["a", "b"])):
+        (block,) = blocks(data)
+        assert block.y is None
+        np.testing.assert_array_equal(block.x, X)
+
+
+def test_texts_stay_texts():
+    titles = ["one two", "three"]
+    for data in (titles, np.array(titles), pd.DataFrame({"title": titles}), Frame({"title": titles})):
+        (block,) = blocks(data, [0, 1])
+        assert block.has_texts
+        assert block.x.tolist() == [["one two"], ["three"]]
+
+
+def test_rows_are_gathered_and_blocks_are_cut():
+    sizes = [len(block) for block in blocks([1.0, 2.0] for _ in range(ROWS_GATHERED + 5))]
+    assert sizes == [ROWS_GATHERED, 5]
+    batches = list(cut(blocks(np.zeros((MOST_RECORDS + 1, 2)))))
+    assert [(batch.first, len(batch.block)) for batch in batches] == [(0, MOST_RECORDS), (MOST_RECORDS, 1)]
+    (wide,) = {len(batch.block) for batch in cut(blocks(np.zeros((8, 2**18))))}
+    assert wide == 2
+    assert list(cut(blocks(np.zeros((0, 2))))) == []
+
+
+@pytest.mark.parametrize("pieces", [[7], [1, 6], [3, 3, 1], [0, 5, 2], [1] * 7])
+def test_batches_are_the_same_however_records_come(pieces):
+    """So that a call that is repeated with its key sends the same batches, whoever cuts the pieces."""
+    x, ends = np.arange(14.0).reshape(7, 2), np.cumsum(pieces)
+    batches = list(cut(blocks(iter([x[end - size : end] for size, end in zip(pieces, ends, strict=True)])), 3))
+    assert [(batch.first, len(batch.block)) for batch in batches] == [(0, 3), (3, 3), (6, 1)]
+    np.testing.assert_array_equal(np.concatenate([batch.block.x for batch in batches]), x)
+
+
+def test_a_row_is_counted_from_the_first_of_all_pieces():
+    pieces = [pd.DataFrame({"a": [1.0, 2.0]}), pd.DataFrame({"a": [3.0, np.nan]})]
+    with pytest.raises(InvalidRow, match="Column 'a': row 3, counted from 0, is missing") as refused:
+        list(blocks(iter(pieces)))
+    assert refused.value.row == 3
+
+
+@pytest.mark.parametrize(
+    ("pieces", "said"),
+    [
+        ([np.zeros((2, 2)), np.zeros((2, 3))], "more features"),
+        ([np.zeros((2, 1)), np.array([["text"]])], "texts"),
+        ([np.zeros((2, 2)), (np.zeros((2, 2)), np.zeros(2))], "others have none"),
+    ],
+)
+def test_pieces_that_are_not_alike_are_refused(pieces, said):
+    with pytest.raises(InvalidData, match=said):
+        list(cut(blocks(iter(pieces))))
+
+
+SECRET = "a secret"
+
+
+@pytest.mark.parametrize(
+    ("data", "label", "said"),
+    [
+        (pd.DataFrame({"a": [1.0, SECRET], "y": [0, 1]}), "y", "'a'"),
+        (pd.DataFrame({"a": [1.0, np.nan], "y": [0, 1]}), "y", "Column 'a': row 1"),
+        (pd.DataFrame({"a": [1.0, 2.0], "y": [SECRET, SECRET]}), "y", "'y'"),
+        (pd.DataFrame({"a": [1.0, 2.0], "b": [SECRET, SECRET], "y": [0, 1]}), "y", "texts"),
+        (pd.DataFrame({"a": [1.0], "y": [0]}), "z", "'z'"),
+        (pd.DataFrame([[1.0, 2.0]], columns=["a", "a"]), None, "same name"),
+        (pd.DataFrame({"a": pd.to_datetime(["2026-01-01"])}), None, "datetime64"),
+        (pd.DataFrame({"a": [1.0, None], "y": [0, 1]}).convert_dtypes(), "y", "'a'"),
+        ([[1.0, 2.0], [3.0]], [0, 1], "lengths"),
+        (iter([[1.0, 2.0], [3.0]]), None, "lengths"),
+        (iter([([1.0], 1), [2.0]]), None, "others have none"),
+        (iter([{"a": 1.0, "y": 1}, {"a": 2.0}]), "y", "lacks a column"),
+        (iter([SECRET]), None, "row"),
+        (X, "y", "has no columns"),
+        (iter([(X, Y)]), "y", "has no columns"),
+        (iter([([[1.0], [1.0, 2.0]], [0, 1])]), None, "lengths"),
+        (iter([{"x": [[1.0], [1.0, 2.0]], "y": [0, 1]}]), "y", "lengths"),
+        (iter([{"a": 1.0, "b": [[1.0], [2.0, 3.0]]}]), None, "neither numbers|lengths"),
+        (X, [0, 1], "3 rows of features and 2 labels"),
+        (X, [[0, 1], [0, 1], [0, 1]], "one number"),
+        (np.array([[1e39, 0.0]]), None, "row 0"),
+        (SECRET, None, "Give a data frame"),
+        (7, None, "Give a data frame"),
+        (None, None, "no records"),
+    ],
+)
+def test_what_is_no_record_is_named_and_not_repeated(data, label, said):
+    with pytest.raises(InvalidData, match=said) as refused:
+        list(blocks(data, label))
+    assert SECRET not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_features_of_another_number_are_refused():
+    assert features_of(pd.DataFrame(X)).shape == (3, 2)
+    with pytest.raises(InvalidData, match="takes 3 features, but there are 2"):
+        features_of(X, 3)

@@ -1,0 +1,76 @@
+"""scikit-learn's own checks, on estimators that are fitted from the start.
+
+The checks fit data of 2, 3, 4, 5 or 10 features, so each is run with a model of as many. All pass but those below,
+which want `fit` to refuse data, to warn of it, or to learn from it: here `fit` reads nothing.
+"""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+from perennial import Model
+
+WIDTHS = (2, 3, 4, 5, 10)
+ABOUT_FIT = {
+    "check_complex_data",
+    "check_dtype_object",
+    "check_estimator_sparse_tag",
+    "check_estimators_empty_data_messages",
+    "check_estimators_nan_inf",
+    "check_fit1d",
+    "check_n_features_in",
+    "check_supervised_y_2d",
+    "check_supervised_y_no_nan",
+}
+ABOUT_FIT_OF = {
+    "logistic": ABOUT_FIT
+    | {"check_classifiers_classes", "check_classifiers_regression_target", "check_classifiers_train"},
+    "squared": ABOUT_FIT | {"check_regressors_train"},
+}
+
+
+def model(loss: str, features: int) -> Model:
+    described = {
+        "kind": "linear",
+        "loss": loss,
+        "classes": 2 if loss == "logistic" else None,
+        "features": features,
+        "intercept": True,
+        "norm_bound": 1.5,
+        "feature_map": None,
+        "bound": 0.4,
+    }
+    parameters = np.random.default_rng(0).normal(size=(1, features + 1))
+    return Model(parameters=parameters, metadata={"publication": "p", "version": 1, "time": 3, "model": described})
+
+
+@pytest.mark.filterwarnings("ignore")  # of scikit-learn's, about what it calls itself
+@pytest.mark.parametrize("loss", ABOUT_FIT_OF)
+def test_checks_of_scikit_learn(loss):
+    outcomes: dict[str, set[str]] = {}
+    for features in WIDTHS:
+        for check in check_estimator(model(loss, features).to_sklearn(), on_fail=None, on_skip=None):
+            outcomes.setdefault(check["check_name"], set()).add(check["status"])
+    failed = {name for name, found in outcomes.items() if not found & {"passed", "skipped"}}
+    assert failed == ABOUT_FIT_OF[loss]
+    assert len(outcomes) > 40
+
+
+@pytest.mark.parametrize("loss", ABOUT_FIT_OF)
+def test_estimators_work_in_pipelines_and_are_pickled(loss):
+    estimator = model(loss, 3).to_sklearn()
+    x = np.random.default_rng(1).normal(size=(30, 3))
+    y = estimator.predict(x)
+    pipeline = make_pipeline(FunctionTransformer(), estimator)
+    np.testing.assert_array_equal(pipeline.predict(x), y)
+    assert cross_val_score(pipeline, x, y, cv=3).tolist() == [1.0, 1.0, 1.0]
+    np.testing.assert_array_equal(estimator.predict(pd.DataFrame(x, columns=["a", "b", "c"])), y)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(estimator)).predict(x), y)
+    with pytest.raises(ValueError, match="expecting 3 features"):
+        estimator.predict(x[:, :2])

@@ -1,0 +1,147 @@
+"""`perennial load`: files of every kind, none of their records twice, and no word of what is in them."""
+
+import json
+import subprocess
+import sys
+
+import httpx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import perennial.__main__ as command
+from service import cli
+from tests.client.conftest import numbered, posts
+from tests.conftest import Service
+
+RECORDS = 250
+FRAME = pd.DataFrame(np.random.default_rng(0).normal(size=(RECORDS, 2)).round(3), columns=["a", "b"])
+FRAME["rain"] = (FRAME["a"] > 0).astype(int)
+
+
+def as_arrow(path, frame, new):
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    with new(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=100)
+
+
+def as_ndjson(path, frame):
+    path.write_text("\n".join(json.dumps(row) for row in frame.to_dict("records")) + "\n\n")
+
+
+WRITERS = {
+    "days.csv": lambda path, frame: frame.to_csv(path, index=False),
+    "days.parquet": lambda path, frame: frame.to_parquet(path, row_group_size=100),
+    "days.arrow": lambda path, frame: as_arrow(path, frame, pa.ipc.new_file),
+    "days.arrows": lambda path, frame: as_arrow(path, frame, pa.ipc.new_stream),
+    "days.ndjson": as_ndjson,
+    "DAYS.JSONL": as_ndjson,
+}
+
+
+@pytest.fixture
+def key_file(service: Service, tmp_path):
+    path = tmp_path / "key"
+    path.write_text(service.admin_key + "\n")
+    return path
+
+
+@pytest.fixture
+def load(service: Service, key_file):
+    return lambda stream, *more: command.main(
+        ["load", stream, *map(str, more), "--label", "rain", "--url", service.url, "--key-file", str(key_file)]
+    )
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_is_loaded_once(service: Service, client, load, tmp_path, capsys, name):
+    WRITERS[name](tmp_path / name, FRAME)
+    stream = client.stream(service.stream())
+    for _ in range(2):
+        assert load(stream.name, tmp_path / name, "--batch", "100") == 0
+        assert capsys.readouterr().out.endswith(f"{name}: {RECORDS} records accepted\n")
+    numbered(stream, RECORDS)
+
+
+def test_a_load_that_is_interrupted_goes_on(service: Service, client, faults, load, tmp_path, capsys, monkeypatch):
+    interrupted, transport = faults
+    path = tmp_path / "days.csv"
+    WRITERS[path.name](path, FRAME)
+    stream = client.stream(service.stream())
+
+    def interrupting(_: httpx.Request) -> None:
+        if len(posts(transport)) == 2:
+            raise KeyboardInterrupt
+
+    transport.after = interrupting
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "connect", lambda *_: interrupted)
+        assert load(stream.name, path, "--batch", "100") == 1
+    assert "run the same command again" in capsys.readouterr().err
+    numbered(stream, 200)
+    assert load(stream.name, path, "--batch", "100") == 0
+    numbered(stream, RECORDS)
+
+
+def test_a_file_that_has_changed_is_refused_not_doubled(service: Service, client, load, tmp_path, capsys):
+    path = tmp_path / "days.csv"
+    stream = client.stream(service.stream())
+    for frame in (FRAME, pd.concat((FRAME, FRAME))):
+        WRITERS[path.name](path, frame)
+        status = load(stream.name, path, "--batch", "100")
+    assert status == 1
+    assert "200 records in 2 batches were accepted before this." in capsys.readouterr().err
+    numbered(stream, RECORDS)
+
+
+SECRET = "a-secret"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("days.csv", f"a,b,rain\n1,2,0\n{SECRET},2,1\n", "'a'|texts"),
+        ("days.csv", "a,b,rain\n" + "1,2,0\n" * 400_000 + f"{SECRET},2,1\n", "can't be read as csv"),
+        ("days.csv", "a,b,rain\n1,2,0\n1,,1\n", "'b': row 1,"),
+        ("days.csv", f"a,b,rain\n1,2,0\n1,{SECRET}\n", "can't be read as csv"),
+        ("days.ndjson", f'{{"a":1,"b":2,"rain":0}}\n{SECRET}\n', "line 2 is no JSON object"),
+        ("days.parquet", SECRET, "can't be read as parquet"),
+        ("days.arrow", SECRET, "can't be read as arrow"),
+        ("days.xlsx", SECRET, r"must end in \.arrow"),
+    ],
+    ids=range(8),
+)
+def test_what_cannot_be_read_is_not_repeated(service: Service, load, tmp_path, capsys, name, content, said):
+    (tmp_path / name).write_text(content)
+    assert load(service.stream(), tmp_path / name, "--batch", "1000000") == 1
+    error = capsys.readouterr().err
+    assert pytest.raises(AssertionError, match=said).matches(AssertionError(error)), error
+    assert SECRET not in error
+
+
+def test_files_and_keys_that_are_not_there_are_named(service: Service, load, key_file, tmp_path, capsys):
+    assert load(service.stream(), tmp_path / "nothing.csv") == 1
+    assert "can't read" in capsys.readouterr().err
+    key_file.unlink()
+    assert load(service.stream(), tmp_path / "nothing.csv") == 1
+    assert f"can't read {key_file}" in capsys.readouterr().err
+
+
+def test_without_the_client_the_command_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(cli, "find_spec", lambda _: None)
+    said = CliRunner().invoke(cli.app, ["load", "days", "days.csv"])
+    assert (said.exit_code, "./client[arrow]" in said.output) == (cli.CONFIGURATION_ERROR, True)
+
+
+def test_the_command_of_the_service_hands_it_over(service: Service, client, key_file, tmp_path):
+    path = tmp_path / "days.ndjson"
+    WRITERS[path.name](path, FRAME)
+    stream = client.stream(service.stream())
+    more = ["--label", "rain", "--features", "a,b", "--url", service.url, "--key-file", key_file, "--name", "mine"]
+    loaded = subprocess.run(
+        [sys.executable, "-m", "service", "load", stream.name, path, *more], capture_output=True, text=True, check=False
+    )
+    assert (loaded.returncode, loaded.stdout) == (0, f"{path}: {RECORDS} records accepted\n"), loaded.stderr
+    numbered(stream, RECORDS)
