@@ -62,9 +62,9 @@ def theorem_4() -> None:
 @bug("tests/mechanisms/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
 def updates_that_take_what_bases_will_need() -> None:
     """Improving shares whose updates get the whole budget of an epoch, and forget the infinitely many bases to come."""
-    from service.schedules.shares import Improving
+    from service.schedules import shares
 
-    wrap(Improving, "_update", lambda true, self, epoch: true(self, epoch) / (1 - self.bases(epoch)))
+    wrap(shares, "_smallest", lambda true, rule, epoch: true(rule, epoch) / (1 - rule.bases(epoch)))
 
 
 @bug("tests/mechanisms/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")

@@ -324,7 +324,7 @@ def a_release_that_is_seen_before_its_mark() -> None:
     rewrite(
         Confirmer.confirm,
         (
-            "if told != vars(mark):\n                witness.write(self._files, log, mark)",
+            "if told != vars(mark):\n                witness.write(self.files, log, mark)",
             "late = told != vars(mark)",
         ),
         (
@@ -332,7 +332,7 @@ def a_release_that_is_seen_before_its_mark() -> None:
             (
                 "_make_visible(connection, found, mark, unseen, worst)\n"
                 "    if late:\n"
-                "        witness.write(self._files, log, mark)"
+                "        witness.write(self.files, log, mark)"
             ),
         ),
     )
