@@ -1,5 +1,6 @@
 """Publications: what is asked for, how far it is published, and which of them can go on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -25,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from service.store import attempts, digests, labels, leases, parked, parts, shown
-from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together, within
+from service.store.database import NEW_PUBLICATION, NEW_RELEASE, any_of, notify, read_together, within
 from service.store.keys import NameTaken
 from service.store.leases import Lease, LeaseLost
 from service.store.streams import Stream
@@ -315,6 +316,22 @@ def due(connection: Connection) -> list[Publication]:
         .order_by(leased.c.expires_at)
     )
     return [_publication(row) for row in connection.execute(query)]
+
+
+def moved(connection: Connection, found: Sequence[int]) -> dict[int, object]:
+    """Return by stream what is another whenever other records are needed than before; of those with retention `needed`.
+
+    Each member only grows while those before it stay: how far a stream and its publications are, and how many ended.
+    """
+    mine = publications.c.stream_id == streams.c.id
+    ended = func.count().filter(publications.c.state != "running")
+    query = (
+        select(streams.c.id, streams.c.records, func.count(publications.c.id), func.sum(publications.c.position), ended)
+        .outerjoin(publications, mine)
+        .where(streams.c.id == any_of(found), streams.c.retention == "needed")
+        .group_by(streams.c.id)
+    )
+    return {stream: tuple(far) for stream, *far in connection.execute(query)}
 
 
 _MOVED = (

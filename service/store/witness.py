@@ -6,7 +6,7 @@ that was published from: nothing may be published on it, or versions that were s
 content, and what they cost would be forgotten. Nothing is visible before the mark holds it (`publishing.confirmation`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -69,19 +69,31 @@ def behind(connection: Connection, told: dict[str, Any] | None, stream: Stream) 
 
     told: what `SegmentFiles.witness` returned, before the stream was read.
     """
-    mark = _mark(told)
-    if mark is None:
-        return None
-    now = marks(connection, [stream])[stream.log]
+    return behind_of_each(connection, {stream.log: told}, [stream]).get(stream.log)
+
+
+def behind_of_each(
+    connection: Connection, told: Mapping[str, dict[str, Any] | None], found: Iterable[Stream]
+) -> dict[str, str]:
+    """The same by log, of the streams that are older, with the same queries for all; told: by log."""
+    reasons = {}
+    for log, now in marks(connection, found).items():
+        mark = _mark(told[log])
+        if mark is not None and (lost := _lost(mark, now)):
+            reasons[log] = (
+                f"it is older than what was done: the file beside its segments tells of {lost}; {_why(mark, now)}"
+            )
+    return reasons
+
+
+def _lost(mark: Mark, now: Mark) -> str:
+    """What a mark tells of and the database lacks."""
     less = [
         f"{name} {getattr(mark, name)} (there are {getattr(now, name)})"
         for name in ("records", "erasures", "charges", "releases")
         if getattr(mark, name) > getattr(now, name)
     ]
-    if not less:
-        return None
-    lost = ", ".join(less)
-    return f"it is older than what was done: the file beside its segments tells of {lost}; {_why(mark, now)}"
+    return ", ".join(less)
 
 
 def contradicts(connection: Connection, files: SegmentFiles, told: dict[str, Any] | None, stream: Stream) -> str | None:

@@ -340,7 +340,7 @@ def a_mark_without_erasures() -> None:
     """A backup from before an erasure brings the erased records back."""
     from service.store import witness
 
-    rewrite(witness.behind, ('("records", "erasures", "charges", "releases")', '("records", "charges", "releases")'))
+    rewrite(witness._lost, ('("records", "erasures", "charges", "releases")', '("records", "charges", "releases")'))
 
 
 @bug(f"{_CONFIRMATION}::test_where_there_was_a_mark_and_is_none_nothing_is_published")
