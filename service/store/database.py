@@ -4,7 +4,7 @@ import json
 import math
 import select as polling
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
@@ -281,7 +281,7 @@ def any_of(identities: Sequence[int]) -> ColumnElement[Any]:
     return func.any(literal(list(identities), ARRAY(BigInteger)))
 
 
-def all_of(identities: Sequence[int]) -> ColumnElement[Any]:
+def all_of(identities: Collection[int]) -> ColumnElement[Any]:
     """To compare a number with: it equals all of these, or, with !=, none."""
     return func.all(literal(list(identities), ARRAY(BigInteger)))
 

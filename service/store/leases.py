@@ -189,18 +189,18 @@ WITH asked AS (
 """
 _RENEW = text(f"""
 {_EACH}, unlocked AS (
-  SELECT resource FROM leases WHERE resource IN (SELECT resource FROM asked) FOR UPDATE SKIP LOCKED),
+  SELECT asked.* FROM leases JOIN asked USING (resource) FOR UPDATE OF leases SKIP LOCKED),
 renewed AS (
-  UPDATE leases SET expires_at = clock_timestamp() + :length FROM asked, unlocked
-  WHERE leases.resource = unlocked.resource AND expires_at > clock_timestamp()
-  AND (leases.resource, leases.owner, leases.epoch) = (asked.resource, asked.owner, asked.epoch)
-  RETURNING asked.resource, asked.owner, asked.epoch)
-SELECT asked.resource, owner, epoch FROM asked JOIN unlocked USING (resource) EXCEPT SELECT * FROM renewed
+  UPDATE leases SET expires_at = clock_timestamp() + :length FROM unlocked
+  WHERE leases.resource = unlocked.resource AND leases.owner = unlocked.owner AND leases.epoch = unlocked.epoch
+  AND expires_at > clock_timestamp()
+  RETURNING unlocked.*)
+SELECT * FROM unlocked EXCEPT SELECT * FROM renewed
 """)  # noqa: S608 - of constants
 _RELEASE = text(f"""
 {_EACH}
 UPDATE leases SET owner = NULL, expires_at = clock_timestamp(), timeline = {TIMELINE} FROM asked
-WHERE (leases.resource, leases.owner, leases.epoch) = (asked.resource, asked.owner, asked.epoch)
+WHERE leases.resource = asked.resource AND leases.owner = asked.owner AND leases.epoch = asked.epoch
 AND expires_at > clock_timestamp()
 """)  # noqa: S608 - of constants
 

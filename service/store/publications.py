@@ -1,14 +1,16 @@
 """Publications: what is asked for, how far it is published, and which of them can go on."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     ColumnElement,
     Connection,
     Row,
@@ -281,41 +283,15 @@ def page(connection: Connection, *, limit: int, before: int | None, only: frozen
     return [_publication(row) for row in connection.execute(query)]
 
 
-def due(connection: Connection) -> list[Publication]:
+def due(connection: Connection, *, but: Collection[int] = (), most: int | None = None) -> list[Publication]:
     """Running publications whose next step has all it needs, first the one that nobody worked on for longest.
 
     The next step is the one after those that wait for their tick. A lease that is given back ends at that moment; one
     that is held ends in the future.
+
+    but, most: some publications aside, and so many at most.
     """
-    ahead = (
-        select(
-            parked_steps.c.publication_id,
-            func.max(parked_steps.c.following_due).label("due"),
-            or_(
-                func.bool_or(parked_steps.c.following_due.is_(None)),
-                func.count() >= parked.MOST_WAITING,
-                func.sum(func.octet_length(parked_steps.c.content)) >= parked.MOST_BYTES,
-            ).label("full"),
-        )
-        .group_by(parked_steps.c.publication_id)
-        .subquery()
-    )
-    query = (
-        _query()
-        .join(leased, leased.c.resource == leases.publication_of(publications.c.id))
-        .outerjoin(ahead, ahead.c.publication_id == publications.c.id)
-        .where(
-            publications.c.state == "running",
-            streams.c.records >= func.coalesce(ahead.c.due, publications.c.due),
-            ahead.c.full.isnot(True),
-            # A step that is due where the last one was taken waits for labels.
-            or_(publications.c.due > publications.c.start + publications.c.position, not_(labels.any_open())),
-            streams.c.halted.is_(None),
-            streams.c.distrusted.is_(None),
-        )
-        .order_by(leased.c.expires_at)
-    )
-    return [_publication(row) for row in connection.execute(query)]
+    return [_publication(row) for row in connection.execute(_due(), {"but": list(but), "most": most})]
 
 
 def moved(connection: Connection, found: Sequence[int]) -> dict[int, object]:
@@ -394,6 +370,40 @@ def newest_visible(*, role: str | None = None) -> ColumnElement[int | None]:
     if role is not None:
         query = query.where(released.c.role == role)
     return query.order_by(released.c.version.desc()).limit(1).correlate_except(released).scalar_subquery()
+
+
+@cache
+def _due() -> Select[Any]:
+    ahead = (
+        select(
+            parked_steps.c.publication_id,
+            func.max(parked_steps.c.following_due).label("due"),
+            or_(
+                func.bool_or(parked_steps.c.following_due.is_(None)),
+                func.count() >= parked.MOST_WAITING,
+                func.sum(func.octet_length(parked_steps.c.content)) >= parked.MOST_BYTES,
+            ).label("full"),
+        )
+        .group_by(parked_steps.c.publication_id)
+        .subquery()
+    )
+    return (
+        _query()
+        .join(leased, leased.c.resource == leases.publication_of(publications.c.id))
+        .outerjoin(ahead, ahead.c.publication_id == publications.c.id)
+        .where(
+            publications.c.state == "running",
+            streams.c.records >= func.coalesce(ahead.c.due, publications.c.due),
+            ahead.c.full.isnot(True),
+            # A step that is due where the last one was taken waits for labels.
+            or_(publications.c.due > publications.c.start + publications.c.position, not_(labels.any_open())),
+            streams.c.halted.is_(None),
+            streams.c.distrusted.is_(None),
+            publications.c.id != func.all(bindparam("but", type_=ARRAY(BigInteger))),
+        )
+        .order_by(leased.c.expires_at)
+        .limit(bindparam("most", type_=BigInteger))
+    )
 
 
 _NAMES = _query().selected_columns.keys()

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, or_, select, text, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from service.store import digests, leases, segments
-from service.store.database import FREE_STREAM, NEW_RECORDS, all_of, any_of, notify
+from service.store.database import FREE_STREAM, NEW_RECORDS, any_of, notify
 from service.store.keys import NameTaken
 from service.store.segments import Segment
-from service.store.tables import dead_letters, entries, erasures, resumptions, streams
-from service.store.tables import leases as leased
+from service.store.tables import dead_letters, entries, resumptions, streams
 
 
 class StreamHalted(Exception):
@@ -55,25 +54,6 @@ class Stream:
     visible_epsilon: Decimal
     visible_delta: Decimal
     created_at: datetime
-
-
-class Known(NamedTuple):
-    """That a stream is."""
-
-    id: int
-    log: str
-
-
-class Unsealed(NamedTuple):
-    """What there is for sealers to do, counted by one query however many streams there are.
-
-    `sealers` are at it, this one included. Of the streams that want one, `free` have none, `long_free` for long.
-    """
-
-    sealers: int
-    wanted: int
-    free: int
-    long_free: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,44 +169,9 @@ def every(connection: Connection) -> list[Stream]:
     return [_stream(row) for row in connection.execute(select(streams).order_by(streams.c.id))]
 
 
-def known(connection: Connection) -> list[Known]:
-    """As `every`, for who asks again and again: it costs a tenth."""
-    return [Known(*row) for row in connection.execute(select(streams.c.id, streams.c.log).order_by(streams.c.id))]
-
-
 def of_each(connection: Connection, found: Sequence[int]) -> list[Stream]:
     """Some streams, with one query for all of them."""
     return [_stream(row) for row in connection.execute(select(streams).where(streams.c.id == any_of(found)))]
-
-
-def logs(connection: Connection, found: Sequence[int]) -> dict[int, str]:
-    """The names of streams' logs, which never change."""
-    return dict(connection.execute(select(streams.c.id, streams.c.log).where(streams.c.id == any_of(found))).all())
-
-
-def halted(connection: Connection) -> set[int]:
-    return set(connection.scalars(select(streams.c.id).where(streams.c.halted.is_not(None))))
-
-
-_ERASED = select(erasures.c.stream_id).where(erasures.c.deleted_at.is_(None))
-_WANTS_A_SEALER = or_(streams.c.halted.is_(None), streams.c.id.in_(_ERASED))
-
-
-def unsealed(connection: Connection, *, seconds: float) -> Unsealed:
-    """What there is for sealers to do; `seconds`: the length of their leases, after which a free one is so for long."""
-    free, long_free = (func.count().filter(leases.is_free(seconds, since=since)) for since in (0.0, seconds))
-    query = (
-        select(leases.sealers(seconds), func.count(), free, long_free)
-        .select_from(streams)
-        .join(leased, leased.c.resource == leases.stream_of(streams.c.id))
-        .where(_WANTS_A_SEALER)
-    )
-    return Unsealed(*connection.execute(query).one())
-
-
-def wanting_a_sealer(*, but: Sequence[int]) -> Select[str]:
-    """The leases of the streams that want a sealer, some streams aside; in a query."""
-    return select(leases.stream_of(streams.c.id)).where(_WANTS_A_SEALER, streams.c.id != all_of(but))
 
 
 def page(connection: Connection, *, limit: int, before: int | None, only: frozenset[str] | None) -> list[Stream]:

@@ -6,6 +6,7 @@ that was published from: nothing may be published on it, or versions that were s
 content, and what they cost would be forgotten. Nothing is visible before the mark holds it (`publishing.confirmation`).
 """
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -62,6 +63,23 @@ def marks(connection: Connection, found: Iterable[Stream]) -> dict[str, Mark]:
 def write(files: SegmentFiles, log: str, mark: Mark) -> None:
     """Write down how far a stream has come. The caller holds the file's lock."""
     files.put_witness(log, asdict(mark))
+
+
+def note(files: SegmentFiles, log: str, mark: Mark, at: float) -> None:
+    """Write down that a walk of a stream's ledger, `at` Unix time, found nothing, and how far the stream had come."""
+    files.put_note(log, {"at": at, "mark": asdict(mark)})
+
+
+def walked_ago(connection: Connection, noted: dict[str, Any], stream: Stream) -> float | None:
+    """How many seconds ago a walk found nothing, if the stream still has the charge and release that it ended with.
+
+    noted: what `SegmentFiles.note` returned.
+    """
+    told, at = noted.get("mark"), noted.get("at")
+    mark = _mark(told) if isinstance(told, dict) else None
+    if mark is None or not isinstance(at, float) or not holds(connection, mark, stream):
+        return None
+    return time.time() - at
 
 
 def behind(connection: Connection, told: dict[str, Any] | None, stream: Stream) -> str | None:

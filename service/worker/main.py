@@ -42,7 +42,7 @@ def work(settings: Settings, stop: threading.Event) -> None:
     shop = Workshop(database, files, keeper)
     keeper.start()
     sealer = Sealer(database, reader, files, keeper)
-    jobs = [sealer.run, shop.bell.run, shop.audit.run]
+    jobs = [sealer.run, shop.bell.run, shop.audit.run, shop.audit.walk_on]
     jobs += [
         shop.confirmer.run,
         shop.ticker.run,

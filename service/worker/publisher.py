@@ -38,6 +38,8 @@ from service.worker.workshop import Workshop
 _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
+WALK_SECONDS = 1.0  # before a publication is tried again whose stream's ledger is not walked yet
+DUE_AT_ONCE = 8  # publications that one look finds
 TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
 ENDED_TWICE = (
     "two attempts at its next step ended without a foreseen reason (a crash, a kill, out of memory, an unexpected "
@@ -69,21 +71,27 @@ class Publisher:
                 stop.wait(0.5)
 
     def step(self, stop: threading.Event) -> bool:
-        """Publishes what is due of the first due publication that nobody works on; whether there was one."""
+        """Publishes what is due of the first due publication that nobody works on; whether to look again at once."""
+        now = time.monotonic()
+        failed = {publication for publication, until in self._not_before.items() if now < until}
         with self._database.transaction() as connection:
-            waiting = publications.due(connection)
+            waiting = publications.due(connection, but=failed | self._desk.busy, most=DUE_AT_ONCE)
+        passed_over = False
         for publication in waiting:
-            if time.monotonic() < self._not_before.get(publication.id, 0.0) or not self._desk.take(publication.id):
+            if not self._desk.take(publication.id):
                 continue
             try:
-                self._audit.look(publication.stream_id)  # it may take long: before the lease, which is for drawing
+                if not self._audit.look(publication.stream_id):  # before the lease, which is for drawing
+                    self._not_before[publication.id] = time.monotonic() + WALK_SECONDS
+                    passed_over = True
+                    continue
                 with self._keeper.taking(leases.publication(publication.id)) as lease:
                     if lease is not None:
                         self._guard(lease, publication, stop)
                         return True
             finally:
                 self._desk.busy.discard(publication.id)
-        return False
+        return passed_over
 
     def _guard(self, lease: Lease, publication: Publication, stop: threading.Event) -> None:
         """Publish what is due of one publication, whose trouble must not stop the others."""

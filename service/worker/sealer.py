@@ -21,7 +21,7 @@ from service.learning.feature_maps import FeatureMap
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
 from service.logs import place_of
 from service.mechanisms.building import needs
-from service.store import leases, publications, segments, streams, witness
+from service.store import changes, leases, publications, segments, streams, witness
 from service.store.database import FREE_STREAM, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.segment_files import Columns, FilesReplaced, SegmentFiles, unpack
@@ -101,9 +101,9 @@ class Sealer:
         self._look_at = time.monotonic() + LOOK_SECONDS
         self._share.appear()
         with self._database.transaction() as connection:
-            there = streams.unsealed(connection, seconds=self._keeper.seconds)
+            there = changes.unsealed(connection, seconds=self._keeper.seconds)
             erased = segments.streams_with_undeleted_erasures(connection)
-            halted = streams.halted(connection)
+            halted = changes.halted(connection)
         held = self._held.items()
         self._let_go(*[log for log, (mine, of) in held if of.id in halted or not self._keeper.holds(mine)])
         self._let_go(*list(self._held)[: self._share.surplus(there, len(self._held))])
@@ -144,7 +144,7 @@ class Sealer:
         mine = {leases.stream_id(lease): lease for lease in taken}
         try:
             with self._database.transaction() as connection:
-                logs = streams.logs(connection, list(mine))
+                logs = changes.logs(connection, list(mine))
             told = {log: self._files.witness(log) for log in logs.values()}
             with self._database.transaction() as connection:
                 found = streams.of_each(connection, list(mine))

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from service.store import streams
+from service.store import changes
+from service.store.changes import Unsealed
 from service.store.leases import Lease
-from service.store.streams import Unsealed
 from service.worker.leases import LeaseKeeper
 
 TAKEN_AT_ONCE = 1000
@@ -34,7 +34,7 @@ class Share:
 
         but: streams that this worker is not to take.
         """
-        room, wanted = _share(there) - held, streams.wanting_a_sealer(but=but)
+        room, wanted = _share(there) - held, changes.wanting_a_sealer(but=but)
         if there.free and room > 0:
             return self._keeper.take_several(wanted, most=min(room, TAKEN_AT_ONCE))
         if there.long_free:

@@ -73,9 +73,8 @@ class Ticker:
 
     def publish(self, stream: int) -> None:
         """Publish all that is due on a stream, and confirm it."""
-        if not self._confirmer.can_confirm(stream):
+        if not self._confirmer.can_confirm(stream) or not self._audit.look(stream):
             return
-        self._audit.look_once(stream)
         began, more = time.perf_counter(), True
         while more:
             told = self._confirmer.told(stream)

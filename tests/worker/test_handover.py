@@ -14,7 +14,7 @@ from sqlalchemy import func, update
 from sqlalchemy.engine import make_url
 
 from service.log import LogUnavailable, Reader
-from service.store import leases, segments, streams, tables
+from service.store import changes, leases, segments, streams, tables
 from service.store.database import DatabaseUnavailable
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
@@ -90,17 +90,17 @@ def test_who_was_overtaken_between_its_file_and_its_commit_numbers_nothing(bench
 def test_a_lease_handed_over_while_streams_are_counted_halts_nothing(bench: Bench, monkeypatch):
     with renewing(bench) as (first, _), renewing(bench) as (second, _):
         first.step(wait_milliseconds=10)
-        real = streams.unsealed
+        real = changes.unsealed
 
         def unsealed(connection, **options):
             found = real(connection, **options)
-            monkeypatch.setattr(streams, "unsealed", real)
+            monkeypatch.setattr(changes, "unsealed", real)
             bench.append(1, 2)
             first.step(wait_milliseconds=10)
             first._let_go(bench.stream.log)
             return found._replace(free=1)
 
-        monkeypatch.setattr(streams, "unsealed", unsealed)
+        monkeypatch.setattr(changes, "unsealed", unsealed)
         second.step(wait_milliseconds=10)
         assert list(second._held) == [bench.stream.log]
         assert bench.now().halted is None

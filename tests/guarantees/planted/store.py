@@ -479,6 +479,6 @@ def a_distrusted_stream_that_is_published_on() -> None:
     from service.store import publications
     from service.worker.turn import Turn
 
-    rewrite(publications.due, ("streams.c.distrusted.is_(None),", ""))
+    rewrite(publications._due, ("streams.c.distrusted.is_(None),", ""))
     rewrite(Turn.is_due, ("and self.stream.distrusted is None", ""))
     rewrite(commit.check, ("stream.distrusted is not None", "False"))

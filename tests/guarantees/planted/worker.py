@@ -289,7 +289,7 @@ def steps_that_wait_without_bound() -> None:
     from service.worker.turn import Turn
 
     rewrite(Turn.is_due, ("and len(self.sizes) < parked.MOST_WAITING", ""))
-    rewrite(publications.due, ("func.count() >= parked.MOST_WAITING,", ""))
+    rewrite(publications._due, ("func.count() >= parked.MOST_WAITING,", ""))
 
 
 @bug("tests/worker/test_audit.py::test_a_publication_that_is_not_as_it_was_left_is_not_added_to")
