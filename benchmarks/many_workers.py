@@ -45,6 +45,11 @@ _SHARES = """
 SELECT count(*) FROM leases WHERE resource LIKE 'stream:%' AND owner IS NOT NULL AND expires_at > clock_timestamp()
 GROUP BY owner ORDER BY 1
 """
+_UNSETTLED = """
+SELECT (SELECT count(*) FROM publications JOIN streams ON streams.id = stream_id WHERE due <= records)
++ (SELECT count(*) FROM parked)
++ (SELECT count(*) FROM streams WHERE (confirmed_charges, confirmed_releases) <> (charges, releases))
+"""
 _TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
 
 
@@ -124,6 +129,14 @@ class Scene:
         """Who numbers streams."""
         return [row[0] for row in self.database.execute(_OWNERS)]
 
+    def settle(self) -> None:
+        """Wait until all that is due is published and confirmed, and a little longer."""
+        began = time.perf_counter()
+        while self.number(_UNSETTLED):
+            _within(began)
+            time.sleep(1.0)
+        time.sleep(SETTLING_SECONDS)
+
     def wait(self, condition: str, number: float) -> float:
         """Until a query answers so; return how long that took."""
         began = time.perf_counter()
@@ -145,12 +158,12 @@ def measured(streams: int, workers: int) -> Measured:
         found.first_models = scene.wait(_RELEASED, 2 * streams)
         found.first_models_processor = _busy() - before
         found.shares = [row[0] for row in scene.database.execute(_SHARES)]
-        time.sleep(SETTLING_SECONDS)
+        scene.settle()
         step = max(1, streams // PROBES)
         found.numbered = [scene.seconds_to_number(scene.names[(each * step) % streams]) for each in range(PROBES)]
         if workers > 1:
             _take_over(scene, killed[0], found)
-        time.sleep(SETTLING_SECONDS)
+        scene.settle()
         before, transactions, began = _busy(), scene.number(_TRANSACTIONS), time.perf_counter()
         time.sleep(IDLE_SECONDS)
         took = time.perf_counter() - began

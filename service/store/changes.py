@@ -24,7 +24,7 @@ class Unsealed(NamedTuple):
 
 
 class State(NamedTuple):
-    """`digest` is another whenever a stream was numbered, charged, released on, confirmed, erased from or distrusted."""
+    """`digest` changes whenever a stream is numbered, charged, released on, confirmed, erased from or distrusted."""
 
     id: int
     log: str

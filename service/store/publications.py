@@ -291,7 +291,8 @@ def due(connection: Connection, *, but: Collection[int] = (), most: int | None =
 
     but, most: some publications aside, and so many at most.
     """
-    return [_publication(row) for row in connection.execute(_due(), {"but": list(but), "most": most})]
+    bound = {"but": list(but), "most": most, "steps": parked.MOST_WAITING, "bytes": parked.MOST_BYTES}
+    return [_publication(row) for row in connection.execute(_due(), bound)]
 
 
 def moved(connection: Connection, found: Sequence[int]) -> dict[int, object]:
@@ -380,8 +381,8 @@ def _due() -> Select[Any]:
             func.max(parked_steps.c.following_due).label("due"),
             or_(
                 func.bool_or(parked_steps.c.following_due.is_(None)),
-                func.count() >= parked.MOST_WAITING,
-                func.sum(func.octet_length(parked_steps.c.content)) >= parked.MOST_BYTES,
+                func.count() >= bindparam("steps"),
+                func.sum(func.octet_length(parked_steps.c.content)) >= bindparam("bytes"),
             ).label("full"),
         )
         .group_by(parked_steps.c.publication_id)

@@ -65,9 +65,9 @@ def write(files: SegmentFiles, log: str, mark: Mark) -> None:
     files.put_witness(log, asdict(mark))
 
 
-def note(files: SegmentFiles, log: str, mark: Mark, at: float) -> None:
-    """Write down that a walk of a stream's ledger, `at` Unix time, found nothing, and how far the stream had come."""
-    files.put_note(log, {"at": at, "mark": asdict(mark)})
+def note(mark: Mark, at: float) -> dict[str, Any]:
+    """What to write down of a walk that found nothing: when it began, in Unix time, and how far the stream was."""
+    return {"at": at, "mark": asdict(mark)}
 
 
 def walked_ago(connection: Connection, noted: dict[str, Any], stream: Stream) -> float | None:

@@ -12,6 +12,7 @@ hour of it publishes on the note's word, and walks meanwhile: as one would that 
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
@@ -48,6 +49,7 @@ class Audit:
         self._walking = False
         self._looking: dict[int, threading.Lock] = {}
         self._settled: dict[str, int] = {}  # by log: the state of a stream of which all was confirmed
+        self._unsettled: set[int] = set()  # streams of which that was not so at the last look
         self._full_look_at = 0.0
         self._ended: set[str] = set()  # publications that had ended, with metrics, at the last look
 
@@ -129,7 +131,7 @@ class Audit:
             age = witness.walked_ago(connection, self._files.note(log), found)
         if age is None or not 0 <= age < SECONDS_BETWEEN_AUDITS:
             return False
-        self._due[log] = 0.0
+        self._due.setdefault(log, 0.0)
         _log.info("ledger_vouched_for", stream=found.name, seconds=round(age))
         return True
 
@@ -146,8 +148,9 @@ class Audit:
         with self._database.transaction() as connection:
             if streams.distrust(connection, found, findings[0] if findings else None):
                 _log.warning("ledger_distrusted" if findings else "ledger_trusted_again", stream=found.name)
-        if not findings and found.charges > SHORT_LEDGER:
-            witness.note(self._files, found.log, mark, at)
+        if found.charges > SHORT_LEDGER:
+            with suppress(OSError):  # who finds no note walks
+                self._files.put_note(found.log, {} if findings else witness.note(mark, at))
         self._due[found.log] = time.monotonic() + SECONDS_BETWEEN_AUDITS
         with self._asked:
             self._waiting.pop(stream, None)
@@ -157,15 +160,18 @@ class Audit:
     def confirm(self) -> None:
         """Confirm what nobody has: what was numbered or erased, and what a crash left between a commit and its mark.
 
-        Looks at the streams that have changed since all of theirs was confirmed, and now and then at every one.
+        Looks at the streams that had changed at the last look already: of others the one who changed them may be at it.
+        Now and then it looks at every stream.
         """
         with self._database.transaction() as connection:
             states = changes.states(connection)
         self._remember(states)
+        unsettled = {each.id: each.digest for each in states if self._settled.get(each.log) != each.digest}
+        changed = {stream: digest for stream, digest in unsettled.items() if stream in self._unsettled}
         if time.monotonic() >= self._full_look_at:
-            self._settled.clear()
+            changed = {each.id: each.digest for each in states}
             self._full_look_at = time.monotonic() + SECONDS_BETWEEN_FULL_LOOKS
-        changed = {each.id: each.digest for each in states if self._settled.get(each.log) != each.digest}
+        self._unsettled = set(unsettled)
         if not changed:
             return
         with self._database.transaction() as connection:

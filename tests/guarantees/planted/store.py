@@ -180,7 +180,7 @@ def a_lease_that_is_taken_again_without_another_epoch() -> None:
     """Of two threads of one worker both may commit."""
     from service.store import leases
 
-    rewrite(leases.take, ("epoch=leases.c.epoch + 1, ", ""))
+    rewrite(leases.take_several, ("epoch=leases.c.epoch + 1, ", ""))
 
 
 @bug(_LEASES)
@@ -188,7 +188,7 @@ def a_lease_that_is_taken_from_its_holder() -> None:
     """Nobody waits until a lease has run out."""
     from service.store import leases
 
-    rewrite(leases.take, ("leases.c.expires_at <= now,", "leases.c.epoch >= 0,"))
+    rewrite(leases.is_free, ("leases.c.expires_at <= now - timedelta(seconds=since),", "leases.c.epoch >= 0,"))
 
 
 @bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
