@@ -69,6 +69,7 @@ class Sealer:
                 self._let_go(*self._held)  # positions are read again, from the record
                 self._look_at = 0.0
                 stop.wait(0.5)
+        self._share.leave()
         self._let_go(*self._held)
 
     def listen(self, stop: threading.Event) -> None:

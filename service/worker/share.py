@@ -25,6 +25,11 @@ class Share:
         if self._present is None or not self._keeper.holds(self._present):
             self._present = self._keeper.appear()
 
+    def leave(self) -> None:
+        """Let the other workers have this one's share."""
+        if self._present is not None:
+            self._keeper.drop(self._present)
+
     def surplus(self, there: Unsealed, held: int) -> int:
         """Return how many of the streams that this worker holds are others'."""
         return max(0, held - _share(there))

@@ -57,6 +57,16 @@ def test_of_a_dead_worker_all_streams_are_taken_over_together(many: Bench, monke
     assert many.now().records == 1
 
 
+def test_who_ends_leaves_its_share_to_the_others_at_once(many: Bench):
+    first, second = many.sealer(), many.sealer()
+    assert shares(first, second) == [3, 3]
+    stop = threading.Event()
+    stop.set()
+    first.run(stop)
+    second.step(wait_milliseconds=0)
+    assert len(second._held) == STREAMS
+
+
 def test_two_workers_that_take_at_once_take_no_stream_twice(many: Bench):
     both, taken = threading.Barrier(2), dict[str, list[leases.Lease]]()
 
