@@ -124,12 +124,14 @@ def test_a_new_stream_is_heard_of(bench: Bench, monkeypatch):
     threads = [threading.Thread(target=job, args=(stop,)) for job in (sealer.run, sealer.listen)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: sealer._held and _listens(bench))
-    new = new_stream(bench.world, bench.database, "new")
-    wait_until(lambda: new.log in sealer._held)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        wait_until(lambda: sealer._held and _listens(bench))
+        new = new_stream(bench.world, bench.database, "new")
+        wait_until(lambda: new.log in sealer._held)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 def _listens(bench: Bench) -> bool:

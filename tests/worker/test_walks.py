@@ -37,9 +37,11 @@ def walking(shop: Workshop) -> Iterator[None]:
     stop = threading.Event()
     thread = threading.Thread(target=shop.audit.walk_on, args=(stop,))
     thread.start()
-    yield
-    stop.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def noted(bench: Bench) -> None:
