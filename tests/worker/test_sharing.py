@@ -2,10 +2,12 @@
 
 import math
 import threading
+from datetime import timedelta
 
 import pytest
+from sqlalchemy import update
 
-from service.store import changes, leases, streams
+from service.store import changes, leases, streams, tables
 from service.worker import sealer as sealing
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
@@ -103,19 +105,14 @@ def test_a_stream_that_nobody_takes_is_anybodys(many: Bench):
     """The worker whose share it would be fails at it, so that the other has more than its share."""
     healthy, failing = many.sealer(), many.sealer()
     assert shares(healthy, failing) == [3, 3]
-    healthy._keeper.seconds = failing._keeper.seconds = 0.5  # of what is taken, or free for long, from now on
-    failing._not_before = dict.fromkeys(_identities(many), math.inf)
     failing._let_go(*failing._held)
-    failing.step(wait_milliseconds=0)
-    assert failing._held == {}
-
-    before = set(healthy._held)
-
-    def taken() -> set[str]:
-        healthy._look()
-        return set(healthy._held) - before
-
-    wait_until(taken)
+    healthy.step(wait_milliseconds=0)
+    assert len(healthy._held) == 3
+    with many.database.transaction() as connection:
+        free = update(tables.leases).where(tables.leases.c.owner.is_(None))
+        connection.execute(free.values(expires_at=tables.leases.c.expires_at - timedelta(seconds=700)))
+    healthy.step(wait_milliseconds=0)
+    assert len(healthy._held) == STREAMS
 
 
 def test_a_new_stream_is_heard_of(bench: Bench, monkeypatch):

@@ -326,7 +326,7 @@ def a_release_that_is_seen_before_its_mark() -> None:
     rewrite(
         Confirmer.confirm,
         (
-            "if told != vars(mark):\n                witness.write(self._files, log, mark)",
+            "if told != vars(mark):\n                witness.write(self.files, log, mark)",
             "late = told != vars(mark)",
         ),
         (
@@ -334,7 +334,7 @@ def a_release_that_is_seen_before_its_mark() -> None:
             (
                 "_make_visible(connection, found, mark, unseen, worst)\n"
                 "    if late:\n"
-                "        witness.write(self._files, log, mark)"
+                "        witness.write(self.files, log, mark)"
             ),
         ),
     )
@@ -481,6 +481,7 @@ def a_note_in_the_place_of_a_walk() -> None:
     """What was changed since the walk that a note tells of is not found."""
     from service.worker.audit import Audit
 
+    rewrite(Audit.look, ("self._waiting[stream] = None", "pass"))
     rewrite(
         Audit._vouched_for,
         ("self._due.setdefault(log, 0.0)", "self._due[log] = time.monotonic() + SECONDS_BETWEEN_AUDITS"),
