@@ -1,9 +1,10 @@
-"""What lists and metrics cost where there are many streams: processor time of the API and of PostgreSQL.
+"""What lists, metrics and workers cost where there are many streams: processor time of each part.
 
-    python -m benchmarks.many [--streams 1000]
+    python -m benchmarks.many [--streams 1000] [--only lists|workers]
 
-Each stream has a running and an ended publication, with a release each, a segment, entries, an erasure and a dead
-letter. One stream is made by the API, the others are copies of its rows; no worker runs.
+Of workers: see `many_workers`. Of lists: each stream has a running and an ended publication, with a release each, a
+segment, entries, an erasure and a dead letter. One stream is made by the API, the others are copies of its rows; no
+worker runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, func, insert, literal, select, text, update
 
+from benchmarks import many_workers
 from benchmarks.serving import Service, service
 from benchmarks.soak import processor_seconds
 from service.store import tables
@@ -126,10 +128,20 @@ def measure(running: Service, path: str) -> str:
 
 
 def main() -> None:
-    """The table, in Markdown."""
-    parser = argparse.ArgumentParser(description="What lists and metrics cost where there are many streams.")
+    """The tables, in Markdown."""
+    parser = argparse.ArgumentParser(description="What lists, metrics and workers cost where there are many streams.")
     parser.add_argument("--streams", type=int, default=1000)
-    streams = parser.parse_args().streams
+    parser.add_argument("--only", choices=["lists", "workers"])
+    asked = parser.parse_args()
+    if asked.only != "workers":
+        lists(asked.streams)
+    if asked.only != "lists":
+        for line in many_workers.report(asked.streams):
+            print(line, flush=True)
+
+
+def lists(streams: int) -> None:
+    """What the API's lists and metrics cost."""
     with service(worker=False) as running:
         database = Database(running.database_url)
         with database.transaction() as connection:

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,7 +24,7 @@ from benchmarks import results
 from service.embedded import embedded_servers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 COLOURS = ("#0072B2", "#999999")  # Okabe and Ito's, which the colour-blind can tell apart
 READY_SECONDS = 30.0
@@ -41,6 +42,8 @@ class Service:
     database_url: str
     worker_log: Path
     client: httpx.Client = field(repr=False)
+    worker: Callable[[], contextlib.AbstractContextManager[subprocess.Popen[bytes]]] = field(repr=False)
+    """Starts one more, which ends with the block."""
 
     def make(self, kind: str, asked: Mapping[str, Any]) -> str:
         """A new stream or publication; its name."""
@@ -129,18 +132,21 @@ def service(*, worker: bool, **settings: object) -> Iterator[Service]:
             )
             _await_answer(client, "/readyz")
             _await_answer(client, f"http://127.0.0.1:{bare_port}/")
-            yield Service(port, bare_port, key, servers.redis_url, servers.database_url, log, client)
+            start = partial(_process, [*program, "worker"], environment, log)
+            yield Service(port, bare_port, key, servers.redis_url, servers.database_url, log, client, start)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _process(command: list[str], environment: Mapping[str, str], log: Path | None = None) -> Iterator[None]:
+def _process(
+    command: list[str], environment: Mapping[str, str], log: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     with contextlib.ExitStack() as stack:
-        output = stack.enter_context(log.open("wb")) if log else None
+        output = stack.enter_context(log.open("ab")) if log else None
         process = subprocess.Popen(command, env=environment, stderr=output)
         try:
-            yield
+            yield process
         finally:
             process.terminate()
             try:

@@ -16,7 +16,6 @@ from service.log.connection import (
     LogUnavailable,
     Position,
     dead_key,
-    decode,
     entries_key,
     following,
     state_key,
@@ -67,7 +66,7 @@ class Reader:
 
         Args:
             positions: by name of the log.
-            milliseconds: how long to wait, at most LONGEST_WAIT_SECONDS.
+            milliseconds: how long to wait, at most LONGEST_WAIT_SECONDS; 0: not at all.
 
         Raises:
             LogUnavailable: the log does not answer.
@@ -75,7 +74,7 @@ class Reader:
         by_key = {entries_key(log).encode(): log for log in positions}
         last: Any = {entries_key(log): position.entry for log, position in positions.items()}
         try:
-            answer: Any = self._redis.xread(last, count=1, block=milliseconds)
+            answer: Any = self._redis.xread(last, count=1, block=milliseconds or None)
         except RedisError as error:
             raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
         return [by_key[key] for key, _ in answer]
@@ -99,21 +98,30 @@ class Reader:
             LogLost: it is not, or something was.
             LogUnavailable: the log does not answer.
         """
+        if (lost := self.check_each({log: position}).get(log)) is not None:
+            raise lost
+
+    def check_each(self, positions: Mapping[str, Position]) -> dict[str, LogLost]:
+        """The same of several logs, by name, asked together: what `check` would raise.
+
+        Raises:
+            LogUnavailable: the log does not answer.
+        """
+        pipe = self._redis.pipeline(transaction=False)
+        for log, position in positions.items():
+            pipe.hmget(state_key(log), "log", "sequence")
+            pipe.xrange(entries_key(log), min=f"({position.entry}", count=1)
         try:
-            state = decode(self._redis.hgetall(state_key(log)))  # type: ignore[arg-type]
-            after: Any = self._redis.xrange(entries_key(log), min=f"({position.entry}", count=1)
+            answers = iter(pipe.execute())
         except RedisError as error:
             raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
-        if state.get("log") != log.encode():
-            raise LogLost("the log holds nothing of this stream any more")
-        newest = int(state["sequence"])
-        if newest < position.sequence:
-            raise LogLost(f"the log is older than what is numbered: batch {newest}, numbered to {position.sequence}")
-        due = position.sequence + 1
-        if newest >= due and not after:
-            raise LogLost(f"the log lost batches {due} to {newest} before they were numbered")
-        if after and (came := _entry(after[0]).sequence) not in (None, due):
-            raise LogLost(f"batch {came} came where {due} was due")
+        lost = {}
+        for log, position in positions.items():
+            (of_log, newest), after = next(answers), next(answers)
+            reason = _lost(position, None if of_log != log.encode() else int(newest), after)
+            if reason is not None:
+                lost[log] = LogLost(reason)
+        return lost
 
     def trim(self, log: str, entry: str) -> None:
         """Deletes the entries up to and with `entry`, which must be numbered for good."""
@@ -132,10 +140,18 @@ class Reader:
         except RedisError as error:
             raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
 
-    def go_on(self, log: str) -> None:
-        """Takes back `halt`, where the record knows nothing of it (any more)."""
+    def go_on(self, positions: Mapping[str, Position]) -> None:
+        """Takes back `halt`, where the record knows nothing of it (any more), and trims what is numbered.
+
+        positions: by name of the log; all are asked together.
+        """
+        pipe = self._redis.pipeline(transaction=False)
+        for log, position in positions.items():
+            pipe.hdel(state_key(log), "halted")
+            if position.sequence:
+                self._trim(keys=[entries_key(log), state_key(log)], args=[following(position.entry)], client=pipe)
         try:
-            self._redis.hdel(state_key(log), "halted")
+            pipe.execute()
         except RedisError as error:
             raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
 
@@ -161,6 +177,23 @@ class Reader:
 
     def close(self) -> None:
         self._redis.close()
+
+
+def _lost(position: Position, newest: int | None, after: Any) -> str | None:
+    """Why this can't be the log that was numbered up to a position.
+
+    newest: the number of its last batch, None if it is another log; after: its first entry after the position, if any.
+    """
+    if newest is None:
+        return "the log holds nothing of this stream any more"
+    if newest < position.sequence:
+        return f"the log is older than what is numbered: batch {newest}, numbered to {position.sequence}"
+    due = position.sequence + 1
+    if newest >= due and not after:
+        return f"the log lost batches {due} to {newest} before they were numbered"
+    if after and (came := _entry(after[0]).sequence) not in (None, due):
+        return f"batch {came} came where {due} was due"
+    return None
 
 
 def _entry(raw: Any) -> Entry:

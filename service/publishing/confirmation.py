@@ -101,7 +101,7 @@ class Confirmer:
                         return
                     require_durability(connection)
                     mark = witness.marks(connection, [found])[log]
-                    unseen = shown.unseen(connection, stream)
+                    unseen = shown.unseen(connection, [stream])
                     worst = spending.worst(connection, stream)
                     against = witness.contradicts(connection, self.files, told, found)
                     if against is None and not witness.holds(connection, mark, found):

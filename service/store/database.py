@@ -4,7 +4,7 @@ import json
 import math
 import select as polling
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
@@ -37,6 +37,7 @@ NEW_RECORDS = "perennial_records"  # payload: name of the stream
 NEW_RELEASE = "perennial_release"  # payload: name of the publication
 NEW_PUBLICATION = "perennial_publication"
 NEW_LABELS = "perennial_labels"
+FREE_STREAM = "perennial_free_stream"  # one that nobody numbers, new or given back
 CONFIRM = "perennial_confirm"  # payload: id of a stream that has something to confirm
 KEYS_CHANGED = "perennial_keys"
 
@@ -278,6 +279,11 @@ def _compiled(query: Select[Any], dialect: Dialect) -> Compiled:
 def any_of(identities: Sequence[int]) -> ColumnElement[Any]:
     """To compare a number with: it equals one of these. However many they are, the statement is the same."""
     return func.any(literal(list(identities), ARRAY(BigInteger)))
+
+
+def all_of(identities: Collection[int]) -> ColumnElement[Any]:
+    """To compare a number with: it equals all of these, or, with !=, none."""
+    return func.all(literal(list(identities), ARRAY(BigInteger)))
 
 
 def notify(connection: Connection, channel: str, payload: str = "") -> None:

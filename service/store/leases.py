@@ -4,7 +4,7 @@ A lease that runs out can be taken by another; taking it raises its epoch. Every
 owner that slept through its lease can't commit what it still had in hand.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,18 +12,22 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Select,
     Text,
     cast,
+    delete,
     func,
     insert,
     literal,
+    not_,
     or_,
     select,
-    tuple_,
+    text,
     update,
 )
+from sqlalchemy.dialects import postgresql
 
-from service.store.database import TIMELINE
+from service.store.database import FREE_STREAM, TIMELINE, notify
 from service.store.tables import leases
 
 NOBODY_ASKS_FOR = 10
@@ -45,7 +49,20 @@ class Lease:
 
 
 def stream(identity: int) -> str:
-    return f"stream:{identity}"
+    return f"{_STREAM}{identity}"
+
+
+def stream_id(lease: Lease) -> int:
+    """The stream that a lease is of."""
+    return int(lease.resource.removeprefix(_STREAM))
+
+
+def sealer(owner: str) -> str:
+    """Of a worker that numbers streams: as long as it is held, the worker has its share of them."""
+    return f"{_SEALER}{owner}"
+
+
+_STREAM, _SEALER = "stream:", "sealer:"
 
 
 def publication(identity: int) -> str:
@@ -66,44 +83,92 @@ def publication_of(identity: ColumnElement[int]) -> ColumnElement[str]:
     return literal("publication:").concat(cast(identity, Text))
 
 
+def stream_of(identity: ColumnElement[int]) -> ColumnElement[str]:
+    """The same of a column, in a query."""
+    return literal(_STREAM).concat(cast(identity, Text))
+
+
 def create(connection: Connection, resource: str) -> None:
     connection.execute(insert(leases).values(resource=resource))
 
 
-def take(connection: Connection, resource: str, *, owner: str, seconds: float) -> Lease | None:
-    """The lease, if nobody else holds it; one that ends far too late was taken before the clock was set back.
+def is_free(seconds: float, *, since: float = 0.0) -> ColumnElement[bool]:
+    """That nobody holds a lease, for `since` seconds already; in a query.
 
-    Who is at its row, renewing it or in the middle of a commit, is not waited for: he may hang.
+    One that ends far too late was taken before the clock was set back. `seconds`: the length of one's own leases.
+    """
+    now = func.clock_timestamp()
+    return or_(
+        leases.c.expires_at <= now - timedelta(seconds=since),
+        leases.c.expires_at > now + NOBODY_ASKS_FOR * timedelta(seconds=seconds),
+    )
+
+
+def take(connection: Connection, resource: str, *, owner: str, seconds: float) -> Lease | None:
+    """The lease, if nobody else holds it."""
+    wanted = select(leases.c.resource).where(leases.c.resource == resource)
+    return next(iter(take_several(connection, wanted, owner=owner, seconds=seconds, most=1)), None)
+
+
+def take_several(
+    connection: Connection,
+    wanted: Select[str],
+    *,
+    owner: str,
+    seconds: float,
+    most: int,
+    since: float = 0.0,
+) -> list[Lease]:
+    """Take the leases of resources that nobody has held for `since` seconds, at most so many.
+
+    Who is at a lease's row, renewing it or in the middle of a commit, is not waited for: he may hang.
     """
     now = func.clock_timestamp()
     free = (
         select(leases.c.resource, leases.c.owner, leases.c.expires_at, leases.c.timeline)
-        .where(
-            leases.c.resource == resource,
-            or_(
-                leases.c.expires_at <= now,
-                leases.c.expires_at > now + NOBODY_ASKS_FOR * timedelta(seconds=seconds),
-            ),
-        )
+        .where(leases.c.resource.in_(wanted), is_free(seconds, since=since))
+        .limit(most)
         .with_for_update(skip_locked=True)
         .cte("before")
     )
-    row = connection.execute(
+    rows = connection.execute(
         update(leases)
         .where(leases.c.resource == free.c.resource)
         .values(owner=owner, epoch=leases.c.epoch + 1, expires_at=now + timedelta(seconds=seconds), taken_at=now)
         .returning(
+            leases.c.resource,
             leases.c.epoch,
             free.c.owner,
             func.extract("epoch", now - free.c.expires_at).label("over"),
             (free.c.timeline != TIMELINE).label("elsewhere"),
         )
-    ).one_or_none()
-    if row is None:
-        return None
-    given_back = row.owner is None and not row.elsewhere  # else its newest owner may be lost with a failover
-    abandoned = None if given_back or row.owner == owner else float(row.over) + seconds
-    return Lease(resource=resource, owner=owner, epoch=row.epoch, abandoned=abandoned)
+    )
+    taken = []
+    for row in rows:
+        given_back = row.owner is None and not row.elsewhere  # else its newest owner may be lost with a failover
+        abandoned = None if given_back or row.owner == owner else float(row.over) + seconds
+        taken.append(Lease(resource=row.resource, owner=owner, epoch=row.epoch, abandoned=abandoned))
+    return taken
+
+
+def appear(connection: Connection, owner: str, *, seconds: float) -> Lease:
+    """Take the lease by which other workers know that this one numbers streams; those of the dead are deleted."""
+    long_ago = func.clock_timestamp() - NOBODY_ASKS_FOR * timedelta(seconds=seconds)
+    connection.execute(delete(leases).where(leases.c.resource.startswith(_SEALER), leases.c.expires_at < long_ago))
+    held = {"owner": owner, "expires_at": func.clock_timestamp() + timedelta(seconds=seconds)}
+    query = (
+        postgresql.insert(leases)
+        .values(resource=sealer(owner), epoch=1, **held)
+        .on_conflict_do_update(index_elements=[leases.c.resource], set_=held | {"epoch": leases.c.epoch + 1})
+        .returning(leases.c.epoch)
+    )
+    return Lease(resource=sealer(owner), owner=owner, epoch=connection.execute(query).scalar_one())
+
+
+def sealers(seconds: float) -> ColumnElement[int]:
+    """How many workers number streams, in a query; `seconds`: as in `is_free`."""
+    found = select(func.count()).where(leases.c.resource.startswith(_SEALER), not_(is_free(seconds)))
+    return found.scalar_subquery()
 
 
 def renew(connection: Connection, held: Iterable[Lease], *, seconds: float) -> list[Lease]:
@@ -112,19 +177,40 @@ def renew(connection: Connection, held: Iterable[Lease], *, seconds: float) -> l
     A commit under way holds its lease's row: that one is passed over, so that a slow commit costs no other lease.
     """
     held = list(held)
-    rows = select(leases.c.resource).where(leases.c.resource.in_([lease.resource for lease in held]))
-    free = set(connection.scalars(rows.with_for_update(skip_locked=True)))
-    asked = {(lease.resource, lease.owner, lease.epoch): lease for lease in held if lease.resource in free}
-    whose = tuple_(leases.c.resource, leases.c.owner, leases.c.epoch)
-    renewed = connection.execute(
-        update(leases)
-        .where(whose.in_(asked), leases.c.expires_at > func.clock_timestamp())
-        .values(expires_at=func.clock_timestamp() + timedelta(seconds=seconds))
-        .returning(leases.c.resource, leases.c.owner, leases.c.epoch)
-    )
-    for row in renewed:
-        del asked[row.resource, row.owner, row.epoch]
-    return list(asked.values())
+    lost = {tuple(row) for row in connection.execute(_RENEW, _each(held) | {"length": timedelta(seconds=seconds)})}
+    return [lease for lease in held if (lease.resource, lease.owner, lease.epoch) in lost]
+
+
+# However many they are, it is one statement, and always the same.
+_EACH = """
+WITH asked AS (
+  SELECT * FROM unnest(CAST(:resources AS text[]), CAST(:owners AS text[]), CAST(:epochs AS bigint[]))
+  AS asked(resource, owner, epoch))
+"""
+_RENEW = text(f"""
+{_EACH}, unlocked AS (
+  SELECT asked.* FROM leases JOIN asked USING (resource) FOR UPDATE OF leases SKIP LOCKED),
+renewed AS (
+  UPDATE leases SET expires_at = clock_timestamp() + :length FROM unlocked
+  WHERE leases.resource = unlocked.resource AND leases.owner = unlocked.owner AND leases.epoch = unlocked.epoch
+  AND expires_at > clock_timestamp()
+  RETURNING unlocked.*)
+SELECT * FROM unlocked EXCEPT SELECT * FROM renewed
+""")  # noqa: S608 - of constants
+_RELEASE = text(f"""
+{_EACH}
+UPDATE leases SET owner = NULL, expires_at = clock_timestamp(), timeline = {TIMELINE} FROM asked
+WHERE leases.resource = asked.resource AND leases.owner = asked.owner AND leases.epoch = asked.epoch
+AND expires_at > clock_timestamp()
+""")  # noqa: S608 - of constants
+
+
+def _each(held: Sequence[Lease]) -> dict[str, Any]:
+    return {
+        "resources": [lease.resource for lease in held],
+        "owners": [lease.owner for lease in held],
+        "epochs": [lease.epoch for lease in held],
+    }
 
 
 def keep(connection: Connection, lease: Lease, *, seconds: float) -> bool:
@@ -149,11 +235,14 @@ def check(connection: Connection, lease: Lease) -> None:
 
 
 def release(connection: Connection, lease: Lease) -> None:
-    connection.execute(
-        update(leases)
-        .where(*is_held(lease.resource, lease.owner, lease.epoch))
-        .values(owner=None, expires_at=func.clock_timestamp(), timeline=TIMELINE)
-    )
+    release_several(connection, [lease])
+
+
+def release_several(connection: Connection, held: Sequence[Lease]) -> None:
+    """Give leases back, so that anybody can take them at once."""
+    connection.execute(_RELEASE, _each(held))
+    if any(lease.resource.startswith(_STREAM) for lease in held):
+        notify(connection, FREE_STREAM)
 
 
 def is_held(resource: Any, owner: Any, epoch: Any) -> tuple[ColumnElement[bool], ...]:

@@ -1,13 +1,16 @@
 """Publications: what is asked for, how far it is published, and which of them can go on."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     ColumnElement,
     Connection,
     Row,
@@ -25,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from service.store import attempts, digests, labels, leases, parked, parts, shown
-from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together, within
+from service.store.database import NEW_PUBLICATION, NEW_RELEASE, any_of, notify, read_together, within
 from service.store.keys import NameTaken
 from service.store.leases import Lease, LeaseLost
 from service.store.streams import Stream
@@ -243,6 +246,12 @@ def newest(connection: Connection, name: str, visible: frozenset[str] | None) ->
     return Newest(*row) if row else None
 
 
+def plans(connection: Connection, identities: Collection[int]) -> dict[int, dict[str, Any]]:
+    """Return the plans of some publications, by id."""
+    query = select(publications.c.id, publications.c.plan).where(publications.c.id.in_(identities))
+    return {row.id: row.plan for row in connection.execute(query)}
+
+
 def running_plans(connection: Connection, only: frozenset[str] | None) -> list[dict[str, Any]]:
     """Return the plans of all running publications, of the streams in `only`."""
     query = select(publications.c.plan).where(publications.c.state == "running")
@@ -286,41 +295,43 @@ def page(connection: Connection, *, limit: int, before: int | None, only: frozen
     return [_publication(row) for row in connection.execute(query)]
 
 
-def due(connection: Connection) -> list[Publication]:
+class Due(NamedTuple):
+    """A publication whose next step has all it needs, and what is committed of its clock."""
+
+    id: int
+    name: str
+    stream_id: int
+    stream: str
+    position: int
+    version: int
+
+
+def due(connection: Connection, *, but: Collection[int] = (), most: int = 1000) -> list[Due]:
     """Running publications whose next step has all it needs, first the one that nobody worked on for longest.
 
     The next step is the one after those that wait for their tick. A lease that is given back ends at that moment; one
     that is held ends in the future.
+
+    but, most: some publications aside, and so many at most.
     """
-    ahead = (
-        select(
-            parked_steps.c.publication_id,
-            func.max(parked_steps.c.following_due).label("due"),
-            or_(
-                func.bool_or(parked_steps.c.following_due.is_(None)),
-                func.count() >= parked.MOST_WAITING,
-                func.sum(func.octet_length(parked_steps.c.content)) >= parked.MOST_BYTES,
-            ).label("full"),
-        )
-        .group_by(parked_steps.c.publication_id)
-        .subquery()
-    )
+    bound = {"but": list(but), "most": most, "steps": parked.MOST_WAITING, "bytes": parked.MOST_BYTES}
+    return [Due(*row) for row in connection.execute(_due(), bound)]
+
+
+def moved(connection: Connection, found: Sequence[int]) -> dict[int, object]:
+    """Return by stream what is another whenever other records are needed than before; of those with retention `needed`.
+
+    Each member only grows while those before it stay: how far a stream and its publications are, and how many ended.
+    """
+    mine = publications.c.stream_id == streams.c.id
+    ended = func.count().filter(publications.c.state != "running")
     query = (
-        _query()
-        .join(leased, leased.c.resource == leases.publication_of(publications.c.id))
-        .outerjoin(ahead, ahead.c.publication_id == publications.c.id)
-        .where(
-            publications.c.state == "running",
-            streams.c.records >= func.coalesce(ahead.c.due, publications.c.due),
-            ahead.c.full.isnot(True),
-            # A step that is due where the last one was taken waits for labels.
-            or_(publications.c.due > publications.c.start + publications.c.position, not_(labels.any_open())),
-            streams.c.halted.is_(None),
-            streams.c.distrusted.is_(None),
-        )
-        .order_by(leased.c.expires_at)
+        select(streams.c.id, streams.c.records, func.count(publications.c.id), func.sum(publications.c.position), ended)
+        .outerjoin(publications, mine)
+        .where(streams.c.id == any_of(found), streams.c.retention == "needed")
+        .group_by(streams.c.id)
     )
-    return [_publication(row) for row in connection.execute(query)]
+    return {stream: tuple(far) for stream, *far in connection.execute(query)}
 
 
 _MOVED = (
@@ -383,6 +394,42 @@ def newest_visible(*, role: str | None = None) -> ColumnElement[int | None]:
     if role is not None:
         query = query.where(released.c.role == role)
     return query.order_by(released.c.version.desc()).limit(1).correlate_except(released).scalar_subquery()
+
+
+@cache
+def _due() -> Select[Any]:
+    ahead = (
+        select(
+            parked_steps.c.publication_id,
+            func.max(parked_steps.c.following_due).label("due"),
+            or_(
+                func.bool_or(parked_steps.c.following_due.is_(None)),
+                func.count() >= bindparam("steps"),
+                func.sum(func.octet_length(parked_steps.c.content)) >= bindparam("bytes"),
+            ).label("full"),
+        )
+        .group_by(parked_steps.c.publication_id)
+        .subquery()
+    )
+    own = publications.c
+    return (
+        select(own.id, own.name, own.stream_id, streams.c.name.label("stream"), own.position, own.version)
+        .join(streams, streams.c.id == publications.c.stream_id)
+        .join(leased, leased.c.resource == leases.publication_of(publications.c.id))
+        .outerjoin(ahead, ahead.c.publication_id == publications.c.id)
+        .where(
+            publications.c.state == "running",
+            streams.c.records >= func.coalesce(ahead.c.due, publications.c.due),
+            ahead.c.full.isnot(True),
+            # A step that is due where the last one was taken waits for labels.
+            or_(publications.c.due > publications.c.start + publications.c.position, not_(labels.any_open())),
+            streams.c.halted.is_(None),
+            streams.c.distrusted.is_(None),
+            publications.c.id != func.all(bindparam("but", type_=ARRAY(BigInteger))),
+        )
+        .order_by(leased.c.expires_at)
+        .limit(bindparam("most", type_=BigInteger))
+    )
 
 
 _NAMES = _query().selected_columns.keys()

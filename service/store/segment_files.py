@@ -130,6 +130,20 @@ class SegmentFiles:
         new.replace(self.root / f"{log}.witness")
         _sync(self.root)
 
+    def note(self, log: str) -> dict[str, Any]:
+        """What `put_note` was last given about a stream; {} if it can't be read."""
+        try:
+            return _told((self.root / f"{log}.walked").read_bytes())
+        except OSError:
+            return {}
+
+    def put_note(self, log: str, told: dict[str, Any]) -> None:
+        """Writes something down about a stream that may be lost in a crash."""
+        new = self.root / f"{log}.{secrets.token_hex(4)}.new"
+        new.touch(mode=0o600)
+        new.write_text(json.dumps(told))
+        new.replace(self.root / f"{log}.walked")
+
     @contextmanager
     def witness_lock(self, log: str) -> Iterator[None]:
         """Hold what lets one process or thread at a time write something down about a stream."""

@@ -72,7 +72,16 @@ def first_from(connection: Connection, stream: int, record: int) -> Segment | No
 
 def files_of(connection: Connection, stream: int) -> set[str]:
     """The names of all its segments' files."""
-    return set(connection.execute(select(segments.c.file).where(segments.c.stream_id == stream)).scalars())
+    return files_of_each(connection, [stream])[stream]
+
+
+def files_of_each(connection: Connection, found: Sequence[int]) -> dict[int, set[str]]:
+    """The same by stream, with one query for all of them."""
+    files: dict[int, set[str]] = {each: set() for each in found}
+    query = select(segments.c.stream_id, segments.c.file).where(segments.c.stream_id == any_of(found))
+    for stream, file in connection.execute(query):
+        files[stream].add(file)
+    return files
 
 
 def newest(connection: Connection, stream: int, limit: int) -> list[Segment]:

@@ -4,11 +4,13 @@ It is committed with each step, and PostgreSQL may still forget that: see `publi
 holds it, since who confirms a stream must not wait for who publishes on it.
 """
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, insert, or_, select, update
 
+from service.store.database import any_of
 from service.store.tables import publications, shown
 
 _CLOCK = ("position", "due", "worst_amount")
@@ -26,15 +28,16 @@ class Unseen(NamedTuple):
     worst_amount: Decimal
 
 
-def unseen(connection: Connection, stream: int | None = None) -> list[Unseen]:
-    """Return what of a stream's publications, or of all, is committed and not shown."""
+def unseen(connection: Connection, found: Sequence[int]) -> list[Unseen]:
+    """Return what of these streams' publications is committed and not shown."""
     query = (
         select(publications.c.stream_id, publications.c.id, *(publications.c[name] for name in Unseen._fields[2:]))
         .join(shown, shown.c.publication_id == publications.c.id)
-        .where(or_(*(publications.c[name] != shown.c[name] for name in _CLOCK)))
+        .where(
+            or_(*(publications.c[name] != shown.c[name] for name in _CLOCK)),
+            publications.c.stream_id == any_of(found),
+        )
     )
-    if stream is not None:
-        query = query.where(publications.c.stream_id == stream)
     return [Unseen(*row) for row in connection.execute(query)]
 
 

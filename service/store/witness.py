@@ -6,7 +6,8 @@ that was published from: nothing may be published on it, or versions that were s
 content, and what they cost would be forgotten. Nothing is visible before the mark holds it (`publishing.confirmation`).
 """
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -64,24 +65,53 @@ def write(files: SegmentFiles, log: str, mark: Mark) -> None:
     files.put_witness(log, asdict(mark))
 
 
+def note(mark: Mark, at: float) -> dict[str, Any]:
+    """What to write down of a walk that found nothing: when it began, in Unix time, and how far the stream was."""
+    return {"at": at, "mark": asdict(mark)}
+
+
+def walked_ago(connection: Connection, noted: dict[str, Any], stream: Stream) -> float | None:
+    """How many seconds ago a walk found nothing, if the stream still has the charge and release that it ended with.
+
+    noted: what `SegmentFiles.note` returned.
+    """
+    told, at = noted.get("mark"), noted.get("at")
+    mark = _mark(told) if isinstance(told, dict) else None
+    if mark is None or not isinstance(at, float) or not holds(connection, mark, stream):
+        return None
+    return time.time() - at
+
+
 def behind(connection: Connection, told: dict[str, Any] | None, stream: Stream) -> str | None:
     """Why a stream is older than the file beside its segments; None: it has come as far, as far as anybody can tell.
 
     told: what `SegmentFiles.witness` returned, before the stream was read.
     """
-    mark = _mark(told)
-    if mark is None:
-        return None
-    now = marks(connection, [stream])[stream.log]
+    return behind_of_each(connection, {stream.log: told}, [stream]).get(stream.log)
+
+
+def behind_of_each(
+    connection: Connection, told: Mapping[str, dict[str, Any] | None], found: Iterable[Stream]
+) -> dict[str, str]:
+    """The same by log, of the streams that are older, with the same queries for all; told: by log."""
+    reasons = {}
+    for log, now in marks(connection, found).items():
+        mark = _mark(told[log])
+        if mark is not None and (lost := _lost(mark, now)):
+            reasons[log] = (
+                f"it is older than what was done: the file beside its segments tells of {lost}; {_why(mark, now)}"
+            )
+    return reasons
+
+
+def _lost(mark: Mark, now: Mark) -> str:
+    """What a mark tells of and the database lacks."""
     less = [
         f"{name} {getattr(mark, name)} (there are {getattr(now, name)})"
         for name in ("records", "erasures", "charges", "releases")
         if getattr(mark, name) > getattr(now, name)
     ]
-    if not less:
-        return None
-    lost = ", ".join(less)
-    return f"it is older than what was done: the file beside its segments tells of {lost}; {_why(mark, now)}"
+    return ", ".join(less)
 
 
 def contradicts(connection: Connection, files: SegmentFiles, told: dict[str, Any] | None, stream: Stream) -> str | None:

@@ -3,17 +3,24 @@
 What doesn't verify stops its stream: nothing more is published on it, its publications say why, and a metric tells. It
 goes on when a later look finds all well again, as after the right rows were restored. The invariants are cheaper, and
 asked more often. One that can't be asked counts as violated, and ends no other.
+
+A short ledger is walked by the thread that wants to publish; a long one in a thread of its own, and the stream waits
+while others publish. A long walk that found nothing leaves a note beside the witness. A worker that starts within an
+hour of it publishes on the note's word, and walks meanwhile: as one would that had made the walk itself and gone on.
 """
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
 from service import metrics
 from service.logs import place_of
 from service.publishing.confirmation import Confirmer
-from service.store import publications, shown, streams, verify, witness
+from service.store import changes, publications, shown, streams, verify, witness
+from service.store.changes import State
 from service.store.database import Database, DatabaseUnavailable
 from service.store.invariants import INVARIANTS
 from service.store.segment_files import SegmentFiles
@@ -21,6 +28,8 @@ from service.store.segment_files import SegmentFiles
 _log = structlog.get_logger(__name__)
 
 SECONDS_BETWEEN_AUDITS = 3600.0
+SECONDS_BETWEEN_FULL_LOOKS = 60.0  # at every stream's witness; in between at those of streams that changed
+SHORT_LEDGER = 1000  # charges, which take about a second
 SECONDS_BETWEEN_INVARIANTS = 60.0
 SHARE_OF_TIME = 0.01  # that the invariants may take of a worker's time, however large the ledger is
 
@@ -28,10 +37,20 @@ SHARE_OF_TIME = 0.01  # that the invariants may take of a worker's time, however
 class Audit:
     """One worker's. Threads may ask at the same time."""
 
-    def __init__(self, database: Database, files: SegmentFiles, confirmer: Confirmer) -> None:
-        self._database, self._files, self._confirmer = database, files, confirmer
-        self._due: dict[str, float] = {}  # by the stream's log: when to look again
+    def __init__(
+        self, database: Database, files: SegmentFiles, confirmer: Confirmer, ring: Callable[[], None] = lambda: None
+    ) -> None:
+        """Ring: called when a stream that waited for its walk need not wait any more."""
+        self._database, self._files, self._confirmer, self._ring = database, files, confirmer, ring
+        self._due: dict[str, float] = {}  # by log of a stream that may be published on: when to walk again
+        self._first: dict[str, tuple[float, int]] = {}  # by log of any stream: when to walk at the latest, and its id
+        self._waiting: dict[int, None] = {}  # streams that wait for their first walk
+        self._asked = threading.Condition()
+        self._walking = False
         self._looking: dict[int, threading.Lock] = {}
+        self._settled: dict[str, int] = {}  # by log: the state of a stream of which all was confirmed
+        self._unsettled: set[int] = set()  # streams of which that was not so at the last look
+        self._full_look_at = 0.0
         self._ended: set[str] = set()  # publications that had ended, with metrics, at the last look
 
     def run(self, stop: threading.Event) -> None:
@@ -39,12 +58,7 @@ class Audit:
         invariants_due = 0.0
         while not stop.is_set():
             try:
-                with self._database.transaction() as connection:
-                    known = streams.known(connection)
                 self.confirm()
-                for stream in known:
-                    if not stop.is_set():
-                        self.look(stream.id)
                 if time.monotonic() >= invariants_due:
                     took = self.ask_invariants()
                     self.forget_ended()
@@ -53,53 +67,140 @@ class Audit:
                 _log.warning("part_unavailable", part="audit", reason=str(error))
             stop.wait(1.0)
 
-    def look(self, stream: int) -> None:
-        """Walks the stream's ledger unless this worker did within the hour; whoever asks meanwhile waits for it."""
-        with self._looking.setdefault(stream, threading.Lock()):
-            log = self._confirmer.log(stream)
-            if time.monotonic() >= self._due.get(log, 0.0):
+    def walk_on(self, stop: threading.Event) -> None:
+        """Walk one stream after the other, first those that wait for it, until told to stop."""
+        self._walking = True
+        while not stop.is_set():
+            with self._asked:
+                if (stream := self._next()) is None:
+                    self._asked.wait(1.0)
+                    continue
+            try:
                 self.walk(stream)
-                self._due[log] = time.monotonic() + SECONDS_BETWEEN_AUDITS
+            except DatabaseUnavailable as error:
+                _log.warning("part_unavailable", part="audit", reason=str(error))
+                stop.wait(1.0)
+            except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
+                _log.error("not_walked", stream=stream, error=type(error).__name__, at=place_of(error))
+                self._walk_later(stream)
+            self._ring()
 
-    def look_once(self, stream: int) -> None:
-        """Walks the stream's ledger unless this worker ever did: for who must not be held up every hour."""
-        if self._confirmer.log(stream) not in self._due:
-            self.look(stream)
+    def _walk_later(self, stream: int) -> None:
+        """A walk failed: publishing waits if it was the first, and asks again; else it is due in an hour."""
+        log, later = self._confirmer.log(stream), time.monotonic() + SECONDS_BETWEEN_AUDITS
+        self._waiting.pop(stream, None)
+        self._first[log] = later, stream
+        if log in self._due:
+            self._due[log] = later
+
+    def _next(self) -> int | None:
+        """The stream to walk now, if there is one."""
+        if self._waiting:
+            return next(iter(self._waiting))
+        now = time.monotonic()
+        return next((each for log, (first, each) in self._first.items() if self._due.get(log, first) <= now), None)
+
+    def look(self, stream: int) -> bool:
+        """Return whether the stream's ledger was walked, so that it may be published on.
+
+        If not, a short one is walked now, a long one soon, in the thread of `walk_on`; without one, now. Later walks
+        hold up nobody.
+        """
+        log = self._confirmer.log(stream)
+        if log in self._due:
+            return True
+        if not self._walking or self._is_short(stream):
+            with self._looking.setdefault(stream, threading.Lock()):
+                if log not in self._due:
+                    self.walk(stream)
+            return True
+        with self._asked:
+            self._waiting[stream] = None
+            self._asked.notify()
+        return self._vouched_for(stream)
+
+    def _is_short(self, stream: int) -> bool:
+        with self._database.transaction() as connection:
+            return streams.get(connection, stream).charges <= SHORT_LEDGER
+
+    def _vouched_for(self, stream: int) -> bool:
+        """Whether a walk less than an hour ago found nothing, and the ledger still has what that one ended with."""
+        log = self._confirmer.log(stream)
+        with self._database.transaction() as connection:
+            found = streams.get(connection, stream)
+            age = witness.walked_ago(connection, self._files.note(log), found)
+        if age is None or not 0 <= age < SECONDS_BETWEEN_AUDITS:
+            return False
+        self._due.setdefault(log, 0.0)
+        _log.info("ledger_vouched_for", stream=found.name, seconds=round(age))
+        return True
 
     def walk(self, stream: int) -> None:
         """What `ledger verify` looks at of one stream, batches aside; says what it found where it counts."""
-        began = time.perf_counter()
+        began, at = time.perf_counter(), time.time()
         told = self._confirmer.told(stream)  # before the stream is read: it may only have come further since
         with self._database.transaction() as connection:
             found, findings = verify.look(connection, stream)
             findings += filter(None, [witness.contradicts(connection, self._files, told, found)])
+            mark = witness.marks(connection, [found])[found.log]
         for finding in findings:
             _log.error("ledger_broken", finding=finding)
         with self._database.transaction() as connection:
             if streams.distrust(connection, found, findings[0] if findings else None):
                 _log.warning("ledger_distrusted" if findings else "ledger_trusted_again", stream=found.name)
+        if found.charges > SHORT_LEDGER:
+            with suppress(OSError):  # who finds no note walks
+                self._files.put_note(found.log, {} if findings else witness.note(mark, at))
+        self._due[found.log] = time.monotonic() + SECONDS_BETWEEN_AUDITS
+        with self._asked:
+            self._waiting.pop(stream, None)
         seconds = round(time.perf_counter() - began, 3)
         _log.info("ledger_walked", stream=found.name, seconds=seconds, findings=len(findings))
 
     def confirm(self) -> None:
-        """Confirm what nobody has: what was numbered or erased, and what a crash left between a commit and its mark."""
+        """Confirm what nobody has: what was numbered or erased, and what a crash left between a commit and its mark.
+
+        Looks at the streams that had changed at the last look already: of others the one who changed them may be at it.
+        Now and then it looks at every stream.
+        """
         with self._database.transaction() as connection:
-            known = streams.every(connection)
-            marks = witness.marks(connection, known)
-            unseen = {each.stream_id for each in shown.unseen(connection)}
-        for stream in known:
+            states = changes.states(connection)
+        self._remember(states)
+        unsettled = {each.id: each.digest for each in states if self._settled.get(each.log) != each.digest}
+        changed = {stream: digest for stream, digest in unsettled.items() if stream in self._unsettled}
+        if time.monotonic() >= self._full_look_at:
+            changed = {each.id: each.digest for each in states}
+            self._full_look_at = time.monotonic() + SECONDS_BETWEEN_FULL_LOOKS
+        self._unsettled = set(unsettled)
+        if not changed:
+            return
+        with self._database.transaction() as connection:
+            found = streams.of_each(connection, list(changed))
+            marks = witness.marks(connection, found)
+            unseen = {each.stream_id for each in shown.unseen(connection, list(changed))}
+        for stream in found:
             confirmed = stream.confirmed_charges, stream.confirmed_releases
-            if stream.distrusted is None and (
-                self._files.witness(stream.log) != vars(marks[stream.log])
-                or confirmed != (stream.charges, stream.releases)
-                or stream.id in unseen
+            if stream.distrusted is not None or (
+                self._files.witness(stream.log) == vars(marks[stream.log])
+                and confirmed == (stream.charges, stream.releases)
+                and stream.id not in unseen
             ):
-                try:
-                    self._confirmer.confirm(stream.id)
-                except DatabaseUnavailable:
-                    raise
-                except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
-                    _log.error("not_confirmed", stream=stream.name, error=type(error).__name__, at=place_of(error))
+                self._settled[stream.log] = changed[stream.id]
+                continue
+            try:
+                self._confirmer.confirm(stream.id)
+            except DatabaseUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
+                _log.error("not_confirmed", stream=stream.name, error=type(error).__name__, at=place_of(error))
+
+    def _remember(self, states: list[State]) -> None:
+        """Which streams there are to walk: each within an hour, not all at once; one that is distrusted, now."""
+        now = time.monotonic()
+        for place, each in enumerate(states):
+            if each.log not in self._first:
+                wait = 0.0 if each.distrusted else SECONDS_BETWEEN_AUDITS * place / len(states)
+                self._first[each.log] = now + wait, each.id
 
     def forget_ended(self) -> None:
         """Drop the metrics of publications that had ended at the last look: by now Prometheus has the last of them."""

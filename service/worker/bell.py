@@ -14,15 +14,30 @@ class Bell:
         self._database = database
         self._rung = threading.Condition()
         self._count = 0
+        self._looking = False
 
     @property
     def count(self) -> int:
         return self._count
 
-    def wait_past(self, count: int) -> None:
-        """Until it was rung more often than `count`, or for a second."""
+    def wait_past(self, count: int, *, alone: bool = False) -> None:
+        """Until it was rung more often than `count`; one of those who wait looks after a second anyway.
+
+        alone: nobody else looks for what this one looks for.
+        """
         with self._rung:
-            self._rung.wait_for(lambda: self._count > count, LOOK_ANYWAY_SECONDS)
+            if alone:
+                self._rung.wait_for(lambda: self._count > count, LOOK_ANYWAY_SECONDS)
+                return
+            while self._looking and self._count <= count:
+                self._rung.wait()
+            if self._count <= count:
+                self._looking = True
+                try:
+                    self._rung.wait_for(lambda: self._count > count, LOOK_ANYWAY_SECONDS)
+                finally:
+                    self._looking = False
+                    self._rung.notify()  # another takes its place
 
     def ring(self) -> None:
         with self._rung:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import structlog
+from sqlalchemy import Select
 
 from service.store import leases
 from service.store.database import Database, DatabaseUnavailable
@@ -19,7 +20,7 @@ class LeaseKeeper:
     """Takes, renews and gives back leases in the name of one worker process."""
 
     def __init__(self, database: Database, *, seconds: float) -> None:
-        self._database, self._seconds = database, seconds
+        self._database, self.seconds = database, seconds
         self._owner = f"{socket.gethostname()}:{secrets.token_hex(4)}"
         self._held: dict[str, Lease] = {}
         self._lock = threading.Lock()
@@ -33,33 +34,48 @@ class LeaseKeeper:
         """Gives back what is still held, so that others need not wait."""
         self._stop.set()
         self._thread.join()
-        for lease in list(self._held.values()):
-            self.drop(lease)
+        self.drop(*list(self._held.values()))
 
     def take(self, resource: str) -> Lease | None:
         """The lease, unless somebody holds it, one of our own threads included."""
         with self._database.transaction() as connection:
-            lease = leases.take(connection, resource, owner=self._owner, seconds=self._seconds)
+            lease = leases.take(connection, resource, owner=self._owner, seconds=self.seconds)
         if lease is not None:
             with self._lock:
                 self._held[resource] = lease
+        return lease
+
+    def take_several(self, wanted: Select[str], *, most: int, since: float = 0.0) -> list[Lease]:
+        """The leases of such resources that nobody holds, `since` so many seconds; at most so many."""
+        with self._database.transaction() as connection:
+            taken = leases.take_several(
+                connection, wanted, owner=self._owner, seconds=self.seconds, most=most, since=since
+            )
+        with self._lock:
+            self._held |= {lease.resource: lease for lease in taken}
+        return taken
+
+    def appear(self) -> Lease:
+        """The lease by which other workers know that this one numbers streams."""
+        with self._database.transaction() as connection:
+            lease = leases.appear(connection, self._owner, seconds=self.seconds)
+        with self._lock:
+            self._held[lease.resource] = lease
         return lease
 
     def holds(self, lease: Lease) -> bool:
         """As far as we know; only a commit knows for sure."""
         return self._held.get(lease.resource) is lease
 
-    def give_back(self, lease: Lease) -> None:
+    def drop(self, *given: Lease) -> None:
+        """Renews them no more: they are given back if PostgreSQL answers, or run out."""
         with self._lock:
-            if self._held.get(lease.resource) is lease:
-                del self._held[lease.resource]
-        with self._database.transaction() as connection:
-            leases.release(connection, lease)
-
-    def drop(self, lease: Lease) -> None:
-        """Renews it no more: it is given back if PostgreSQL answers, or runs out."""
-        with suppress(DatabaseUnavailable):
-            self.give_back(lease)
+            for lease in given:
+                if self._held.get(lease.resource) is lease:
+                    del self._held[lease.resource]
+        if given:
+            with suppress(DatabaseUnavailable), self._database.transaction() as connection:
+                leases.release_several(connection, given)
 
     @contextmanager
     def taking(self, resource: str) -> Iterator[Lease | None]:
@@ -72,14 +88,14 @@ class LeaseKeeper:
                 self.drop(lease)
 
     def _renew(self) -> None:
-        while not self._stop.wait(self._seconds / 3):
+        while not self._stop.wait(self.seconds / 3):
             with self._lock:
                 held = list(self._held.values())
             if not held:
                 continue
             try:
                 with self._database.transaction() as connection:
-                    lost = leases.renew(connection, held, seconds=self._seconds)
+                    lost = leases.renew(connection, held, seconds=self.seconds)
             except Exception as error:  # noqa: BLE001 - this thread must outlive whatever the database says
                 _log.warning("leases_not_renewed", error=type(error).__name__)
                 continue

@@ -41,11 +41,13 @@ def work(settings: Settings, stop: threading.Event) -> None:
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
     shop = Workshop(database, files, keeper)
     keeper.start()
-    jobs = [Sealer(database, reader, files, keeper).run, shop.bell.run, shop.audit.run]
+    sealer = Sealer(database, reader, files, keeper)
+    jobs = [sealer.run, shop.bell.run, shop.audit.run, shop.audit.walk_on]
     jobs += [
         shop.confirmer.run,
         shop.ticker.run,
         shop.ticker.listen,
+        sealer.listen,
         *(Publisher(shop).run for _ in range(settings.publishers)),
         Publisher(shop, short=True).run,
     ]

@@ -29,7 +29,7 @@ from service.store import attempts, leases, lineage, parked, publications, spend
 from service.store.database import ONE_VIEW, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.ledger import LedgerBroken
-from service.store.publications import Publication
+from service.store.publications import Due, Publication
 from service.store.segment_files import SegmentDamaged
 from service.store.spending import OverBudget
 from service.worker import fits
@@ -40,6 +40,7 @@ from service.worker.workshop import Workshop
 _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
+WALK_SECONDS = 1.0  # before a publication is tried again whose stream's ledger is not walked yet
 TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
 ENDED_TWICE = (
     "two attempts at its next step ended without a foreseen reason (a crash, a kill, out of memory, an unexpected "
@@ -70,33 +71,40 @@ class Publisher:
             heard = self._bell.count
             try:
                 if not self.step(stop):
-                    self._bell.wait_past(heard)
+                    self._bell.wait_past(heard, alone=self._short)
             except DatabaseUnavailable as error:
                 _log.warning("part_unavailable", part="publisher", reason=str(error))
                 stop.wait(0.5)
 
     def step(self, stop: threading.Event) -> bool:
-        """Publishes what is due of the first due publication that nobody works on; whether there was one."""
+        """Publishes what is due of the first due publication that nobody works on; whether to look again at once."""
+        now = time.monotonic()
+        failed = {publication for publication, until in self._not_before.items() if now < until}
         with self._database.transaction() as connection:
-            waiting = publications.due(connection)
+            waiting = publications.due(connection, but=failed | self._desk.busy)
+            self._queue.reckon(
+                publications.plans(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
+            )
+        passed_over = False
         for publication in self._queue.in_order(waiting):
-            if time.monotonic() < self._not_before.get(publication.id, 0.0) or not self._takes(
-                self._queue.estimate(publication)
-            ):
+            if not self._takes(self._queue.estimate(publication)):
                 continue
             if not self._desk.take(publication.id):
                 continue
             try:
-                self._audit.look(publication.stream_id)  # it may take long: before the lease, which is for drawing
+                if not self._audit.look(publication.stream_id):  # before the lease, which is for drawing
+                    self._not_before[publication.id] = time.monotonic() + WALK_SECONDS
+                    passed_over = True
+                    continue
                 with self._keeper.taking(leases.publication(publication.id)) as lease:
                     if lease is not None:
                         self._guard(lease, publication, stop)
                         return True
             finally:
                 self._desk.busy.discard(publication.id)
-        return False
+        return passed_over
 
-    def _guard(self, lease: Lease, publication: Publication, stop: threading.Event) -> None:
+    def _guard(self, lease: Lease, publication: Due, stop: threading.Event) -> None:
         """Publish what is due of one publication, whose trouble must not stop the others."""
         metrics.begin(publication.name)
         try:
@@ -119,11 +127,11 @@ class Publisher:
             )
             self._again_later(publication)
 
-    def _again_later(self, publication: Publication) -> None:
+    def _again_later(self, publication: Due) -> None:
         metrics.FAILURES.labels(publication.name).inc()
         self._not_before[publication.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
 
-    def _publish_due(self, lease: Lease, publication: Publication, stop: threading.Event) -> None:
+    def _publish_due(self, lease: Lease, publication: Due, stop: threading.Event) -> None:
         if not self._confirmer.can_confirm(publication.stream_id):
             return
         told = self._confirmer.told(publication.stream_id)
@@ -303,7 +311,7 @@ class Publisher:
             publications.end(connection, publication.id, state="halted", reason=reason)
             spending.settle(connection, publication.stream_id)
 
-    def _distrust(self, publication: Publication, reason: str) -> None:
+    def _distrust(self, publication: Publication | Due, reason: str) -> None:
         _log.error("ledger_distrusted", stream=publication.stream, reason=reason)
         with self._database.transaction() as connection:
             streams.distrust(connection, streams.lock(connection, publication.stream_id), reason)

@@ -7,66 +7,82 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from service.mechanisms.timing import largest_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from service.store.publications import Publication
+    from service.store.publications import Due
+
+MOST_PLANS = 10_000  # whose estimates are remembered
 
 
 class Queue:
     """One for all publishers of a worker.
 
-    Each stream has a sum of the seconds that its steps were estimated to take; the stream with the least sum is next.
-    A stream that had nothing due for a while begins with the least sum of those that have, so it saves up nothing. On
-    a stream the step is next that would have ended first if it had begun when it became due: a short step overtakes a
-    long one that became due before it, but no step waits for ever.
+    Start-time fair queueing (Goyal, Vin and Cheng 1996) between streams: each has a clock of the seconds that its steps
+    were estimated to take, and the stream whose clock is behind is next. The clock of a stream that had nothing due
+    goes on with that of the stream served last, so nothing is saved up. On a stream the step is next that would have
+    ended first if it had begun when it became due: a short step overtakes a long one that became due before it, but no
+    step waits for ever.
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}  # that steps of each stream took, by estimate
+        self._clocks: dict[int, float] = {}  # by stream, in estimated seconds; absent: at most `_now`
+        self._now = 0.0  # the clock of the stream that was served last, when it was
+        self._streams: set[int] = set()  # those that had something due at the last look
         self._since: dict[int, float] = {}  # when each publication was first seen to have a step due
-        self._estimates: dict[int, tuple[tuple[int, int], float]] = {}  # of a publication's step, by what it follows
+        self._planned: dict[int, float] = {}  # seconds of a step by its publication's plan
+        self._estimates: dict[int, tuple[tuple[int, int], float]] = {}  # of one step, by what it follows
         self._lock = threading.Lock()
 
-    def in_order(self, waiting: Iterable[Publication]) -> list[Publication]:
+    def unknown(self, waiting: Iterable[Due]) -> list[int]:
+        """Return the publications whose plans it has not seen."""
+        with self._lock:
+            return [each.id for each in waiting if each.id not in self._planned]
+
+    def reckon(self, plans: Mapping[int, Mapping[str, Any]]) -> None:
+        """Estimate steps by their publications' plans."""
+        with self._lock:
+            if len(self._planned) > MOST_PLANS:
+                self._planned.clear()
+            self._planned |= {identity: largest_cost(plan).seconds for identity, plan in plans.items()}
+
+    def in_order(self, waiting: Iterable[Due]) -> list[Due]:
         """Return all publications that have a step due, the next one first."""
         waiting = list(waiting)
         with self._lock:
-            now = time.monotonic()
-            streams, identities = {each.stream_id for each in waiting}, {each.id for each in waiting}
-            self._seconds = {stream: seconds for stream, seconds in self._seconds.items() if stream in streams}
-            least = min(self._seconds.values(), default=0.0)
-            self._seconds = dict.fromkeys(streams, least) | self._seconds
-            self._since = {each: self._since.get(each, now) for each in identities}
-            self._estimates = {each: known for each, known in self._estimates.items() if each in identities}
+            now, streams = time.monotonic(), {each.stream_id for each in waiting}
+            for stream in streams - self._streams:
+                self._clocks[stream] = max(self._clocks.get(stream, 0.0), self._now)
+            self._clocks = {each: clock for each, clock in self._clocks.items() if clock > self._now or each in streams}
+            self._streams = streams
+            self._since = {each.id: self._since.get(each.id, now) for each in waiting}
+            self._estimates = {each: known for each, known in self._estimates.items() if each in self._since}
             return sorted(
-                waiting, key=lambda each: (self._seconds[each.stream_id], self._since[each.id] + self._estimate(each))
+                waiting, key=lambda each: (self._clocks[each.stream_id], self._since[each.id] + self._estimate(each))
             )
 
-    def estimate(self, publication: Publication) -> float:
+    def estimate(self, publication: Due) -> float:
         """Return the seconds that the publication's next step may take, as far as that is known."""
         with self._lock:
             return self._estimate(publication)
 
-    def learn(self, publication: Publication, seconds: float) -> None:
+    def learn(self, publication: Due, seconds: float) -> None:
         """Remember what the publication's next step may take."""
         with self._lock:
-            self._estimates[publication.id] = _step(publication), seconds
+            self._estimates[publication.id] = (publication.position, publication.version), seconds
 
-    def serve(self, publication: Publication, seconds: float) -> None:
+    def serve(self, publication: Due, seconds: float) -> None:
         """Count a step that begins now."""
         with self._lock:
-            self._seconds[publication.stream_id] = self._seconds.get(publication.stream_id, 0.0) + seconds
+            self._now = max(self._now, self._clocks.get(publication.stream_id, 0.0))
+            self._clocks[publication.stream_id] = self._clocks.get(publication.stream_id, self._now) + seconds
             self._since.pop(publication.id, None)
 
-    def _estimate(self, publication: Publication) -> float:
+    def _estimate(self, publication: Due) -> float:
         step, seconds = self._estimates.get(publication.id, (None, 0.0))
-        return seconds if step == _step(publication) else largest_cost(publication.plan).seconds
-
-
-def _step(publication: Publication) -> tuple[int, int]:
-    return publication.position, publication.version
+        known = step == (publication.position, publication.version)
+        return seconds if known else self._planned.get(publication.id, 0.0)

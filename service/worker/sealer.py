@@ -1,15 +1,16 @@
 """Turns the log's batches into numbered, immutable segments: in the log's order, each batch once.
 
-One sealer per stream at a time, by lease. For each piece of the log: write the file and sync it, commit the segment
-together with the position it was read to, then trim the log below that. A crash before the commit leaves a file that
-nothing names, which the next holder of the lease sweeps; a crash after it leaves entries that are trimmed then.
+One sealer per stream at a time, by lease; several sealers share the streams (`worker.share`). For each piece of the
+log: write the file and sync it, commit the segment together with the position it was read to, then trim the log below
+that. A crash before the commit leaves a file that nothing names, which the next holder of the lease sweeps; a crash
+after it leaves entries that are trimmed then.
 """
 
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,14 @@ from service.learning.feature_maps import FeatureMap
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
 from service.logs import place_of
 from service.mechanisms.building import needs
-from service.store import leases, publications, segments, streams, witness
-from service.store.database import Database, DatabaseUnavailable
+from service.store import changes, leases, publications, segments, streams, witness
+from service.store.database import FREE_STREAM, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
 from service.store.segment_files import Columns, FilesReplaced, SegmentFiles, unpack
 from service.store.segments import Segment
-from service.store.streams import Known, SealedEntry, Stream, StreamHalted, Unreadable
+from service.store.streams import SealedEntry, Stream, StreamHalted, Unreadable
 from service.worker.leases import LeaseKeeper
+from service.worker.share import TAKEN_AT_ONCE, Share
 
 _log = structlog.get_logger(__name__)
 
@@ -35,102 +37,153 @@ AFTER_AN_ERROR_SECONDS = 5.0  # before a stream that failed in a way nobody fore
 MERGED_AT_ONCE = 16
 MERGED_VALUES = 2**26  # most numbers of one merged segment: 256 MiB as float32
 LARGE_ENOUGH = 4  # the size class of 65,536 records and more: such segments are left alone
-TIDY_SECONDS = 5.0  # between two looks at whether the log is still whole, and at what is needed no more
-WAIT_MILLISECONDS = 500  # also how soon a new stream, or one whose sealer died, is looked for
+TIDY_SECONDS = 5.0  # between two looks at whether a log is still whole, and at what is needed no more
+TIDIED_AT_ONCE = 50  # streams; so with many of them it takes longer until each has its turn
+LOOK_SECONDS = 1.0  # between two looks for streams whose sealer died; free ones are notified
+WAIT_MILLISECONDS = 500  # for records, before it hears of free streams
 
 
 class Sealer:
-    """Seals every stream whose lease it gets."""
+    """Seals its share of the streams: those whose lease it gets."""
 
     def __init__(self, database: Database, reader: Reader, files: SegmentFiles, keeper: LeaseKeeper) -> None:
         self._database, self._reader, self._files, self._keeper = database, reader, files, keeper
-        self._tidy_again: dict[str, float] = {}  # by name of the log
-        self._not_before: dict[str, float] = {}
+        self._share = Share(keeper)
         self._held: dict[str, tuple[Lease, Stream]] = {}  # by name of the log
+        self._tidy_again: dict[str, float] = {}
+        self._not_before: dict[int, float] = {}  # by id of the stream
+        self._moved: dict[str, object] = {}  # how far its publications were when unneeded records were dropped
         self._forget_again = False
+        self._look_at = 0.0
+        self._rung = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
         """Until told to stop; whatever is away is waited for."""
         while not stop.is_set():
             try:
-                self.step(wait_milliseconds=WAIT_MILLISECONDS)
-                if not self._held:
-                    stop.wait(WAIT_MILLISECONDS / 1000)
+                if self._rung.is_set() or time.monotonic() >= self._look_at:
+                    self._look()
+                self._seal_waiting(WAIT_MILLISECONDS)
             except (DatabaseUnavailable, LogUnavailable) as error:
                 _log.warning("part_unavailable", part="sealer", reason=str(error))
                 self._let_go(*self._held)  # positions are read again, from the record
+                self._look_at = 0.0
                 stop.wait(0.5)
+        self._share.leave()
         self._let_go(*self._held)
+
+    def listen(self, stop: threading.Event) -> None:
+        """Look at once whenever a stream is free, until told to stop."""
+        while not stop.is_set():
+            try:
+                with self._database.listen(FREE_STREAM) as connection:
+                    while not stop.is_set():
+                        for _ in connection.notifies(timeout=0.5, stop_after=1):
+                            self._rung.set()
+            except DatabaseUnavailable:
+                stop.wait(0.5)
 
     def step(self, *, wait_milliseconds: int) -> None:
         """Seals once what the log holds of each stream, after waiting for it if there is nothing."""
-        self._take_leases()
+        self._look()
+        self._seal_waiting(wait_milliseconds)
+
+    def _seal_waiting(self, wait_milliseconds: int) -> None:
         if not self._held:
+            self._rung.wait(wait_milliseconds / 1000)
             return
         positions = {log: _position(stream) for log, (_, stream) in self._held.items()}
         for log in self._reader.wait(positions, milliseconds=wait_milliseconds):
             self._guard(log, partial(self._seal, log))
 
-    def _take_leases(self) -> None:
-        """Of every stream that nobody seals; what a dead one left behind is put in order first."""
+    def _look(self) -> None:
+        """Looks which streams nobody seals, and after those that it has."""
+        self._rung.clear()
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        self._share.appear()
         with self._database.transaction() as connection:
-            known = streams.known(connection)
+            there = changes.unsealed(connection, seconds=self._keeper.seconds)
             erased = segments.streams_with_undeleted_erasures(connection)
-        for stream in known:
-            held = self._held.get(stream.log)
-            if held is not None and self._keeper.holds(held[0]) and not stream.halted:
-                self._guard(stream.log, partial(self._tidy, held[1], erased=stream.id in erased))
-                continue
-            self._let_go(stream.log)
-            if time.monotonic() < self._not_before.get(stream.log, 0.0):
-                continue
-            if stream.halted:
-                if stream.id in erased and self._take(stream):
-                    self._guard(stream.log, partial(self._delete_erased, self._held[stream.log][1]))
-                    self._let_go(stream.log)
-                    self._not_before[stream.log] = time.monotonic() + TIDY_SECONDS
-            elif self._take(stream):
-                self._guard(stream.log, partial(self._take_over, self._held[stream.log][1]))
-
-    def _take(self, stream: Known) -> bool:
-        """The lease, if nobody has it, and then the stream as it is: it may have moved before we had the lease."""
-        lease = self._keeper.take(leases.stream(stream.id))
-        if lease is None:
-            return False
-        try:
-            self._held[stream.log] = lease, self._again(stream)
-        finally:
-            if stream.log not in self._held:
-                self._keeper.drop(lease)
-        return True
+            halted = changes.halted(connection)
+        held = self._held.items()
+        self._let_go(*[log for log, (mine, of) in held if of.id in halted or not self._keeper.holds(mine)])
+        self._let_go(*list(self._held)[: self._share.surplus(there, len(self._held))])
+        now = time.monotonic()
+        self._not_before = {stream: until for stream, until in self._not_before.items() if until > now}
+        taken = self._share.take(there, len(self._held), but=list(self._not_before))
+        if len(taken) == TAKEN_AT_ONCE:
+            self._look_at = 0.0
+        self._take_over(taken)
+        self._tidy(erased)
 
     def _let_go(self, *logs: str) -> None:
         """Of streams, so that anybody can take them, this sealer too: a lease that is only forgotten is renewed on."""
-        for log in list(logs):
-            if log in self._held:
-                self._keeper.drop(self._held.pop(log)[0])
+        self._keeper.drop(*[self._held.pop(log)[0] for log in list(logs) if log in self._held])
 
-    def _tidy(self, stream: Stream, *, erased: bool) -> None:
-        if erased:
-            self._delete_erased(stream)
+    def _take_over(self, taken: list[Lease]) -> None:
+        """Puts in order what was left behind on streams that somebody else sealed, however many there are."""
+        if not taken:
+            return
+        found, older, files = self._read(taken)
+        sealing = {each.log: _position(each) for each in found if each.halted is None}
+        lost = {log: LogLost(older[log]) for log in sealing.keys() & older.keys()}
+        lost |= self._reader.check_each({log: sealing[log] for log in sealing.keys() - lost.keys()})
+        self._reader.go_on({log: sealing[log] for log in sealing.keys() - lost.keys()})
+        for stream in found:
+            if stream.halted is None:
+                self._guard(stream.log, partial(self._go_on, stream, lost.get(stream.log), files[stream.id]))
+            else:
+                self._guard(stream.log, partial(self._delete_erased, stream))
+                self._let_go(stream.log)
+                self._not_before[stream.id] = time.monotonic() + TIDY_SECONDS
+
+    def _read(self, taken: list[Lease]) -> tuple[list[Stream], dict[str, str], dict[int, set[str]]]:
+        """The streams as they are: they may have moved before we had the leases.
+
+        Beside them, by log, why some are older than the files beside their segments; and, by id, the segments' files.
+        """
+        mine = {leases.stream_id(lease): lease for lease in taken}
+        try:
+            with self._database.transaction() as connection:
+                logs = changes.logs(connection, list(mine))
+            told = {log: self._files.witness(log) for log in logs.values()}
+            with self._database.transaction() as connection:
+                found = streams.of_each(connection, list(mine))
+                older = witness.behind_of_each(connection, told, found)
+                files = segments.files_of_each(connection, list(mine))
+        except BaseException:
+            self._keeper.drop(*taken)
+            raise
+        self._held |= {stream.log: (mine[stream.id], stream) for stream in found}
+        return found, older, files
+
+    def _go_on(self, stream: Stream, lost: LogLost | None, known: set[str]) -> None:
+        if lost is not None:  # of an older record the log may be all right: nothing is swept or added
+            raise lost
+        self._sweep(stream, known)
+
+    def _tidy(self, erased: set[int]) -> None:
+        """Looks after the streams that it has: whose records were erased, and some of them for all the rest."""
         if self._forget_again:
             self._forget_again = not self._reader.forget()
-        if time.monotonic() >= self._tidy_again.get(stream.log, 0.0):
-            self._tidy_again[stream.log] = time.monotonic() + TIDY_SECONDS
-            self._reader.check(stream.log, _position(self._held[stream.log][1]))
-            self._drop_unneeded(stream)
-
-    def _take_over(self, stream: Stream) -> None:
-        told = self._files.witness(stream.log)
+        for log, (_, stream) in list(self._held.items()):
+            if stream.id in erased:
+                self._guard(log, partial(self._delete_erased, stream))
+        now = time.monotonic()
+        due = list(islice((log for log in self._held if now >= self._tidy_again.get(log, 0.0)), TIDIED_AT_ONCE))
+        self._tidy_again |= dict.fromkeys(due, now + TIDY_SECONDS)
+        lost = self._reader.check_each({log: _position(self._held[log][1]) for log in due})
         with self._database.transaction() as connection:
-            older = witness.behind(connection, told, streams.get(connection, stream.id))
-        if older is not None:  # the log may be all right, but what is numbered is not: nothing is swept or added
-            raise LogLost(older)
-        self._reader.check(stream.log, _position(stream))
-        self._reader.go_on(stream.log)
-        if stream.sealed_sequence:
-            self._reader.trim(stream.log, stream.sealed_entry)
-        self._sweep(stream)
+            moved = publications.moved(connection, [self._held[log][1].id for log in due])
+        for log in due:
+            self._guard(log, partial(self._tidy_one, self._held[log][1], lost.get(log), moved))
+
+    def _tidy_one(self, stream: Stream, lost: LogLost | None, moved: dict[int, object]) -> None:
+        if lost is not None:
+            raise lost
+        if stream.id in moved and self._moved.get(stream.log) != moved[stream.id]:
+            self._drop_unneeded(stream)
+            self._moved[stream.log] = moved[stream.id]
 
     def _seal(self, log: str) -> None:
         lease, stream = self._held[log]
@@ -176,7 +229,7 @@ class Sealer:
         file, sha256 = self._files.write(stream.log, stream.records, stop, joined)
         return Segment(start=stream.records, stop=stop, file=file, sha256=sha256)
 
-    def _again(self, stream: Known | Stream) -> Stream:
+    def _again(self, stream: Stream) -> Stream:
         with self._database.transaction() as connection:
             return streams.get(connection, stream.id)
 
@@ -259,7 +312,9 @@ class Sealer:
             # But who knows what a stream's files are if its log is not what was numbered: the record may be an old one.
             _log.warning("erased_but_for_orphans", stream=stream.name, files=self._orphans(stream))
             return
-        self._sweep(stream)
+        with self._database.transaction() as connection:
+            known = segments.files_of(connection, stream.id)
+        self._sweep(stream, known)
         self._forget_again = not self._reader.forget()
         with self._database.transaction() as connection:
             segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])
@@ -270,9 +325,8 @@ class Sealer:
             known = segments.files_of(connection, stream.id)
         return self._files.orphans(stream.log, known)
 
-    def _sweep(self, stream: Stream) -> None:
-        with self._database.transaction() as connection:
-            known = segments.files_of(connection, stream.id)
+    def _sweep(self, stream: Stream, known: set[str]) -> None:
+        """Deletes the files that nothing names; `known`: those that segments of the stream name."""
         try:
             swept = self._files.sweep(stream.log, known)
         except FilesReplaced as replaced:
@@ -300,7 +354,7 @@ class Sealer:
             raise
         except Exception as error:  # noqa: BLE001 - a bad file of one stream must not stop the others
             _log.error("sealing_failed", stream=stream.name, error=type(error).__name__, at=place_of(error))
-            self._not_before[log] = time.monotonic() + AFTER_AN_ERROR_SECONDS
+            self._not_before[stream.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
             self._let_go(log)
 
 

@@ -18,6 +18,7 @@ from service.worker.audit import Audit
 _log = structlog.get_logger(__name__)
 
 LOOK_ANYWAY_SECONDS = 1.0  # for steps that another worker parked before it died
+MOST_FITS = 10_000  # whose times are remembered: those that another worker publishes nobody asks for
 
 
 class Ticker:
@@ -33,6 +34,8 @@ class Ticker:
         """Look again: a step was parked, which leaves a publication so. How long its fit took is told at its tick."""
         if fit_seconds is not None:
             self._fits[publication.promise, publication.position, publication.version] = fit_seconds
+            if len(self._fits) > MOST_FITS:
+                del self._fits[next(iter(self._fits))]
         self.ring()
 
     def ring(self) -> None:
@@ -73,9 +76,8 @@ class Ticker:
 
     def publish(self, stream: int) -> None:
         """Publish all that is due on a stream, and confirm it."""
-        if not self._confirmer.can_confirm(stream):
+        if not self._confirmer.can_confirm(stream) or not self._audit.look(stream):
             return
-        self._audit.look_once(stream)
         began, more = time.perf_counter(), True
         while more:
             told = self._confirmer.told(stream)

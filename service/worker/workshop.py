@@ -42,7 +42,7 @@ class Workshop:
         self.database, self.files, self.keeper = database, files, keeper
         self.bell = Bell(database)
         self.confirmer = Confirmer(database, files)
-        self.audit = Audit(database, files, self.confirmer)
+        self.audit = Audit(database, files, self.confirmer, self.bell.ring)
         self.ticker = Ticker(database, self.confirmer, self.audit)
         self.desk = Desk()
         self.queue = Queue()

@@ -85,6 +85,7 @@ def instrument(reach: Callable[[str, When], None], put: Callable[[Any, str, Any]
     around(Lifelong, "step", "fit")
     around(ActiveLearning, "step", "fit")
     around(redis.Redis, "execute_command", "log")
+    around(redis.client.Pipeline, "execute", "log")
     around_awaited(Questions, "ask", "log")
     around_awaited(redis.asyncio.Redis, "execute_command", "log")
     around_awaited(redis.asyncio.client.Pipeline, "execute", "log")

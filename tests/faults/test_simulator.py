@@ -169,7 +169,7 @@ class Worker:
     ticker: Ticker
 
     def number(self) -> None:
-        self.sealer.step(wait_milliseconds=None)  # it does not wait at all
+        self.sealer.step(wait_milliseconds=0)
 
     def publish(self) -> None:
         self.publisher.step(threading.Event())

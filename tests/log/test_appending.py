@@ -70,7 +70,7 @@ def test_a_halted_log_takes_nothing(url: str, log: str):
     reader.halt(log)
     with pytest.raises(LogUnavailable, match="halted"):
         doing(url, appending(log))
-    reader.go_on(log)
+    reader.go_on({log: BEGIN})
     doing(url, appending(log))
     reader.close()
 

@@ -14,7 +14,7 @@ from sqlalchemy import func, update
 from sqlalchemy.engine import make_url
 
 from service.log import LogUnavailable, Reader
-from service.store import leases, segments, streams, tables
+from service.store import changes, leases, segments, streams, tables
 from service.store.database import DatabaseUnavailable
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
@@ -87,21 +87,22 @@ def test_who_was_overtaken_between_its_file_and_its_commit_numbers_nothing(bench
     assert bench.values() == [1]
 
 
-def test_a_lease_handed_over_while_streams_are_listed_halts_nothing(bench: Bench, monkeypatch):
+def test_a_lease_handed_over_while_streams_are_counted_halts_nothing(bench: Bench, monkeypatch):
     with renewing(bench) as (first, _), renewing(bench) as (second, _):
         first.step(wait_milliseconds=10)
-        real = streams.known
+        real = changes.unsealed
 
-        def known(connection):
-            found = real(connection)
-            monkeypatch.setattr(streams, "known", real)
+        def unsealed(connection, **options):
+            found = real(connection, **options)
+            monkeypatch.setattr(changes, "unsealed", real)
             bench.append(1, 2)
             first.step(wait_milliseconds=10)
             first._let_go(bench.stream.log)
-            return found
+            return found._replace(free=1)
 
-        monkeypatch.setattr(streams, "known", known)
+        monkeypatch.setattr(changes, "unsealed", unsealed)
         second.step(wait_milliseconds=10)
+        assert list(second._held) == [bench.stream.log]
         assert bench.now().halted is None
         bench.append(3)
         second.step(wait_milliseconds=10)
@@ -124,13 +125,13 @@ def test_after_a_blip_of_the_log_numbering_goes_on(bench: Bench, monkeypatch):
 
 
 def test_a_record_that_is_away_just_after_a_lease_was_taken_costs_no_stream(bench: Bench, monkeypatch):
-    real = Sealer._again
+    real = streams.of_each
 
     def away(*_args):
-        monkeypatch.setattr(Sealer, "_again", real)
+        monkeypatch.setattr(streams, "of_each", real)
         raise DatabaseUnavailable("away")
 
-    monkeypatch.setattr(Sealer, "_again", away)
+    monkeypatch.setattr(streams, "of_each", away)
     bench.append(1)
     with renewing(bench) as (sealer, _), running(sealer):
         wait_until(lambda: bench.now().records == 1)

@@ -1,4 +1,4 @@
-"""`python -m tests.guarantees.planted` plants each bug in a process of its own, and prints those that can't be planted."""
+"""`python -m tests.guarantees.planted` plants each bug in a process of its own, and prints what can't be planted."""
 
 import os
 import sys
@@ -24,4 +24,5 @@ def can_be_planted(name: str) -> bool:
 for module in walk_packages(service.__path__, "service."):
     if not module.name.endswith("__main__"):
         import_module(module.name)  # once, and not again in each process
-sys.exit(not all([can_be_planted(name) for name in BUGS]))
+planted = [can_be_planted(name) for name in BUGS]
+sys.exit(not all(planted))

@@ -118,9 +118,9 @@ def a_log_that_is_trimmed_too_far() -> None:
 @bug(f"{_ANOTHER}[older]")
 def an_older_log_that_is_gone_on_with() -> None:
     """What comes after it gets numbers that others have."""
-    from service.log import Reader
+    from service.log import reader
 
-    rewrite(Reader.check, ("newest < position.sequence", "False"))
+    rewrite(reader._lost, ("newest < position.sequence", "False"))
 
 
 @bug(f"{_ANOTHER}[made anew]")
@@ -128,23 +128,23 @@ def another_log_that_is_gone_on_with() -> None:
     """A log that was made anew counts as the one before."""
     from service.log import Reader
 
-    rewrite(Reader.check, ('state.get("log") != log.encode()', "False"))
+    rewrite(Reader.check_each, ("of_log != log.encode()", "False"))
 
 
 @bug(f"{_ANOTHER}[emptied]")
 def batches_that_were_lost_before_they_were_numbered() -> None:
     """What was promised is gone, and nobody is told."""
-    from service.log import Reader
+    from service.log import reader
 
-    rewrite(Reader.check, ("newest >= due and not after", "False"))
+    rewrite(reader._lost, ("newest >= due and not after", "False"))
 
 
 @bug(f"{_ANOTHER}[cut]")
 def a_batch_that_was_cut_out() -> None:
     """The next batch is taken for the one that is missing."""
-    from service.log import Reader
+    from service.log import reader
 
-    rewrite(Reader.check, ("not in (None, due)", "in ()"))
+    rewrite(reader._lost, ("not in (None, due)", "in ()"))
 
 
 @bug(f"{_DEAD}::test_a_damaged_batch_is_set_aside_and_the_next_one_gets_its_numbers")

@@ -180,7 +180,7 @@ def a_lease_that_is_taken_again_without_another_epoch() -> None:
     """Of two threads of one worker both may commit."""
     from service.store import leases
 
-    rewrite(leases.take, ("epoch=leases.c.epoch + 1, ", ""))
+    rewrite(leases.take_several, ("epoch=leases.c.epoch + 1, ", ""))
 
 
 @bug(_LEASES)
@@ -188,7 +188,7 @@ def a_lease_that_is_taken_from_its_holder() -> None:
     """Nobody waits until a lease has run out."""
     from service.store import leases
 
-    rewrite(leases.take, ("leases.c.expires_at <= now,", "leases.c.epoch >= 0,"))
+    rewrite(leases.is_free, ("leases.c.expires_at <= now - timedelta(seconds=since),", "leases.c.epoch >= 0,"))
 
 
 @bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
@@ -296,7 +296,7 @@ def a_mark_that_is_written_over_the_one_before() -> None:
 
     rewrite(
         SegmentFiles.put_witness,
-        ('new = self.root / f"{log}.{secrets.token_hex(4)}.new"', 'new = self._root / f"{log}.witness"'),
+        ('new = self.root / f"{log}.{secrets.token_hex(4)}.new"', 'new = self.root / f"{log}.witness"'),
         ('new.open("xb")', 'new.open("wb")'),
     )
 
@@ -340,7 +340,7 @@ def a_mark_without_erasures() -> None:
     """A backup from before an erasure brings the erased records back."""
     from service.store import witness
 
-    rewrite(witness.behind, ('("records", "erasures", "charges", "releases")', '("records", "charges", "releases")'))
+    rewrite(witness._lost, ('("records", "erasures", "charges", "releases")', '("records", "charges", "releases")'))
 
 
 @bug(f"{_CONFIRMATION}::test_where_there_was_a_mark_and_is_none_nothing_is_published")
@@ -479,6 +479,6 @@ def a_distrusted_stream_that_is_published_on() -> None:
     from service.store import publications
     from service.worker.turn import Turn
 
-    rewrite(publications.due, ("streams.c.distrusted.is_(None),", ""))
+    rewrite(publications._due, ("streams.c.distrusted.is_(None),", ""))
     rewrite(Turn.is_due, ("and self.stream.distrusted is None", ""))
     rewrite(commit.check, ("stream.distrusted is not None", "False"))

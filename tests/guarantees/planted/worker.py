@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from sqlalchemy import text
+
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _SEALING, _ERASING = "tests/worker/test_sealing.py", "tests/worker/test_erasing.py"
@@ -117,9 +119,9 @@ def what_a_crash_left_is_not_swept() -> None:
 @bug(f"{_SEALING}::test_what_a_crash_left_in_the_log_is_trimmed_at_once")
 def a_log_that_the_next_sealer_does_not_trim() -> None:
     """What was numbered before a crash stays in the log for ever."""
-    from service.worker.sealer import Sealer
+    from service.log import Reader
 
-    rewrite(Sealer._take_over, ("self._reader.trim(stream.log, stream.sealed_entry)", "pass"))
+    rewrite(Reader.go_on, ("position.sequence:", "False:"))
 
 
 @bug(f"{_RESTORED}::test_an_older_numbering_is_told_by_the_log_alone")
@@ -127,7 +129,7 @@ def a_log_that_a_new_sealer_does_not_look_at() -> None:
     """Files are swept that an older record does not know, and the log does."""
     from service.worker.sealer import Sealer
 
-    rewrite(Sealer._take_over, ("self._reader.check(stream.log, _position(stream))", "pass"))
+    rewrite(Sealer._take_over, ("lost |= self._reader.check_each(", "dict("))
 
 
 @bug(f"{_SEALING}::test_who_holds_a_stream_notices_that_its_log_is_gone")
@@ -135,7 +137,7 @@ def a_log_that_is_looked_at_once() -> None:
     """A log that is flushed beneath a running worker is found out when that ends."""
     from service.worker.sealer import Sealer
 
-    rewrite(Sealer._tidy, ("self._reader.check(stream.log, _position(self._held[stream.log][1]))", "pass"))
+    rewrite(Sealer._tidy, ("self._reader.check_each(", "dict("))
 
 
 @bug(f"{_RESTORED}::test_an_older_numbering_halts_and_its_newer_segments_are_not_swept")
@@ -143,7 +145,7 @@ def newer_segments_that_an_older_record_sweeps() -> None:
     """A backup is put in the place of the database, and the records that came since are deleted."""
     from service.worker.sealer import Sealer
 
-    rewrite(Sealer._take_over, ("older is not None", "False"))
+    rewrite(Sealer._take_over, ("sealing.keys() & older.keys()", "()"))
 
 
 @bug(f"{_SEALING}::test_a_sealer_that_lost_its_lease_commits_nothing")
@@ -289,7 +291,7 @@ def steps_that_wait_without_bound() -> None:
     from service.worker.turn import Turn
 
     rewrite(Turn.is_due, ("and len(self.sizes) < parked.MOST_WAITING", ""))
-    rewrite(publications.due, ("func.count() >= parked.MOST_WAITING,", ""))
+    rewrite(publications._due, ('func.count() >= bindparam("steps"),', ""))
 
 
 @bug("tests/worker/test_audit.py::test_a_publication_that_is_not_as_it_was_left_is_not_added_to")
@@ -398,4 +400,89 @@ def leases_that_wait_for_each_other() -> None:
     """A slow commit costs all leases of its worker."""
     from service.store import leases
 
-    rewrite(leases.renew, ("rows.with_for_update(skip_locked=True)", "rows"))
+    leases._RENEW = text(leases._RENEW.text.replace("FOR UPDATE OF leases SKIP LOCKED", ""))
+
+
+_SHARING, _WALKS = "tests/worker/test_sharing.py", "tests/worker/test_walks.py"
+
+
+@bug(f"{_SHARING}::test_of_a_dead_worker_all_streams_are_taken_over_together")
+def a_dead_workers_streams_that_nobody_takes_over() -> None:
+    """Streams are taken that were given back, not those whose lease ran out."""
+    from service.store import leases
+
+    rewrite(
+        leases.is_free,
+        (
+            "leases.c.expires_at <= now - timedelta(seconds=since)",
+            "leases.c.owner.is_(None) & (leases.c.expires_at <= now - timedelta(seconds=since))",
+        ),
+    )
+
+
+@bug(f"{_SHARING}::test_two_workers_that_take_at_once_take_no_stream_twice")
+def a_lease_that_two_take_at_once() -> None:
+    """The second to come takes what the first has taken just now."""
+    from service.store import leases
+
+    rewrite(leases.take_several, (".with_for_update(skip_locked=True)", ""))
+
+
+@bug(f"{_SHARING}::test_workers_share_streams_fairly")
+def a_worker_that_gives_nothing_back() -> None:
+    """Who comes first numbers everything, for ever."""
+    from service.worker.share import Share
+
+    wrap(Share, "surplus", lambda *_: 0)
+
+
+@bug(f"{_SHARING}::test_a_stream_that_nobody_takes_is_anybodys")
+def a_stream_that_is_left_to_who_fails_at_it() -> None:
+    """It waits for a worker that can't number it."""
+    from service.worker.share import Share
+
+    rewrite(Share.take, ("there.long_free", "False"))
+
+
+@bug(f"{_SHARING}::test_a_new_stream_is_heard_of")
+def a_new_stream_that_is_not_told_of() -> None:
+    """It waits for the next look."""
+    from service.store import streams
+
+    streams.notify = lambda *_: None  # type: ignore[assignment]
+
+
+@bug(f"{_WALKS}::test_a_long_ledger_is_not_published_on_before_it_is_walked")
+def a_long_ledger_that_is_published_on_unwalked() -> None:
+    """A worker that starts believes what it has not looked at."""
+    from service.worker.audit import Audit
+
+    rewrite(Audit.look, ("return self._vouched_for(stream)", "return True"))
+
+
+@bug(f"{_WALKS}::test_a_note_that_does_not_fit_is_not_believed[another ledger]")
+def a_note_of_another_ledger() -> None:
+    """A walk of a ledger vouches for the one that was put in its place."""
+    from service.store import witness
+
+    rewrite(witness.walked_ago, (" or not holds(connection, mark, stream)", ""))
+
+
+@bug(f"{_WALKS}::test_a_note_that_does_not_fit_is_not_believed[old]")
+def a_note_that_holds_for_ever() -> None:
+    """Nobody walks a ledger again as long as workers are restarted often enough."""
+    from service.worker.audit import Audit
+
+    rewrite(Audit._vouched_for, ("not 0 <= age < SECONDS_BETWEEN_AUDITS", "False"))
+
+
+@bug(f"{_WALKS}::test_after_a_note_the_whole_ledger_is_walked_all_the_same")
+def a_note_in_the_place_of_a_walk() -> None:
+    """What was changed since the walk that a note tells of is not found."""
+    from service.worker.audit import Audit
+
+    rewrite(Audit.look, ("self._waiting[stream] = None", "pass"))
+    rewrite(
+        Audit._vouched_for,
+        ("self._due.setdefault(log, 0.0)", "self._due[log] = time.monotonic() + SECONDS_BETWEEN_AUDITS"),
+    )

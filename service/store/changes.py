@@ -1,0 +1,96 @@
+"""Which of all streams want something done, by one query that answers little however many streams there are."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Select, Text, cast, func, or_, select
+
+from service.store import leases
+from service.store.database import TIMELINE, all_of, any_of
+from service.store.tables import erasures, streams
+from service.store.tables import leases as leased
+
+
+class Unsealed(NamedTuple):
+    """What there is for sealers to do, counted by one query however many streams there are.
+
+    `sealers` are at it, this one included. Of the streams that want one, `free` have none, `long_free` for long.
+    """
+
+    sealers: int
+    wanted: int
+    free: int
+    long_free: int
+
+
+class State(NamedTuple):
+    """`digest` changes whenever a stream is numbered, charged, released on, confirmed, erased from or distrusted."""
+
+    id: int
+    log: str
+    distrusted: bool
+    digest: int
+
+
+def states(connection: Connection) -> list[State]:
+    """Of every stream, for who asks again and again which of them have changed."""
+    return [State(*row) for row in connection.execute(_STATES)]
+
+
+_TOLD = (
+    "records",
+    "charges",
+    "head",
+    "releases",
+    "newest_release",
+    "distrusted",
+    "confirmed_charges",
+    "confirmed_releases",
+    "marked",
+)
+_ASKED = select(erasures.c.stream_id, func.count().label("asked")).group_by(erasures.c.stream_id).subquery()
+_STATES = (
+    select(
+        streams.c.id,
+        streams.c.log,
+        streams.c.distrusted.is_not(None),
+        func.hashtextextended(
+            func.concat_ws(
+                "/", _ASKED.c.asked, TIMELINE, *(func.coalesce(cast(streams.c[name], Text), "") for name in _TOLD)
+            ),
+            0,
+        ),
+    )
+    .outerjoin(_ASKED, _ASKED.c.stream_id == streams.c.id)
+    .order_by(streams.c.id)
+)
+
+
+def logs(connection: Connection, found: Sequence[int]) -> dict[int, str]:
+    """The names of streams' logs, which never change."""
+    return dict(connection.execute(select(streams.c.id, streams.c.log).where(streams.c.id == any_of(found))).all())
+
+
+def halted(connection: Connection) -> set[int]:
+    return set(connection.scalars(select(streams.c.id).where(streams.c.halted.is_not(None))))
+
+
+_ERASED = select(erasures.c.stream_id).where(erasures.c.deleted_at.is_(None))
+_WANTS_A_SEALER = or_(streams.c.halted.is_(None), streams.c.id.in_(_ERASED))
+
+
+def unsealed(connection: Connection, *, seconds: float) -> Unsealed:
+    """What there is for sealers to do; `seconds`: the length of their leases, after which a free one is so for long."""
+    free, long_free = (func.count().filter(leases.is_free(seconds, since=since)) for since in (0.0, seconds))
+    query = (
+        select(leases.sealers(seconds), func.count(), free, long_free)
+        .select_from(streams)
+        .join(leased, leased.c.resource == leases.stream_of(streams.c.id))
+        .where(_WANTS_A_SEALER)
+    )
+    return Unsealed(*connection.execute(query).one())
+
+
+def wanting_a_sealer(*, but: Sequence[int]) -> Select[str]:
+    """The leases of the streams that want a sealer, some streams aside; in a query."""
+    return select(leases.stream_of(streams.c.id)).where(_WANTS_A_SEALER, streams.c.id != all_of(but))

@@ -1,0 +1,51 @@
+"""How many streams one worker numbers, where several share them: as many as the others, give or take one."""
+
+from collections.abc import Sequence
+
+from service.store import changes
+from service.store.changes import Unsealed
+from service.store.leases import Lease
+from service.worker.leases import LeaseKeeper
+
+TAKEN_AT_ONCE = 1000
+
+
+class Share:
+    """One worker's. Who has more than its share gives streams back; who has less takes free ones.
+
+    A stream that nobody takes for as long as leases last is anybody's: the worker whose share it would be may fail.
+    """
+
+    def __init__(self, keeper: LeaseKeeper) -> None:
+        self._keeper = keeper
+        self._present: Lease | None = None
+
+    def appear(self) -> None:
+        """Let other workers know that this one takes its share."""
+        if self._present is None or not self._keeper.holds(self._present):
+            self._present = self._keeper.appear()
+
+    def leave(self) -> None:
+        """Let the other workers have this one's share."""
+        if self._present is not None:
+            self._keeper.drop(self._present)
+
+    def surplus(self, there: Unsealed, held: int) -> int:
+        """Return how many of the streams that this worker holds are others'."""
+        return max(0, held - _share(there))
+
+    def take(self, there: Unsealed, held: int, *, but: Sequence[int]) -> list[Lease]:
+        """Take free streams up to this worker's share, so many at most at once, and those that nobody else takes.
+
+        but: streams that this worker is not to take.
+        """
+        room, wanted = _share(there) - held, changes.wanting_a_sealer(but=but)
+        if there.free and room > 0:
+            return self._keeper.take_several(wanted, most=min(room, TAKEN_AT_ONCE))
+        if there.long_free:
+            return self._keeper.take_several(wanted, most=TAKEN_AT_ONCE, since=self._keeper.seconds)
+        return []
+
+
+def _share(there: Unsealed) -> int:
+    return -(-there.wanted // max(1, there.sealers))

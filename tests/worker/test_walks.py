@@ -1,0 +1,147 @@
+"""A long ledger is walked in a thread of its own: its stream waits, or is vouched for, and no other waits for it."""
+# ruff: noqa: F401, F811 - fixtures are other files'
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import update
+
+from service.store import streams, tables
+from service.worker import audit as auditing
+from service.worker.publisher import Publisher
+from service.worker.workshop import Workshop
+from tests.conftest import wait_until
+from tests.worker.published import Bench
+from tests.worker.test_audit import halfway, owner, stream, tampering
+from tests.worker.test_publishing import bench
+
+
+@pytest.fixture(autouse=True)
+def long_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every ledger is a long one."""
+    monkeypatch.setattr(auditing, "SHORT_LEDGER", -1)
+
+
+def started(bench: Bench) -> Workshop:
+    """A worker that walks in a thread of its own, which has not come to it yet."""
+    shop = bench.shop()
+    shop.audit._walking = True
+    return shop
+
+
+@contextmanager
+def walking(shop: Workshop) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=shop.audit.walk_on, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def noted(bench: Bench) -> None:
+    """Some releases are out, others are due, and a walk has found nothing."""
+    halfway(bench)
+    bench.shop().audit.walk(1)
+
+
+def test_a_long_ledger_is_not_published_on_before_it_is_walked(bench: Bench):
+    shop = started(bench)
+    assert not shop.audit.look(1)
+    with walking(shop):
+        wait_until(lambda: shop.audit.look(1))
+
+
+def test_a_publisher_passes_over_what_is_not_walked(bench: Bench):
+    shop = started(bench)
+    publisher = Publisher(shop)
+    assert publisher.step(threading.Event()), "others may be due"
+    assert not publisher.step(threading.Event())
+    assert bench.counts() == (0, 0)
+    with walking(shop):
+        wait_until(lambda: (publisher.step(threading.Event()), bench.counts() != (0, 0))[1])
+
+
+def test_a_short_ledger_is_walked_by_who_asks(bench: Bench, monkeypatch):
+    monkeypatch.setattr(auditing, "SHORT_LEDGER", 1000)
+    assert started(bench).audit.look(1)
+
+
+def test_a_worker_that_starts_again_publishes_on_the_note_of_a_walk(bench: Bench):
+    noted(bench)
+    assert started(bench).audit.look(1)
+
+
+def test_after_a_note_the_whole_ledger_is_walked_all_the_same(bench: Bench, owner):
+    noted(bench)
+    with tampering(owner) as connection:
+        connection.execute(update(tables.charges).where(tables.charges.c.id == 1).values(epsilon=0.01))
+    shop = started(bench)
+    assert shop.audit.look(1)
+    shop.audit.confirm()  # which hears of the stream
+    with walking(shop):
+        wait_until(lambda: stream(bench).distrusted)
+    assert "charge 1" in stream(bench).distrusted
+
+
+def test_a_walk_that_found_something_leaves_no_note(bench: Bench, owner):
+    halfway(bench)
+    with tampering(owner) as connection:
+        connection.execute(update(tables.charges).where(tables.charges.c.id == 1).values(epsilon=0.01))
+    bench.shop().audit.walk(1)
+    assert bench.files.note("log") == {}
+
+
+@pytest.mark.parametrize("why", ["old", "of the future", "another ledger", "unreadable"])
+def test_a_note_that_does_not_fit_is_not_believed(bench: Bench, why):
+    noted(bench)
+    note = bench.files.note("log")
+    if why == "old":
+        note["at"] -= auditing.SECONDS_BETWEEN_AUDITS
+    elif why == "of the future":
+        note["at"] = time.time() + 100.0
+    elif why == "another ledger":
+        note["mark"]["head"] = "0" * 64
+    else:
+        note = {"at": "now", "mark": []}
+    bench.files.put_note("log", note)
+    assert not started(bench).audit.look(1)
+
+
+def test_a_walk_that_fails_holds_up_no_other(bench: Bench, monkeypatch):
+    shop, real, asked = started(bench), auditing.verify.look, []
+
+    def fails_once(connection, identity):
+        asked.append(identity)
+        if len(asked) == 1:
+            raise RuntimeError
+        return real(connection, identity)
+
+    monkeypatch.setattr(auditing.verify, "look", fails_once)
+    with walking(shop):
+        wait_until(lambda: shop.audit.look(1))
+    assert len(asked) > 1
+
+
+def test_only_streams_that_have_changed_are_looked_at(bench: Bench, monkeypatch):
+    audit = bench.shop().audit
+    bench.publish_all()
+    for _ in range(3):
+        audit.confirm()
+    looked, real = [], streams.of_each
+    monkeypatch.setattr(streams, "of_each", lambda connection, found: looked.append(found) or real(connection, found))
+    audit.confirm()
+    assert looked == []
+    with bench.database.transaction() as connection:
+        connection.execute(update(tables.streams).values(confirmed_charges=0))
+    audit.confirm()
+    audit.confirm()
+    assert looked == [[1]]
+    with bench.database.transaction() as connection:
+        found = streams.get(connection, 1)
+    assert found.confirmed_charges == found.charges
