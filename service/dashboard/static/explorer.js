@@ -154,9 +154,9 @@ async function look() {
     before.map((each) => [h("a", { href: `#${each.id}` }, count(each.id)), each.comparison.lines.map((one) => one.name).join(" · "), pill(each.state), when(each.created_at)]))
     : h("p", { class: "muted" }, "None yet. What you compare stays here; the last fifty are kept."));
   const wanted = Number(location.hash.slice(1));
-  $("result").hidden = !wanted;
+  if (wanted) shown = await get(`${at}/explorations/${wanted}`);
+  $("result").hidden = !wanted; // its buttons are about what is known of it
   if (!wanted) return;
-  shown = await get(`${at}/explorations/${wanted}`);
   const { state, reason, done, cells, progress, comparison } = shown;
   const going = state === "waiting" || state === "running";
   const named = datasets.items.find((each) => each.id === comparison.dataset)?.name ?? comparison.dataset;
