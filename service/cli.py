@@ -196,7 +196,7 @@ def _checked(model: type[Model], document: object) -> Model:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        explained = [words.explained(each, model) for each in error.errors()]
+        explained = words.explained(error.errors(), model)
         _fail("\n".join(f"{'.'.join(map(str, place))}: {reason}" for place, reason in explained))
 
 

@@ -154,7 +154,7 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             return unread_coding().response()
         # Pydantic would repeat the input; the place and the reason are enough.
-        explained = [_explained(each, request, error.body) for each in error.errors()]
+        explained = _explained(error, request)
         errors = [{"field": field_name(place), "reason": reason} for place, reason in explained]
         detail = "; ".join(f"{each['field']}: {each['reason']}" for each in errors[:5])
         return Problem("invalid-request", detail, errors=errors[:100]).response()
@@ -197,17 +197,17 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         return Problem("malformed-request", "It ended before all of it was here.").response()  # nobody reads this
 
 
-def _explained(error: Mapping[str, Any], request: Request, body: Any) -> tuple[tuple[int | str, ...], str]:
-    """Return the place of one of pydantic's errors, without `body`, and the reason, without what was sent."""
-    place = error["loc"]
-    if error["type"] == "json_invalid":
-        return ("body",), strict_json.not_json(body, place[1])
-    field = getattr(request.scope.get("route"), "body_field", None)
-    model = field.field_info.annotation if field is not None and place[0] == "body" else BaseModel
-    below, reason = words.explained({**error, "loc": place[1:]}, model)
-    if place[0] == "body":
-        return below or ("body",), reason
-    return place, reason
+def _explained(error: RequestValidationError, request: Request) -> list[tuple[words.Place, str]]:
+    """Return the places of all mistakes, of those in the body without `body`, and the reasons."""
+    errors = error.errors()
+    if errors[0]["type"] == "json_invalid":
+        return [(("body",), strict_json.not_json(error.body, errors[0]["loc"][1]))]
+    body = getattr(request.scope.get("route"), "body_field", None)
+    model = body.field_info.annotation if body is not None else BaseModel
+    inside = [{**each, "loc": each["loc"][1:]} for each in errors if each["loc"][0] == "body"]
+    found = [(place or ("body",), reason) for place, reason in words.explained(inside, model)]
+    outside = [each for each in errors if each["loc"][0] != "body"]
+    return found + [(each["loc"], reason) for each in outside for _, reason in words.explained([each], BaseModel)]
 
 
 def _other_methods(request: Request, allowed: str) -> str:

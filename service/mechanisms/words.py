@@ -55,13 +55,24 @@ _NAME_RULE = (
 )
 
 
-def explained(error: Mapping[str, Any], model: type[BaseModel]) -> tuple[tuple[str | int, ...], str]:
-    """Return the place of one of pydantic's errors in a document, and the reason.
+Place = tuple[str | int, ...]
+
+
+def explained(errors: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> list[tuple[Place, str]]:
+    """Return the places and the reasons of pydantic's errors.
+
+    Where a field may be several things, pydantic says of each why it is none; the one that was nearly right stays.
 
     Args:
-        error: its place counted from the document of a `model`. Tags of unions are left out of the place returned.
+        errors: with places in the document; tags of unions are left out of the places returned.
         model: what the document was read as.
     """
+    found = [_explained(error, model) for error in errors]
+    above = {place[:length] for place, _ in found for length in range(len(place))}
+    return [(place, reason) for place, reason in found if not place or place not in above]
+
+
+def _explained(error: Mapping[str, Any], model: type[BaseModel]) -> tuple[Place, str]:
     extra = error["type"] == "extra_forbidden"
     place, within = _walk(error["loc"][:-1] if extra else error["loc"], model)
     if extra:
@@ -72,9 +83,7 @@ def explained(error: Mapping[str, Any], model: type[BaseModel]) -> tuple[tuple[s
     return place, _why(error, next((name for name in reversed(place) if isinstance(name, str)), ""))
 
 
-def _walk(
-    parts: Sequence[str | int], model: type[BaseModel]
-) -> tuple[tuple[str | int, ...], Sequence[type[BaseModel]]]:
+def _walk(parts: Place, model: type[BaseModel]) -> tuple[Place, Sequence[type[BaseModel]]]:
     """Return the parts that are fields or indexes, and the models that may stand at the end of them."""
     place: list[str | int] = []
     within: Sequence[type[BaseModel]] = [model]
@@ -149,5 +158,6 @@ def _usual(name: str, rule: str) -> str:
     return rule
 
 
-def _number(value: Any) -> str:
-    return f"{float(value):.15g}".replace("e-0", "e-")
+def _number(bound: Any) -> str:
+    exact = re.sub(r"Decimal\('([^']*)'\)", r"\1", str(bound))  # bounds of exact numbers come as Python writes them
+    return f"{float(exact):.15g}".replace("e-0", "e-")

@@ -80,10 +80,10 @@ def test_predictions_follow_from_the_release_alone(service: Service, name):
 @pytest.mark.parametrize(
     ("feature_map", "field"),
     [
-        ({"kind": "hog", "width": 28, "height": 28}, "body.feature_map.hog"),
-        ({"kind": "random_fourier"}, "body.feature_map.random_fourier.features"),
-        ({"kind": "magic"}, "body.feature_map"),
-        ({"kind": "compose", "maps": [{"kind": "normalize"}, WORDS]}, "body.feature_map"),
+        ({"kind": "hog", "width": 28, "height": 28}, "feature_map"),
+        ({"kind": "random_fourier"}, "feature_map.features"),
+        ({"kind": "magic"}, "feature_map"),
+        ({"kind": "compose", "maps": [{"kind": "normalize"}, WORDS]}, "feature_map"),
     ],
 )
 def test_a_map_that_does_not_fit_is_refused_by_field(service: Service, feature_map, field):

@@ -13,14 +13,13 @@ from service.api.streams import StreamRequest
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.stream_schema import StreamSchema
 from service.mechanisms.words import EXAMPLES
-from service.store import tables
-from service.store.database import Database
 from tests.api.formats import WRITERS
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, publication, unique
 
 BATCHES = {"kind": "independent_batches", "batch": 100}
 LEADER = {"kind": "online_leader", "batch": 100}
+ACTIVE = {"kind": "active_learning", "batching": "fixed_batch", "size": 9}
 DESCENT = {"kind": "noisy_gradient_descent"}
 SECRET = "zebra-crossing-7319"
 
@@ -52,7 +51,7 @@ def wrong(service: Service, path: str, asked: Any) -> tuple[str, str]:
         ({"mechanism": LEADER | {"noise": "tre"}}, "mechanism.noise", "; did you mean tree?"),
         ({"mechanism": {"kind": "online_leader"}}, "mechanism.batch", "must be given"),
         (
-            {"mechanism": {"kind": "active_learning", "batching": "fixed_batch", "size": 9, "threshold": {"initial": "1"}}},
+            {"mechanism": ACTIVE | {"threshold": {"initial": "1"}}},
             "mechanism.threshold.initial",
             "must be a number, without quotes",
         ),
@@ -94,7 +93,7 @@ def test_a_mistake_in_a_publication_is_explained(service: Service, change, field
         ({"feature_map": {"kind": "hashing", "features": 16}}, "feature_map.tokens", "must be given"),
         ({"feature_map": {"kind": "standardize"}}, "feature_map", 'such as {"kind": "standardize", "mean": [54, 1017]'),
         (
-            {"feature_map": {"kind": "compose", "maps": [{"kind": "normalize"}, {"kind": "standardize", "version": 1}]}},
+            {"feature_map": {"kind": "compose", "maps": [{"kind": "normalize"}, {"kind": "standardize"}]}},
             "feature_map",
             "standardize without numbers changes nothing",
         ),
@@ -211,28 +210,21 @@ def test_missing_values_are_explained_in_every_format(service: Service, publishe
 
 
 def test_a_stored_stream_with_an_idle_map_goes_on(service: Service):
-    stream = service.stream(feature_map={"kind": "standardize", "mean": 0.0})
-    idle = {"kind": "standardize"}
-    database = Database(service.settings.migration_url)
-    with database.transaction() as connection:
-        row = connection.execute(tables.streams.select().where(tables.streams.c.name == stream)).one()
-        older = (
-            tables.streams.update()
-            .where(tables.streams.c.id == row.id)
-            .values(schema=row.schema | {"feature_map": idle})
-        )
-        connection.execute(older)
-    database.close()
-    told = ok(service.client().get(f"/v1/streams/{stream}"))["feature_map"]
-    assert told == {"kind": "standardize", "version": 1, "mean": 0, "scale": 1}
+    """As older versions stored one whose map was given no numbers."""
+    stream = service.stream(feature_map={"kind": "standardize", "mean": 0})
+    stored = {"kind": "standardize", "version": 1, "mean": 0, "scale": 1}
+    assert ok(service.client().get(f"/v1/streams/{stream}"))["feature_map"] == stored
+    task = {"kind": "classification", "classes": 2}
+    older = StreamSchema.model_validate({"features": 2, "task": task, "feature_map": {"kind": "standardize"}})
+    assert older.model_dump(mode="json")["feature_map"] == stored
     name = service.publish(stream, BATCHES | {"batch": 2})
     service.post(stream, [[0.1, 0.2]] * 2, [0, 1])
     service.reaches(name, time=2)
-    assert StreamSchema.model_validate(row.schema | {"feature_map": idle}).feature_map is not None
 
 
 def notes(service: Service, mechanism: dict[str, Any], privacy: dict[str, Any], **more: Any) -> list[str]:
-    stream = service.stream(features=more.pop("features", 20), delta=1e-5)
+    shape = {name: more.pop(name) for name in ("features", "classes") if name in more}
+    stream = service.stream(**{"features": 20, "delta": 1e-5} | shape)
     return ok(service.client().post("/v1/plan", json=publication(stream, mechanism, **more) | {"privacy": privacy}))[
         "notes"
     ]

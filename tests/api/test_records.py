@@ -218,7 +218,7 @@ def test_what_no_publication_can_want_again_is_dropped_and_told(service: Service
     wait_until(lambda: kept() == {"start": 6, "needed": [{"publication": name, "start": 6}]})
     asked = publication(stream, {"kind": "independent_batches", "batch": 2}, start=5)
     answer = refused(service.client().post("/v1/publications", json=asked), 422, "invalid-request")
-    assert answer["errors"] == [{"field": "body.start", "reason": "must be at least 6"}]
+    assert answer["errors"] == [{"field": "start", "reason": "must be at least 6"}]
     later = service.publish(stream, {"kind": "independent_batches", "batch": 4}, start=6)
     service.post(stream, [[1, 0]] * 3, [0, 1, 0])
     service.reaches(name, time=8)
