@@ -48,7 +48,7 @@ def test_a_bad_stream_is_refused_and_its_name_stays_free(service: Service, chang
         "budget": {"epsilon": 1, "delta": 1e-6},
     }
     errors = refused(service.client().post("/v1/streams", json=good | change), 422, "invalid-request")["errors"]
-    assert all(error["field"].startswith(f"{next(iter(change))}") for error in errors)
+    assert all(error["field"].startswith(next(iter(change))) for error in errors)
     answer = service.client().post("/v1/streams", json=good)
     assert answer.status_code == 201
     assert answer.headers["location"] == f"/v1/streams/{good['name']}"
@@ -77,7 +77,7 @@ def test_a_bad_publication_is_refused_by_field_and_reserves_nothing(service: Ser
     stream = service.stream(delta=0)
     asked = publication(stream, WINDOW) | change
     errors = refused(service.client().post("/v1/publications", json=asked), 422, "invalid-request")["errors"]
-    assert errors[0]["field"].startswith(f"{field}")
+    assert errors[0]["field"].startswith(field)
     found = ok(service.client().get(f"/v1/streams/{stream}"))
     assert (found["reserved"]["epsilon"], found["publications"]) == (0, [])
 
@@ -184,6 +184,7 @@ def test_a_plan_reserves_nothing_and_is_the_plan_of_the_publication(service: Ser
     mine = [line["what"] for line in plan.pop("measured")["lines"] if line["this"]]
     assert mine == ["cumulative (`continual`, `equal`), output perturbation"]
     assert plan.pop("timing")["publish_delay"] == 0
+    assert plan.pop("notes")
     assert ok(service.client().get(f"/v1/streams/{stream}"))["reserved"]["epsilon"] == 0
     made = ok(service.client().post("/v1/publications", json=asked), 201)
     assert made["plan"] == plan

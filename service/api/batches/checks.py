@@ -192,6 +192,8 @@ def _wrong_texts(row: Any, features: int) -> str | None:
     if not isinstance(row, list) or len(row) != features:
         return f"must be an array of {features} text{'s' * (features > 1)}"
     for column, value in enumerate(row):
+        if value is None:
+            return f"column {column} {_MISSING}"
         if not isinstance(value, str):
             return f"column {column} is not a text"
         if len(value) > MOST_CHARACTERS:
