@@ -173,7 +173,7 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
             404: "There is nothing at this address; the OpenAPI document is at /openapi.json.",
             405: _other_methods(request, headers.get("Allow", "")),
             413: "Send less in one request.",
-        }.get(error.status_code, "The request could not be read: send JSON, in UTF-8 and nested less than 1000 times.")
+        }.get(error.status_code, "The request could not be read: send JSON in UTF-8, not deeply nested.")
         return Problem(slug, detail, headers=headers).response()
 
     @app.exception_handler(NameTaken)
