@@ -78,7 +78,7 @@ def test_a_plan_of_regressions_tells_no_accuracies():
         ('{"stream": 1 "publication": 2}', "this is not JSON from character 14 on (line 1, column 14)"),
         (
             json.dumps({"stream": STREAM, "publication": PUBLICATION | {"mechanism": {"kind": "continual", "bse": 1}}}),
-            "mechanism.bse: no such field; did you mean base?",
+            "mechanism.bse: no such field (did you mean base?)",
         ),
         (
             json.dumps({"stream": STREAM | {"feature_map": {"kind": "standardize"}}, "publication": PUBLICATION}),
@@ -86,7 +86,7 @@ def test_a_plan_of_regressions_tells_no_accuracies():
         ),
         (
             json.dumps({"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 0}}}),
-            "privacy.epsilon: must be above 0, at least 1e-9; 0.1 to 10 is usual",
+            "privacy.epsilon: must be above 0, at least 1e-9 (0.1 to 10 is usual)",
         ),
         (
             json.dumps({"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 26.627275}}}),

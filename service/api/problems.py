@@ -17,6 +17,7 @@ from service.store.database import DatabaseUnavailable
 from service.store.keys import NameTaken
 
 MEDIA_TYPE = "application/problem+json"
+MOST_ERRORS = 100  # that are explained: to look for the nearest name takes a while
 
 
 class ProblemDetails(BaseModel):
@@ -157,7 +158,7 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         explained = _explained(error, request)
         errors = [{"field": field_name(place), "reason": reason} for place, reason in explained]
         detail = "; ".join(f"{each['field']}: {each['reason']}" for each in errors[:5])
-        return Problem("invalid-request", detail, errors=errors[:100]).response()
+        return Problem("invalid-request", detail, errors=errors).response()
 
     @app.exception_handler(HTTPException)
     def http(request: Request, error: HTTPException) -> Response:
@@ -199,7 +200,7 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
 
 def _explained(error: RequestValidationError, request: Request) -> list[tuple[words.Place, str]]:
     """Return the places of all mistakes, of those in the body without `body`, and the reasons."""
-    errors = error.errors()
+    errors = error.errors()[:MOST_ERRORS]
     if errors[0]["type"] == "json_invalid":
         return [(("body",), strict_json.not_json(error.body, errors[0]["loc"][1]))]
     body = getattr(request.scope.get("route"), "body_field", None)

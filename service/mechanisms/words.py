@@ -27,6 +27,8 @@ EXAMPLES = {
 }
 """Values that would do, by the name of their field."""
 
+LONGEST_NAME = 40  # characters: longer ones are like none that there is
+
 _TYPES = {
     "bool_type": "true or false",
     "decimal_number": "a number",
@@ -44,10 +46,10 @@ _BOUNDS = {
     "less_than_equal": ("le", "at most"),
 }
 _LENGTHS = {
-    "string_too_long": "at most {max_length} characters",
-    "string_too_short": "at least {min_length} characters",
-    "too_long": "at most {max_length} items",
-    "too_short": "at least {min_length} items",
+    "string_too_long": "{max_length} characters or fewer",
+    "string_too_short": "{min_length} or more characters",
+    "too_long": "{max_length} items or fewer",
+    "too_short": "{min_length} or more items",
 }
 _NAME_RULE = (
     "must be a name of at most 63 lower-case letters, digits and hyphens that begins with a letter or a digit, such as "
@@ -76,10 +78,8 @@ def _explained(error: Mapping[str, Any], model: type[BaseModel]) -> tuple[Place,
     extra = error["type"] == "extra_forbidden"
     place, within = _walk(error["loc"][:-1] if extra else error["loc"], model)
     if extra:
-        last = error["loc"][-1]
-        return (*place, last), _no_such_field(
-            str(last), sorted({name for each in within for name in each.model_fields})
-        )
+        sent, known = error["loc"][-1], sorted({name for each in within for name in each.model_fields})
+        return (*place, sent), _no_such_field(str(sent), known)
     return place, _why(error, next((name for name in reversed(place) if isinstance(name, str)), ""))
 
 
@@ -138,12 +138,12 @@ def _why(error: Mapping[str, Any], name: str) -> str:
 
 def _no_such_field(sent: str, known: Sequence[str]) -> str:
     listed = ", ".join(known)
-    return f"no such field{_meant(sent, known) or f'; the fields here are {listed}'}"
+    return f"no such field{_meant(sent, known) or f' (the fields here are {listed})'}"
 
 
 def _meant(sent: object, known: Iterable[str]) -> str:
-    nearest = get_close_matches(sent, known, 1) if isinstance(sent, str) else []
-    return f"; did you mean {nearest[0]}?" if nearest else ""
+    nearest = get_close_matches(sent, known, 1) if isinstance(sent, str) and len(sent) <= LONGEST_NAME else []
+    return f" (did you mean {nearest[0]}?)" if nearest else ""
 
 
 def _names(quoted: object) -> list[str]:
@@ -152,9 +152,9 @@ def _names(quoted: object) -> list[str]:
 
 def _usual(name: str, rule: str) -> str:
     if name.startswith("epsilon"):
-        return f"{rule.replace('at least', 'above 0, at least')}; 0.1 to 10 is usual"
+        return f"{rule.replace('at least', 'above 0, at least')} (0.1 to 10 is usual)"
     if name == "delta":
-        return f"{rule}; usual is 1e-6, or 0 for pure epsilon"
+        return f"{rule} (usual is 1e-6, or 0 for pure epsilon)"
     return rule
 
 
