@@ -206,9 +206,9 @@ def _explained(error: RequestValidationError, request: Request) -> list[tuple[wo
     body = getattr(request.scope.get("route"), "body_field", None)
     model = body.field_info.annotation if body is not None else BaseModel
     inside = [{**each, "loc": each["loc"][1:]} for each in errors if each["loc"][0] == "body"]
-    found = [(place or ("body",), reason) for place, reason in words.explained(inside, model)]
+    explained = [(place or ("body",), reason) for place, reason in words.explained(inside, model)]
     outside = [each for each in errors if each["loc"][0] != "body"]
-    return found + [(each["loc"], reason) for each in outside for _, reason in words.explained([each], BaseModel)]
+    return explained + [(each["loc"], reason) for each in outside for _, reason in words.explained([each], BaseModel)]
 
 
 def _other_methods(request: Request, allowed: str) -> str:

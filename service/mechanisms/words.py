@@ -69,9 +69,9 @@ def explained(errors: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> li
         errors: with places in the document; tags of unions are left out of the places returned.
         model: what the document was read as.
     """
-    found = [_explained(error, model) for error in errors]
-    above = {place[:length] for place, _ in found for length in range(len(place))}
-    return [(place, reason) for place, reason in found if not place or place not in above]
+    reasons = [_explained(error, model) for error in errors]
+    above = {place[:length] for place, _ in reasons for length in range(len(place))}
+    return [(place, reason) for place, reason in reasons if not place or place not in above]
 
 
 def _explained(error: Mapping[str, Any], model: type[BaseModel]) -> tuple[Place, str]:
