@@ -35,9 +35,8 @@ def _of_delta(plan: Mapping[str, Any], configuration: PublicationConfiguration) 
     pure = "privacy.delta was left out, so it is 0: the guarantee is pure epsilon."
     if learner is None or learner.kind == "small_database":
         return [pure]
-    instead = ", with another learner," if learner.kind == "objective_perturbation" else ""
     gain = (
-        f"A delta far below one over the number of records, such as 1e-6,{instead} brings Gaussian noise, which is "
+        "A delta far below one over the number of records, such as 1e-6, brings Gaussian noise, which is "
         f"shorter for models of more than about 20 weights; this one has {plan['model']['dimension']}."
     )
     return [f"{pure} {gain} The stream's budget needs a delta for that, too."]
