@@ -26,8 +26,9 @@ browser:
 		&& DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null \
 		|| echo "There is no browser, and none could be installed (on Debian: apt install chromium): tests/browser is skipped"
 
+# On another port: make up PORT=9000
 up: venv
-	$(BIN)/perennial up
+	$(BIN)/perennial up $(if $(PORT),--port $(PORT))
 
 demo: venv
 	$(BIN)/python -m demo

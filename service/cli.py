@@ -10,11 +10,16 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Model = TypeVar("Model", bound="BaseModel")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -145,38 +150,42 @@ def plan(
     file: Annotated[Path, typer.Argument(help='JSON: {"stream":{…},"publication":{…}}; - reads standard input.')],
 ) -> None:
     """Tell what a publication would cost and how noisy each release would be, without any server."""
-    from pydantic import ValidationError
-
     from service.mechanisms import strict_json
     from service.mechanisms.admission import admit
     from service.mechanisms.configuration import PublicationConfiguration, Refused
-    from service.mechanisms.fields import why
     from service.mechanisms.measured import measured
-    from service.mechanisms.stream_schema import StreamSchema
+    from service.mechanisms.notes import notes
+    from service.mechanisms.stream_schema import NewStreamSchema
     from service.mechanisms.timing import timing
 
     try:
-        asked = strict_json.read(sys.stdin.read() if str(file) == "-" else file.read_text())
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+        asked = strict_json.read(text)
         stream, publication = dict(asked["stream"]), dict(asked["publication"])
     except OSError as error:
         _fail(f"can't read {file}: {error.strerror}")
     except strict_json.Misread as misread:
         _fail(f"{'.'.join(map(str, misread.place))}: {misread.reason}")
+    except json.JSONDecodeError as error:
+        _fail(f"the file must hold JSON: {strict_json.not_json(text, error.pos)}")
     except (ValueError, TypeError, KeyError, RecursionError):
         _fail('the file must hold JSON: {"stream": {…}, "publication": {…}}, as in POST /v1/streams and /v1/plan')
     budget = stream.get("budget")
     schema = {name: value for name, value in stream.items() if name not in ("name", "retention", "budget")}
     wanted = {name: value for name, value in publication.items() if name not in ("name", "stream", "start")}
     try:
-        configuration, kept = PublicationConfiguration.model_validate(wanted), StreamSchema.model_validate(schema)
+        configuration = _checked(PublicationConfiguration, wanted)
+        kept = _checked(NewStreamSchema, schema)
         planned = admit(kept, configuration).plan()
-    except ValidationError as error:
-        _fail("\n".join(f"{'.'.join(map(str, each['loc']))}: {why(each)}" for each in error.errors()))
     except Refused as refused:
         _fail(str(refused))
     if isinstance(budget, dict) and budget.get("delta", 0) == 0 and configuration.privacy.delta > 0:
         _fail("privacy.delta: the stream's budget has delta 0, so only publications with delta 0 fit")
-    told = {"measured": measured(kept, configuration), "timing": timing(planned, configuration.delay)}
+    told = {
+        "measured": measured(kept, configuration),
+        "timing": timing(planned, configuration.delay),
+        "notes": notes(planned, configuration),
+    }
     print(json.dumps(planned | told, indent=2))
 
 
@@ -186,6 +195,19 @@ def load(context: typer.Context) -> None:
     if find_spec("perennial") is None:
         _fail("`load` is the Python client's: install it from the project's folder, pip install './client[arrow]'")
     os.execv(sys.executable, [sys.executable, "-m", "perennial", "load", *context.args])  # noqa: S606
+
+
+def _checked(model: type[Model], document: object) -> Model:
+    """Return a document as a model, or say what is wrong with which of its fields and exit."""
+    from pydantic import ValidationError
+
+    from service.mechanisms import words
+
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        explained = words.explained(error.errors(), model)
+        _fail("\n".join(f"{'.'.join(map(str, place))}: {reason}" for place, reason in explained))
 
 
 def _keep_memory() -> None:

@@ -50,6 +50,8 @@ def test_a_plan_needs_no_server():
     plan = json.loads(done.stdout)
     assert plan["lifetime"]["epsilon"] == 1
     assert any(line["this"] for line in plan["measured"]["lines"])
+    (note,) = plan["notes"]
+    assert note.startswith("In a score, the noise of each ")
 
 
 def test_a_plan_just_under_the_cap_of_pure_epsilon_is_made():
@@ -73,9 +75,18 @@ def test_a_plan_of_regressions_tells_no_accuracies():
         ("{", "must hold JSON"),
         ("[]", "must hold JSON"),
         (json.dumps({"stream": STREAM}), "must hold JSON"),
+        ('{"stream": 1 "publication": 2}', "this is not JSON from character 14 on (line 1, column 14)"),
+        (
+            json.dumps({"stream": STREAM, "publication": PUBLICATION | {"mechanism": {"kind": "continual", "bse": 1}}}),
+            "mechanism.bse: no such field (did you mean base?)",
+        ),
+        (
+            json.dumps({"stream": STREAM | {"feature_map": {"kind": "standardize"}}, "publication": PUBLICATION}),
+            "feature_map: standardize without numbers changes nothing",
+        ),
         (
             json.dumps({"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 0}}}),
-            "privacy.epsilon: Input should be greater than or equal to 1E-9",
+            "privacy.epsilon: must be above 0, at least 1e-9 (0.1 to 10 is usual)",
         ),
         (
             json.dumps({"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 26.627275}}}),

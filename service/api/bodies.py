@@ -46,7 +46,7 @@ class ConfigurationRequest(Request):
         try:
             return strict_json.read(await self.body())
         except strict_json.Misread as misread:
-            field = field_name(("body", *misread.place))
+            field = field_name(tuple(misread.place)) or "body"
             raise Problem(
                 "invalid-request",
                 f"{field}: {misread.reason}",
@@ -126,10 +126,10 @@ def _not_packed() -> Problem:
     return refusal(InvalidRecords((None, "the body is not what Content-Encoding says: one whole packed stream")))
 
 
-def refusal(refused: InvalidRecords) -> Problem:
-    """What is wrong with which rows."""
+def refusal(refused: InvalidRecords, consequence: str = "") -> Problem:
+    """Return what is wrong with which rows, and what follows from that."""
     errors = [{"row": row, "reason": reason} for row, reason in refused.reasons]
     first = errors[0]
     where = f"row {first['row']}: " if first["row"] is not None else ""
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return Problem("invalid-records", f"{where}{first['reason']}{more}. Nothing was stored.", errors=errors)
+    return Problem("invalid-records", f"{where}{first['reason']}{more}.{consequence}", errors=errors)

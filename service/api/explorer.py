@@ -182,7 +182,7 @@ async def explore(request: Comparison, key: Reader, shared: Shared, response: Re
         await run_in_threadpool(check, shape)
         made = await shared.run(add)
     except Refused as refused:
-        errors = [{"field": f"body.{refused.path}", "reason": refused.message}]
+        errors = [{"field": refused.path, "reason": refused.message}]
         raise Problem("invalid-request", str(refused), errors=errors) from None
     except TooMany:
         raise Problem("too-many-kept", "Too many comparisons wait; cancel one, or ask again later.") from None

@@ -12,11 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from service.log import LogUnavailable
-from service.mechanisms.fields import why
+from service.mechanisms import strict_json, words
 from service.store.database import DatabaseUnavailable
 from service.store.keys import NameTaken
 
 MEDIA_TYPE = "application/problem+json"
+MOST_ERRORS = 100  # that are explained: to look for the nearest name takes a while
 
 
 class ProblemDetails(BaseModel):
@@ -27,7 +28,7 @@ class ProblemDetails(BaseModel):
     type: str = Field(examples=["urn:perennial:problem:invalid-request"])
     title: str = Field(examples=["The request is not valid"])
     status: int = Field(examples=[422])
-    detail: str = Field(examples=["body.mechanism.base: Input should be greater than 0"])
+    detail: str = Field(examples=["mechanism.base: must be at least 1"])
 
 
 # By the last part of their type: status and title.
@@ -66,6 +67,29 @@ _PROBLEMS = {
     "too-many-connections": (503, "Too many connections are open"),
     "stopping": (503, "This server is stopping"),
 }
+
+
+# Methods that people miss, with the address they try: what to do instead.
+_INSTEAD = (
+    (
+        "DELETE",
+        "/v1/streams/[^/]+",
+        (
+            "A stream and its ledger stay for ever: stop a publication of it with DELETE /v1/publications/NAME, or "
+            "erase records with DELETE /v1/streams/NAME/records?start=0&end=100."
+        ),
+    ),
+    (
+        "DELETE",
+        "/v1/publications/[^/]+/releases.*",
+        "A release stays for ever, since it was paid for: stop later ones with DELETE /v1/publications/NAME.",
+    ),
+    (
+        "P(UT|ATCH)",
+        "/v1/(streams|publications)/[^/]+",
+        "What was made is never changed, since its guarantee depends on it: make another one under a new name.",
+    ),
+)
 
 
 class Problem(Exception):
@@ -131,9 +155,10 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             return unread_coding().response()
         # Pydantic would repeat the input; the place and the reason are enough.
-        errors = [{"field": field_name(each["loc"]), "reason": why(each)} for each in error.errors()]
+        explained = _explained(error, request)
+        errors = [{"field": field_name(place), "reason": reason} for place, reason in explained]
         detail = "; ".join(f"{each['field']}: {each['reason']}" for each in errors[:5])
-        return Problem("invalid-request", detail, errors=errors[:100]).response()
+        return Problem("invalid-request", detail, errors=errors).response()
 
     @app.exception_handler(HTTPException)
     def http(request: Request, error: HTTPException) -> Response:
@@ -147,9 +172,9 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         slug = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "invalid-request")
         detail = {
             404: "There is nothing at this address; the OpenAPI document is at /openapi.json.",
-            405: "See /openapi.json for what this address answers to.",
+            405: _other_methods(request, headers.get("Allow", "")),
             413: "Send less in one request.",
-        }.get(error.status_code, "The request could not be read.")
+        }.get(error.status_code, "The request could not be read: send JSON in UTF-8, not deeply nested.")
         return Problem(slug, detail, headers=headers).response()
 
     @app.exception_handler(NameTaken)
@@ -171,6 +196,33 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
     @app.exception_handler(ClientDisconnect)
     def gone(_: Request, __: ClientDisconnect) -> Response:
         return Problem("malformed-request", "It ended before all of it was here.").response()  # nobody reads this
+
+
+def _explained(error: RequestValidationError, request: Request) -> list[tuple[words.Place, str]]:
+    """Return the places of all mistakes, of those in the body without `body`, and the reasons."""
+    errors = error.errors()[:MOST_ERRORS]
+    if errors[0]["type"] == "json_invalid":
+        return [(("body",), strict_json.not_json(error.body, errors[0]["loc"][1]))]
+    body = getattr(request.scope.get("route"), "body_field", None)
+    model = body.field_info.annotation if body is not None else BaseModel
+    inside = [{**each, "loc": each["loc"][1:]} for each in errors if each["loc"][0] == "body"]
+    explained = [(place or ("body",), reason) for place, reason in words.explained(inside, model)]
+    outside = [each for each in errors if each["loc"][0] != "body"]
+    return explained + [(each["loc"], reason) for each in outside for _, reason in words.explained([each], BaseModel)]
+
+
+def _other_methods(request: Request, allowed: str) -> str:
+    """Return which methods an address answers to, and what takes the place of one that people miss."""
+    answers = (
+        f"This address answers to {allowed}." if allowed else "See /openapi.json for the addresses that there are."
+    )
+    path = request.url.path.rstrip("/")
+    instead = (
+        text
+        for method, address, text in _INSTEAD
+        if re.fullmatch(method, request.method) and re.fullmatch(address, path)
+    )
+    return " ".join([answers, *instead])
 
 
 def field_name(place: tuple[int | str, ...]) -> str:

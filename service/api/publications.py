@@ -13,6 +13,7 @@ from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
+from service.mechanisms.notes import notes
 from service.mechanisms.stream_schema import StreamSchema
 from service.mechanisms.timing import largest_cost, timing
 from service.privacy.account import Loss
@@ -55,7 +56,7 @@ class PublicationInfo(BaseModel):
     mechanism: dict[str, Any]
     learner: dict[str, Any] | None = Field(description="null where no model is fitted")
     privacy: dict[str, Any]
-    plan: dict[str, Any] = Field(description="As POST /v1/plan answers, without `measured` and `timing`")
+    plan: dict[str, Any] = Field(description="As POST /v1/plan answers, without `measured`, `timing` and `notes`")
     publish_delay: float = Field(description="Releases appear at multiples of so many seconds of Unix time; 0: at once")
     state: str = Field(description="`running`, `stopped` or `halted`")
     reason: str | None = Field(description="Why it halted")
@@ -76,7 +77,8 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
 
     `measured` tells how accurate such models were on streams that drift; null where records come without classes.
     `timing` tells when releases appear, how many seconds and bytes of memory a fit of the size in `fits` may take at
-    first, and warns where fits may take too long for their tick.
+    first, and warns where fits may take too long for their tick. `notes` are sentences: what it means that delta was
+    left out, and how noise compares with the most that records can do.
     """
 
     def look(connection: Connection) -> dict[str, Any]:
@@ -84,7 +86,8 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
         told = measured(StreamSchema.model_validate(stream.schema), request)
         planned = _build(stream, request).plan()
         queued = sum(largest_cost(each).seconds for each in publications.running_plans(connection, key.streams))
-        return planned | {"measured": told, "timing": timing(planned, request.delay, queued)}
+        tick = timing(planned, request.delay, queued)
+        return planned | {"measured": told, "timing": tick, "notes": notes(planned, request)}
 
     return await shared.run(look)
 
@@ -109,7 +112,7 @@ async def make_publication(
             raise Problem(
                 "invalid-request",
                 f"Records before {kept} are no longer kept; start there or later.",
-                errors=[{"field": "body.start", "reason": f"must be at least {kept}"}],
+                errors=[{"field": "start", "reason": f"must be at least {kept}"}],
             )
         _check_budget(connection, stream, request, start)
         made = publications.create(
@@ -182,7 +185,7 @@ def _build(stream: streams.Stream, request: PlanRequest) -> Mechanism:
 
 
 def _refuse(path: str, reason: str) -> NoReturn:
-    raise Problem("invalid-request", f"{path}: {reason}", errors=[{"field": f"body.{path}", "reason": reason}])
+    raise Problem("invalid-request", f"{path}: {reason}", errors=[{"field": path, "reason": reason}])
 
 
 def _check_budget(connection: Connection, stream: streams.Stream, request: PublicationRequest, start: int) -> None:

@@ -123,7 +123,7 @@ async def post_records(request: Request) -> Response:
                 async with shared.large if len(body) > INLINE_BYTES else contextlib.nullcontext():
                     columns = await run_in_threadpool(read, body, found.schema)
         except batches.InvalidRecords as refused:
-            raise refusal(refused) from None
+            raise refusal(refused, " Nothing was stored.") from None
         records = len(next(iter(columns.values())))
         most = min(shared.settings.max_batch_records, feature_map.most_records)
         if records > most:

@@ -18,7 +18,7 @@ from service.api.services import Admin, KeyFirst, Reader, Shared, no_stream, str
 from service.log import Position
 from service.mechanisms.building import declassified, needs
 from service.mechanisms.configuration import Privacy
-from service.mechanisms.stream_schema import StreamSchema, Task
+from service.mechanisms.stream_schema import NewStreamSchema, StreamSchema, Task
 from service.privacy.account import Loss
 from service.privacy.loss import Kind, round_up
 from service.privacy.profile import covered
@@ -31,7 +31,7 @@ router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 Edge = Annotated[int | None, Query(ge=0, lt=2**62, description="Only of records from `start` on, before `end`")]
 
 
-class StreamRequest(StreamSchema):
+class StreamRequest(NewStreamSchema):
     name: Name
     retention: Literal["keep", "needed"] = Field(
         "keep", description="`needed` drops records that no running publication can want again"

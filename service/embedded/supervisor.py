@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 from types import FrameType
+from typing import TextIO
 
 from service.embedded.admin_key import ensure_admin_key
 from service.embedded.directory import LOCK_WAIT_SECONDS, DataDirectory, open_data_directory
@@ -222,7 +223,7 @@ class _Service:
             raise EmbeddedError(failed, EXIT_CONFIGURATION if status == EXIT_CONFIGURATION else 1)
 
     def _announce(self, key_file: Path | None) -> None:
-        """Say once that the service is ready. In a thread of its own, so that a slow answer delays no restart."""
+        """Say once, on standard output, that all is ready. In a thread of its own: a slow answer delays no restart."""
         address = _address(self._host, self._port)
         while not _answers(f"{address}/readyz"):
             if self._over.wait(0.1):
@@ -230,7 +231,7 @@ class _Service:
         lines = [f"Perennial is ready on {address}", f"Its data is in {self._directory.path}"]
         if key_file is not None:
             lines.append(f"The admin key is in {key_file}")
-        _say("\n".join([*lines, "Ctrl-C stops it."]))
+        _say("\n".join([*lines, "Ctrl-C stops it."]), sys.stdout)
 
 
 def _address(host: str, port: int) -> str:
@@ -272,7 +273,7 @@ def _stop_on_signals() -> Iterator[StopRequest]:
             signal.signal(number, signal.SIG_IGN)
 
 
-def _say(text: str) -> None:
+def _say(text: str, stream: TextIO = sys.stderr) -> None:
     with contextlib.suppress(OSError):  # a terminal that is gone must not keep us from stopping
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        stream.write(text + "\n")
+        stream.flush()

@@ -5,10 +5,8 @@ Numbers are exact: ε, δ and whatever shares of them follow from are decimals a
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -22,22 +20,15 @@ class Shape(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def why(error: Mapping[str, Any]) -> str:
-    """The reason of one of pydantic's errors, in words for whoever wrote the shape, without what was sent."""
-    if error["type"] == "union_tag_invalid":  # pydantic's own words repeat what was sent
-        return f"its {error['ctx']['discriminator']} must be one of {error['ctx']['expected_tags']}"
-    return re.sub(r"Decimal\('([^']*)'\)", r"\1", error["msg"])  # bounds of exact numbers come as Python writes them
-
-
 def _decimal(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise PydanticCustomError("decimal_number", "Input should be a number")
+        raise PydanticCustomError("decimal_number", "must be a number")
     exact = value if isinstance(value, Decimal) else Decimal(str(value))
     if not exact.is_finite():
-        raise PydanticCustomError("decimal_number", "Input should be a finite number")
+        raise PydanticCustomError("not_finite", "must be a finite number")
     exact = exact.normalize()
     if len(exact.as_tuple().digits) > MAX_DIGITS:
-        raise PydanticCustomError("decimal_digits", "Input should have at most 15 significant digits")
+        raise PydanticCustomError("decimal_digits", "must have at most 15 significant digits")
     return exact
 
 
@@ -47,7 +38,7 @@ def _number(value: Decimal) -> int | float:
 
 def _at_least(delta: Decimal) -> Decimal:
     if 0 < delta < Decimal("1e-100"):
-        raise PydanticCustomError("delta_too_small", "Input should be 0 or at least 1e-100")
+        raise PydanticCustomError("delta_too_small", "must be 0 or at least 1e-100")
     return delta
 
 
@@ -70,7 +61,7 @@ Weight = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e9, le=1e
 
 def _delay(value: Decimal) -> Decimal:
     if value and not LEAST_DELAY <= value <= LARGEST_DELAY:
-        raise PydanticCustomError("publish_delay", "Input should be 0, or between 0.05 and 86400 seconds")
+        raise PydanticCustomError("publish_delay", "must be 0, or between 0.05 and 86400 seconds")
     return value
 
 

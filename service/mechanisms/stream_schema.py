@@ -174,3 +174,20 @@ class StreamSchema(Shape):
     def mapping(self) -> FeatureMap:
         """Return the feature map; of no steps if there is none."""
         return feature_maps.of_stream(self.model_dump(mode="json"))
+
+
+class NewStreamSchema(StreamSchema):
+    """The schema of a stream that is to be made: some of its feature maps ask for more than those of older streams."""
+
+    @field_validator("feature_map")
+    @classmethod
+    def _standardize_has_numbers(cls, value: Shape | None) -> Shape | None:
+        steps = value.maps if isinstance(value, ComposedMap) else [value]
+        if any(isinstance(each, StandardizeMap) and not each.model_fields_set & {"mean", "scale"} for each in steps):
+            raise PydanticCustomError(
+                "standardize",
+                "standardize without numbers changes nothing: give it a public mean and scale, one number for all "
+                "columns or one for each, such as {example}",
+                {"example": '{"kind": "standardize", "mean": [54, 1017], "scale": [20, 8.4]}'},
+            )
+        return value

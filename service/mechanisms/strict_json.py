@@ -20,6 +20,20 @@ KEPT_DIGITS = 15  # significant ones, by every double that is far from the least
 _SHORT_NUMBER = re.compile(rf"-?[0-9.]{{1,{KEPT_DIGITS}}}[eE][-+]?[0-9]{{1,2}}")
 
 
+def not_json(text: str, position: int) -> str:
+    """Return why a text is no JSON, in words.
+
+    position: of the first character that no JSON has there, as `json.JSONDecodeError.pos` tells it.
+    """
+    if position >= len(text.rstrip()):
+        return "the JSON ends too early: close each quote, bracket and brace"
+    error = json.JSONDecodeError("", text, position)
+    return (
+        f"this is not JSON from character {position + 1} on (line {error.lineno}, column {error.colno}): look there "
+        "and just before it for a comma, a quote or a bracket that is missing or too many"
+    )
+
+
 class Misread(ValueError):
     """A document that is JSON, but that another reader may understand differently.
 

@@ -51,10 +51,10 @@ def send(client: httpx.Client, path: str, body: bytes | str, **headers: str) -> 
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ('{"secret": "a-1", "secret": "a-2"}', "body.secret"),
-        ('{"privacy": {"epsilon": 1, "delta": 0, "epsilon": 1000}}', "body.privacy.epsilon"),
-        ('{"lines": [1, {"epsilon": 1, "\\u0065psilon": 1}]}', "body.lines.1.epsilon"),
-        ('[{"a b": 1, "a b": 2}]', "body.0.…"),
+        ('{"secret": "a-1", "secret": "a-2"}', "secret"),
+        ('{"privacy": {"epsilon": 1, "delta": 0, "epsilon": 1000}}', "privacy.epsilon"),
+        ('{"lines": [1, {"epsilon": 1, "\\u0065psilon": 1}]}', "lines.1.epsilon"),
+        ('[{"a b": 1, "a b": 2}]', "0.…"),
     ],
 )
 def test_a_name_twice_is_refused_by_its_place(service: Service, path, body, field):
@@ -71,7 +71,7 @@ def test_a_number_that_would_be_rounded_is_refused_by_its_place(service: Service
     body = f'{{"budget": [{{"epsilon": {digits}}}]}}'
     problem = refused(send(service.client(), path, body), 422, "invalid-request")
     (error,) = problem["errors"]
-    assert error["field"] == "body.budget.0.epsilon"
+    assert error["field"] == "budget.0.epsilon"
     assert "round it to at most 15 significant digits" in error["reason"]
     assert digits not in json.dumps(problem)
 
@@ -118,7 +118,7 @@ def test_a_budget_is_a_number_of_at_most_15_digits(service: Service, epsilon):
     body = wanted.replace('"epsilon": 0', f'"epsilon": {epsilon}')
     for path in ("/v1/plan", "/v1/publications"):
         problem = refused(send(service.client(), path, body), 422, "invalid-request")
-        assert problem["errors"][0]["field"] == "body.privacy.epsilon"
+        assert problem["errors"][0]["field"] == "privacy.epsilon"
     assert ok(service.client().get(f"/v1/streams/{stream}"))["publications"] == []
 
 

@@ -195,13 +195,13 @@ def test_a_data_set_that_is_gone_is_told(service: Service):
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"dataset": "no such"}, "body.dataset"),
-        ({"epsilons": []}, "body.epsilons"),
-        ({"lines": []}, "body.lines"),
-        ({"lines": [WINDOWS | {"learner": {"kind": "noisy_gradient_descent"}}]}, "body.lines.0.learner.kind"),
-        ({"feature_map": {"kind": "hog", "width": 9, "height": 9}}, "body.feature_map"),
-        ({"runs": 11}, "body.runs"),
-        ({"more": 1}, "body.more"),
+        ({"dataset": "no such"}, "dataset"),
+        ({"epsilons": []}, "epsilons"),
+        ({"lines": []}, "lines"),
+        ({"lines": [WINDOWS | {"learner": {"kind": "noisy_gradient_descent"}}]}, "lines.0.learner.kind"),
+        ({"feature_map": {"kind": "hog", "width": 9, "height": 9}}, "feature_map"),
+        ({"runs": 11}, "runs"),
+        ({"more": 1}, "more"),
     ],
 )
 def test_what_cannot_run_is_refused_by_its_field(service: Service, change, field):

@@ -10,6 +10,7 @@ from service.learning.learners import OutputPerturbation
 from service.learning.losses import LOSSES
 from service.learning.records import Records
 from tests import chance
+from tests.api.test_formats import MISSING
 from tests.api.test_records import refused
 from tests.conftest import Service, ok
 from tests.learning import by_definition
@@ -80,17 +81,17 @@ def test_predictions_follow_from_the_release_alone(service: Service, name):
 @pytest.mark.parametrize(
     ("feature_map", "field"),
     [
-        ({"kind": "hog", "width": 28, "height": 28}, "body.feature_map.hog"),
-        ({"kind": "random_fourier"}, "body.feature_map.random_fourier.features"),
-        ({"kind": "magic"}, "body.feature_map"),
-        ({"kind": "compose", "maps": [{"kind": "normalize"}, WORDS]}, "body.feature_map"),
+        ({"kind": "hog", "width": 28, "height": 28}, "feature_map"),
+        ({"kind": "random_fourier"}, "feature_map.features"),
+        ({"kind": "magic"}, "feature_map"),
+        ({"kind": "compose", "maps": [{"kind": "normalize"}, WORDS]}, "feature_map"),
     ],
 )
 def test_a_map_that_does_not_fit_is_refused_by_field(service: Service, feature_map, field):
     asked = {"name": "never-made", "features": 16, "task": {"kind": "unlabelled"}, "budget": {"epsilon": 1, "delta": 0}}
     answer = service.client().post("/v1/streams", json=asked | {"feature_map": feature_map})
     errors = refused(answer, 422, "invalid-request")["errors"]
-    assert errors[0]["field"].startswith(field.removesuffix(".hog"))
+    assert errors[0]["field"].startswith(field)
     refused(service.client().get("/v1/streams/never-made"), 404, "not-found")
 
 
@@ -134,8 +135,7 @@ class TestTexts:
         [
             ([["a secret", "b"], ["c", 1]], (1, "x: column 1 is not a text")),
             ([["a secret"]], (0, "x: must be an array of 2 texts")),
-            (["a secret"], (0, "x: must be an array of 2 texts")),
-            ([[None, "a secret"]], (0, "x: column 0 is not a text")),
+            ([[None, "a secret"]], (0, f"x: column 0 {MISSING}")),
             ([["a secret", "x" * (2**16 + 1)]], (0, "x: column 1 is longer than 65536 characters")),
         ],
     )
@@ -151,7 +151,10 @@ class TestTexts:
 
     def test_numbers_do_not_take_texts(self, service: Service):
         answer = service.client().post(f"/v1/streams/{service.stream()}/records", json={"x": [["a", "b"]], "y": [0]})
-        assert refused(answer, 422, "invalid-records")["errors"][0]["reason"] == "x: column 0 is not a number"
+        assert (
+            refused(answer, 422, "invalid-records")["errors"][0]["reason"]
+            == "x: column 0 is a text, not a number: write numbers without quotes"
+        )
 
     def test_an_unlabelled_stream_may_be_of_texts(self, service: Service):
         stream = service.stream(features=1, task={"kind": "unlabelled"}, feature_map=WORDS)

@@ -27,6 +27,7 @@ REGRESSION = {"features": 2, "task": {"kind": "regression", "bound": 1.0}}
 UNLABELLED = {"features": 2, "task": {"kind": "unlabelled"}}
 CATEGORICAL = {"task": {"kind": "categorical", "cardinality": 3}}
 NOT_FINITE = "is not finite as a 32-bit float"
+MISSING = "is missing (null or NaN): fill it in with a public constant, or leave the whole record out"
 LABEL = "y: must be a whole number from 0 to 1"
 formats = pytest.mark.parametrize("name", WRITERS)
 
@@ -62,21 +63,21 @@ def test_the_same_records_give_the_same_columns(name, schema, x, y):
 @pytest.mark.parametrize(
     ("schema", "x", "y", "reasons"),
     [
-        (TWO, [[1, 2], [NAN, 2]], [0, 1], [(1, f"x: column 0 {NOT_FINITE}")]),
+        (TWO, [[1, 2], [NAN, 2]], [0, 1], [(1, f"x: column 0 {MISSING}")]),
         (TWO, [[1, -INF], [1, 2]], [0, 1], [(0, f"x: column 1 {NOT_FINITE}")]),
         (TWO, [[1, PAST_FLOAT32]], [0], [(0, f"x: column 1 {NOT_FINITE}")]),
-        (TWO, [[1, 2], [1, None]], [0, 1], [(1, "x: column 1 is not a number")]),
-        (TWO, [[1, 2], [None, NAN]], [0, 1], [(1, "x: column 0 is not a number")]),
-        (TWO, [[NAN, None], [1, 2]], [0, 1], [(0, f"x: column 0 {NOT_FINITE}")]),
+        (TWO, [[1, 2], [1, None]], [0, 1], [(1, f"x: column 1 {MISSING}")]),
+        (TWO, [[1, 2], [None, NAN]], [0, 1], [(1, f"x: column 0 {MISSING}")]),
+        (TWO, [[NAN, None], [1, 2]], [0, 1], [(0, f"x: column 0 {MISSING}")]),
         (TWO, [[1, 2], [1, 2], None], [0, 1, 1], [(2, "x: must be an array of 2 numbers")]),
         (TWO, [[1, 2, 3], [1, 2, 3]], [0, 1], [(row, "x: must be an array of 2 numbers") for row in (0, 1)]),
-        (TWO, [[1, 2], [1, 2]], [0, None], [(1, "y: is not a number")]),
+        (TWO, [[1, 2], [1, 2]], [0, None], [(1, f"y: {MISSING}")]),
         (TWO, [[1, 2], [1, 2], [1, 2]], [2, 0, -1], [(0, LABEL), (2, LABEL)]),
-        (TWO, [[1, 2], [1, 2]], [0.5, NAN], [(0, LABEL), (1, f"y: {NOT_FINITE}")]),
+        (TWO, [[1, 2], [1, 2]], [0.5, NAN], [(0, LABEL), (1, f"y: {MISSING}")]),
         (TWO, [[1, 2], [INF, 2]], [7, 7], [(0, LABEL), (1, f"x: column 0 {NOT_FINITE}"), (1, LABEL)]),
-        (TWO, [[1, NAN]] * 150, [0] * 150, [(row, f"x: column 1 {NOT_FINITE}") for row in range(100)]),
+        (TWO, [[1, NAN]] * 150, [0] * 150, [(row, f"x: column 1 {MISSING}") for row in range(100)]),
         (TWO, [], [], [(None, "a batch holds at least one record")]),
-        (REGRESSION, [[1, 2], [1, 2]], [PAST_FLOAT32, None], [(0, f"y: {NOT_FINITE}"), (1, "y: is not a number")]),
+        (REGRESSION, [[1, 2], [1, 2]], [PAST_FLOAT32, None], [(0, f"y: {NOT_FINITE}"), (1, f"y: {MISSING}")]),
         (CATEGORICAL, None, [0, 3], [(1, "y: must be a whole number from 0 to 2")]),
     ],
 )
@@ -91,7 +92,7 @@ def test_rows_of_the_wrong_length_are_named(name):
     with pytest.raises(InvalidRecords) as refusal:
         read(name, [[1, 2], [], [1, 2, 3], [4, NAN], [4, 5]], [0] * 5, TWO)
     wrong = "x: must be an array of 2 numbers"
-    assert list(refusal.value.reasons) == [(1, wrong), (2, wrong), (3, f"x: column 1 {NOT_FINITE}")]
+    assert list(refusal.value.reasons) == [(1, wrong), (2, wrong), (3, f"x: column 1 {MISSING}")]
 
 
 @pytest.mark.parametrize("kind", [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -150,8 +151,9 @@ class TestLines:
 
     @pytest.mark.parametrize("value", ["true", '"1"', "[1]", "{}"])
     def test_what_is_no_number_is_named(self, value):
-        assert self.reasons(f'{{"x":[1,2],"y":{value}}}'.encode()) == [(0, "y: is not a number")]
-        assert self.reasons(f'{{"x":[1,{value}],"y":0}}'.encode()) == [(0, "x: column 1 is not a number")]
+        reason = "is a text, not a number: write numbers without quotes" if value == '"1"' else "is not a number"
+        assert self.reasons(f'{{"x":[1,2],"y":{value}}}'.encode()) == [(0, f"y: {reason}")]
+        assert self.reasons(f'{{"x":[1,{value}],"y":0}}'.encode()) == [(0, f"x: column 1 {reason}")]
 
 
 class TestArrow:

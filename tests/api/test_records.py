@@ -40,17 +40,17 @@ def test_an_unknown_entry_is_not_found(service: Service):
 @pytest.mark.parametrize(
     ("body", "row", "reason"),
     [
-        ('{"x":[[1,2],[NaN,2]],"y":[0,1]}', 1, "x: column 0 is not finite as a 32-bit float"),
+        ('{"x":[[1,2],[NaN,2]],"y":[0,1]}', 1, "x: column 0 is missing (null or NaN)"),
         ('{"x":[[1,Infinity]],"y":[0]}', 0, "x: column 1 is not finite as a 32-bit float"),
         ('{"x":[[1,1e308]],"y":[0]}', 0, "x: column 1 is not finite as a 32-bit float"),
         ('{"x":[[1,1e400]],"y":[0]}', 0, "x: column 1 is not finite as a 32-bit float"),
-        ('{"x":[[1,"2"]],"y":[0]}', 0, "x: column 1 is not a number"),
+        ('{"x":[[1,"2"]],"y":[0]}', 0, "x: column 1 is a text, not a number"),
         ('{"x":[[1,true]],"y":[0]}', 0, "x: column 1 is not a number"),
-        ('{"x":[[1,null]],"y":[0]}', 0, "x: column 1 is not a number"),
+        ('{"x":[[1,null]],"y":[0]}', 0, "x: column 1 is missing (null or NaN)"),
         ('{"x":[[1,[2]]],"y":[0]}', 0, "x: column 1 is not a number"),
         ('{"x":[[1,2],[1]],"y":[0,1]}', 1, "x: must be an array of 2 numbers"),
         ('{"x":[[1,2,3],[1]],"y":[0,1]}', 0, "x: must be an array of 2 numbers"),
-        ('{"x":[1,2],"y":[0,1]}', 0, "x: must be an array of 2 numbers"),
+        ('{"x":[1,2],"y":[0,1]}', None, '"x" must be a list of records'),
         ('{"x":[[1,2]],"y":[2]}', 0, "y: must be a whole number from 0 to 1"),
         ('{"x":[[1,2]],"y":[-1]}', 0, "y: must be a whole number from 0 to 1"),
         ('{"x":[[1,2]],"y":[0.5]}', 0, "y: must be a whole number from 0 to 1"),
@@ -218,7 +218,7 @@ def test_what_no_publication_can_want_again_is_dropped_and_told(service: Service
     wait_until(lambda: kept() == {"start": 6, "needed": [{"publication": name, "start": 6}]})
     asked = publication(stream, {"kind": "independent_batches", "batch": 2}, start=5)
     answer = refused(service.client().post("/v1/publications", json=asked), 422, "invalid-request")
-    assert answer["errors"] == [{"field": "body.start", "reason": "must be at least 6"}]
+    assert answer["errors"] == [{"field": "start", "reason": "must be at least 6"}]
     later = service.publish(stream, {"kind": "independent_batches", "batch": 4}, start=6)
     service.post(stream, [[1, 0]] * 3, [0, 1, 0])
     service.reaches(name, time=8)

@@ -192,7 +192,7 @@ def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labell
     expect(refused).to_contain_text(f"Record {taken} was not taken")
     expect(refused).to_contain_text("It was answered before, was erased, or its time is over")
     expect(refused).to_contain_text(f"Record {wrong} was not taken")
-    expect(refused).to_contain_text("The service can't read this answer (body.label")
+    expect(refused).to_contain_text("The service can't read this answer (label")
     ok(give(service, publication, double, 1), 409)
     page.unroute("**/labels")
     page.route("**/labels", lambda route: route.abort())

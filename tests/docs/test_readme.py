@@ -1,6 +1,7 @@
 """What the README says is so: names, settings, links."""
 
 import re
+import subprocess
 
 import pytest
 
@@ -29,6 +30,18 @@ def test_every_setting_named_exists(path) -> None:
     named = set(re.findall(r"PERENNIAL_[A-Z_]+", path.read_text()))
 
     assert named <= {f"PERENNIAL_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_make_up_takes_a_port() -> None:
+    asked = ["make", "--dry-run", "--always-make", "up"]
+
+    def command(*more: str) -> str:
+        made = subprocess.run([*asked, *more], cwd=ROOT, capture_output=True, text=True, check=True)
+        return made.stdout.splitlines()[-1].strip()
+
+    assert command("PORT=9000") == ".venv/bin/perennial up --port 9000"
+    assert command("PORT=") == ".venv/bin/perennial up"
+    assert "`make up PORT=9000`" in README
 
 
 def test_every_command_named_exists() -> None:

@@ -72,9 +72,9 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
         for name, value in os.environ.items()
         if not name.startswith("PERENNIAL_") and not name.lower().endswith("_proxy")
     } | {"PERENNIAL_METRICS_PORT": "0"}
-    with (folder / "said").open("w") as said:
+    with (folder / "said").open("w") as said, (folder / "logged").open("w") as logged:
         service = subprocess.Popen(
-            [".venv/bin/perennial", "up", "--port", str(port)], cwd=folder, env=environment, stdout=said, stderr=said
+            [".venv/bin/perennial", "up", "--port", str(port)], cwd=folder, env=environment, stdout=said, stderr=logged
         )
     try:
         _await_ready(service, f"http://127.0.0.1:{port}/readyz")
@@ -121,10 +121,12 @@ def test_every_line_runs(walk: Walk) -> None:
 
 
 def test_the_start_says_where_everything_is(walk: Walk) -> None:
-    said = walk.service_said
+    ready, folder, key, stop = walk.service_said.splitlines()  # logs go elsewhere
 
-    assert "Perennial is ready on http://127.0.0.1:" in said
-    assert "perennial-data/admin.key" in said
+    assert ready.startswith("Perennial is ready on http://127.0.0.1:")
+    assert folder.endswith("perennial-data")
+    assert key.endswith("perennial-data/admin.key")
+    assert stop == "Ctrl-C stops it."
 
 
 def test_the_stream_is_made_with_its_budget(walk: Walk) -> None:

@@ -37,7 +37,7 @@ class Up:
         settings = {"metrics_port": "0"} | settings  # those of other tests run on this machine at the same time
         environment |= {f"PERENNIAL_{name.upper()}": value for name, value in settings.items()}
         with self.output.open("wb") as output:
-            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=output)
+            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
 
     def stop(self) -> None:
         """As Ctrl-C does."""

@@ -14,7 +14,9 @@ from service.store.segment_files import Columns
 MOST_REASONS = 100
 EMPTY = "a batch holds at least one record"
 
+_MISSING = "is missing (null or NaN): fill it in with a public constant, or leave the whole record out"
 _NOT_A_NUMBER = "is not a number"
+_QUOTED = "is a text, not a number: write numbers without quotes"
 _NOT_FINITE = "is not finite as a 32-bit float"
 _PAST_FLOAT32 = 2.0**128 - 2.0**103  # from here on doubles round to infinity
 
@@ -137,7 +139,8 @@ def _wrong_rows(x: NDArray[np.float32], features: int, flaws: Flaws) -> list[tup
             reason = _not_a_row(features)
         else:
             column = int(bad[row].argmax())
-            reason = f"column {column} {_NOT_A_NUMBER if _at(flaws.x, row, column) else _NOT_FINITE}"
+            missing = _at(flaws.x, row, column) or np.isnan(x[row, column])
+            reason = f"column {column} {_MISSING if missing else _NOT_FINITE}"
         reasons.append((int(row), f"x: {reason}"))
     return reasons
 
@@ -162,8 +165,8 @@ def _wrong_labels(
         return []
     reasons: list[tuple[int | None, str]] = []
     for row in np.flatnonzero(bad)[:MOST_REASONS]:
-        if _at(flaws.y, row):
-            reason = _NOT_A_NUMBER
+        if _at(flaws.y, row) or np.isnan(single[row]):
+            reason = _MISSING
         elif most is None or not np.isfinite(single[row]):
             reason = _NOT_FINITE
         else:
@@ -189,6 +192,8 @@ def _wrong_texts(row: Any, features: int) -> str | None:
     if not isinstance(row, list) or len(row) != features:
         return f"must be an array of {features} text{'s' * (features > 1)}"
     for column, value in enumerate(row):
+        if value is None:
+            return f"column {column} {_MISSING}"
         if not isinstance(value, str):
             return f"column {column} is not a text"
         if len(value) > MOST_CHARACTERS:
@@ -203,6 +208,10 @@ def _wrong_y(value: Any, most: int | None) -> str | None:
 
 
 def _wrong_number(value: Any) -> str | None:
+    if value is None or value != value:  # noqa: PLR0124 - only NaN differs from itself
+        return _MISSING
+    if isinstance(value, str):
+        return _QUOTED
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _NOT_A_NUMBER
     try:

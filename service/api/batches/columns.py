@@ -13,6 +13,7 @@ import simdjson
 from numpy.typing import NDArray
 
 from service.api.batches.checks import EMPTY, InvalidRecords, from_numbers, from_values, listed, of_texts, wanted
+from service.mechanisms.strict_json import not_json
 from service.store.segment_files import Columns
 
 MOST_KEPT_BYTES = 2**20  # larger bodies get a parser of their own, so that its memory is given back
@@ -81,8 +82,9 @@ def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:
     names = wanted(schema)
     try:
         document = whole(body)
-    except (ValueError, RecursionError):
-        raise InvalidRecords((None, "the body is not JSON, in UTF-8 and with each name once")) from None
+    except (ValueError, RecursionError) as error:
+        where = f": {not_json(error.doc, error.pos)}" if isinstance(error, json.JSONDecodeError) else ""
+        raise InvalidRecords((None, f"the body is not JSON, in UTF-8 and with each name once{where}")) from None
     if reason := _wrong_document(document, names):
         raise InvalidRecords((None, reason))
     return from_values({name: document[name] for name in names}, schema)
@@ -106,6 +108,8 @@ def _wrong_document(document: Any, names: list[str]) -> str | None:
     for name in names:
         if not isinstance(document.get(name), list):
             return f'"{name}" must be an array with one item per record'
+        if name == "x" and document[name] and not any(isinstance(row, list) for row in document[name]):
+            return '"x" must be a list of records, which are lists themselves: send one record as "x": [[…]]'
     if len(document) > len(names):
         return f"only {listed(names)} belong to a record of this stream"
     sizes = {len(document[name]) for name in names}

@@ -10,7 +10,16 @@ from tests.guarantees.planted.bug import bug, rewrite, wrap
 _ACCESS, _SESSIONS = "tests/api/test_access.py", "tests/api/test_sessions.py"
 _FLIGHT = "tests/api/test_flight.py"
 _PUBLICATIONS, _NAMES = "tests/api/test_publications.py", "tests/api/test_publication_names.py"
+_MESSAGES = "tests/api/test_messages.py"
 _LABELS, _RECORDS = "tests/api/test_labels.py", "tests/api/test_records.py"
+
+
+@bug(f"{_MESSAGES}::test_a_mistake_in_a_publication_is_explained")
+def a_refusal_that_repeats_a_name_that_nobody_could_have_meant() -> None:
+    """Whoever reads refusals reads what somebody sent."""
+    from service.mechanisms import words
+
+    rewrite(words._no_such_field, ('"no such field{_meant', '"no such field {sent}{_meant'))
 
 
 @bug(f"{_PUBLICATIONS}::test_of_two_at_the_same_moment_the_budget_holds_one")

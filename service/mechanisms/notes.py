@@ -1,0 +1,87 @@
+"""Sentences that a plan says beside its figures: what was left out, and how noise compares with what records can do.
+
+In one direction of the weights, which is all that a score depends on, noise has the deviation σ = scale (Gaussian) or
+about scale·√D (spherical Laplace, of D dimensions). To replace a record moves what noise is added to by at most the
+sensitivity, so n records can move it by at most n·sensitivity/2. In k steps of a fit that adds up to k times as much in
+one direction, and noise to √k·σ only. So
+
+    ratio = σ/(√k·n·sensitivity/2)
+
+compares noise in a score with the largest score that the fit could give: from 1 on noise drowns every model.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from service.mechanisms.configuration import PublicationConfiguration
+
+DROWNED_BATCHES = 1000.0  # where records add up for ever: so many batches of them weigh less than the noise of one
+
+
+def notes(plan: Mapping[str, Any], configuration: PublicationConfiguration) -> list[str]:
+    """Return what to know about a plan before a publication is made of it, in plain sentences."""
+    return [*_of_delta(plan, configuration), *_of_noise(plan, _hopeless_from(configuration))]
+
+
+def _of_delta(plan: Mapping[str, Any], configuration: PublicationConfiguration) -> list[str]:
+    learner = configuration.learner
+    if "delta" in configuration.privacy.model_fields_set:
+        return []
+    pure = "privacy.delta was left out, so it is 0: the guarantee is pure epsilon."
+    if learner is None or learner.kind == "small_database":
+        return [pure]
+    gain = (
+        "A delta far below one over the number of records, such as 1e-6, brings Gaussian noise, which is "
+        f"shorter for models of more than about 20 weights; this one has {plan['model']['dimension']}."
+    )
+    return [f"{pure} {gain} The stream's budget needs a delta for that, too."]
+
+
+def _hopeless_from(configuration: PublicationConfiguration) -> float:
+    """Return from which ratio on noise drowns all models, also those for which the records of many batches add up."""
+    mechanism = configuration.mechanism
+    if mechanism.kind == "window_statistics":
+        return float(mechanism.blocks)
+    return 1.0 if mechanism.kind in ("independent_batches", "sliding_window") else DROWNED_BATCHES
+
+
+def _of_noise(plan: Mapping[str, Any], hopeless_from: float) -> list[str]:
+    """Return one sentence about the kind of fit whose noise is largest beside its records."""
+    ratios = [(ratio, fit) for fit in plan.get("fits", ()) if (ratio := noise_ratio(fit)) is not None]
+    if not ratios:
+        return []
+    ratio, fit = max(ratios, key=lambda each: each[0])
+    what, records, length = fit["what"], fit["records"], fit["noise"]["expected_norm"]
+    compared = f"In a score, the noise of each {what} is about {{}} the most that its {records} records can do"
+    if length is not None:
+        compared += f" (expected_norm, {_plain(length)}, is its length over all the numbers that it is added to)"
+    if ratio < 1.0:
+        return [f"{compared.format(f'{_plain(100 * ratio)} % of')}."]
+    compared = compared.format(f"{_plain(ratio)} times")
+    if min(ratios, key=lambda each: each[0])[0] < hopeless_from:
+        return [f"{compared}: models become useful only as the records of many add up."]
+    advice = "ask for a larger epsilon or delta, for more records at a time, or for a model of fewer weights"
+    return [f"Hopeless: noise drowns every model that this can publish; {advice}. {compared}."]
+
+
+def noise_ratio(fit: Mapping[str, Any]) -> float | None:
+    """Return how large noise is in a score beside the most that records can do; None where a plan does not tell.
+
+    fit: a kind of fit, as a plan describes it.
+    """
+    noise = fit["noise"]
+    if noise["expected_norm"] is None and "at_least" not in fit:  # as where a database is selected
+        return None
+    stated = fit.get("at_least") or {"scale": noise.get("scale"), "sensitivity": fit["sensitivity"]}
+    spread = math.sqrt(noise["dimension"]) if noise["distribution"] == "spherical_laplace" else 1.0
+    moved: float = math.sqrt(noise.get("steps") or 1) * fit["records"] * stated["sensitivity"] / 2
+    return float(stated["scale"]) * spread / moved
+
+
+def _plain(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"

@@ -1,0 +1,307 @@
+"""Errors that a normal person understands: which field it is, what it must be, and what to do. No value comes back."""
+
+import json
+import math
+import re
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from service.api.publications import PlanRequest
+from service.api.streams import StreamRequest
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.stream_schema import StreamSchema
+from service.mechanisms.words import EXAMPLES
+from tests.api.formats import WRITERS
+from tests.api.test_records import refused
+from tests.conftest import Service, ok, publication, unique
+
+BATCHES = {"kind": "independent_batches", "batch": 100}
+LEADER = {"kind": "online_leader", "batch": 100}
+ACTIVE = {"kind": "active_learning", "batching": "fixed_batch", "size": 9}
+DESCENT = {"kind": "noisy_gradient_descent"}
+SECRET = "zebra-crossing-7319"
+
+
+def wrong(service: Service, path: str, asked: Any) -> tuple[str, str]:
+    """Return the field and the reason of the first error, and see that the answer repeats nothing secret."""
+    answer = service.client().post(path, json=asked)
+    problem = refused(answer, 422, "invalid-request")
+    assert SECRET not in answer.text
+    first = problem["errors"][0]
+    assert problem["detail"].startswith(f"{first['field']}: {first['reason']}")
+    return first["field"], first["reason"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "reason"),
+    [
+        ({"mechanism": "online_leader"}, "mechanism", f"must be an object, such as {EXAMPLES['mechanism']}"),
+        ({"mechanism": {"batch": 100}}, "mechanism", 'must be an object with a "kind", such as {'),
+        ({"mechanism": {"kind": "online_leadr"}}, "mechanism", "(did you mean online_leader?)"),
+        ({"mechanism": {"kind": SECRET}}, "mechanism", "its 'kind' must be one of 'multi_resolution', "),
+        ({"mechanism": LEADER | {"batch": "100"}}, "mechanism.batch", "must be a whole number, without quotes"),
+        ({"mechanism": LEADER | {"batch": 2.5}}, "mechanism.batch", "must be a whole number"),
+        ({"mechanism": LEADER | {"batch": 0}}, "mechanism.batch", "must be at least 1"),
+        ({"mechanism": LEADER | {"bach": 1}}, "mechanism.bach", "no such field (did you mean batch?)"),
+        ({"mechanism": LEADER | {SECRET * 9: 1}}, "mechanism.…", "no such field (the fields here are acknowledge_"),
+        ({"mechanism": LEADER | {"online_leader": 1}}, "mechanism.online_leader", "no such field"),
+        ({"mechanism": LEADER | {"averaging": "true"}}, "mechanism.averaging", "must be true or false, without quotes"),
+        ({"mechanism": LEADER | {"noise": "tre"}}, "mechanism.noise", "(did you mean tree?)"),
+        ({"mechanism": {"kind": "online_leader"}}, "mechanism.batch", "must be given"),
+        (
+            {"mechanism": ACTIVE | {"threshold": {"initial": "1"}}},
+            "mechanism.threshold.initial",
+            "must be a number, without quotes",
+        ),
+        (
+            {"mechanism": {"kind": "lifelong", "task_size": [10, "20"]}},
+            "mechanism.task_size.1",
+            "must be a whole number, without quotes",
+        ),
+        ({"learner": {"kind": "output_perturbation", "los": "softmax"}}, "learner.los", "(did you mean loss?)"),
+        ({"learner": None}, "learner", f"must be given, such as {EXAMPLES['learner']}"),
+        ({"privacy": {"epsilon": 0}}, "privacy.epsilon", "must be above 0, at least 1e-9 (0.1 to 10 is usual)"),
+        ({"privacy": {"epsilon": "1"}}, "privacy.epsilon", "must be a number, without quotes"),
+        ({"privacy": {"epsilon": 1, "delta": 1}}, "privacy.delta", "must be below 1 (usual is 1e-6"),
+        ({"privacy": {"epsilon": 1, "dleta": 1e-6}}, "privacy.dleta", "no such field (did you mean delta?)"),
+        ({"privacy": 1}, "privacy", f"must be an object, such as {EXAMPLES['privacy']}"),
+        ({"name": SECRET.upper()}, "name", "must be a name of at most 63 lower-case letters, digits and hyphens"),
+        ({"name": 7}, "name", 'must be a text, in quotes, such as "power-usage-2"'),
+        ({"publishdelay": 1}, "publishdelay", "no such field (did you mean publish_delay?)"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_publication_is_explained(service: Service, change, field, reason):
+    asked = publication(service.stream(), BATCHES) | change
+    told = wrong(service, "/v1/publications", asked)
+    assert (told[0], reason in told[1]) == (field, True), told
+    assert wrong(service, "/v1/plan", asked) == told
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "reason"),
+    [
+        ({"name": "Power usage"}, "name", "such as power-usage-2"),
+        ({"features": "8"}, "features", "must be a whole number, without quotes"),
+        ({"task": "classification"}, "task", f"must be an object, such as {EXAMPLES['task']}"),
+        ({"task": {"kind": "classification"}}, "task.classes", "must be given"),
+        ({"task": {"kind": "clasification"}}, "task", "(did you mean classification?)"),
+        ({"budget": None}, "budget", f"must be an object, such as {EXAMPLES['budget']}"),
+        ({"buget": {"epsilon": 1}}, "buget", "no such field (did you mean budget?)"),
+        ({"retention": "keeep"}, "retention", "must be 'keep' or 'needed' (did you mean keep?)"),
+        ({"feature_map": {"kind": "hashing", "features": 16}}, "feature_map.tokens", "must be given"),
+        ({"feature_map": {"kind": "standardize"}}, "feature_map", 'such as {"kind": "standardize", "mean": [54, 1017]'),
+        (
+            {"feature_map": {"kind": "compose", "maps": [{"kind": "normalize"}, {"kind": "standardize"}]}},
+            "feature_map",
+            "standardize without numbers changes nothing",
+        ),
+        ({"feature_map": {"kind": "compose", "maps": []}}, "feature_map.maps", "must have 1 or more items"),
+        ({"feature_map": {"kind": "compose", "maps": {}}}, "feature_map.maps", "must be a list"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_stream_is_explained(service: Service, change, field, reason):
+    good = {"name": unique("stream"), "features": 2, "task": {"kind": "classification", "classes": 2}}
+    told = wrong(service, "/v1/streams", good | {"budget": {"epsilon": 1}} | change)
+    assert (told[0], reason in told[1]) == (field, True), told
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "field"),
+    [
+        ("/v1/keys", {"scopes": "read"}, "scopes"),
+        ("/v1/explorer/explorations", {"lines": [{"mechanism": LEADER | {"bach": 1}}]}, "lines.0.mechanism.bach"),
+        ("/v1/explorer/explorations", {"epsilons": [0]}, "epsilons.0"),
+        ("/v1/plan", [], "body"),
+        ("/v1/plan", 7, "body"),
+    ],
+)
+def test_fields_are_named_as_they_are_written(service: Service, path, change, field):
+    problem = refused(service.client().post(path, json=change), 422, "invalid-request")
+    assert field in {error["field"] for error in problem["errors"]}
+
+
+def test_of_many_mistakes_a_hundred_are_explained(service: Service):
+    asked = {f"batch-{number}": 1 for number in range(5000)}
+    problem = refused(service.client().post("/v1/plan", json=asked), 422, "invalid-request")
+    assert len(problem["errors"]) == 100
+
+
+def test_a_parameter_of_the_address_is_explained(service: Service):
+    problem = refused(service.client().get("/v1/streams?limit=many"), 422, "invalid-request")
+    assert problem["errors"] == [{"field": "query.limit", "reason": "must be a whole number"}]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_would_be_taken(name):
+    models = (PlanRequest, StreamRequest, PublicationConfiguration)
+    known = {field: info for model in models for field, info in model.model_fields.items()}
+    if name == "encoder":
+        document = {"kind": "lifelong", "task_size": 9, "encoder": json.loads(EXAMPLES[name])}
+        name, value = "mechanism", document
+    else:
+        value = json.loads(EXAMPLES[name])
+    info = known[name]
+    TypeAdapter(info.annotation, config=None).validate_python(value)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ('{"name": "a" "b": 1}', "not JSON from character 14 on (line 1, column 14)"),
+        ('{\n  "name": ' + SECRET + "}", "not JSON from character 13 on (line 2, column 11)"),
+        ('{"name": "a"', "the JSON ends too early: close each quote, bracket and brace"),
+    ],
+)
+def test_what_is_not_json_is_shown_by_its_place(service: Service, body, reason):
+    headers = {"Content-Type": "application/json"}
+    for path in ("/v1/streams", "/v1/plan", f"/v1/streams/{service.stream()}/records"):
+        kind = "invalid-records" if path.endswith("records") else "invalid-request"
+        answer = service.client().post(path, content=body, headers=headers)
+        problem = refused(answer, 422, kind)
+        assert reason in problem["errors"][0]["reason"]
+        assert SECRET not in answer.text
+        assert problem["errors"][0].get("field", "body") == "body"
+
+
+@pytest.fixture(scope="module")
+def published(service: Service) -> tuple[str, str]:
+    """A stream of two features and a publication with a release."""
+    stream = service.stream()
+    name = service.publish(stream, BATCHES | {"batch": 4})
+    service.post(stream, [[0.1, 0.2]] * 4, [0, 1, 0, 1])
+    service.reaches(name, time=4)
+    return stream, name
+
+
+@pytest.mark.parametrize(
+    ("x", "reason"),
+    [
+        ([[1, 2, 3]], "x: must be an array of 2 numbers"),
+        ([1, 2], '"x" must be a list of records, which are lists themselves: send one record as "x": [[…]]'),
+        ([[1, "2"]], "x: column 1 is a text, not a number: write numbers without quotes"),
+        (
+            [[1, None]],
+            "x: column 1 is missing (null or NaN): fill it in with a public constant, or leave the whole rec",
+        ),
+    ],
+)
+def test_records_to_predict_and_to_append_are_explained(service: Service, published, x, reason):
+    stream, name = published
+    asked = service.client().post(f"/v1/publications/{name}/predict", json={"x": x})
+    predict = refused(asked, 422, "invalid-records")
+    assert reason in predict["errors"][0]["reason"]
+    assert "stored" not in predict["detail"]
+    for y in (0, [0]):
+        sent = service.client().post(f"/v1/streams/{stream}/records", json={"x": x, "y": y})
+        problem = refused(sent, 422, "invalid-records")
+        assert problem["detail"].endswith("Nothing was stored.")
+        if y == [0] or isinstance(x[0], int):
+            assert reason in problem["errors"][0]["reason"]
+
+
+@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("value", [None, math.nan])
+@pytest.mark.parametrize("column", ["x", "y"])
+def test_missing_values_are_explained_in_every_format(service: Service, published, form, value, column):
+    media_type, write = WRITERS[form]
+    x, y = ([[1.0, value]], [1.0]) if column == "x" else ([[1.0, 2.0]], [value])
+    body, headers = write(x, y), {"Content-Type": media_type}
+    answer = service.client().post(f"/v1/streams/{published[0]}/records", content=body, headers=headers)
+    where = "x: column 1" if column == "x" else "y:"
+    (error,) = refused(answer, 422, "invalid-records")["errors"]
+    advice = "fill it in with a public constant, or leave the whole record out"
+    assert error == {"row": 0, "reason": f"{where} is missing (null or NaN): {advice}"}
+
+
+def test_a_stored_stream_with_an_idle_map_goes_on(service: Service):
+    """As older versions stored one whose map was given no numbers."""
+    stream = service.stream(feature_map={"kind": "standardize", "mean": 0})
+    stored = {"kind": "standardize", "version": 1, "mean": 0, "scale": 1}
+    assert ok(service.client().get(f"/v1/streams/{stream}"))["feature_map"] == stored
+    task = {"kind": "classification", "classes": 2}
+    older = StreamSchema.model_validate({"features": 2, "task": task, "feature_map": {"kind": "standardize"}})
+    assert older.model_dump(mode="json")["feature_map"] == stored
+    name = service.publish(stream, BATCHES | {"batch": 2})
+    service.post(stream, [[0.1, 0.2]] * 2, [0, 1])
+    service.reaches(name, time=2)
+
+
+def notes(service: Service, mechanism: dict[str, Any], privacy: dict[str, Any], **more: Any) -> list[str]:
+    shape = {name: more.pop(name) for name in ("features", "classes") if name in more}
+    stream = service.stream(**{"features": 20, "delta": 1e-5} | shape)
+    return ok(service.client().post("/v1/plan", json=publication(stream, mechanism, **more) | {"privacy": privacy}))[
+        "notes"
+    ]
+
+
+@pytest.mark.parametrize("mechanism", [BATCHES, {"kind": "continual", "base": 100, "update_every": 50}, LEADER])
+def test_a_plan_without_delta_says_so_and_what_one_would_bring(service: Service, mechanism):
+    learner = DESCENT if mechanism is LEADER else {}
+    said = notes(service, mechanism, {"epsilon": 1}, learner=learner)[0]
+    assert "delta was left out, so it is 0: the guarantee is pure epsilon" in said
+    assert "such as 1e-6, brings Gaussian noise" in said
+    assert "this one has 21" in said
+    for delta in (0, 1e-6):
+        assert not any(
+            "left out" in note for note in notes(service, mechanism, {"epsilon": 1, "delta": delta}, learner=learner)
+        )
+
+
+HOPELESS = [
+    (BATCHES, {}, {"epsilon": 1e-6}),
+    (BATCHES, {}, {"epsilon": 1e-6, "delta": 1e-6}),
+    (BATCHES, DESCENT, {"epsilon": 1e-6, "delta": 1e-6}),
+    (BATCHES, {"kind": "objective_perturbation"}, {"epsilon": 1e-6}),
+    (LEADER, DESCENT, {"epsilon": 1e-6}),
+    ({"kind": "window_statistics", "block": 100, "blocks": 7}, {}, {"epsilon": 1e-6}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mechanism", "learner", "privacy"), HOPELESS)
+def test_a_plan_says_where_noise_drowns_every_model(service: Service, mechanism, learner, privacy):
+    assert sum(note.startswith("Hopeless: ") for note in notes(service, mechanism, privacy, learner=learner)) == 1
+    works = {"epsilon": 1} | ({"delta": 1e-6} if "delta" in privacy else {})
+    said = notes(service, mechanism, works, learner=learner)[-1]
+    assert "opeless" not in said
+    percent = re.search(r"is about ([0-9.]+) % of the most", said)
+    assert percent is not None
+    assert 0.1 < float(percent[1]) < 90
+
+
+def test_a_long_noise_of_a_model_that_works_does_not_alarm(service: Service):
+    """As measured in docs/choosing.md: its accuracy is .94, and its noise is 570 long."""
+    privacy = {"epsilon": 1, "delta": 1e-6}
+    (said,) = notes(service, LEADER | {"batch": 512}, privacy, learner=DESCENT, features=1764, classes=10)
+    assert said.startswith("In a score, the noise of each step is about ")
+    assert "opeless" not in said
+
+
+def test_notes_are_no_part_of_what_is_stored(service: Service):
+    made = ok(service.client().post("/v1/publications", json=publication(service.stream(), BATCHES)), 201)
+    assert "notes" not in made["plan"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "detail"),
+    [
+        (
+            "DELETE",
+            "/v1/streams/{stream}",
+            "This address answers to GET, HEAD. A stream and its ledger stay for ever: ",
+        ),
+        ("DELETE", "/v1/publications/{name}/releases/1", "A release stays for ever"),
+        ("PATCH", "/v1/publications/{name}", "make another one under a new name"),
+        ("PUT", "/v1/keys", "This address answers to GET, HEAD, POST."),
+    ],
+)
+def test_another_method_is_told_which_there_are_and_what_to_do_instead(
+    service: Service, published, method, path, detail
+):
+    stream, name = published
+    answer = service.client().request(method, path.format(stream=stream, name=name))
+    problem = refused(answer, 405, "method-not-allowed")
+    assert detail in problem["detail"]
+    assert answer.headers["allow"] in problem["detail"]
+    assert stream not in problem["detail"]

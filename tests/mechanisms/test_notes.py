@@ -1,0 +1,36 @@
+"""Every plan can be noted upon: none lacks what its notes are made of."""
+
+import pytest
+
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.notes import noise_ratio, notes
+from service.mechanisms.stream_schema import StreamSchema
+from tests.mechanisms import documents
+
+
+def sentences(stream: dict, configuration: PublicationConfiguration) -> list[str]:
+    return notes(build(StreamSchema.model_validate(stream), configuration).plan(), configuration)
+
+
+@pytest.mark.parametrize("name", documents.ASKED)
+def test_every_plan_has_its_notes(name):
+    configuration = documents._configuration(documents.ASKED[name])
+    said = sentences(documents.ASKED[name][0], configuration)
+    numbers = configuration.learner is not None and configuration.learner.kind != "small_database"
+    delta = "delta" not in configuration.privacy.model_fields_set
+    assert len(said) == numbers + delta
+    assert all(sentence.endswith(".") for sentence in said)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "dimension", "steps", "ratio"),
+    [("gaussian", 9, None, 0.2), ("gaussian", 9, 4, 0.1), ("spherical_laplace", 9, None, 0.6)],
+)
+def test_noise_is_compared_with_the_most_that_records_can_do(distribution, dimension, steps, ratio):
+    noise = {"distribution": distribution, "scale": 2.0, "dimension": dimension, "expected_norm": 1.0}
+    fit = {"records": 10, "sensitivity": 2.0, "noise": noise | ({"steps": steps} if steps else {})}
+    assert noise_ratio(fit) == pytest.approx(ratio)
+    unknown = {"sensitivity": None, "noise": fit["noise"] | {"scale": None, "expected_norm": None}}
+    assert noise_ratio(fit | unknown | {"at_least": {"sensitivity": 2.0, "scale": 2.0}}) == pytest.approx(ratio)
+    assert noise_ratio(fit | unknown) is None
