@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 SECONDS_AT_LEAST = 0.02  # of any step
 PRODUCTS_PER_SECOND = 1e9  # of a record's feature with a weight, on one core
-PRODUCTS_OF_A_SCORE = 128  # so many more take as long as all else that is done with a record's score
-MOST_PASSES = 50  # of a solver over all records of a fit, if its plan states no more; `exact` needs 2 to some 30
+PRODUCTS_OF_A_SCORE = 64  # so many more take as long as all else that is done with a record's score
+MOST_PASSES = 30  # of a solver over all records of a fit, where its plan states none; `exact` needs at least 2
+SECONDS_OF_A_STEP = 1.5e-6  # of stochastic gradient descent, for each record of a pass
 BYTES_OF_A_RECORD = 64
 BYTES_OF_A_FEATURE = 8  # of each record: its value is in memory twice while segments are read
 
@@ -34,18 +35,19 @@ def fit_cost(plan: Mapping[str, Any], records: int) -> Cost:
     model = plan.get("model", {})
     rows, columns = model.get("shape") or (1, model.get("cardinality") or 1)
     weights = max(rows * (columns + PRODUCTS_OF_A_SCORE), model.get("encoder", {}).get("dimension", 0))
-    products = _passes(plan) * records * weights
+    passes = _stated_passes(plan) or MOST_PASSES
+    seconds = SECONDS_AT_LEAST + passes * records * weights / PRODUCTS_PER_SECOND
     return Cost(
-        seconds=SECONDS_AT_LEAST + products / PRODUCTS_PER_SECOND,
+        seconds=seconds + SECONDS_OF_A_STEP * records * model.get("passes", 0),
         bytes=records * (BYTES_OF_A_RECORD + BYTES_OF_A_FEATURE * columns),
     )
 
 
-def _passes(plan: Mapping[str, Any]) -> int:
-    """Return how often a fit reads its records at most."""
+def _stated_passes(plan: Mapping[str, Any]) -> int:
+    """Return how often a fit reads its records; 0 where that depends on them."""
     model = plan.get("model", {})
-    steps = [model.get("steps"), model.get("passes"), *(each["noise"].get("steps") for each in plan.get("fits", ()))]
-    return max([MOST_PASSES, *(int(each) for each in steps if each)])
+    stated = [model.get("steps"), model.get("passes"), *(each["noise"].get("steps") for each in plan.get("fits", ()))]
+    return max(int(each or 0) for each in stated)
 
 
 def largest_cost(plan: Mapping[str, Any]) -> Cost:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-SHORT_SECONDS = 2.0
-SMALL_BYTES = 64 * 2**20
+SHORT_SECONDS = 5.0
+SMALL_BYTES = 128 * 2**20
 """A fit that may need more of either has a process of its own; starting it takes about a second."""
 SECONDS_BETWEEN_LOOKS = 0.5
 
