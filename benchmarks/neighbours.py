@@ -155,10 +155,11 @@ def beside(running: Up, latest: str, what: Callable[[], None]) -> str:
     """Do something; return how long `/livez` and `latest` took meanwhile, at the 99th percentile."""
     with probing(running, "/livez") as lives, probing(running, latest) as models:
         what()
-    return ", ".join(
-        f"{name} p99 {statistics.quantiles(took, n=100)[-1]:.1f} ms of {len(took)}"
-        for name, took in (("/livez", lives), ("latest", models))
-    )
+    return f"/livez {_told(lives)}, latest {_told(models)}"
+
+
+def _told(took: list[float]) -> str:
+    return f"median {statistics.median(took):.1f} ms, p99 {statistics.quantiles(took, n=100)[-1]:.1f} ms of {len(took)}"
 
 
 def until(condition: Callable[[], bool]) -> float:

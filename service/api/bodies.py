@@ -35,6 +35,7 @@ _CODINGS: dict[str, Callable[[], Any]] = {
 }
 _CODINGS["x-gzip"] = _CODINGS["gzip"]
 UNPACKED = ("gzip", "zstd")
+FIRST_BYTES = 2**18  # of a packed body: what is unpacked before there must be room for all that it may become
 INLINE_BYTES = 2**20  # below this a thread costs more than it spares others: unpacking and parsing hold the interpreter
 
 
@@ -83,12 +84,14 @@ async def read_body(request: Request, limit: int, held: Body, turn: asyncio.Sema
     body = b"".join(pieces)
     if decompressor is None:
         return body
-    unpacked = _unpack(decompressor, body, min(limit + 1, INLINE_BYTES))
-    if not decompressor.eof and len(unpacked) == INLINE_BYTES:
+    unpacked = _unpack(decompressor, body, min(limit + 1, FIRST_BYTES))
+    if not decompressor.eof and len(unpacked) == FIRST_BYTES:
         held.resize(len(body) + limit)
-        rest = getattr(decompressor, "unconsumed_tail", b"")  # zstd keeps it itself
+        unpacked += _unpack(decompressor, _rest(decompressor), min(limit + 1, INLINE_BYTES) - FIRST_BYTES)
+    if not decompressor.eof and len(unpacked) == INLINE_BYTES:
         async with turn:
-            unpacked += await run_in_threadpool(_unpack, decompressor, rest, limit + 1 - len(unpacked))
+            room = limit + 1 - len(unpacked)
+            unpacked += await run_in_threadpool(_unpack, decompressor, _rest(decompressor), room)
     if len(unpacked) > limit:
         raise _too_large(limit)
     if not decompressor.eof:
@@ -105,6 +108,10 @@ def _decompressor(request: Request) -> _Decompressor | None:
         raise unread_coding(*UNPACKED)
     made: _Decompressor = _CODINGS[coding]()
     return made
+
+
+def _rest(decompressor: _Decompressor) -> bytes:
+    return getattr(decompressor, "unconsumed_tail", b"")  # zstd keeps it itself
 
 
 def _unpack(decompressor: _Decompressor, packed: bytes, room: int) -> bytes:
