@@ -69,7 +69,9 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(
         5.0, gt=0.5, description="How long a dead worker's streams and publications wait, and a dead API's queries"
     )
-    publishers: int = Field(2, gt=0, le=64, description="Fits that one worker runs at the same time")
+    publishers: int = Field(
+        2, gt=0, le=64, description="Fits that one worker runs at the same time, beside one that is short"
+    )
     explorations: int = Field(
         1, ge=0, le=16, description="Comparisons of the explorer that one worker runs at the same time; 0: no explorer"
     )

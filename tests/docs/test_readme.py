@@ -33,7 +33,7 @@ def test_every_setting_named_exists(path) -> None:
 
 
 def test_make_up_takes_a_port() -> None:
-    asked = ["make", "--dry-run", "--always-make", "up"]
+    asked = ["make", "--no-print-directory", "--dry-run", "--always-make", "up"]
 
     def command(*more: str) -> str:
         made = subprocess.run([*asked, *more], cwd=ROOT, capture_output=True, text=True, check=True)
