@@ -167,16 +167,18 @@ class SegmentFiles:
 
     def orphans(self, log: str, known: set[str]) -> list[str]:
         """What no row names: files whose commit never came, if the rows are not those of an older time."""
-        return sorted(self._names(log) - known)
+        return sorted(self.names(log) - known)
 
-    def sweep(self, log: str, known: set[str]) -> list[str]:
-        """Deletes the orphans. Only for the holder of the stream's lease.
+    def sweep(self, log: str, known: set[str], names: set[str]) -> list[str]:
+        """Delete the orphans among `names`. Only for the holder of the stream's lease.
+
+        `names` were listed before `known` was read, under the lease: a file that a later holder writes is not among
+        them.
 
         Raises:
             FilesReplaced: files that rows name are gone while there are others. So the rows are those of an older time,
                 and an orphan may hold the records of files that were put together, or rewritten, since then.
         """
-        names = self._names(log)
         orphans = sorted(names - known)
         if orphans and known - names:
             gone = len(known - names)
@@ -187,7 +189,8 @@ class SegmentFiles:
             self.delete(log, name)
         return orphans
 
-    def _names(self, log: str) -> set[str]:
+    def names(self, log: str) -> set[str]:
+        """Return the names of all files of a stream."""
         folder = self.root / log
         return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 

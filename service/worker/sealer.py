@@ -326,9 +326,19 @@ class Sealer:
         return self._files.orphans(stream.log, known)
 
     def _sweep(self, stream: Stream, known: set[str]) -> None:
-        """Deletes the files that nothing names; `known`: those that segments of the stream name."""
+        """Delete the files that no segment names; `known`: the files that segments named when somebody last looked.
+
+        Another worker may hold the lease since then, and have written more. So the files are listed first, and then the
+        segments are read again, under the lease.
+        """
+        names = self._files.names(stream.log)
+        if names <= known:
+            return
+        with self._database.transaction() as connection:
+            leases.check(connection, self._held[stream.log][0])
+            known = segments.files_of(connection, stream.id)
         try:
-            swept = self._files.sweep(stream.log, known)
+            swept = self._files.sweep(stream.log, known, names)
         except FilesReplaced as replaced:
             raise LogLost(f"the database is older than the segment folder: {replaced}; no file is deleted") from None
         for orphan in swept:

@@ -52,6 +52,7 @@ LOOKS = {
     "Sealer._orphans: commit",
     "Sealer._look: commit",
     "Sealer._read: commit",
+    "Sealer._sweep: commit",
     "Sealer._tidy: commit",
     "Ticker.step: commit",
     "wait: commit",
