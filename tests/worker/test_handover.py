@@ -261,3 +261,18 @@ def test_a_slow_commit_costs_no_other_lease(bench: Bench):
         leases.check(committing, slow)
         with bench.database.transaction() as connection:  # which waits for no lock, or it would wait for ever
             assert leases.renew(connection, [slow, other], seconds=60) == []
+
+
+def test_who_lost_the_lease_deletes_nothing_that_its_successor_wrote(bench: Bench, monkeypatch):
+    """The successor takes over and numbers a batch between two steps of a takeover: reading the rows, and sweeping."""
+    bench.append(1.0)
+    slow, real = bench.sealer(), Sealer._sweep
+
+    def sweep(self: Sealer, stream: streams.Stream, known: set[str]) -> None:
+        if self is slow:
+            bench.successor().step(wait_milliseconds=10)
+        real(self, stream, known)
+
+    monkeypatch.setattr(Sealer, "_sweep", sweep)
+    slow.step(wait_milliseconds=10)
+    assert bench.values() == [1.0]

@@ -486,3 +486,15 @@ def a_note_in_the_place_of_a_walk() -> None:
         Audit._vouched_for,
         ("self._due.setdefault(log, 0.0)", "self._due[log] = time.monotonic() + SECONDS_BETWEEN_AUDITS"),
     )
+
+
+@bug("tests/worker/test_handover.py::test_who_lost_the_lease_deletes_nothing_that_its_successor_wrote")
+def a_sweep_by_rows_that_are_old() -> None:
+    """A worker that was overtaken deletes what its successor has numbered."""
+    from service.worker.sealer import Sealer
+
+    rewrite(
+        Sealer._sweep,
+        ("leases.check(connection, self._held[stream.log][0])", "pass"),
+        ("        known = segments.files_of(connection, stream.id)\n", ""),
+    )
