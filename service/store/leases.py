@@ -93,7 +93,7 @@ def create(connection: Connection, resource: str) -> None:
 
 
 def is_free(seconds: float, *, since: float = 0.0) -> ColumnElement[bool]:
-    """That nobody holds a lease, for `since` seconds already; in a query.
+    """Return the condition, for a query, that nobody has held a lease for `since` seconds.
 
     One that ends far too late was taken before the clock was set back. `seconds`: the length of one's own leases.
     """
@@ -105,7 +105,7 @@ def is_free(seconds: float, *, since: float = 0.0) -> ColumnElement[bool]:
 
 
 def take(connection: Connection, resource: str, *, owner: str, seconds: float) -> Lease | None:
-    """The lease, if nobody else holds it."""
+    """Take a lease; None: another owner holds it."""
     wanted = select(leases.c.resource).where(leases.c.resource == resource)
     return next(iter(take_several(connection, wanted, owner=owner, seconds=seconds, most=1)), None)
 

@@ -46,7 +46,7 @@ class LeaseKeeper:
         return lease
 
     def take_several(self, wanted: Select[str], *, most: int, since: float = 0.0) -> list[Lease]:
-        """The leases of such resources that nobody holds, `since` so many seconds; at most so many."""
+        """Take at most `most` leases of the wanted resources that nobody has held for `since` seconds."""
         with self._database.transaction() as connection:
             taken = leases.take_several(
                 connection, wanted, owner=self._owner, seconds=self.seconds, most=most, since=since
@@ -56,7 +56,7 @@ class LeaseKeeper:
         return taken
 
     def appear(self) -> Lease:
-        """The lease by which other workers know that this one numbers streams."""
+        """Take the lease by which other workers know that this one numbers streams."""
         with self._database.transaction() as connection:
             lease = leases.appear(connection, self._owner, seconds=self.seconds)
         with self._lock:

@@ -97,7 +97,7 @@ class Sealer:
             self._guard(log, partial(self._seal, log))
 
     def _look(self) -> None:
-        """Looks which streams nobody seals, and after those that it has."""
+        """Take free streams up to this worker's share, and look after the streams that it holds."""
         self._rung.clear()
         self._look_at = time.monotonic() + LOOK_SECONDS
         self._share.appear()

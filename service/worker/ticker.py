@@ -18,7 +18,7 @@ from service.worker.audit import Audit
 _log = structlog.get_logger(__name__)
 
 LOOK_ANYWAY_SECONDS = 1.0  # for steps that another worker parked before it died
-MOST_FITS = 10_000  # whose times are remembered: those that another worker publishes nobody asks for
+MOST_FITS = 10_000  # times of fits to remember: another worker may publish the step, and nobody asks for its time
 
 
 class Ticker:

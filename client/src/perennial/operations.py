@@ -37,7 +37,7 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Appended:
-    """What a service accepted: how many records, and the log's entry of each batch."""
+    """The receipt of an append: the number of records, and the log's entry of each batch."""
 
     records: int
     entries: tuple[str, ...]
