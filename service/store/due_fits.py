@@ -1,8 +1,8 @@
 """Fits whose records are all there: since when they run, or wait for a free worker.
 
 The time at which a fit ends depends on its records, so nobody sees it: a step that waits for its tick is shown as one
-that still runs. The time at which a fit began depends on how long other fits took. The promise does not cover such times
-(docs/privacy.md), and people see this one in whole minutes.
+that still runs. The time at which a fit began depends on how long other fits took. The promise does not cover such
+times (docs/privacy.md), and people see this one in whole minutes.
 """
 
 from collections.abc import Collection
