@@ -58,7 +58,7 @@ test-long: venv browser
 	$(MAKE) mutation
 
 # Small changes of the code, drawn at random, each of which some test or mypy must notice; the draw's seed is printed.
-# All changes of a room, a file or a function: make mutation MUTANTS=service/privacy/noise.py
+# All changes of a room, a file or a function: make mutation MUTANTS=service/privacy/noise/additive.py
 mutation: venv
 	$(BIN)/python -m tests.mutation $(MUTANTS)
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from scipy.ndimage import affine_transform, center_of_mass
 
 from benchmarks.replay import publication
-from service.learning.feature_maps import FeatureMap
-from service.learning.learners import OutputPerturbation
+from service.learners.output_perturbation import OutputPerturbation
 from service.learning.records import Records
+from service.streams.feature_maps import FeatureMap
 
 COPIES = 8
 SIZE = 20.0  # of 28 pixels; MNIST's digits fill a box of that size

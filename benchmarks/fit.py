@@ -45,7 +45,7 @@ def compare(repeats: int) -> None:
         from sklearn.linear_model import LogisticRegression
     except ImportError:
         sys.exit("this comparison needs scikit-learn, which the project itself does not: pip install scikit-learn")
-    from service.learning.learners import OutputPerturbation
+    from service.learners.output_perturbation import OutputPerturbation
     from service.learning.losses import LOSSES
     from service.learning.objective import evaluate
     from service.learning.records import Prepared, Records, prepare

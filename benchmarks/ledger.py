@@ -23,19 +23,19 @@ import numpy as np
 from sqlalchemy import Connection, func, select, update
 
 from service.embedded import embedded_servers
-from service.learning.learners import OutputPerturbation
+from service.learners.output_perturbation import OutputPerturbation
 from service.learning.records import Records
+from service.ledger.verify import look, verify
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism
-from service.mechanisms.stream_schema import StreamSchema
 from service.publishing.prepared import prepare
 from service.settings import Settings
 from service.store import leases, parts, publications, streams, tables
 from service.store.database import Database
 from service.store.migrate import migrate
 from service.store.segment_files import SegmentFiles
-from service.store.verify import look, verify
+from service.streams.schema import StreamSchema
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
 from service.worker.turn import Turn

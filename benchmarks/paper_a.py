@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from benchmarks import digits, results
 from benchmarks.replay import Features, Labels, load, publication, replay, titles
-from service.learning import feature_maps
-from service.learning.learners import OutputPerturbation, Perturbation
+from service.learners.output_perturbation import OutputPerturbation, Perturbation
 from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism, predict
+from service.streams import feature_maps
 
 WHERE = "benchmarks/README.md says how to make it"
 DELTA = 1e-6

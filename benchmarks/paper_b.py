@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 
 from benchmarks import drift, results
 from benchmarks.replay import Features, Labels, load, publication, replay
-from service.learning.conditional_gradient import Pursuit
 from service.learning.constraint_sets import ConstraintSet, Name
-from service.learning.online_gradient import InRunningSums, OnlineGradient, State
 from service.learning.records import Records
 from service.learning.regret import Hindsight
-from service.mechanisms.online_leader import OnlineLeader
+from service.mechanisms.online_leader.conditional_gradient import Pursuit
+from service.mechanisms.online_leader.mechanism import OnlineLeader
+from service.mechanisms.online_leader.online_gradient import InRunningSums, OnlineGradient, State
 
 Floats = NDArray[np.float64]
 

@@ -20,18 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.replay import load
+from service.learners.small_database import error_bound
 from service.learning.records import Records
-from service.learning.small_database import error_bound
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram, LinearQuery
-from service.mechanisms.linear_queries import LinearQueries, Opened, opened
+from service.mechanisms.linear_queries.mechanism import LinearQueries, Opened, opened
 from service.mechanisms.mechanism import Kept
-from service.mechanisms.scheduled import ScheduledHistograms
-from service.mechanisms.stream_schema import StreamSchema
+from service.mechanisms.scheduled.mechanism import ScheduledHistograms
 from service.privacy.loss import Kind
-from service.privacy.samplers import discrete_gaussian, discrete_laplace
+from service.privacy.noise.samplers import discrete_gaussian, discrete_laplace
 from service.schedules.scheduled_black_box import ScheduledBlackBox
+from service.streams.schema import StreamSchema
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]

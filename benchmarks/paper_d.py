@@ -25,12 +25,12 @@ from benchmarks.episodic import Episodic, NaiveGaussian, Network
 from benchmarks.forgetting import average_accuracy, average_forgetting, p_value
 from benchmarks.replay import Features, Labels, load, publication
 from service.explorer.comparison import releases
-from service.learning import feature_maps
-from service.learning.lifelong import TaskStatistics
 from service.learning.records import Records
-from service.mechanisms.lifelong import Lifelong
+from service.mechanisms.lifelong.mechanism import Lifelong
+from service.mechanisms.lifelong.task_statistics import TaskStatistics
 from service.mechanisms.linear import predict
 from service.mechanisms.mechanism import Kept
+from service.streams import feature_maps
 
 Floats = NDArray[np.float64]
 

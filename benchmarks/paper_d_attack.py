@@ -33,9 +33,9 @@ from scipy import stats
 from benchmarks import results
 from benchmarks.l2dp_ml import Batch, Floats, Parameters, Printed
 from benchmarks.replay import load, publication
-from service.learning.lifelong import TaskStatistics
-from service.learning.moments import InStatistics
 from service.learning.records import Records
+from service.mechanisms.lifelong.task_statistics import TaskStatistics
+from service.mechanisms.moments import InStatistics
 
 WHERE = "benchmarks/README.md says how to make it"
 DELTA = 1e-6

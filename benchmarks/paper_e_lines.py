@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from benchmarks import drift
 from benchmarks.replay import Features, Labels, load, publication
-from service.learning.learners import OutputPerturbation
+from service.learners.objective_perturbation import ObjectivePerturbation
+from service.learners.output_perturbation import OutputPerturbation
 from service.learning.losses import HuberHinge
-from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.records import Records
-from service.mechanisms.active_learning import ActiveLearning
+from service.mechanisms.active_learning.mechanism import ActiveLearning
 from service.mechanisms.linear import predict
 from service.mechanisms.mechanism import Kept
 from service.privacy.loss import Kind

@@ -21,8 +21,8 @@ from benchmarks.serving import Connection, Service, service
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram, LinearQuery
-from service.mechanisms.linear_queries import LinearQueries, opened
-from service.mechanisms.stream_schema import StreamSchema
+from service.mechanisms.linear_queries.mechanism import LinearQueries, opened
+from service.streams.schema import StreamSchema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

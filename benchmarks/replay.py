@@ -15,7 +15,7 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism, predict
-from service.mechanisms.stream_schema import StreamSchema
+from service.streams.schema import StreamSchema
 
 Features = NDArray[np.float32]
 Labels = NDArray[np.int64]

@@ -6,10 +6,10 @@ from time import perf_counter
 
 import numpy as np
 
-from service.privacy import running_sums
-from service.privacy.correlated import Blt, Toeplitz, Tree
-from service.privacy.noise import Gaussian
-from service.privacy.window_tree import WindowTree
+from service.privacy.noise import running_sums
+from service.privacy.noise.additive import Gaussian
+from service.privacy.noise.correlated import Blt, Toeplitz, Tree
+from service.privacy.noise.window_tree import WindowTree
 
 DIMENSION = 7840
 STEPS = (10, 1_000, 60_000)

@@ -77,7 +77,7 @@ def api() -> None:
     _keep_memory()
     settings = _settings(servers=True, database=True)
     from service import logs
-    from service.api.server import serve
+    from service.api.http.server import serve
 
     logs.configure(settings.log_level)
     raise typer.Exit(serve(settings))
@@ -122,9 +122,9 @@ def verify_ledger(
     from contextlib import ExitStack
 
     from service.embedded import EmbeddedError, embedded_database
+    from service.ledger.verify import verify, verify_segments
     from service.store.database import Database, DatabaseUnavailable
     from service.store.segment_files import SegmentFiles
-    from service.store.verify import verify, verify_segments
 
     settings = _settings()
     try:
@@ -150,13 +150,13 @@ def plan(
     file: Annotated[Path, typer.Argument(help='JSON: {"stream":{…},"publication":{…}}; - reads standard input.')],
 ) -> None:
     """Tell what a publication would cost and how noisy each release would be, without any server."""
-    from service.mechanisms import strict_json
+    from service.inputs import strict_json
     from service.mechanisms.admission import admit
     from service.mechanisms.configuration import PublicationConfiguration, Refused
     from service.mechanisms.measured import measured
     from service.mechanisms.notes import notes
-    from service.mechanisms.stream_schema import NewStreamSchema
     from service.mechanisms.timing import timing
+    from service.streams.schema import NewStreamSchema
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
@@ -201,7 +201,7 @@ def _checked(model: type[Model], document: object) -> Model:
     """Return a document as a model, or say what is wrong with which of its fields and exit."""
     from pydantic import ValidationError
 
-    from service.mechanisms import words
+    from service.inputs import words
 
     try:
         return model.model_validate(document)

@@ -29,7 +29,7 @@ import pytest
 from sqlalchemy import text
 
 from service.api.app import create_app
-from service.api.server import Server, configuration
+from service.api.http.server import Server, configuration
 from service.embedded import Servers, embedded_servers
 from service.settings import Settings
 from service.store.database import Database

@@ -9,10 +9,10 @@ import rfc8785
 import sqlalchemy as sa
 from alembic import op
 
-from service.privacy import account
-from service.privacy.account import Account, Loss
+from service.ledger.spending import decimal
+from service.privacy.accounting import account
+from service.privacy.accounting.account import Account, Loss
 from service.privacy.loss import Kind
-from service.store.spending import decimal
 
 revision = "0002"
 down_revision = "0001"
@@ -144,7 +144,7 @@ def _digest_releases(connection: sa.Connection) -> None:
 
 
 def _sum_up(connection: sa.Connection) -> None:
-    """As service/store/spending.py keeps it up."""
+    """As service/ledger/spending.py keeps it up."""
     connection.execute(
         sa.text(
             "UPDATE publications SET worst_record = worst.start, worst_amount = worst.amount FROM "

@@ -15,15 +15,18 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
-from service.api import (
-    audit,
+from service.api.auth import audit_log as audit
+from service.api.http import problems
+from service.api.http.problems import Problem
+from service.api.http.shortcut import Shortcut
+from service.api.notifier import Notifier
+from service.api.routes import (
     events,
     explorer,
     health,
     keys,
     labels,
     metrics,
-    problems,
     publications,
     queries,
     records,
@@ -31,10 +34,7 @@ from service.api import (
     sessions,
     streams,
 )
-from service.api.notifier import Notifier
-from service.api.problems import Problem
 from service.api.services import Services
-from service.api.shortcut import Shortcut
 from service.dashboard import pages
 from service.log import Appender
 from service.publishing.answering import Answerer

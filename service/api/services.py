@@ -16,11 +16,11 @@ from fastapi.security.base import SecurityBase
 from fastapi.security.utils import get_authorization_scheme_param
 from sqlalchemy import Connection
 
-from service.api.allowance import Allowance
-from service.api.bodies import ConfigurationRequest, read_body
-from service.api.flight import Body, InFlight
+from service.api.auth.allowance import Allowance
+from service.api.http.bodies import ConfigurationRequest, read_body
+from service.api.http.flight import Body, InFlight
+from service.api.http.problems import Problem
 from service.api.notifier import Notifier
-from service.api.problems import Problem
 from service.api.schemas import is_name
 from service.log import Appender
 from service.publishing.answering import Answerer

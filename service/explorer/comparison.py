@@ -16,17 +16,17 @@ import numpy as np
 from pydantic import Field, StringConstraints, ValidationError
 
 from service.explorer.scores import score
-from service.learning.learners import OutputPerturbation
+from service.inputs.fields import Delta, Epsilon, Positive, Shape
+from service.learners.output_perturbation import OutputPerturbation
+from service.learners.settings import Learner
 from service.learning.records import Records
 from service.learning.solvers import Inaccurate
 from service.mechanisms.building import build
 from service.mechanisms.configuration import Mechanism, PublicationConfiguration, Refused
-from service.mechanisms.fields import Delta, Epsilon, Positive, Shape
-from service.mechanisms.learner_configuration import Learner
-from service.mechanisms.lifelong import Lifelong
+from service.mechanisms.lifelong.mechanism import Lifelong
 from service.mechanisms.linear import LinearMechanism, predict
-from service.mechanisms.stream_schema import FeatureMapShape, StreamSchema
-from service.privacy.noise import Unaffordable
+from service.privacy.noise.additive import Unaffordable
+from service.streams.schema import FeatureMapShape, StreamSchema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning.feature_maps import public_normals
 from service.learning.records import Prepared
+from service.streams.feature_maps import public_normals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

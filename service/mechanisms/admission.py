@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import Refused
-from service.privacy.sampler_distance import is_small, largest_epsilon
+from service.privacy.noise.sampler_distance import is_small, largest_epsilon
 
 if TYPE_CHECKING:
     from service.mechanisms.configuration import PublicationConfiguration
     from service.mechanisms.mechanism import Mechanism
-    from service.mechanisms.stream_schema import StreamSchema
+    from service.streams.schema import StreamSchema
 
 
 def admit(stream: StreamSchema, publication: PublicationConfiguration) -> Mechanism:
     """Build a publication that is to begin. Raises Refused as `build` does, and where its ε asks too much of its noise.
 
     A publication that runs already is built by `build` alone: it goes on with the ε that it promised, and its plan
-    states the δ that its draws add (`privacy.sampler_distance`).
+    states the δ that its draws add (`noise.sampler_distance`).
     """
     mechanism = build(stream, publication)
     draws = mechanism.draws()

@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.learners.noisy_gradient_descent import NoisyGradientDescent
+from service.learners.objective_perturbation import ObjectivePerturbation
+from service.learners.output_perturbation import Linear, OutputPerturbation
+from service.learners.settings import (
+    LinearLearner,
+    NoisyGradientDescentLearner,
+    ObjectivePerturbationLearner,
+    OutputPerturbationLearner,
+    SmallDatabaseLearner,
+)
+from service.learners.small_database import MAX_NUMBERS, SmallDatabase
 from service.learning.constraint_sets import ConstraintSet
 from service.learning.descent import GradientDescent, PermutationSGD
-from service.learning.learners import Linear, OutputPerturbation
-from service.learning.lifelong import TaskStatistics
 from service.learning.losses import LOSSES, HuberHinge, Squared
-from service.learning.moments import Moments
-from service.learning.noisy_gradient_descent import NoisyGradientDescent
-from service.learning.objective_perturbation import ObjectivePerturbation
-from service.learning.online_gradient import OnlineGradient
-from service.learning.small_database import MAX_NUMBERS, SmallDatabase
 from service.learning.solvers import Exact, Inaccurate
-from service.mechanisms import active_learners, statistics_learners
-from service.mechanisms.active_learning import ActiveLearning
+from service.mechanisms import statistics_learners
+from service.mechanisms.active_learning import active_learners
+from service.mechanisms.active_learning.mechanism import ActiveLearning
 from service.mechanisms.configuration import (
     ActiveLearningMechanism,
     ContinualMechanism,
@@ -38,41 +43,37 @@ from service.mechanisms.configuration import (
     WindowStatisticsMechanism,
 )
 from service.mechanisms.histogram import MAX_CARDINALITY
-from service.mechanisms.learner_configuration import (
-    LinearLearner,
-    NoisyGradientDescentLearner,
-    ObjectivePerturbationLearner,
-    OutputPerturbationLearner,
-    SmallDatabaseLearner,
-)
-from service.mechanisms.lifelong import Lifelong
+from service.mechanisms.lifelong.mechanism import Lifelong
+from service.mechanisms.lifelong.task_statistics import TaskStatistics
 from service.mechanisms.linear import LinearMechanism
-from service.mechanisms.linear_queries import LinearQueries
-from service.mechanisms.online_leader import OnlineLeader
-from service.mechanisms.scheduled import Scheduled, ScheduledHistograms
-from service.mechanisms.stream_schema import MAX_DIMENSION, Categorical, Classification, Regression, StreamSchema
-from service.mechanisms.window_statistics import WindowStatistics
-from service.privacy.correlated import Blt, Toeplitz, Tree
-from service.privacy.exponential import MAX_CANDIDATES
+from service.mechanisms.linear_queries.mechanism import LinearQueries
+from service.mechanisms.moments import Moments
+from service.mechanisms.online_leader.mechanism import OnlineLeader
+from service.mechanisms.online_leader.online_gradient import OnlineGradient
+from service.mechanisms.scheduled.mechanism import Scheduled, ScheduledHistograms
+from service.mechanisms.window_statistics.mechanism import WindowStatistics
 from service.privacy.loss import Kind, capacity
-from service.privacy.noise import Unaffordable
-from service.privacy.running_sums import Doubling, Repeated
-from service.privacy.window_tree import WindowTree
+from service.privacy.noise.additive import Unaffordable
+from service.privacy.noise.correlated import Blt, Toeplitz, Tree
+from service.privacy.noise.exponential import MAX_CANDIDATES
+from service.privacy.noise.running_sums import Doubling, Repeated
+from service.privacy.noise.window_tree import WindowTree
 from service.schedules.continual import Continual
 from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.independent_batches import IndependentBatches
 from service.schedules.multi_resolution import MultiResolution
 from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
+from service.streams.schema import MAX_DIMENSION, Categorical, Classification, Regression, StreamSchema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from service.learning.learners import Learner, Solver
+    from service.learners.output_perturbation import Learner, Solver
     from service.learning.losses import Floats, Loss
     from service.mechanisms.configuration import Mechanism as MechanismSettings
     from service.mechanisms.mechanism import Mechanism
-    from service.privacy.running_sums import Runs
+    from service.privacy.noise.running_sums import Runs
     from service.schedules.schedule import Schedule
 
     LinearSettings = OutputPerturbationLearner | ObjectivePerturbationLearner | NoisyGradientDescentLearner

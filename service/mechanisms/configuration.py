@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.learning.constraint_sets import Name as ConstraintName
-from service.mechanisms.fields import (
+from service.inputs.fields import (
     Count,
     Delta,
     Epsilon,
@@ -25,7 +24,8 @@ from service.mechanisms.fields import (
     Share,
     Steps,
 )
-from service.mechanisms.learner_configuration import Learner
+from service.learners.settings import Learner
+from service.learning.constraint_sets import Name as ConstraintName
 
 MAX_BLOCKS = 4096
 MAX_REMEMBERED = 2**25  # numbers, of a window's statistics

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning import small_database
-from service.privacy.sparse_vector import STEPS
+from service.learners import small_database
+from service.privacy.noise.sparse_vector import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from service.learning.small_database import Queries
+    from service.learners.small_database import Queries
 
 MAX_CARDINALITY = 2**20
 

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learning import encoders, feature_maps
-from service.learning.learners import OutputPerturbation
+from service.learners.output_perturbation import OutputPerturbation
+from service.learning import encoders
 from service.learning.losses import LOSSES, HuberHinge, Squared
 from service.mechanisms.on_schedule import OnSchedule
+from service.streams import feature_maps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from service.learning.feature_maps import FeatureMap
-    from service.learning.learners import Perturbed
+    from service.learners.output_perturbation import Perturbed
     from service.learning.losses import Floats, Loss
+    from service.streams.feature_maps import FeatureMap
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

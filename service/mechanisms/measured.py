@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from service.mechanisms.configuration import PublicationConfiguration
-    from service.mechanisms.stream_schema import StreamSchema
+    from service.streams.schema import StreamSchema
 
 STREAMS = ("weather", "electricity", "kernel changes")
 WHAT = (

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
 from service.privacy.loss import Kind, round_up
-from service.privacy.sampler_distance import added_delta
+from service.privacy.noise.sampler_distance import added_delta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class Described(Protocol):
     """How a release was made private."""
 
     def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge (`privacy.claims`)."""
+        """Return it as JSON, with all it takes to recompute the charge (`accounting.claims`)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from service.learning import encoder_pass, encoders, feature_maps
-from service.learning.encoder_pass import EncoderPass
-from service.learning.lifelong import STEPS, TaskStatistics
+from service.learners.settings import LinearLearner, OutputPerturbationLearner
+from service.learning import encoders
 from service.learning.losses import HuberHinge
-from service.learning.moments import Moments
 from service.mechanisms.configuration import (
     MAX_REMEMBERED,
     ConvolutionalEncoder,
@@ -18,16 +16,20 @@ from service.mechanisms.configuration import (
     Refused,
     WindowStatisticsMechanism,
 )
-from service.mechanisms.learner_configuration import LinearLearner, OutputPerturbationLearner
+from service.mechanisms.lifelong import encoder_pass
+from service.mechanisms.lifelong.encoder_pass import EncoderPass
+from service.mechanisms.lifelong.task_statistics import STEPS, TaskStatistics
+from service.mechanisms.lifelong.tasks import Tasks
+from service.mechanisms.moments import Moments
 from service.privacy.loss import Kind
-from service.schedules.tasks import Tasks
+from service.streams import feature_maps
 
 if TYPE_CHECKING:
+    from service.learners.output_perturbation import Linear
+    from service.learners.settings import Learner
     from service.learning.encoders import Encoder
-    from service.learning.feature_maps import FeatureMap
-    from service.learning.learners import Linear
     from service.mechanisms.configuration import Mechanism
-    from service.mechanisms.learner_configuration import Learner
+    from service.streams.feature_maps import FeatureMap
 
 
 def window(linear: Linear, mechanism: WindowStatisticsMechanism, settings: Learner) -> Moments:

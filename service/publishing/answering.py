@@ -11,7 +11,7 @@ confirmed.
 
 A threshold that has answered yes is closed. The yes may not get committed: the database is away, or the lease is lost.
 More comparisons with that threshold would take a measurable time, which tells of each whether it was a yes too, and
-nobody paid for these (`privacy.sparse_vector`). So the yes is kept, and nothing is compared until it is committed and
+nobody paid for these (`noise.sparse_vector`). So the yes is kept, and nothing is compared until it is committed and
 confirmed, or another process has closed the instance, and that is confirmed: what is committed and not confirmed may be
 lost with its database, and is then committed again. Meanwhile all answers come from the histogram, and nobody knows how
 far off they are. A process that dies may take a yes with it: where a lease was not given back, the next owner closes
@@ -37,6 +37,7 @@ import structlog
 from numpy.typing import NDArray
 from sqlalchemy import Connection
 
+from service.ledger.ledger import LedgerBroken
 from service.logs import place_of
 from service.mechanisms.histogram import LinearQuery, error_bound
 from service.publishing import confirmation, instances
@@ -45,7 +46,6 @@ from service.publishing.records import read_records
 from service.store import leases, publications
 from service.store.database import Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
-from service.store.ledger import LedgerBroken
 from service.store.publications import Publication
 from service.store.releases import Release
 from service.store.segment_files import SegmentFiles

@@ -10,11 +10,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from service.ledger import ledger
+from service.ledger.ledger import LedgerBroken
 from service.mechanisms.mechanism import Mechanism
 from service.publishing.prepared import Prepared
-from service.store import labels, ledger, parts, publications, releases, streams
+from service.store import labels, parts, publications, releases, streams
 from service.store.database import pipelined
-from service.store.ledger import LedgerBroken
 from service.store.parts import Memory
 from service.store.publications import Publication
 from service.store.streams import Stream

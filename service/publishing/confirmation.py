@@ -16,7 +16,9 @@ from decimal import Decimal
 import structlog
 from sqlalchemy import Connection, bindparam, func, or_, select
 
-from service.store import publications, shown, spending, streams, witness
+from service.ledger import spending, witness
+from service.ledger.witness import Mark
+from service.store import publications, shown, streams
 from service.store.database import (
     CONFIRM,
     NEW_RELEASE,
@@ -31,7 +33,6 @@ from service.store.shown import Unseen
 from service.store.streams import Stream
 from service.store.tables import charges, releases
 from service.store.tables import publications as published
-from service.store.witness import Mark
 
 _log = structlog.get_logger(__name__)
 

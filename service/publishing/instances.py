@@ -1,6 +1,6 @@
 """The open instance of a publication of linear queries: how a process reads it, and the one way to close it.
 
-A threshold that has answered yes is closed (`privacy.sparse_vector`): it must not be compared with again, also where
+A threshold that has answered yes is closed (`noise.sparse_vector`): it must not be compared with again, also where
 the yes could not be published, or PostgreSQL has lost the commit that published it. `Closing` keeps such a yes until
 the close is confirmed. It is drawn once, and every attempt to commit it writes the same bytes, as long as the
 publication is as it was; where records were counted in meanwhile, the same measurement.
@@ -13,24 +13,25 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection
 
+from service.ledger import witness
+from service.ledger.ledger import LedgerBroken
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram
-from service.mechanisms.linear_queries import NO_CATEGORY, LinearQueries, Measurement, Opened, opened
+from service.mechanisms.linear_queries.mechanism import NO_CATEGORY, LinearQueries, Measurement, Opened, opened
 from service.mechanisms.mechanism import Forgotten, Part
-from service.mechanisms.stream_schema import StreamSchema
 from service.publishing import confirmation
 from service.publishing.commit import check, commit, of_another_guarantee, remembers, seconds_to_write
 from service.publishing.prepared import Prepared, prepare
 from service.publishing.records import SegmentsMissing
-from service.store import parts, publications, releases, streams, witness
+from service.store import parts, publications, releases, streams
 from service.store.database import ONE_VIEW, Database
 from service.store.leases import Lease
-from service.store.ledger import LedgerBroken
 from service.store.parts import Memory
 from service.store.publications import Publication
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
+from service.streams.schema import StreamSchema
 
 
 @dataclass(frozen=True, kw_only=True)

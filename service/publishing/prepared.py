@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load, save
 
+from service.ledger.ledger import NewCharge
 from service.mechanisms.mechanism import Mechanism, Model, Part, Step
 from service.store import parts
 from service.store.database import to_json
-from service.store.ledger import NewCharge
 from service.store.parts import Left, Memory
 from service.store.releases import NewRelease
 

@@ -15,14 +15,15 @@ from dataclasses import replace
 import structlog
 from sqlalchemy import Connection
 
+from service.ledger import spending
+from service.ledger.spending import OverBudget
 from service.publishing.commit import check, commit, seconds_to_write
 from service.publishing.prepared import Prepared, packed, unpacked
-from service.store import parked, publications, spending, streams
+from service.store import parked, publications, streams
 from service.store.database import read_together, within
 from service.store.parked import Parked, Waiting
 from service.store.parts import Values
 from service.store.publications import Publication
-from service.store.spending import OverBudget
 from service.store.streams import Stream
 
 _log = structlog.get_logger(__name__)

@@ -51,8 +51,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
+from service.privacy.accounting.profile import Profile
 from service.privacy.loss import Kind
-from service.privacy.profile import Profile
 from service.schedules.continual import Continual
 from service.schedules.schedule import Fit, Lifetime, Part, Pattern
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, insert, select
 
-from service.store import digests, ledger
+from service.ledger import ledger
+from service.store import digests
 from service.store.publications import Publication
 from service.store.streams import Stream
 from service.store.tables import charges, releases, streams

@@ -6,53 +6,19 @@ import errno
 import fcntl
 import hashlib
 import json
-import math
 import os
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
 from safetensors import safe_open
-from safetensors.numpy import load
 
-Columns = dict[str, NDArray[np.generic]]
+from service.streams.codec import Columns, pack
 
 SECONDS_TO_LOCK = 5.0
-
-_KINDS: dict[np.dtype[Any], str] = {np.dtype("<f4"): "F32", np.dtype("<i4"): "I32"}
-
-
-def pack(columns: Columns) -> bytes:
-    """One format for batches in the log and for segments.
-
-    Put together here because safetensors' own writer copies all numbers twice, which is as long as the rest takes.
-    """
-    arrays = [np.ascontiguousarray(column) for column in columns.values()]
-    kinds = tuple((name, array.dtype, array.shape) for name, array in zip(columns, arrays, strict=True))
-    return b"".join([_head(kinds), *(array.data for array in arrays)])
-
-
-@lru_cache(maxsize=256)
-def _head(arrays: tuple[tuple[str, np.dtype[np.generic], tuple[int, ...]], ...]) -> bytes:
-    """What precedes the numbers in a safetensors file: a length of 8 bytes, and JSON filled up to a multiple of 8."""
-    described, start = {}, 0
-    for name, kind, shape in arrays:
-        stop = start + kind.itemsize * math.prod(shape)
-        described[name] = {"dtype": _KINDS[kind], "shape": shape, "data_offsets": (start, stop)}
-        start = stop
-    head = json.dumps(described, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % 8)
-    return len(head).to_bytes(8, "little") + head
-
-
-def unpack(packed: bytes) -> Columns:
-    return load(packed)
 
 
 class FilesReplaced(Exception):

@@ -8,9 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, case, or_, select
 
-from service.privacy.account import Loss
-from service.privacy.profile import covered
-from service.store import segments, spending, streams
+from service.ledger import spending
+from service.privacy.accounting.account import Loss
+from service.privacy.accounting.profile import covered
+from service.store import segments, streams
 from service.store.database import any_of
 from service.store.segments import Erased
 from service.store.streams import Resumption, Stream

@@ -17,12 +17,13 @@ from contextlib import suppress
 import structlog
 
 from service import metrics
+from service.ledger import verify, witness
+from service.ledger.invariants import INVARIANTS
 from service.logs import place_of
 from service.publishing.confirmation import Confirmer
-from service.store import changes, publications, shown, streams, verify, witness
+from service.store import changes, publications, shown, streams
 from service.store.changes import State
 from service.store.database import Database, DatabaseUnavailable
-from service.store.invariants import INVARIANTS
 from service.store.segment_files import SegmentFiles
 
 _log = structlog.get_logger(__name__)

@@ -32,11 +32,11 @@ from service.logs import place_of
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.mechanism import Forgotten, Kept, Model, Part
-from service.mechanisms.stream_schema import StreamSchema
-from service.privacy.noise import Unaffordable
+from service.privacy.noise.additive import Unaffordable
 from service.publishing.prepared import packed, prepare
 from service.publishing.records import Located, SegmentsMissing, load
 from service.store.segment_files import SegmentDamaged, SegmentFiles
+from service.streams.schema import StreamSchema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,20 +18,21 @@ import structlog
 
 from service import metrics
 from service.learning.solvers import Inaccurate
+from service.ledger import spending, witness
+from service.ledger.ledger import LedgerBroken
+from service.ledger.spending import OverBudget
 from service.logs import place_of
 from service.mechanisms.mechanism import Forgotten
-from service.privacy.noise import Unaffordable
+from service.privacy.noise.additive import Unaffordable
 from service.publishing import ticks
 from service.publishing.commit import check, commit, of_another_guarantee, remembers, seconds_to_write
 from service.publishing.prepared import Prepared, halting
 from service.publishing.records import SegmentsMissing
-from service.store import attempts, leases, lineage, parked, publications, spending, streams, witness
+from service.store import attempts, leases, lineage, parked, publications, streams
 from service.store.database import ONE_VIEW, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
-from service.store.ledger import LedgerBroken
 from service.store.publications import Due, Publication
 from service.store.segment_files import SegmentDamaged
-from service.store.spending import OverBudget
 from service.worker import fits
 from service.worker.fits import FitDied, NotWanted
 from service.worker.turn import Turn

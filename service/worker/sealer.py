@@ -16,17 +16,19 @@ from typing import Any
 import numpy as np
 import structlog
 
-from service.learning import feature_maps
-from service.learning.feature_maps import FeatureMap
+from service.ledger import witness
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
 from service.logs import place_of
 from service.mechanisms.building import needs
-from service.store import changes, leases, publications, segments, streams, witness
+from service.store import changes, leases, publications, segments, streams
 from service.store.database import FREE_STREAM, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
-from service.store.segment_files import Columns, FilesReplaced, SegmentFiles, unpack
+from service.store.segment_files import FilesReplaced, SegmentFiles
 from service.store.segments import Segment
 from service.store.streams import SealedEntry, Stream, StreamHalted, Unreadable
+from service.streams import feature_maps
+from service.streams.codec import Columns, unpack
+from service.streams.feature_maps import FeatureMap
 from service.worker.leases import LeaseKeeper
 from service.worker.share import TAKEN_AT_ONCE, Share
 

@@ -6,12 +6,13 @@ import time
 import structlog
 
 from service import metrics
+from service.ledger import witness
+from service.ledger.ledger import LedgerBroken
 from service.logs import place_of
 from service.publishing import ticks
 from service.publishing.confirmation import Confirmer
-from service.store import parked, streams, witness
+from service.store import parked, streams
 from service.store.database import CONFIRM, Database, DatabaseUnavailable
-from service.store.ledger import LedgerBroken
 from service.store.publications import Publication
 from service.worker.audit import Audit
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.mechanism import Kept, Mechanism, Model, Part
-from service.mechanisms.stream_schema import StreamSchema
 from service.publishing.prepared import Prepared, remembered_after, unpacked
 from service.store import lineage, parked, parts, publications, releases, streams
+from service.streams.schema import StreamSchema
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

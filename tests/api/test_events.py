@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from service.api import events
+from service.api.routes import events
 from service.store.database import NEW_RELEASE, Database, notify
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, serving, wait_until

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from service.learning.learners import OutputPerturbation
+from service.learners.output_perturbation import OutputPerturbation
 from service.learning.losses import LOSSES
 from service.learning.records import Records
 from tests import chance

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from starlette.requests import Request
 
-from service.api.batches import READERS, InvalidRecords, arrow
-from service.api.bodies import read_body, zstd
-from service.api.flight import InFlight
-from service.api.problems import Problem
+from service.api.http.bodies import read_body, zstd
+from service.api.http.flight import InFlight
+from service.api.http.problems import Problem
+from service.streams.batches import READERS, InvalidRecords, arrow
 from tests.api.formats import ARROW, JSON, NDJSON, WRITERS, Arrow, as_json, as_stream
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, unique

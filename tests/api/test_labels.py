@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
+from service.ledger.verify import look
 from service.store.database import Database
 from service.store.tables import label_requests, publications
-from service.store.verify import look
 from tests import chance
 from tests.conftest import Service, ok, unique, wait_until
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from service.ledger.verify import look
 from service.store import streams
 from service.store.database import Database
-from service.store.verify import look
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, publication, wait_until
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from service import metrics
-from service.api import connections
-from service.api.allowance import MOST_KEPT, Allowance
+from service.api.auth.allowance import MOST_KEPT, Allowance
+from service.api.http import connections
 from tests.api.test_access import DOCUMENT
 from tests.api.test_records import VALID, refused
 from tests.conftest import ADMIN_KEY, Service, make_world, ok, serving, wait_until
@@ -286,7 +286,7 @@ class TestRates:
 
     def test_the_average_and_the_burst_are_as_they_are_set(self, monkeypatch):
         now = 1000.0
-        monkeypatch.setattr("service.api.allowance.time.monotonic", lambda: now)
+        monkeypatch.setattr("service.api.auth.allowance.time.monotonic", lambda: now)
         allowance, taken = Allowance(10, seconds=2), []
         for _ in range(1000):
             now += 0.01

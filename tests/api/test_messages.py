@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from service.api.publications import PlanRequest
-from service.api.streams import StreamRequest
+from service.api.routes.publications import PlanRequest
+from service.api.routes.streams import StreamRequest
+from service.inputs.words import EXAMPLES
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.stream_schema import StreamSchema
-from service.mechanisms.words import EXAMPLES
+from service.streams.schema import StreamSchema
 from tests.api.formats import WRITERS
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, publication, unique

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.api import publications as publications_api
+from service.api.routes import publications as publications_api
 from service.store.database import Database
 from tests.api.test_records import refused
 from tests.conftest import Service, blocked, ok, publication, unique, wait_until

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from service.api.batches import InvalidRecords
-from service.api.queries import read_queries
+from service.api.routes.queries import read_queries
+from service.streams.batches import InvalidRecords
 from tests.api.test_mutations import mutated
 from tests.conftest import Service, ok, serving, unique, wait_until
 

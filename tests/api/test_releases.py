@@ -310,7 +310,7 @@ def test_an_outline_tells_few_releases_one_by_one_and_many_together(service: Ser
 
     assert ok(service.client().get(url))["items"] == [together([each]) for each in released]
     assert together(released)["on_record"] == worst["epsilon"]
-    monkeypatch.setattr("service.api.releases.MOST_STRETCHES", 3)
+    monkeypatch.setattr("service.api.routes.releases.MOST_STRETCHES", 3)
     length = next(each for each in (1, 2, 4, 8) if 3 * each >= len(released))
     assert length > 1
     stretches = [released[start : start + length] for start in range(0, len(released), length)]

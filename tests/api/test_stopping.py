@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.api.server import OTHER_FILES
+from service.api.http.server import OTHER_FILES
 from tests.api.test_limits import AUTHORIZED, ONE_BY_ONE, Wire
 from tests.api.test_records import VALID, refused
 from tests.conftest import ADMIN_KEY, Service, World, serving, wait_until

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import paper_d, results
 from benchmarks.paper_d import Once, Stream, Task
-from service.learning.encoder_pass import EncoderPass
 from service.learning.records import Records
+from service.mechanisms.lifelong.encoder_pass import EncoderPass
 from tests import chance
 
 RECORDS = 10_000  # so many that noise decides nothing

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import paper_e, paper_e_lines
 from benchmarks.paper_e_lines import BALLS, EPSILON, Found, Line, Models, Order
-from service.learning.active_gradient import ActiveGradient
-from service.mechanisms.active_learning import ActiveLearning
+from service.mechanisms.active_learning.active_gradient import ActiveGradient
+from service.mechanisms.active_learning.mechanism import ActiveLearning
 
 
 def order(records=300):

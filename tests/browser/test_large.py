@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy
 from playwright.sync_api import Page, expect
 
-from service.store import spending
+from service.ledger import spending
 from service.store.database import Database
 from tests.browser.looking import until
 from tests.conftest import Service, unique

@@ -11,7 +11,7 @@ import pytest
 import perennial
 from perennial import NotAllowed, Problem, UnknownServer, Unreachable
 from perennial.errors import problem_of
-from service.api.problems import _PROBLEMS
+from service.api.http.problems import _PROBLEMS
 from tests.conftest import Service
 
 KEY = "prn_a-secret"

@@ -7,8 +7,8 @@ import pytest
 from sklearn.base import clone, is_classifier, is_regressor
 
 from perennial import InvalidData, Model, Unsupported, connect, encoders, linear
-from service.learning import encoder_pass
 from service.learning import encoders as service_encoders
+from service.mechanisms.lifelong import encoder_pass
 from tests.client import releases
 from tests.client.releases import CASES, HASHED, KINDS, MAPS, TEXTS, predicted, publish_all, records
 from tests.conftest import Service, ok
@@ -215,8 +215,8 @@ def test_a_histogram_predicts_nothing(service: Service, client):
 
 
 def test_every_combination_is_here():
-    from service.learning.feature_maps import _STEPS
     from service.learning.losses import LOSSES
+    from service.streams.feature_maps import _STEPS
 
     steps = {step["kind"] for each in MAPS.values() if each for step in each.get("maps", [each])}
     assert steps == set(_STEPS)

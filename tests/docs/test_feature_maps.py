@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from service.learning.feature_maps import MOST_CHARACTERS, MOST_RANDOM, MOST_VALUES
-from service.mechanisms.stream_schema import FeatureMapShape
+from service.streams.feature_maps import MOST_CHARACTERS, MOST_RANDOM, MOST_VALUES
+from service.streams.schema import FeatureMapShape
 from tests.docs.pages import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "feature-maps.md").read_text()

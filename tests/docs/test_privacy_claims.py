@@ -17,17 +17,17 @@ from scipy import optimize, stats
 
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.mechanisms.stream_schema import StreamSchema
-from service.privacy.account import Account, Loss, add_up
+from service.privacy.accounting.account import Account, Loss, add_up
 from service.privacy.loss import Kind, capacity, zcdp_epsilon, zcdp_rho
-from service.privacy.noise import Gaussian, SphericalLaplace, calibrate
-from service.privacy.sampler_distance import LARGEST_DELTA, added_delta, largest_epsilon
+from service.privacy.noise.additive import Gaussian, SphericalLaplace, calibrate
+from service.privacy.noise.sampler_distance import LARGEST_DELTA, added_delta, largest_epsilon
 from service.schedules.continual import Continual
 from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.independent_batches import IndependentBatches
 from service.schedules.multi_resolution import MultiResolution
 from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
+from service.streams.schema import StreamSchema
 from tests import chance
 from tests.docs import pages
 

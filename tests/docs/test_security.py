@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from service.api import connections, services
+from service.api import services
 from service.api.app import MOST_CONFIGURATION_BYTES, SECONDS_TO_ANSWER
+from service.api.http import connections
 from service.settings import Settings
 from tests.docs.pages import ROOT
 

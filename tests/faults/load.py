@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httpx
 from sqlalchemy import select
 
+from service.ledger import verify
+from service.ledger.invariants import INVARIANTS
 from service.publishing.records import read_records
-from service.store import publications, segments, streams, tables, verify
-from service.store.invariants import INVARIANTS
+from service.store import publications, segments, streams, tables
 from tests.conftest import HANG_SECONDS, ok
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ Moment = tuple[str, "When"]
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
-    ["__main__", "service.worker.main", "service.api.server", "tests.faults.processes", "tests.faults.steps"]
+    ["__main__", "service.worker.main", "service.api.http.server", "tests.faults.processes", "tests.faults.steps"]
 )
 
 
@@ -139,8 +139,8 @@ def _serve(
     plant: str | None,
 ) -> None:
     from service import logs
-    from service.api import server
-    from service.privacy.sparse_vector import Instance
+    from service.api.http import server
+    from service.privacy.noise.sparse_vector import Instance
     from service.store.database import Database
     from tests.guarantees import planted
 

@@ -19,11 +19,11 @@ import redis.asyncio
 
 import service
 from service.log.asking import Questions
-from service.mechanisms.active_learning import ActiveLearning
-from service.mechanisms.lifelong import Lifelong
-from service.mechanisms.online_leader import OnlineLeader
-from service.mechanisms.scheduled import Scheduled
-from service.mechanisms.window_statistics import WindowStatistics
+from service.mechanisms.active_learning.mechanism import ActiveLearning
+from service.mechanisms.lifelong.mechanism import Lifelong
+from service.mechanisms.online_leader.mechanism import OnlineLeader
+from service.mechanisms.scheduled.mechanism import Scheduled
+from service.mechanisms.window_statistics.mechanism import WindowStatistics
 from service.store.database import Database
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 When = Literal["before", "after"]
 
-ROOMS = ("api", "log", "publishing", "store", "worker")
+ROOMS = ("api", "ledger", "log", "publishing", "store", "worker")
 _DATABASE = "service.store.database"  # transactions are their caller's, not its own
 
 

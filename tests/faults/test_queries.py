@@ -14,10 +14,11 @@ import httpx
 import numpy as np
 import pytest
 
-from service.mechanisms.linear_queries import opened
+from service.ledger import ledger
+from service.mechanisms.linear_queries.mechanism import opened
 from service.publishing.instances import _chain
 from service.settings import Settings
-from service.store import ledger, parts, publications
+from service.store import parts, publications
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from tests.conftest import ok, wait_until

@@ -32,15 +32,17 @@ from hypothesis.stateful import (
 from sqlalchemy import select
 from sqlalchemy.engine import make_url
 
+from service.ledger import spending
 from service.log import Appender, Reader
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.stream_schema import StreamSchema
-from service.privacy.account import Loss
+from service.privacy.accounting.account import Loss
 from service.privacy.loss import capacity
-from service.store import publications, segments, spending, streams, tables
+from service.store import publications, segments, streams, tables
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles, pack
+from service.store.segment_files import SegmentFiles
+from service.streams.codec import pack
+from service.streams.schema import StreamSchema
 from service.worker import publisher as publishing
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher

@@ -12,8 +12,8 @@ import pytest
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.loss import Kind
+from service.streams.schema import StreamSchema
 from tests import chance
 
 NEAR_IT = np.array([[0.02, 0.999]])

@@ -15,9 +15,9 @@ from service.learning.records import Records
 from service.mechanisms import configuration
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.scheduled import Scheduled
-from service.mechanisms.stream_schema import StreamSchema
+from service.mechanisms.scheduled.mechanism import Scheduled
 from service.privacy.loss import Kind
+from service.streams.schema import StreamSchema
 from tests import chance
 from tests.mechanisms import test_combinations
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from service.mechanisms.histogram import LinearQuery
-from service.mechanisms.linear_queries import opened
+from service.mechanisms.linear_queries.mechanism import opened
 from tests import chance
-from tests.mechanisms.test_linear_queries import Run, queries
+from tests.mechanisms.linear_queries.test_linear_queries import Run, queries
 
 RECORDS, CATEGORIES, ASKED = 20, 4, 3
 RUNS = 3000

@@ -13,7 +13,7 @@ from scipy import optimize
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.stream_schema import StreamSchema
+from service.streams.schema import StreamSchema
 from tests import chance
 
 FEATURES = 30  # so many numbers in a release that few releases do

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.learners.output_perturbation import OutputPerturbation
 from service.learning import descent
 from service.learning.descent import GradientDescent, PermutationSGD, random_places
-from service.learning.learners import OutputPerturbation
 from service.learning.losses import LOSSES, Squared
 from service.learning.records import Records
 from service.learning.solvers import SLACK, Exact, Inaccurate

@@ -9,17 +9,17 @@ from math import sqrt
 
 import pytest
 
-from service.learning.encoder_pass import EncoderPass
+from service.learners.noisy_gradient_descent import NoisyGradientDescent, clipped_sum
+from service.learners.objective_perturbation import ObjectivePerturbation
 from service.learning.encoders import Dense, Encoder
 from service.learning.losses import LOSSES
-from service.learning.moments import Statistics
-from service.learning.noisy_gradient_descent import NoisyGradientDescent, clipped_sum
-from service.learning.objective_perturbation import ObjectivePerturbation
 from service.learning.solvers import Exact, Inaccurate, Setting, _accuracy
+from service.mechanisms.lifelong.encoder_pass import EncoderPass
+from service.mechanisms.moments import Statistics
 from service.privacy import loss as losses
 from service.privacy import sensitivity
-from service.privacy.correlated import Toeplitz, _moved, calibrate
 from service.privacy.loss import Kind
+from service.privacy.noise.correlated import Toeplitz, _moved, calibrate
 
 U = Fraction(1, 2**53)
 SLACK = Fraction(1, 2**16)

@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 
+from service.learners.noisy_gradient_descent import NoisyGradientDescent, clipped_sum
+from service.learners.objective_perturbation import _epsilon
 from service.learning import descent, solvers
 from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.losses import LOSSES, Squared
-from service.learning.noisy_gradient_descent import NoisyGradientDescent, clipped_sum
 from service.learning.objective import MARGIN, ROWS
-from service.learning.objective_perturbation import _epsilon
 from service.learning.solvers import SLACK, UNIT, Inaccurate, Setting, accuracy
 from service.privacy.loss import Kind
 

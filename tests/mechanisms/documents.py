@@ -12,8 +12,8 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.measured import measured
-from service.mechanisms.stream_schema import StreamSchema
 from service.mechanisms.timing import timing
+from service.streams.schema import StreamSchema
 from tests.mechanisms.test_combinations import MECHANISMS
 
 WRITTEN = Path(__file__).with_name("documents.jsonl")

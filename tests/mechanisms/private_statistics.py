@@ -6,8 +6,8 @@ import pytest
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten
-from service.mechanisms.stream_schema import StreamSchema
-from service.privacy import claims
+from service.privacy.accounting import claims
+from service.streams.schema import StreamSchema
 from tests import chance
 from tests.mechanisms.steps import FEATURES, GAUSSIAN, PURE, RHO, nothing, reader, run
 

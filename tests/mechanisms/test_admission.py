@@ -5,13 +5,13 @@ from fractions import Fraction
 
 import pytest
 
-from service.learning import encoder_pass
 from service.mechanisms.admission import admit
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.mechanisms.stream_schema import StreamSchema
-from service.privacy.noise import SLACK
-from service.privacy.sampler_distance import largest_epsilon
+from service.mechanisms.lifelong import encoder_pass
+from service.privacy.noise.additive import SLACK
+from service.privacy.noise.sampler_distance import largest_epsilon
+from service.streams.schema import StreamSchema
 from tests.mechanisms.test_combinations import MECHANISMS
 
 STREAM = StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": 2}})

@@ -6,13 +6,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from service.learning import encoder_pass
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.mechanisms.stream_schema import StreamSchema
-from service.privacy import claims
+from service.mechanisms.lifelong import encoder_pass
+from service.privacy.accounting import claims
 from service.privacy.loss import Kind
+from service.streams.schema import StreamSchema
 
 MECHANISMS = {
     "multi_resolution": {"kind": "multi_resolution", "base": 8},

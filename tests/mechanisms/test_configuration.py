@@ -12,7 +12,6 @@ from service.learning.losses import HuberHinge, Squared
 from service.learning.solvers import Exact
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.mechanisms.stream_schema import StreamSchema
 from service.privacy.loss import Kind
 from service.schedules.continual import Continual
 from service.schedules.improving_black_box import ImprovingBlackBox
@@ -20,6 +19,7 @@ from service.schedules.independent_batches import IndependentBatches
 from service.schedules.multi_resolution import MultiResolution
 from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
+from service.streams.schema import StreamSchema
 
 STREAM = {"features": 4, "task": {"kind": "classification", "classes": 3}}
 CONTINUAL = {"kind": "continual", "base": 64, "update_every": 16}

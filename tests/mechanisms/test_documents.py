@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from service.learning import encoder_pass
+from service.mechanisms.lifelong import encoder_pass
 from tests.mechanisms import documents
 
 WRITTEN = {each["name"]: each["says"] for each in map(json.loads, documents.WRITTEN.read_text().splitlines())}

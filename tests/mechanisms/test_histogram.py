@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from service.learning import small_database
+from service.learners import small_database
 from service.mechanisms import histogram
 from service.mechanisms.histogram import Histogram, LinearQuery
-from service.privacy.sparse_vector import STEPS
+from service.privacy.noise.sparse_vector import STEPS
 
 POINT, INTERVAL = LinearQuery.holding(np.array([2])), LinearQuery.holding(np.array([3, 1, 2, 2]))
 APART, NOTHING = LinearQuery.holding(np.array([0, 2])), LinearQuery.holding(np.zeros(0, dtype=np.int64))

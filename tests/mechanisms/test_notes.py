@@ -5,7 +5,7 @@ import pytest
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.notes import noise_ratio, notes
-from service.mechanisms.stream_schema import StreamSchema
+from service.streams.schema import StreamSchema
 from tests.mechanisms import documents
 
 

@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from service import metrics
-from service.api import metrics as route
-from service.api import server
+from service.api.http import server
+from service.api.routes import metrics as route
 from service.settings import Settings
 from service.store import publications, streams
 from service.store.database import Database

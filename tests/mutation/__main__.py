@@ -1,4 +1,4 @@
-"""Mutation testing of the rooms that touch nothing: privacy, learning, schedules and mechanisms.
+"""Mutation testing of the rooms that touch no database, socket or settings: from privacy to mechanisms.
 
     python -m tests.mutation                                   a random sample of all mutants
     python -m tests.mutation --seed 7 --sample 1000            a larger one, and the same one again
@@ -36,7 +36,7 @@ SPARE_SECONDS, TIMES_SLOWER = 60, 10
 def main() -> None:
     asked = _arguments()
     os.chdir(ROOT)
-    rooms = [path for room in ROOMS for path in sorted((ROOT / "service" / room).glob("*.py"))]
+    rooms = [path for room in ROOMS for path in sorted((ROOT / "service" / room).rglob("*.py"))]
     found = [mutant for path in rooms for mutant in mutants(ROOT, str(path.relative_to(ROOT)))]
     if asked.names:
         found = [mutant for mutant in found if any(_is_of(mutant, name) for name in asked.names)]

@@ -20,7 +20,7 @@ from tests.mutation.trial import ROOT, in_child, run_file
 if TYPE_CHECKING:
     from tests.mutation.mutants import Mutant
 
-ROOMS = ("privacy", "learning", "schedules", "mechanisms")
+ROOMS = ("privacy", "inputs", "streams", "learning", "schedules", "learners", "mechanisms")
 CACHE = ROOT / ".mutation_cache"
 HERE = Path(__file__).parent
 LOADING = ""  # the lines that run while a file of tests is loaded, the service's modules with it
@@ -56,10 +56,10 @@ class Reach:
 
 def tests_of(mutant: Mutant, reached: list[Reach]) -> dict[str, list[str]]:
     """Return all tests that may notice a mutant: first those of its own file, then of its room, then all others."""
-    _, room, module = mutant.path.removesuffix(".py").split("/")
+    room, module = mutant.path.split("/")[1], Path(mutant.path).stem
 
     def distance(reach: Reach) -> tuple[bool, bool]:
-        return reach.file != f"tests/{room}/test_{module}.py", not reach.file.startswith(f"tests/{room}/")
+        return Path(reach.file).stem != f"test_{module}", not reach.file.startswith(f"tests/{room}/")
 
     chosen = {reach.file: reach.tests_of(mutant) for reach in sorted(reached, key=distance)}
     return {file: tests for file, tests in chosen.items() if tests}
@@ -70,7 +70,7 @@ def measure() -> list[Reach]:
     CACHE.mkdir(exist_ok=True)
     sources = [path for folder in ("service", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
     shared = _digest(path for path in sources if not path.name.startswith("test_") and path.parent != HERE)
-    files = [path for room in ROOMS for path in sorted((ROOT / "tests" / room).glob("test_*.py"))]
+    files = [path for room in ROOMS for path in sorted((ROOT / "tests" / room).rglob("test_*.py"))]
     return [_measured(str(path.relative_to(ROOT)), shared) for path in files]
 
 

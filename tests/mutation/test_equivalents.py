@@ -18,7 +18,9 @@ def test_each_has_a_reason_and_is_about_lines_that_are_there():
 
 def test_one_about_lines_that_are_gone_is_refused(tmp_path, monkeypatch):
     gone = tmp_path / "equivalent.toml"
-    gone.write_text('[["service/privacy/noise.py".root]]\ndiff = "- nothing = 1\\n+ nothing = 2"\nwhy = "None."\n')
+    gone.write_text(
+        '[["service/privacy/noise/additive.py".root]]\ndiff = "- nothing = 1\\n+ nothing = 2"\nwhy = "None."\n'
+    )
     monkeypatch.setattr(equivalents, "LIST", gone)
     with pytest.raises(ValueError, match="has no such lines"):
         Equivalents.read(ROOT)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.privacy.account import (
+from service.privacy.accounting.account import (
     Account,
     Holding,
     Loss,
@@ -21,8 +21,8 @@ from service.privacy.account import (
     worst,
     worst_from,
 )
+from service.privacy.accounting.profile import Profile
 from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon, zcdp_rho
-from service.privacy.profile import Profile
 
 RECORDS = 30
 

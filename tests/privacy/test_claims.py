@@ -5,9 +5,9 @@ from math import log
 
 import pytest
 
-from service.privacy import claims
+from service.privacy.accounting import claims
 from service.privacy.loss import Kind
-from service.privacy.sparse_vector import STEPS
+from service.privacy.noise.sparse_vector import STEPS
 
 GAUSSIAN = {"distribution": "gaussian", "scale": 4.0, "sensitivity": 2.0, "dimension": 3, "added_to": "weights"}
 LAPLACE = GAUSSIAN | {"distribution": "spherical_laplace"}

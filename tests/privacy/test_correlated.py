@@ -9,11 +9,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from service.privacy import correlated, noise, running_sums
-from service.privacy.correlated import Blt, Correlated, Toeplitz, Tree, calibrate
 from service.privacy.loss import Kind
-from service.privacy.noise import Gaussian, SphericalLaplace, Unaffordable
-from service.privacy.running_sums import Doubling, Repeated
+from service.privacy.noise import additive as noise
+from service.privacy.noise import correlated, running_sums
+from service.privacy.noise.additive import Gaussian, SphericalLaplace, Unaffordable
+from service.privacy.noise.correlated import Blt, Correlated, Toeplitz, Tree, calibrate
+from service.privacy.noise.running_sums import Doubling, Repeated
 from tests import chance
 from tests.mechanisms.steps import seeded
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from service.privacy import exponential, samplers
-from service.privacy.exponential import Selection, select
 from service.privacy.loss import Kind
-from service.privacy.samplers import below_exp, uniform_below
+from service.privacy.noise import exponential, samplers
+from service.privacy.noise.exponential import Selection, select
+from service.privacy.noise.samplers import below_exp, uniform_below
 from tests import chance
 
 

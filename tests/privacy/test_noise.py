@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from service.privacy import noise as noises
 from service.privacy.loss import Kind
-from service.privacy.noise import SLACK, Gaussian, SphericalLaplace, add, calibrate, round_to_steps
+from service.privacy.noise import additive as noises
+from service.privacy.noise.additive import SLACK, Gaussian, SphericalLaplace, add, calibrate, round_to_steps
 from tests import chance
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from service.privacy import numeric_sparse
 from service.privacy.loss import Kind
-from service.privacy.sparse_vector import STEPS, Instance
+from service.privacy.noise import numeric_sparse
+from service.privacy.noise.sparse_vector import STEPS, Instance
 from tests import chance
 
 SCALE = 3.0 * STEPS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.profile import Profile
+from service.privacy.accounting.profile import Profile
 
 HORIZON = 40
 RANGES = st.lists(

@@ -5,8 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from service.privacy import claims, sensitivity
-from service.privacy.correlated import Toeplitz
+from service.privacy import sensitivity
+from service.privacy.accounting import claims
+from service.privacy.noise.correlated import Toeplitz
 
 ULP = Fraction(1, 2**52)
 EXACT = Context(prec=60)

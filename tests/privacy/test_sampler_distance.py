@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.privacy.noise import SLACK
-from service.privacy.sampler_distance import LARGEST_DELTA, added_delta, is_small, largest_epsilon
+from service.privacy.noise.additive import SLACK
+from service.privacy.noise.sampler_distance import LARGEST_DELTA, added_delta, is_small, largest_epsilon
 
 EXACT = Context(prec=100)
 STEP = Decimal("1e-6")

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from service.privacy import samplers
-from service.privacy.samplers import (
+from service.privacy.noise import samplers
+from service.privacy.noise.samplers import (
     MARGIN,
     Candidates,
     Envelope,

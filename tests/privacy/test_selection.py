@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy import selection
-from service.privacy.selection import Bernoulli, Exponential, least_threshold
+from service.privacy.noise import selection
+from service.privacy.noise.selection import Bernoulli, Exponential, least_threshold
 from tests import chance
 
 LAWS = [

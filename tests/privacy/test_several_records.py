@@ -15,13 +15,13 @@ import pytest
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.stream_schema import StreamSchema
-from service.privacy import noise
-from service.privacy.correlated import Blt, Toeplitz, Tree
 from service.privacy.loss import Kind
-from service.privacy.noise import Gaussian
-from service.privacy.running_sums import moved_draws, with_noise
-from service.privacy.window_tree import WindowTree
+from service.privacy.noise import additive as noise
+from service.privacy.noise.additive import Gaussian
+from service.privacy.noise.correlated import Blt, Toeplitz, Tree
+from service.privacy.noise.running_sums import moved_draws, with_noise
+from service.privacy.noise.window_tree import WindowTree
+from service.streams.schema import StreamSchema
 from tests.docs import pages
 
 COUNTS = (2, 10, 50)

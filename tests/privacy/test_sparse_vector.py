@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from service.privacy import sparse_vector
-from service.privacy.sparse_vector import Instance
+from service.privacy.noise import sparse_vector
+from service.privacy.noise.sparse_vector import Instance
 from tests import chance
 
 STEPS = 4

@@ -10,10 +10,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from service.privacy import noise, running_sums
 from service.privacy.loss import Kind
-from service.privacy.noise import Gaussian, SphericalLaplace, Unaffordable
-from service.privacy.window_tree import Windowed, WindowTree, calibrate
+from service.privacy.noise import additive as noise
+from service.privacy.noise import running_sums
+from service.privacy.noise.additive import Gaussian, SphericalLaplace, Unaffordable
+from service.privacy.noise.window_tree import Windowed, WindowTree, calibrate
 from tests import chance
 from tests.mechanisms.steps import seeded
 

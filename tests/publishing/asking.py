@@ -11,21 +11,22 @@ from functools import cached_property
 import numpy as np
 import pytest
 
+from service.ledger import ledger, spending
+from service.ledger import verify as verifying
+from service.ledger.invariants import INVARIANTS
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import LinearQuery
-from service.mechanisms.linear_queries import opened
-from service.mechanisms.stream_schema import StreamSchema
-from service.privacy import claims
+from service.mechanisms.linear_queries.mechanism import opened
+from service.privacy.accounting import claims
 from service.privacy.loss import Kind, round_up
 from service.publishing import instances
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
-from service.store import ledger, parts, publications, releases, spending, streams
-from service.store import verify as verifying
+from service.store import parts, publications, releases, streams
 from service.store.database import Database
-from service.store.invariants import INVARIANTS
 from service.store.segment_files import SegmentFiles
+from service.streams.schema import StreamSchema
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
 from service.worker.workshop import Workshop

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.privacy.sparse_vector import Instance
+from service.privacy.noise.sparse_vector import Instance
 from service.settings import Settings
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles

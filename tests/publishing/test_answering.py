@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import delete, text, update
 from sqlalchemy.engine import make_url
 
+from service.ledger import spending, witness
+from service.ledger import verify as verifying
 from service.mechanisms.histogram import LinearQuery
 from service.publishing import answering
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
-from service.store import publications, releases, segments, spending, streams, tables, witness
-from service.store import verify as verifying
+from service.store import publications, releases, segments, streams, tables
 from service.store.database import Database
 from tests.conftest import World, run_out
 from tests.publishing.asking import (

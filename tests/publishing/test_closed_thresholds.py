@@ -2,12 +2,12 @@
 
 import pytest
 
+from service.ledger.ledger import LedgerBroken
 from service.publishing import answering, confirmation
 from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import publications, releases
 from service.store.database import Database, DatabaseUnavailable
-from service.store.ledger import LedgerBroken
 from tests.conftest import run_out, wait_until
 from tests.publishing.asking import ALPHA, EVERY, Bench, by_hand, easy, from_histogram, make_bench, share, with_records
 

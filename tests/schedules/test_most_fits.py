@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.mechanisms.lifelong.tasks import Tasks
 from service.privacy.loss import Kind
 from service.schedules import continual, improving_black_box, multi_resolution, scheduled_black_box
 from service.schedules.continual import Continual
@@ -14,7 +15,6 @@ from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.multi_resolution import MultiResolution
 from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
-from service.schedules.tasks import Tasks
 from tests.schedules.test_schedules import ANY
 
 BOUNDED = (continual, improving_black_box, multi_resolution, scheduled_black_box)

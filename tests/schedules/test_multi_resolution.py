@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.privacy.accounting.profile import Profile
 from service.privacy.loss import Kind
-from service.privacy.profile import Profile
 from service.schedules.multi_resolution import MultiResolution
 
 

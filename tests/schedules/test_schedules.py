@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.privacy.accounting.profile import Profile
 from service.privacy.loss import Kind
-from service.privacy.profile import Profile
 from service.schedules.continual import Continual
 from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.independent_batches import IndependentBatches

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.privacy.accounting.profile import Profile
 from service.privacy.loss import Kind
-from service.privacy.profile import Profile
 from service.schedules.sliding_window import SlidingWindow
 
 # mechanisms.md 1.4, W = 7, w_0 = 1; records from 0, t is the newest one. The first five rows are the paper's Example 1.

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.store import digests, ledger, lineage, parts, publications, releases, segments, streams
+from service.ledger import ledger
+from service.store import digests, lineage, parts, publications, releases, segments, streams
 from service.store.publications import Publication
 from service.store.segments import Segment
 from service.store.streams import Stream

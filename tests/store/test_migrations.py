@@ -12,9 +12,9 @@ from sqlalchemy import Column, Engine, Table, create_engine, inspect, select, te
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
+from service.ledger.verify import verify
 from service.store.migrate import RoleMissing, configuration, is_current, migrate
 from service.store.tables import metadata
-from service.store.verify import verify
 from tests.conftest import World
 from tests.store.conftest import publish_some
 from tests.worker.test_publishing import bench as publishing  # noqa: F401

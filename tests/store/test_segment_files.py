@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import load
 
 from service.store import segment_files
-from service.store.segment_files import SegmentDamaged, SegmentFiles, pack, unpack
+from service.store.segment_files import SegmentDamaged, SegmentFiles
+from service.streams.codec import pack, unpack
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 

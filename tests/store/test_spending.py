@@ -9,13 +9,14 @@ from fractions import Fraction
 import pytest
 from sqlalchemy import Connection, func, select, update
 
-from service.privacy import account
-from service.privacy.account import Loss
+from service.ledger import ledger, spending
+from service.ledger.ledger import NewCharge
+from service.ledger.verify import verify
+from service.privacy.accounting import account
+from service.privacy.accounting.account import Loss
 from service.privacy.loss import Kind
-from service.store import ledger, publications, spending, streams, tables
+from service.store import publications, streams, tables
 from service.store.database import Database
-from service.store.ledger import NewCharge
-from service.store.verify import verify
 from tests.conftest import World
 
 RECORDS = 300

@@ -10,12 +10,13 @@ from sqlalchemy import types as sql
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
+from service.ledger import spending
+from service.ledger.verify import _as_begun, verify, verify_segments
 from service.settings import Settings
-from service.store import publications, segments, spending, streams, tables
+from service.store import publications, segments, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.tables import APPEND_ONLY
-from service.store.verify import _as_begun, verify, verify_segments
 from tests.conftest import make_world
 from tests.store.conftest import publish_some
 from tests.worker.conftest import Bench, bench  # noqa: F401

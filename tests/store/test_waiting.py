@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from service.api import health
+from service.api.routes import health
 from service.store import streams
 from service.store.database import Database, DatabaseUnavailable
 from tests.conftest import Service, World, ok

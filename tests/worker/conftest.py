@@ -15,7 +15,8 @@ from service.log import Appender, Reader
 from service.publishing.records import read_records
 from service.store import streams
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles, pack
+from service.store.segment_files import SegmentFiles
+from service.streams.codec import pack
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
 from tests.conftest import World, run_out

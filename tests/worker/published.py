@@ -12,10 +12,11 @@ from sqlalchemy import func, select
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.stream_schema import StreamSchema
 from service.store import leases, publications, segments, streams, tables
 from service.store.database import Database
-from service.store.segment_files import Columns, SegmentFiles
+from service.store.segment_files import SegmentFiles
+from service.streams.codec import Columns
+from service.streams.schema import StreamSchema
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
 from service.worker.workshop import Workshop

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, delete, func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from service import metrics
+from service.ledger.invariants import INVARIANTS
 from service.store import publications, segments, streams, tables
 from service.store.database import Database
-from service.store.invariants import INVARIANTS
 from service.worker.audit import Audit
 from service.worker.leases import LeaseKeeper
 from service.worker.workshop import Workshop

@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import text, update
 from sqlalchemy.engine import make_url
 
+from service.ledger import ledger, spending, witness
+from service.ledger.verify import verify
 from service.publishing import confirmation
-from service.store import leases, ledger, publications, releases, spending, streams, tables, witness
+from service.store import leases, publications, releases, streams, tables
 from service.store.database import Database, DatabaseUnsafe
-from service.store.verify import verify
 from tests.conftest import wait_until
 from tests.worker.published import Bench
 from tests.worker.test_publishing import bench  # noqa: F401

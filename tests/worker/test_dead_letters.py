@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from service.ledger.verify import verify
 from service.log import Reader
 from service.store import streams
-from service.store.segment_files import pack
-from service.store.verify import verify
+from service.streams.codec import pack
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, ok, serving, wait_until
 from tests.worker.conftest import Bench

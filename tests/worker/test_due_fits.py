@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import func, update
 
-from service.api.releases import _nothing_yet
+from service.api.routes.releases import _nothing_yet
 from service.store import leases, tables
 from service.store.due_fits import DueFit, due_fits
 from service.store.overview import overview

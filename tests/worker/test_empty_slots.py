@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, func, select, update
 
-from service.learning.active_gradient import ActiveGradient
+from service.mechanisms.active_learning.active_gradient import ActiveGradient
 from service.store import labels, publications, segments, streams
 from tests.conftest import World, wait_until
 from tests.worker.published import Bench, published

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from service.ledger.verify import verify_segments
 from service.log import Reader
 from service.publishing.records import read_records
 from service.store import leases, segments, streams
 from service.store.segment_files import SegmentFiles
-from service.store.verify import verify_segments
 from tests.conftest import run_out, wait_until
 from tests.worker.conftest import Bench
 from tests.worker.published import Crash, crash_at

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
+from service.ledger.verify import verify
 from service.publishing.records import locate
 from service.store import publications, tables
-from service.store.verify import verify
 from service.worker import fits
 from service.worker.publisher import Publisher
 from tests.conftest import wait_until

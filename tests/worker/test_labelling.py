@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from service.learning.active_gradient import ActiveGradient
+from service.ledger import ledger
+from service.ledger.verify import verify
+from service.mechanisms.active_learning.active_gradient import ActiveGradient
 from service.publishing.confirmation import Confirmer
-from service.store import labels, ledger, parts, publications, releases, tables
+from service.store import labels, parts, publications, releases, tables
 from service.store.database import Database
-from service.store.verify import verify
 from tests.conftest import World
 from tests.worker.published import Bench, dies_in, published, taken_over
 

@@ -15,9 +15,9 @@ from service.embedded.directory import open_data_directory
 from service.embedded.processes import stop_together
 from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
+from service.ledger.verify import verify
 from service.log import LogUnavailable
 from service.store import streams
-from service.store.verify import verify
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, World, make_world, ok, serving, wait_until
 from tests.worker.conftest import Bench

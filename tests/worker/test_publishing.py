@@ -12,20 +12,23 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from service.learning import encoder_pass, moments, online_gradient
-from service.learning.encoder_pass import EncoderPass
-from service.learning.learners import OutputPerturbation
-from service.learning.lifelong import TaskStatistics
-from service.learning.moments import Moments
-from service.learning.online_gradient import OnlineGradient
+from service.learners.output_perturbation import OutputPerturbation
+from service.ledger import ledger, spending
 from service.log import Reader
+from service.mechanisms import moments
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.lifelong import encoder_pass
+from service.mechanisms.lifelong.encoder_pass import EncoderPass
+from service.mechanisms.lifelong.task_statistics import TaskStatistics
 from service.mechanisms.mechanism import Part
-from service.mechanisms.stream_schema import StreamSchema
-from service.privacy.correlated import Blt
+from service.mechanisms.moments import Moments
+from service.mechanisms.online_leader import online_gradient
+from service.mechanisms.online_leader.online_gradient import OnlineGradient
+from service.privacy.noise.correlated import Blt
 from service.publishing.records import read_records
-from service.store import leases, ledger, parts, publications, releases, segments, spending, streams, tables
+from service.store import leases, parts, publications, releases, segments, streams, tables
+from service.streams.schema import StreamSchema
 from service.worker import publisher as publisher_module
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher

@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.engine import make_url
 
+from service.ledger.verify import verify, verify_segments
 from service.store import publications, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
-from service.store.verify import verify, verify_segments
 from service.worker.leases import LeaseKeeper
 from service.worker.workshop import Workshop
 from tests.conftest import World, wait_until

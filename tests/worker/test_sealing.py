@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from sqlalchemy import event, update
 
-from service.learning import feature_maps
-from service.learning.feature_maps import build
+from service.ledger.verify import verify
 from service.log import LogUnavailable, Reader
 from service.publishing.records import read_records
 from service.store import leases, segments, streams, tables
 from service.store.segment_files import SegmentFiles
-from service.store.verify import verify
+from service.streams import feature_maps
+from service.streams.feature_maps import build
 from service.worker import sealer as sealing
 from tests.conftest import run_out, wait_until
 from tests.worker.conftest import Bench, new_stream

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, text, update
 
-from service.learning.learners import OutputPerturbation
+from service.learners.output_perturbation import OutputPerturbation
+from service.ledger import spending
+from service.ledger.verify import verify
 from service.publishing.prepared import unpacked
-from service.store import parked, publications, releases, spending, streams, tables
+from service.store import parked, publications, releases, streams, tables
 from service.store.database import DatabaseUnavailable
-from service.store.verify import verify
 from service.worker.publisher import Publisher
 from tests.conftest import run_out, wait_until
 from tests.worker.published import Bench

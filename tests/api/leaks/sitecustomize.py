@@ -27,8 +27,8 @@ def _wide(x, features):
 
 
 if sys.orig_argv[-1:] == ["api"]:
-    from service.api import labels as _labels
-    from service.api import records as _records
+    from service.api.routes import labels as _labels
+    from service.api.routes import records as _records
     from service.publishing import answering as _answering
 
     _records.pack = _quoting(_records.pack, lambda args, _: _wide(args[0].get("x"), 2))

@@ -17,7 +17,7 @@ _LABELS, _RECORDS = "tests/api/test_labels.py", "tests/api/test_records.py"
 @bug(f"{_MESSAGES}::test_a_mistake_in_a_publication_is_explained")
 def a_refusal_that_repeats_a_name_that_nobody_could_have_meant() -> None:
     """Whoever reads refusals reads what somebody sent."""
-    from service.mechanisms import words
+    from service.inputs import words
 
     rewrite(words._no_such_field, ('"no such field{_meant', '"no such field {sent}{_meant'))
 
@@ -25,7 +25,7 @@ def a_refusal_that_repeats_a_name_that_nobody_could_have_meant() -> None:
 @bug(f"{_PUBLICATIONS}::test_of_two_at_the_same_moment_the_budget_holds_one")
 def a_budget_that_is_checked_without_the_streams_lock() -> None:
     """Two publications at once each find room for one."""
-    from service.api import publications
+    from service.api.routes import publications
     from service.store import streams
 
     publications.streams = SimpleNamespace(**vars(streams) | {"lock": streams.get})  # type: ignore[assignment]
@@ -34,7 +34,7 @@ def a_budget_that_is_checked_without_the_streams_lock() -> None:
 @bug(f"{_PUBLICATIONS}::test_publications_add_up_against_the_stream_and_the_one_too_many_is_told_the_numbers")
 def a_budget_that_nobody_checks() -> None:
     """Publications are accepted whatever is reserved."""
-    from service.api import publications
+    from service.api.routes import publications
 
     wrap(publications, "_check_budget", lambda *_: None)
 
@@ -42,8 +42,8 @@ def a_budget_that_nobody_checks() -> None:
 @bug(f"{_PUBLICATIONS}::test_stopping_gives_back_what_is_unspent")
 def a_stop_that_settles_nothing() -> None:
     """What a stopped publication has charged is free for others."""
-    from service.api import publications
-    from service.store import spending
+    from service.api.routes import publications
+    from service.ledger import spending
 
     publications.spending = SimpleNamespace(**vars(spending) | {"settle": lambda *_: None})  # type: ignore[assignment]
 
@@ -51,7 +51,7 @@ def a_stop_that_settles_nothing() -> None:
 @bug(f"{_RECORDS}::test_what_no_publication_can_want_again_is_dropped_and_told")
 def a_publication_of_records_that_are_gone() -> None:
     """It is accepted, and never releases anything."""
-    from service.api import publications
+    from service.api.routes import publications
 
     rewrite(publications.make_publication, ("start < stream.records and start < (kept", "False and start < (kept"))
 
@@ -59,7 +59,7 @@ def a_publication_of_records_that_are_gone() -> None:
 @bug(f"{_RECORDS}::test_erased_records_stay_numbered_and_must_exist")
 def an_erasure_of_records_that_will_come() -> None:
     """Whoever asks for it erases what others send later."""
-    from service.api import records
+    from service.api.routes import records
 
     rewrite(records.erase_records, ("not start < end <= found.records", "not start < end"))
 
@@ -67,7 +67,7 @@ def an_erasure_of_records_that_will_come() -> None:
 @bug(f"{_RECORDS}::test_too_large_is_413_with_and_without_a_declared_length")
 def a_body_without_a_bound() -> None:
     """A body that does not say its length may have any."""
-    from service.api import bodies
+    from service.api.http import bodies
 
     rewrite(bodies.read_body, ("        if size > limit", "        if False"))
 
@@ -75,7 +75,7 @@ def a_body_without_a_bound() -> None:
 @bug(f"{_FLIGHT}::test_one_key_holds_so_many_bytes_at_the_same_time_and_others_are_served")
 def bodies_without_a_bound_of_all() -> None:
     """One key fills the memory with bodies, each of which is allowed."""
-    from service.api.flight import InFlight
+    from service.api.http.flight import InFlight
 
     rewrite(InFlight.resize, ("held + more > most", "False"))
 
@@ -83,7 +83,7 @@ def bodies_without_a_bound_of_all() -> None:
 @bug(f"{_FLIGHT}::test_packed_bodies_count_as_what_they_may_become")
 def a_packed_body_counted_as_it_comes() -> None:
     """A hundred packed bodies of one key become gigabytes."""
-    from service.api import bodies
+    from service.api.http import bodies
 
     rewrite(bodies.read_body, ("held.resize(len(body) + limit)", "held.resize(len(body))"))
 
@@ -91,7 +91,7 @@ def a_packed_body_counted_as_it_comes() -> None:
 @bug(f"{_FLIGHT}::test_one_key_holds_so_many_bytes_at_the_same_time_and_others_are_served")
 def a_body_that_counts_for_ever() -> None:
     """After some bodies a key may send none."""
-    from service.api.flight import Body
+    from service.api.http.flight import Body
 
     Body.__exit__ = lambda self, *_: None  # type: ignore[method-assign]
 
@@ -107,7 +107,7 @@ def a_configuration_without_a_bound() -> None:
 @bug("tests/api/test_formats.py::test_zstd_may_not_ask_for_a_window_of_its_choice")
 def a_packed_body_that_chooses_its_window() -> None:
     """A few bytes make the service ask for gigabytes."""
-    from service.api import bodies
+    from service.api.http import bodies
 
     bodies._CODINGS["zstd"] = bodies.zstd.ZstdDecompressor
 
@@ -147,7 +147,7 @@ def a_publication_of_a_stream_that_a_key_may_not_see() -> None:
 @bug(f"{_NAMES}::test_readers_at_the_same_moment_each_get_their_own")
 def one_answer_for_all_who_ask_by_one_name() -> None:
     """Whoever asks at the same moment gets another stream's model."""
-    from service.api import releases
+    from service.api.routes import releases
 
     rewrite(releases._newest, ('("newest", publication, key.streams)', '("newest", publication)'))
 
@@ -155,7 +155,7 @@ def one_answer_for_all_who_ask_by_one_name() -> None:
 @bug(f"{_ACCESS}::test_a_limited_admin_can_not_make_a_wider_key")
 def a_limited_key_that_makes_a_wider_one() -> None:
     """An administrator of one stream becomes one of all."""
-    from service.api import keys
+    from service.api.routes import keys
 
     wrap(keys, "_unlimited", lambda *_: None)
 
@@ -163,7 +163,7 @@ def a_limited_key_that_makes_a_wider_one() -> None:
 @bug(f"{_ACCESS}::test_a_key_that_is_limited_to_streams_gets_no_metrics")
 def a_limited_key_that_reads_metrics() -> None:
     """Metrics tell of every stream."""
-    from service.api import metrics
+    from service.api.routes import metrics
 
     rewrite(metrics.get_metrics, ("key.streams is not None", "False"))
 
@@ -209,7 +209,7 @@ def a_session_that_any_page_may_use() -> None:
 @bug(f"{_SESSIONS}::test_a_cookie_that_no_script_reads_and_no_other_site_sends")
 def a_cookie_that_scripts_read() -> None:
     """A script in a page takes the session with it."""
-    from service.api import sessions
+    from service.api.routes import sessions
 
     rewrite(sessions.sign_in, ("httponly=True", "httponly=False"))
 
@@ -225,7 +225,7 @@ def sessions_without_bound() -> None:
 @bug("tests/api/test_events.py::test_a_revoked_key_is_told_nothing_more")
 def a_revoked_key_that_follows_on() -> None:
     """Who has begun to listen hears everything for ever."""
-    from service.api import events
+    from service.api.routes import events
 
     rewrite(events._events, (" or shown_key is None or await shared.key(shown_key) is None", ""))
 
@@ -233,7 +233,7 @@ def a_revoked_key_that_follows_on() -> None:
 @bug(f"{_LABELS}::test_how_many_labels_came_is_told_to_who_may_give_some")
 def labels_that_everybody_sees_counted() -> None:
     """How many labels came may tell of a record."""
-    from service.api import publications
+    from service.api.routes import publications
 
     rewrite(publications._told, ('not key.scopes.isdisjoint({"label", "admin"})', "True"))
 
@@ -241,7 +241,7 @@ def labels_that_everybody_sees_counted() -> None:
 @bug(f"{_LABELS}::test_what_is_empty_when_it_is_read_is_shown_to_nobody_though_it_was_leased")
 def an_erased_record_that_is_shown_as_zeros() -> None:
     """Who labels learns that it was erased at this moment, and labels it."""
-    from service.api import labels
+    from service.api.routes import labels
 
     rewrite(
         labels._read,
@@ -255,7 +255,7 @@ def an_erased_record_that_is_shown_as_zeros() -> None:
 @bug("tests/api/test_audit_log.py::test_every_admin_action_leaves_a_line")
 def an_administrator_who_leaves_no_trace() -> None:
     """Nobody can tell later who has erased or stopped what."""
-    from service.api import audit
+    from service.api.auth import audit_log as audit
 
     wrap(audit, "log", lambda *_: None)
 
@@ -291,7 +291,7 @@ def held_out_records_in_what_is_fitted_without_noise() -> None:
 @bug("tests/api/test_queries.py::test_what_is_too_large_or_of_another_format_is_refused")
 def queries_without_bound() -> None:
     """One request keeps a publication's turn for as long as it likes."""
-    from service.api import queries
+    from service.api.routes import queries
 
     queries.MOST_QUERIES = 2**40
 
@@ -299,7 +299,7 @@ def queries_without_bound() -> None:
 @bug("tests/api/test_configuration.py::test_a_name_twice_is_refused_by_its_place")
 def a_name_that_comes_twice() -> None:
     """Of two budgets in one request the second counts, and the first is what its author sees."""
-    from service.api.bodies import ConfigurationRequest
+    from service.api.http.bodies import ConfigurationRequest
 
     async def last_wins(request: Any) -> Any:
         import json

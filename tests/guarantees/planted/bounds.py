@@ -83,7 +83,7 @@ def an_iterate_that_is_off_on_one_side() -> None:
 @bug(f"{_BOUNDS}::test_a_sum_of_clipped_gradients_moves_as_its_formula_says")
 def half_the_error_of_clipped_gradients() -> None:
     """A sum of many gradients is said to be twice as exact as it is."""
-    from service.learning import noisy_gradient_descent
+    from service.learners import noisy_gradient_descent
 
     rewrite(noisy_gradient_descent.clipped_sum, ("2.0 * UNIT * records * per_record", "UNIT * records * per_record"))
 
@@ -91,7 +91,7 @@ def half_the_error_of_clipped_gradients() -> None:
 @bug(f"{_BOUNDS}::test_statistics_move_as_their_formula_says")
 def statistics_that_are_off_on_one_side() -> None:
     """Of two neighbours one is said to be added up exactly."""
-    from service.learning.moments import Statistics
+    from service.mechanisms.moments import Statistics
 
     rewrite(Statistics.perturbation, ("+ 2.0 * error", "+ error"))
 
@@ -99,7 +99,7 @@ def statistics_that_are_off_on_one_side() -> None:
 @bug(f"{_BOUNDS}::test_the_gradients_of_an_encoder_move_as_their_formula_says")
 def half_the_slack_of_an_encoder() -> None:
     """A batch's sum is said to be twice as exact as it is."""
-    from service.learning.encoder_pass import EncoderPass
+    from service.mechanisms.lifelong.encoder_pass import EncoderPass
 
     rewrite(EncoderPass.perturbation, ("max(SLACK,", "max(SLACK / 2.0,"))
 
@@ -107,7 +107,7 @@ def half_the_slack_of_an_encoder() -> None:
 @bug(f"{_BOUNDS}::test_the_output_of_a_tilted_minimiser_moves_as_its_formula_says")
 def half_the_output_of_a_tilted_minimiser() -> None:
     """Of two neighbours one is said to be fitted exactly."""
-    from service.learning.objective_perturbation import ObjectivePerturbation
+    from service.learners.objective_perturbation import ObjectivePerturbation
 
     rewrite(ObjectivePerturbation.perturbation, ("MARGIN * 2.0 * tolerance", "MARGIN * tolerance"))
 
@@ -115,7 +115,7 @@ def half_the_output_of_a_tilted_minimiser() -> None:
 @bug(f"{_BOUNDS}::test_rounding_moves_correlated_noise_as_its_formula_says")
 def half_the_rounding_of_correlated_noise() -> None:
     """What is remembered is said to be twice as exact as it is."""
-    from service.privacy import correlated
+    from service.privacy.noise import correlated
 
     rewrite(correlated._moved, ("(4 * column.rounding + 1)", "(2 * column.rounding + 1)"))
 

@@ -17,7 +17,7 @@ AUDIT = "tests/guarantees/test_audits.py::test_nobody_can_tell_two_records_apart
 RELEASED = (
     "tests/guarantees/test_released_noise.py::test_releases_are_minimisers_near_released_parents_with_the_stated_noise"
 )
-ACTIVE = "tests/mechanisms/test_active_learning.py"
+ACTIVE = "tests/mechanisms/active_learning/test_active_learning.py"
 
 
 @dataclass(frozen=True)

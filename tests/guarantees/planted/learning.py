@@ -9,23 +9,23 @@ import numpy as np
 
 from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, wrap
 
-_CLIPPED = "tests/learning/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
-_ENCODER = "tests/learning/test_encoder_pass.py"
-_APART = "tests/learning/test_learners.py::test_neighbours_are_never_further_apart"
+_CLIPPED = "tests/learners/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
+_ENCODER = "tests/mechanisms/lifelong/test_encoder_pass.py"
+_APART = "tests/learners/test_output_perturbation.py::test_neighbours_are_never_further_apart"
 
 
 @bug(f"{AUDIT.rpartition('::')[0]}::test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database[pure]")
 def errors_that_are_not_shares() -> None:
     """The score of the exponential mechanism in slots, its sensitivity still 1/n."""
-    from service.learning import small_database
+    from service.learners import small_database
 
     wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 4))
 
 
-@bug("tests/learning/test_small_database.py::test_what_is_released_follows_the_law_of_the_paper[pure-as it is]")
+@bug("tests/learners/test_small_database.py::test_what_is_released_follows_the_law_of_the_paper[pure-as it is]")
 def the_half_of_the_exponential_mechanism() -> None:
     """exp(-ε·error/Δ) for exp(-ε·error/(2Δ))."""
-    from service.learning import small_database
+    from service.learners import small_database
 
     wrap(small_database, "select", lambda true, errors, rate: true(errors, rate * 2))
 
@@ -33,7 +33,7 @@ def the_half_of_the_exponential_mechanism() -> None:
 @bug(f"{RELEASED}[continual-gaussian-softmax]")
 def a_parent_without_its_noise() -> None:
     """Fits that start from the exact model before, which was never released."""
-    from service.learning.learners import OutputPerturbation
+    from service.learners.output_perturbation import OutputPerturbation
 
     exact: dict[bytes, Any] = {}
 
@@ -49,7 +49,7 @@ def a_parent_without_its_noise() -> None:
 @bug(_APART)
 def the_mean_over_the_records_that_are_there() -> None:
     """n falls when a record is erased."""
-    from service.learning.learners import OutputPerturbation
+    from service.learners.output_perturbation import OutputPerturbation
 
     wrap(OutputPerturbation, "fit", lambda true, self, records, n, center: true(self, records, len(records.y), center))
 
@@ -57,7 +57,7 @@ def the_mean_over_the_records_that_are_there() -> None:
 @bug("tests/guarantees/test_released_noise.py")
 def the_mean_over_b0() -> None:
     """Algorithm 3 line 2: every update divides by b_0, however many records it reads."""
-    from service.learning.learners import OutputPerturbation
+    from service.learners.output_perturbation import OutputPerturbation
 
     wrap(OutputPerturbation, "fit", lambda true, self, records, n, center: true(self, records, min(n, 4), center))
 
@@ -81,7 +81,7 @@ def records_that_are_not_clipped() -> None:
 @bug(f"{AUDIT}[every block by itself gaussian noisy_gradient_descent]")
 def steps_that_share_a_charge_each() -> None:
     """Every step of a noisy descent spends the whole charge."""
-    from service.learning import noisy_gradient_descent
+    from service.learners import noisy_gradient_descent
 
     wrap(
         noisy_gradient_descent.noises,
@@ -93,7 +93,7 @@ def steps_that_share_a_charge_each() -> None:
 @bug(_CLIPPED)
 def gradients_that_are_not_clipped() -> None:
     """A sensitivity that nobody enforces."""
-    from service.learning import noisy_gradient_descent
+    from service.learners import noisy_gradient_descent
 
     wrap(noisy_gradient_descent, "summed", lambda true, loss, x, y, weights, steepest: true(loss, x, y, weights))
 
@@ -101,7 +101,7 @@ def gradients_that_are_not_clipped() -> None:
 @bug(f"{AUDIT}[online_leader gaussian noisy_gradient_descent]")
 def half_the_noise_in_running_sums() -> None:
     """A scale that is halved, of noise that is taken back."""
-    from service.learning import online_gradient
+    from service.mechanisms.online_leader import online_gradient
 
     _halved(online_gradient.running_sums)
 
@@ -109,7 +109,7 @@ def half_the_noise_in_running_sums() -> None:
 @bug(f"{AUDIT}[window_statistics gaussian]")
 def half_the_noise_in_windows() -> None:
     """The same."""
-    from service.learning import moments
+    from service.mechanisms import moments
 
     _halved(moments.correlated)
 
@@ -123,7 +123,7 @@ def half_the_noise_of_tasks() -> None:
 @bug(f"{_ENCODER}::test_neighbours_never_move_a_sum_further")
 def gradients_that_are_clipped_together() -> None:
     """The mean of a batch is clipped, as one would without private records."""
-    from service.learning.encoder_pass import EncoderPass
+    from service.mechanisms.lifelong.encoder_pass import EncoderPass
 
     def summed(true: Any, self: Any, *about: Any) -> Any:
         total, n = true(replace(self, clip=1e9), *about), about[-1]
@@ -135,8 +135,8 @@ def gradients_that_are_clipped_together() -> None:
 @bug(f"{_ENCODER}::test_each_batch_has_a_step_of_its_own_and_slots_keep_their_batch")
 def an_encoder_that_reads_its_records_twice() -> None:
     """Another epoch, for the price of one."""
-    from service.learning.encoder_pass import EncoderPass
     from service.learning.encoders import Encoder
+    from service.mechanisms.lifelong.encoder_pass import EncoderPass
 
     def release(true: Any, self: Any, *about: Any) -> Any:
         first, initial = true(self, *about)[0], Encoder.initial
@@ -160,7 +160,7 @@ def _halved(owner: Any) -> None:
 @bug("tests/guarantees/test_active_learning.py::test_coins_and_models_together_tell_no_more_than_is_charged[bernoulli]")
 def half_the_noise_of_an_update() -> None:
     """A scale that is halved, of the noise that is added to the gradients of who was selected."""
-    from service.learning import active_gradient
+    from service.mechanisms.active_learning import active_gradient
 
     wrap(
         active_gradient.noises,
@@ -172,7 +172,7 @@ def half_the_noise_of_an_update() -> None:
 @bug(f"{ACTIVE}::test_an_erased_slot_is_selected_as_a_record_on_the_hyperplane_and_adds_nothing[fixed_window]")
 def an_absent_record_that_is_never_selected() -> None:
     """A coin for those that are there."""
-    from service.learning.active_gradient import ActiveGradient
+    from service.mechanisms.active_learning.active_gradient import ActiveGradient
 
     def select(true: Any, self: Any, records: Any, start: int, end: int, *more: Any) -> Any:
         found, stopped = true(self, records, start, end, *more)
@@ -181,10 +181,10 @@ def an_absent_record_that_is_never_selected() -> None:
     wrap(ActiveGradient, "select", select)
 
 
-@bug("tests/learning/test_active_gradient.py::test_an_update_is_that_of_mechanisms_md[svm]")
+@bug("tests/mechanisms/active_learning/test_active_gradient.py::test_an_update_is_that_of_mechanisms_md[svm]")
 def a_mean_over_the_labels_that_came() -> None:
     """|B| falls with a label that is missing, as the noise does not."""
-    from service.learning.active_gradient import ActiveGradient
+    from service.mechanisms.active_learning.active_gradient import ActiveGradient
 
     def update(true: Any, self: Any, records: Any, _count: int, *more: Any) -> Any:
         return true(self, records, max(1, int(np.isfinite(records.y).sum())), *more)

@@ -10,7 +10,9 @@ import numpy as np
 
 from tests.guarantees.planted.bug import ACTIVE, AUDIT, bug, rewrite, wrap
 
-_SLOTS = "tests/mechanisms/test_linear_queries.py::test_every_slot_pays_once_for_each_instance_that_was_open"
+_SLOTS = (
+    "tests/mechanisms/linear_queries/test_linear_queries.py::test_every_slot_pays_once_for_each_instance_that_was_open"
+)
 
 
 @bug("tests/schedules/test_scheduled_black_box.py::test_epsilons_add_up_to_epsilon_exactly")
@@ -32,10 +34,10 @@ def a_sum_without_its_first_run() -> None:
     wrap(ImprovingBlackBox, "tail", tail)
 
 
-@bug("tests/mechanisms/test_scheduled.py::test_a_fit_reads_what_it_charges_and_nothing_else")
+@bug("tests/mechanisms/scheduled/test_scheduled.py::test_a_fit_reads_what_it_charges_and_nothing_else")
 def a_range_that_is_off_by_one() -> None:
     """The papers' closed intervals: one record more is read than is charged."""
-    from service.mechanisms.scheduled import Scheduled
+    from service.mechanisms.scheduled.mechanism import Scheduled
 
     def step(true: Any, self: Any, time: int, chain: Any, version: int, read: Any) -> Any:
         return true(self, time, chain, version, lambda start, end: read(max(0, start - 1), end))
@@ -46,12 +48,12 @@ def a_range_that_is_off_by_one() -> None:
 @bug(f"{AUDIT}[continual gaussian]")
 def a_charge_forgotten() -> None:
     """Fits get four times the budget that is written down."""
-    from service.mechanisms.scheduled import Scheduled
+    from service.mechanisms.scheduled.mechanism import Scheduled
 
     wrap(Scheduled, "_charge", lambda true, self, share: true(self, 4 * share))
 
 
-@bug("tests/mechanisms/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
+@bug("tests/mechanisms/scheduled/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
 def theorem_4() -> None:
     """Half of ε for every base of B and every update of b_0: 1.5 ε for the worst record (mechanisms.md 1.3)."""
     from service.schedules import shares
@@ -59,7 +61,7 @@ def theorem_4() -> None:
     wrap(shares, "equal", lambda true, *about: replace(true(*about), unit=Fraction(1, 2)))
 
 
-@bug("tests/mechanisms/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
+@bug("tests/mechanisms/scheduled/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
 def updates_that_take_what_bases_will_need() -> None:
     """Improving shares whose updates get the whole budget of an epoch, and forget the infinitely many bases to come."""
     from service.schedules import shares
@@ -67,7 +69,7 @@ def updates_that_take_what_bases_will_need() -> None:
     wrap(shares, "_smallest", lambda true, rule, epoch: true(rule, epoch) / (1 - rule.bases(epoch)))
 
 
-@bug("tests/mechanisms/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
+@bug("tests/mechanisms/scheduled/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
 def a_warm_up_that_nobody_pays() -> None:
     """The records of the first window are charged for the window's fits in full, and once more before."""
     from service.schedules import sliding_window
@@ -75,10 +77,12 @@ def a_warm_up_that_nobody_pays() -> None:
     wrap(sliding_window, "_divide", lambda _, *about: (0, Fraction(1), Fraction(1)))
 
 
-@bug("tests/mechanisms/test_lifelong.py::test_a_record_is_read_with_its_batch_only_and_charged_everything_once")
+@bug(
+    "tests/mechanisms/lifelong/test_lifelong.py::test_a_record_is_read_with_its_batch_only_and_charged_everything_once"
+)
 def tasks_that_share_a_record() -> None:
     """Closed intervals again: a batch that begins with the last record of the one before."""
-    from service.mechanisms.lifelong import Lifelong
+    from service.mechanisms.lifelong.mechanism import Lifelong
 
     def step(true: Any, self: Any, time: int, chain: Any, version: int, read: Any) -> Any:
         return true(self, time, chain, version, lambda start, end: read(max(0, start - 1), end))
@@ -87,12 +91,12 @@ def tasks_that_share_a_record() -> None:
 
 
 @bug(
-    "tests/mechanisms/test_lifelong_encoder.py::"
+    "tests/mechanisms/lifelong/test_lifelong_encoder.py::"
     "test_a_record_teaches_the_encoder_or_is_counted_and_is_charged_everything_once"
 )
 def records_that_teach_an_encoder_and_are_counted_too() -> None:
     """Its records are not worth less for having been read once: the first task is from the start."""
-    from service.mechanisms.lifelong import Lifelong
+    from service.mechanisms.lifelong.mechanism import Lifelong
 
     def step(true: Any, self: Any, time: int, chain: Any, version: int, read: Any) -> Any:
         before = self.schedule.before
@@ -101,11 +105,11 @@ def records_that_teach_an_encoder_and_are_counted_too() -> None:
     wrap(Lifelong, "step", step)
 
 
-@bug("tests/mechanisms/test_online_leader.py::test_every_restart_goes_on_exactly")
+@bug("tests/mechanisms/online_leader/test_online_leader.py::test_every_restart_goes_on_exactly")
 def noise_that_a_restart_draws_again() -> None:
     """What is remembered gets fresh noise when it is read back."""
     from service.mechanisms.mechanism import Part
-    from service.mechanisms.online_leader import OnlineLeader
+    from service.mechanisms.online_leader.mechanism import OnlineLeader
 
     def step(true: Any, self: Any, time: int, chain: Any, *more: Any) -> Any:
         read_back = [each for each in chain if not each.values.flags.writeable]
@@ -117,12 +121,12 @@ def noise_that_a_restart_draws_again() -> None:
 
 
 @bug(
-    "tests/mechanisms/test_online_leader.py::"
+    "tests/mechanisms/online_leader/test_online_leader.py::"
     "test_a_record_is_declassified_by_the_release_that_has_its_gradient_in_the_clear_and_not_before[leaf]"
 )
 def a_ledger_that_tells_of_declassification_a_release_too_late() -> None:
     """Who asks before the next release is told that records are protected which are in the clear already."""
-    from service.mechanisms.online_leader import OnlineLeader
+    from service.mechanisms.online_leader.mechanism import OnlineLeader
 
     wrap(OnlineLeader, "declassified", lambda true, self, time: true(self, max(0, time - 1)))
 
@@ -130,7 +134,7 @@ def a_ledger_that_tells_of_declassification_a_release_too_late() -> None:
 @bug(f"{ACTIVE}::test_every_slot_is_charged_once_for_its_coin_and_its_update[labelled-bernoulli-pure-fixed_window]")
 def who_is_not_selected_pays_nothing() -> None:
     """A window in which nobody is selected is free."""
-    from service.mechanisms.active_learning import ActiveLearning
+    from service.mechanisms.active_learning.mechanism import ActiveLearning
 
     def step(true: Any, *args: Any) -> Any:
         made = true(*args)
@@ -142,7 +146,7 @@ def who_is_not_selected_pays_nothing() -> None:
 @bug(f"{ACTIVE}::test_what_was_selected_survives_a_restart[labelled-fixed_batch]")
 def coins_that_a_restart_tosses_again() -> None:
     """What is read back is a step behind."""
-    from service.mechanisms.active_learning import Batch
+    from service.mechanisms.active_learning.mechanism import Batch
 
     true = Batch.of.__func__  # type: ignore[attr-defined]
 
@@ -157,7 +161,7 @@ def coins_that_a_restart_tosses_again() -> None:
 @bug(f"{_SLOTS}[hits-pure]")
 def records_that_arrive_pay_nothing() -> None:
     """Only those pay for an instance that were there when it opened."""
-    from service.mechanisms.linear_queries import LinearQueries
+    from service.mechanisms.linear_queries.mechanism import LinearQueries
 
     def step(true: Any, self: Any, time: int, *others: Any) -> Any:
         return replace(found, charges=()) if (found := true(self, time, *others)) and time > self.first else found

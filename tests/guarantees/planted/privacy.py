@@ -14,10 +14,11 @@ from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, wrap
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_DENSITY = "tests/learning/test_objective_perturbation.py::test_densities_differ_by_the_charge_and_no_more"
-_RUNNING = "tests/mechanisms/test_online_leader.py::test_from_released_models_comes_white_noise_of_the_right_size"
-_MOMENTS = "tests/learning/test_moments.py"
-_TASKS = "tests/mechanisms/test_lifelong.py"
+_DENSITY = "tests/learners/test_objective_perturbation.py::test_densities_differ_by_the_charge_and_no_more"
+_LEADER = "tests/mechanisms/online_leader/test_online_leader.py"
+_RUNNING = f"{_LEADER}::test_from_released_models_comes_white_noise_of_the_right_size"
+_MOMENTS = "tests/mechanisms/test_moments.py"
+_TASKS = "tests/mechanisms/lifelong/test_lifelong.py"
 _NODES = "tests/privacy/test_window_tree.py::test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md"
 
 
@@ -30,7 +31,7 @@ def half_the_noise_pure() -> None:
 @bug(f"{AUDIT}[continual gaussian]")
 def half_the_noise() -> None:
     """The same."""
-    from service.privacy import noise
+    from service.privacy.noise import additive as noise
 
     wrap(noise, "calibrate", lambda true, *a, **k: (law := true(*a, **k)) and replace(law, scale=law.scale / 2))
 
@@ -50,7 +51,7 @@ def half_the_noise_of_ever_more_runs() -> None:
 @bug(f"{RELEASED}[continual-pure-logistic]")
 def a_third_too_little_noise() -> None:
     """What is drawn is less than what is said."""
-    from service.privacy import noise
+    from service.privacy.noise import additive as noise
 
     wrap(noise, "add", lambda true, values, law: true(values, replace(law, scale=law.scale * 2 / 3)))
 
@@ -64,7 +65,7 @@ def a_third_too_little_noise_gaussian() -> None:
 @bug(f"{RELEASED}[continual-pure-logistic]")
 def an_exponential_radius() -> None:
     """Paper B's equation 11 read as the law of the radius."""
-    from service.privacy import noise
+    from service.privacy.noise import additive as noise
 
     def add(_true: Any, values: Any, law: Any) -> Any:
         direction = np.random.default_rng().normal(size=values.shape)
@@ -76,7 +77,7 @@ def an_exponential_radius() -> None:
 @bug(f"{RELEASED}[continual-pure-logistic]")
 def laplace_noise_per_coordinate() -> None:
     """Paper A's Lap(·) of a vector, with the L2 sensitivity (mechanisms.md N2)."""
-    from service.privacy import noise
+    from service.privacy.noise import additive as noise
 
     wrap(noise, "add", lambda _, values, law: values + np.random.default_rng().laplace(0, law.scale, values.shape))
 
@@ -84,7 +85,7 @@ def laplace_noise_per_coordinate() -> None:
 @bug(f"{AUDIT}[sliding_window gaussian]")
 def noise_drawn_again() -> None:
     """A step that is run again after a crash, with fresh noise each time, and all results seen: their mean."""
-    from service.privacy import noise
+    from service.privacy.noise import additive as noise
 
     wrap(noise, "add", lambda true, values, law: np.mean([true(values, law) for _ in range(4)], axis=0))
 
@@ -115,7 +116,7 @@ def an_epsilon_that_is_a_tenth_too_small() -> None:
 @bug(f"{_DENSITY}[case0-1.0]")
 def a_curvature_forgotten() -> None:
     """All of ε on the tilt, and a regularization that is never raised: what the minimiser's Jacobian tells is free."""
-    from service.privacy import claims
+    from service.privacy.accounting import claims
 
     claims.curvature = lambda **_: 0.0
 
@@ -123,7 +124,7 @@ def a_curvature_forgotten() -> None:
 @bug(f"{_DENSITY}[case0-1.0]")
 def the_gradient_of_one_record() -> None:
     """The sensitivity of presence or absence, R, for a tilt that has to hide a replacement, 2R."""
-    from service.privacy import noise
+    from service.privacy.noise import additive as noise
 
     wrap(
         noise,
@@ -135,7 +136,7 @@ def the_gradient_of_one_record() -> None:
 @bug(f"{_RUNNING}[blt]")
 def a_column_of_norm_one() -> None:
     """A record charged for the step that reads it, and not for what later steps tell by taking its noise back."""
-    from service.privacy.correlated import Blt
+    from service.privacy.noise.correlated import Blt
 
     column = Blt.column.func
     Blt.column = property(lambda self: column(self)._replace(square=Fraction(1)))  # type: ignore[assignment]
@@ -144,7 +145,7 @@ def a_column_of_norm_one() -> None:
 @bug(f"{_RUNNING}[toeplitz]")
 def running_sums_with_noise_of_their_own() -> None:
     """Every running sum gets fresh noise, and a record pays for the first one it is in."""
-    from service.privacy.correlated import Toeplitz
+    from service.privacy.noise.correlated import Toeplitz
 
     wrap(Toeplitz, "carried", lambda _, self, memory, step: sum(memory[:step], start=0.0))
 
@@ -164,7 +165,7 @@ def second_moments_that_count_twice() -> None:
 @bug(f"{AUDIT}[lifelong, memory gaussian]")
 def the_memory_is_privatised_again() -> None:
     """A batch that every step reads anew from a memory of records, with fresh noise, for one charge: their mean."""
-    from service.privacy.correlated import Correlated
+    from service.privacy.noise.correlated import Correlated
 
     def release(true: Any, self: Any, *about: Any) -> Any:
         estimates = [true(self, *about) for _ in range(4)]
@@ -176,7 +177,7 @@ def the_memory_is_privatised_again() -> None:
 @bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory]")
 def one_noise_for_all_tasks() -> None:
     """Paper D's χ₁, drawn once: what two perturbed tasks differ by is what the tasks differ by (mechanisms.md 4)."""
-    from service.privacy.noise import Gaussian
+    from service.privacy.noise.additive import Gaussian
 
     drawn: dict[int, Any] = {}
     wrap(Gaussian, "sample", lambda true, self: drawn.setdefault(self.dimension, true(self)))
@@ -185,7 +186,7 @@ def one_noise_for_all_tasks() -> None:
 @bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory]")
 def labels_that_nobody_perturbs() -> None:
     """Paper D's classifier: noise on the second moments only, and the labels as they are (mechanisms.md 4)."""
-    from service.privacy import noise
+    from service.privacy.noise import additive as noise
 
     def add(true: Any, values: Any, law: Any) -> Any:
         noisy = true(values, law)
@@ -204,7 +205,7 @@ def half_the_noise_of_an_encoder() -> None:
 @bug("tests/privacy/test_several_records.py::test_a_record_moves_what_it_is_charged_for[window_tree, W = 64]")
 def a_column_shifted_wrong() -> None:
     """The nodes that a step completes are taken to be those of the step after it."""
-    from service.privacy import correlated
+    from service.privacy.noise import correlated
 
     wrap(correlated, "_completed", lambda true, step: true(step + 1))
 
@@ -212,7 +213,7 @@ def a_column_shifted_wrong() -> None:
 @bug("tests/privacy/test_several_records.py::test_the_page_says_what_records_in_neighbouring_batches_cost[independent]")
 def independent_noise_that_is_carried_on() -> None:
     """Noise that is said to be independent, and that later batches take back: its line of the page is then too low."""
-    from service.privacy.correlated import Blt
+    from service.privacy.noise.correlated import Blt
     from tests.privacy import test_several_records
 
     test_several_records.NOISES["independent"] = Blt.decaying(0.97)
@@ -251,7 +252,7 @@ def draws_of_one_fit_alone() -> None:
 @bug("tests/privacy/test_sampler_distance.py::test_the_cap_is_where_the_added_delta_passes_two_to_the_minus_sixty[1]")
 def a_distance_that_is_not_blown_up() -> None:
     """A total variation distance is added to δ as it is, without the factor 1 + e^ε."""
-    from service.privacy import sampler_distance
+    from service.privacy.noise import sampler_distance
 
     wrap(sampler_distance, "added_delta", lambda true, _, draws: true(Fraction(1, 10**9), draws) / 2)
 
@@ -265,7 +266,7 @@ def _moved_by(square: Callable[..., float]) -> None:
 @bug(f"{AUDIT}[online_leader, leaf gaussian noisy_gradient_descent]")
 def half_the_noise_of_a_node() -> None:
     """A scale that is halved, in a tree with expiry."""
-    from service.privacy import window_tree
+    from service.privacy.noise import window_tree
 
     def calibrate(true: Any, kind: Any, **about: Any) -> Any:
         found = true(kind, **about)
@@ -280,7 +281,7 @@ def half_the_noise_of_a_node() -> None:
 )
 def a_whole_subtree_without_its_noise() -> None:
     """A root that expires with its first leaf, while others of its leaves are in the window (mechanisms.md 2)."""
-    from service.privacy.window_tree import WindowTree
+    from service.privacy.noise.window_tree import WindowTree
 
     wrap(WindowTree, "declassified", lambda true, self, step: -(-true(self, step) // self.block) * self.block)
 
@@ -288,7 +289,7 @@ def a_whole_subtree_without_its_noise() -> None:
 @bug(_NODES)
 def in_the_clear_a_step_too_early() -> None:
     """A leaf that is clean at i + W - 1, when it still is the oldest one in the window."""
-    from service.privacy.window_tree import WindowTree
+    from service.privacy.noise.window_tree import WindowTree
 
     wrap(WindowTree, "declassified", lambda true, self, step: true(self, step + 1))
 
@@ -298,7 +299,7 @@ def in_the_clear_a_step_too_early() -> None:
 )
 def noise_of_a_node_drawn_at_each_use() -> None:
     """A record is then charged for so many nodes, and pays for so many steps."""
-    from service.privacy.window_tree import Windowed
+    from service.privacy.noise.window_tree import Windowed
 
     def release(true: Any, self: Any, values: Any, memory: Any, step: int) -> Any:
         fresh = np.random.default_rng()
@@ -314,7 +315,7 @@ def noise_of_a_node_drawn_at_each_use() -> None:
 )
 def coins_of_three_times_epsilon() -> None:
     """Δ taken to be a third of M - b."""
-    from service.privacy.selection import Exponential
+    from service.privacy.noise.selection import Exponential
 
     wrap(Exponential, "exponent", lambda true, self, distance: 3 * true(self, distance))
 
@@ -322,7 +323,7 @@ def coins_of_three_times_epsilon() -> None:
 @bug(f"{ACTIVE}::test_the_papers_own_setting_is_refused_with_what_it_costs_and_what_would_do")
 def not_being_selected_tells_nothing() -> None:
     """Lemma 4.2 without its condition, as in the paper's experiment: only who is selected loses something."""
-    from service.privacy.selection import Exponential
+    from service.privacy.noise.selection import Exponential
 
     Exponential.loss = lambda self: Fraction(self.epsilon)  # type: ignore[method-assign]
 
@@ -330,7 +331,7 @@ def not_being_selected_tells_nothing() -> None:
 @bug("tests/privacy/test_sparse_vector.py::test_what_an_instance_tells_has_the_stated_law")
 def a_third_too_little_noise_in_comparisons() -> None:
     """Thresholds and comparisons with less noise than the scale says."""
-    from service.privacy import sparse_vector
+    from service.privacy.noise import sparse_vector
 
     wrap(sparse_vector, "discrete_laplace", lambda true, scale: true(scale * 2 / 3))
 
@@ -338,7 +339,7 @@ def a_third_too_little_noise_in_comparisons() -> None:
 @bug("tests/privacy/test_numeric_sparse.py::test_noise_has_the_stated_law_and_a_third_less_has_not[zcdp]")
 def a_third_too_little_noise_in_measured_answers() -> None:
     """The same of what is told after a yes."""
-    from service.privacy import numeric_sparse
+    from service.privacy.noise import numeric_sparse
 
     wrap(numeric_sparse, "discrete_gaussian", lambda true, variance, count: true(variance * 4 / 9, count))
 
@@ -346,14 +347,16 @@ def a_third_too_little_noise_in_measured_answers() -> None:
 @bug("tests/guarantees/test_queries.py::test_whoever_asks_on_purpose_learns_no_more_than_is_promised[pure]")
 def comparisons_without_noise_of_their_own() -> None:
     """The sparse vector technique as some printed it: noise on the threshold alone (Lyu, Su, Li 2017, Algorithm 5)."""
-    from service.privacy.sparse_vector import Instance
+    from service.privacy.noise.sparse_vector import Instance
 
     Instance.is_above = lambda self, value, height, noise: value >= self.steps(height) + noise  # type: ignore[method-assign]
 
 
-@bug("tests/mechanisms/test_linear_queries.py::test_a_threshold_is_drawn_once_for_an_instance_and_anew_for_the_next")
+@bug(
+    "tests/mechanisms/linear_queries/test_linear_queries.py::test_a_threshold_is_drawn_once_for_an_instance_and_anew_for_the_next"
+)
 def a_threshold_that_is_never_drawn_again() -> None:
     """One threshold for all instances: Lyu, Su, Li 2017, what is wrong with their Algorithm 3."""
-    from service.privacy.sparse_vector import Instance
+    from service.privacy.noise.sparse_vector import Instance
 
     Instance.threshold_noise = lambda self: 7  # type: ignore[method-assign]

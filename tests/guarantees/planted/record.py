@@ -13,7 +13,7 @@ _HISTORIES = "tests/faults/test_simulator.py::test_random_histories_keep_every_p
 @bug("tests/worker/test_publishing.py::test_what_would_pass_the_cap_halts_the_publication_and_is_not_published")
 def a_cap_that_nobody_checks() -> None:
     """Charges are added up, and that is all."""
-    from service.store import ledger
+    from service.ledger import ledger
 
     wrap(
         ledger,
@@ -54,7 +54,7 @@ def the_position_is_committed_after_the_segment() -> None:
 @bug(_HISTORIES)
 def the_charge_is_committed_before_the_release() -> None:
     """A crash between the two has charged records for a model that there is not."""
-    from service.store import ledger
+    from service.ledger import ledger
 
     def append(true: Any, connection: Any, *rest: Any) -> Any:
         charged = true(connection, *rest)
@@ -177,7 +177,7 @@ def an_erased_record_that_is_handed_out() -> None:
 @bug(f"{_LIKE_UNLABELLED}[it came empty]")
 def a_slot_that_came_empty_and_is_handed_out() -> None:
     """A step that names none: whoever labels is shown what is not finite."""
-    from service.mechanisms.active_learning import ActiveLearning
+    from service.mechanisms.active_learning.mechanism import ActiveLearning
 
     def step(true: Any, *args: Any) -> Any:
         return replace(true(*args), empty=())

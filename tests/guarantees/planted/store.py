@@ -194,7 +194,7 @@ def a_lease_that_is_taken_from_its_holder() -> None:
 @bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
 def a_chain_that_goes_on_wherever_it_ends() -> None:
     """Charges that were cut off, or put in the place of others, are gone on from."""
-    from service.store import ledger
+    from service.ledger import ledger
 
     rewrite(ledger.charge, ("(last.id or 0, last.hash) != (stream.charges, stream.head)", "False"))
 
@@ -202,7 +202,7 @@ def a_chain_that_goes_on_wherever_it_ends() -> None:
 @bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[amount]")
 def a_changed_charge_that_is_added_to() -> None:
     """The newest charge is not compared with its hash before another follows it."""
-    from service.store import ledger
+    from service.ledger import ledger
 
     rewrite(ledger.charge, ("last.id is not None and not intact(_served(last))", "False"))
 
@@ -210,7 +210,7 @@ def a_changed_charge_that_is_added_to() -> None:
 @bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
 def charges_that_are_no_chain() -> None:
     """Each charge is hashed by itself."""
-    from service.store import ledger
+    from service.ledger import ledger
 
     rewrite(ledger.charge, ('"previous_hash": previous,', '"previous_hash": None,'))
 
@@ -218,7 +218,7 @@ def charges_that_are_no_chain() -> None:
 @bug(_SPENDING)
 def a_budget_that_forgets_what_has_ended() -> None:
     """What stopped publications have spent may be spent again."""
-    from service.store import spending
+    from service.ledger import spending
 
     rewrite(spending._reserved_from, ("total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]", "total"))
 
@@ -226,7 +226,7 @@ def a_budget_that_forgets_what_has_ended() -> None:
 @bug(_SPENDING)
 def a_budget_of_the_first_record_alone() -> None:
     """Records on which more is reserved from some later start on are not looked at."""
-    from service.store import spending
+    from service.ledger import spending
 
     rewrite(spending._reserved_from, ("for each in running if each.start > start", "for each in ()"))
 
@@ -234,7 +234,7 @@ def a_budget_of_the_first_record_alone() -> None:
 @bug(_SPENDING)
 def a_budget_that_may_be_passed_in_delta() -> None:
     """Of what publications reserve epsilon alone is added up."""
-    from service.store import spending
+    from service.ledger import spending
 
     rewrite(
         spending._reserved_from, ("Loss.of(each.epsilon, each.delta)", "Loss(epsilon=Loss.of(each.epsilon, 0).epsilon)")
@@ -244,7 +244,7 @@ def a_budget_that_may_be_passed_in_delta() -> None:
 @bug("tests/store/test_spending.py::test_more_ranges_than_anybody_reads_are_told_as_at_most")
 def an_outline_without_end() -> None:
     """What is told of a stream grows with every charge."""
-    from service.store import spending
+    from service.ledger import spending
 
     rewrite(spending.grain_to, ("grain *= 2", "return grain"))
 
@@ -338,7 +338,7 @@ def segments_that_are_not_hashed() -> None:
 )
 def a_mark_without_erasures() -> None:
     """A backup from before an erasure brings the erased records back."""
-    from service.store import witness
+    from service.ledger import witness
 
     rewrite(witness._lost, ('("records", "erasures", "charges", "releases")', '("records", "charges", "releases")'))
 
@@ -346,7 +346,7 @@ def a_mark_without_erasures() -> None:
 @bug(f"{_CONFIRMATION}::test_where_there_was_a_mark_and_is_none_nothing_is_published")
 def a_mark_that_may_be_missing() -> None:
     """On an empty folder everything is as if nothing had ever been seen."""
-    from service.store import witness
+    from service.ledger import witness
 
     rewrite(witness.contradicts, ("told is None and stream.marked", "False"))
 
@@ -354,7 +354,7 @@ def a_mark_that_may_be_missing() -> None:
 @bug("tests/worker/test_restored.py::test_what_can_not_be_read_is_no_leave_to_publish[]")
 def a_mark_that_may_be_unreadable() -> None:
     """A mark that can't be read is none."""
-    from service.store import witness
+    from service.ledger import witness
 
     rewrite(
         witness.contradicts,

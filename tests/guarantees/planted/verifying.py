@@ -18,7 +18,7 @@ _COMMAND = "tests/test_cli.py::test_verify_fails_where_anything_is_wrong_and_nam
 
 def _unlooked(name: str) -> None:
     """Let one of the looks at a ledger find nothing."""
-    from service.store import verify
+    from service.ledger import verify
 
     wrap(verify, name, lambda *_: iter(()))
 
@@ -38,7 +38,7 @@ def the_newest_segment_is_not_looked_at() -> None:
 @bug(f"{_SEGMENTS}[middle]")
 def a_walk_of_segments_that_begins_anew() -> None:
     """The first segment is looked at, and no other."""
-    from service.store import verify
+    from service.ledger import verify
 
     rewrite(verify.verify_segments, ("            position = segment.stop\n", "            break\n"))
 
@@ -46,7 +46,7 @@ def a_walk_of_segments_that_begins_anew() -> None:
 @bug(f"{_COMMAND}[a charge]")
 def empty_ledgers_alone_are_verified() -> None:
     """Streams with charges are passed over."""
-    from service.store import verify
+    from service.ledger import verify
 
     rewrite(verify.verify, ("for stream in known\n", "for stream in known if not stream.charges\n"))
 
@@ -70,7 +70,7 @@ def files_that_the_command_does_not_look_at() -> None:
 @bug(f"{_VERIFY}::test_charges_cut_from_the_end_are_missed")
 def a_chain_whose_end_nobody_knows() -> None:
     """Charges that were cut from the end are not missed."""
-    from service.store import verify
+    from service.ledger import verify
 
     rewrite(verify._charges, ("(number, previous) != (stream.charges, stream.head)", "False"))
     _unlooked("_releases")
@@ -85,7 +85,7 @@ def charges_that_are_not_hashed_again() -> None:
 @bug(f"{_COLUMN}[releases.number]")
 def numbers_of_releases_that_nobody_looks_at() -> None:
     """A release that is missing from a stream's numbers is not missed."""
-    from service.store import verify
+    from service.ledger import verify
 
     _unlooked("_numbered_releases")
     rewrite(verify._releases, ('row["number"] <= of_stream', "False"))
@@ -94,7 +94,7 @@ def numbers_of_releases_that_nobody_looks_at() -> None:
 @bug(f"{_COLUMN}[streams.promise]")
 def a_streams_promise_that_nobody_looks_at() -> None:
     """The budget of a stream may be another than it was made with."""
-    from service.store import verify
+    from service.ledger import verify
 
     rewrite(verify._promised_by_stream, ("streams.promised(stream) != stream.promise", "False"))
     rewrite(verify._promised, ("publications.promised(publication) != publication.promise", "False"))
@@ -109,7 +109,7 @@ def rows_of_segments_that_nobody_looks_at() -> None:
 @bug(f"{_COLUMN}[streams.segments_sum]")
 def segments_of_which_one_may_be_missing() -> None:
     """Each segment is looked at by itself."""
-    from service.store import verify
+    from service.ledger import verify
 
     rewrite(verify._segments, ("total % segments.MODULUS != stream.segments_sum", "False"))
 
@@ -173,7 +173,7 @@ def coins_that_nobody_need_have_paid() -> None:
 @bug("tests/worker/test_erasing.py::test_erased_bytes_that_came_back_are_found")
 def erased_bytes_that_nobody_looks_for() -> None:
     """A segment from a backup brings erased records back."""
-    from service.store import verify
+    from service.ledger import verify
 
     rewrite(verify._still_there, ("column.any() for column in rows.values()", "False for _ in rows.values()"))
 
@@ -197,8 +197,8 @@ def a_walk_that_changes_nothing() -> None:
 @bug("tests/worker/test_restored.py::test_it_is_noticed_by_a_worker_that_has_looked_already")
 def a_walk_that_does_not_look_at_the_mark() -> None:
     """A backup that verifies is published from."""
+    from service.ledger import witness
     from service.publishing import confirmation
-    from service.store import witness
 
     for name in ("contradicts", "behind"):
         wrap(witness, name, lambda *_: None)
@@ -211,7 +211,7 @@ _INVARIANT = "tests/worker/test_audit.py::test_each_invariant_is_seen_to_be_viol
 @bug(f"{_INVARIANT}[-charged_not_released]")
 def an_invariant_that_finds_nothing() -> None:
     """Nobody misses a release that was paid for."""
-    from service.store.invariants import charged_not_released
+    from service.ledger.invariants import charged_not_released
 
     rewrite(charged_not_released.violations, ("for row in connection.execute(query)", "for row in ()"))
 
@@ -219,7 +219,7 @@ def an_invariant_that_finds_nothing() -> None:
 @bug(f"{_INVARIANT}[-broken_chain1]")
 def an_invariant_that_does_not_look_at_the_end() -> None:
     """A ledger that was cut is whole in itself."""
-    from service.store.invariants import broken_chain
+    from service.ledger.invariants import broken_chain
 
     rewrite(broken_chain.violations, ("for query in (broken, cut)", "for query in (broken,)"))
 
@@ -227,7 +227,7 @@ def an_invariant_that_does_not_look_at_the_end() -> None:
 @bug(f"{_INVARIANT}[-over_cap1]")
 def an_invariant_that_does_not_look_at_the_streams_budget() -> None:
     """Publications within their caps may together pass the budget."""
-    from service.store.invariants import over_cap
+    from service.ledger.invariants import over_cap
 
     rewrite(
         over_cap.violations,

@@ -72,7 +72,7 @@ def a_fit_that_starts_from_another_release() -> None:
 @bug(f"{_PUBLISHING}::test_each_fit_starts_from_the_release_that_its_schedule_names")
 def a_parent_that_is_told_and_not_used() -> None:
     """The model starts from a release, and another one is named."""
-    from service.mechanisms.scheduled import Fitting
+    from service.mechanisms.scheduled.mechanism import Fitting
 
     rewrite(Fitting.step, ("parent=parent.version if parent else None", "parent=models[0].version if parent else None"))
 
@@ -463,7 +463,7 @@ def a_long_ledger_that_is_published_on_unwalked() -> None:
 @bug(f"{_WALKS}::test_a_note_that_does_not_fit_is_not_believed[another ledger]")
 def a_note_of_another_ledger() -> None:
     """A walk of a ledger vouches for the one that was put in its place."""
-    from service.store import witness
+    from service.ledger import witness
 
     rewrite(witness.walked_ago, (" or not holds(connection, mark, stream)", ""))
 

@@ -1,0 +1,181 @@
+"""Connections that hold up nobody: who sends or reads slowly or sends no HTTP is let go, and there are only so many.
+
+uvicorn by itself bounds only how long a connection is idle between two requests. All that is counted here is counted as
+bytes come; whose time is up is looked for once a second, so that a quick request pays for none of it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from httptools import HttpParserError
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from service import metrics
+from service.api.http.problems import Problem
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable
+
+SECONDS_TO_SEND = 20.0  # a request, and as much longer as its body needs at the least rate
+SECONDS_STALLED = 30.0  # of an answer that is not read at the least rate
+LEAST_BYTES_A_SECOND = 1024
+MOST_HEAD_BYTES = 2**16
+MOST_PACKAGING = 16  # bytes of framing to a byte of body, where it is sent in chunks
+
+
+class Together:
+    """A transport that sends at once what is written in one turn of the loop: an answer's head with its body.
+
+    A system call costs as much as checking a small batch, and wakes the client, which finds half an answer.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Sends it before the loop waits for anything."""
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(data)
+
+    def close(self) -> None:
+        """Sends what was written, then closes."""
+        self._send()
+        self._transport.close()
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes the client has not taken yet."""
+        return sum(map(len, self._written)) + self._transport.get_write_buffer_size()
+
+    def _send(self) -> None:
+        if self._written and not self._transport.is_closing():
+            self._transport.write(b"".join(self._written))
+        self._written = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Connection(HttpToolsProtocol):
+    """One client's. `most` of them may be open."""
+
+    most = 4096
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Starts its clock, unless there are too many already."""
+        super().connection_made(Together(transport, self.loop))  # type: ignore[arg-type]
+        self._wait_for_request()
+        self._unread, self._unread_since = 0, self._since
+        if len(self.connections) > self.most:
+            self._refuse("too-many-connections", "full")
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._wait_for_request()
+
+    def _wait_for_request(self) -> None:
+        self._whole, self._since = False, self.loop.time()
+        self._new, self._raw, self._body = True, 0, 0
+
+    def data_received(self, data: bytes) -> None:
+        """Takes what came, unless a request is more packaging than request: the parser keeps heads, however long."""
+        super().data_received(data)
+        if not self._whole:
+            if self._new:  # it may be the end of the request before; the next ones count
+                self._new = False
+            else:
+                self._raw += len(data)
+                if self._raw > MOST_HEAD_BYTES + MOST_PACKAGING * self._body:
+                    self._refuse("head-too-large", "large head")
+
+    def on_headers_complete(self) -> None:
+        """A head. What RFC 9112 (3.2, 6.1) calls faulty is refused: a proxy may read it otherwise than we do."""
+        names = [name for name, _ in self.headers]
+        if self.parser.get_http_version() == "1.0":
+            if b"transfer-encoding" in names:
+                raise HttpParserError
+        elif names.count(b"host") != 1:
+            raise HttpParserError
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        super().on_body(body)
+        self._body += len(body)
+
+    def on_message_complete(self) -> None:
+        """The request is here, it is our turn."""
+        super().on_message_complete()
+        self._whole = True
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, which are not a problem's
+        """What came is not HTTP."""
+        self._refuse("malformed-request", "malformed")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Anybody can ask for an upgrade, so that is not worth a line in the log; it is passed over, as HTTP says."""
+
+    def look(self, now: float) -> None:
+        """Lets it go if its time is up."""
+        self._look_at_reader(now)
+        if self.transport.is_closing():
+            return
+        answered = self.cycle is None or self.cycle.response_complete
+        if self._whole:
+            if answered and self.timeout_keep_alive_task is None:  # what came since the answer was no request
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+        elif self.flow.read_paused:
+            self._since = now  # it waits for us
+        elif now > self._since + SECONDS_TO_SEND + (0 if answered else self._body / LEAST_BYTES_A_SECOND):
+            self._refuse("request-timed-out", "slow to send")
+
+    def _look_at_reader(self, now: float) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread == 0 or unread > self._unread:
+            self._unread, self._unread_since = unread, now
+        elif now > self._unread_since + SECONDS_STALLED:
+            if self._unread - unread < LEAST_BYTES_A_SECOND * SECONDS_STALLED:
+                metrics.LET_GO.labels("slow to read").inc()
+                self.transport.abort()
+            self._unread, self._unread_since = unread, now
+
+    def _refuse(self, slug: str, reason: str) -> None:
+        """Says why, if nothing else is being said, and closes."""
+        if self.transport.is_closing():
+            return
+        metrics.LET_GO.labels(reason).inc()
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self.transport.write(_refusal(slug))
+        self.transport.close()
+
+
+def look_at_all(connections: Iterable[object], now: float) -> None:
+    """For once a second; `now` on the loop's clock."""
+    for connection in list(connections):
+        if isinstance(connection, Connection):
+            connection.look(now)
+
+
+_DETAILS = {
+    "too-many-connections": "Close connections that are not needed, or try again later.",
+    "head-too-large": f"The request line and all headers together have at most {MOST_HEAD_BYTES} bytes.",
+    "malformed-request": "Send HTTP/1.1 with exactly one Host header; HTTP/1.0 must give a Content-Length, not chunks.",
+    "request-timed-out": f"Send a request within {SECONDS_TO_SEND:g} seconds, longer bodies at "
+    f"{LEAST_BYTES_A_SECOND} bytes a second at least.",
+}
+
+
+@cache
+def _refusal(slug: str) -> bytes:
+    """A whole answer, as it is sent."""
+    answer = Problem(slug, _DETAILS[slug]).response()
+    headers = [*answer.raw_headers, (b"cache-control", b"no-store"), (b"connection", b"close")]
+    lines = [name + b": " + value for name, value in headers]
+    return STATUS_LINE[answer.status_code] + b"\r\n".join([*lines, b"", bytes(answer.body)])

@@ -1,0 +1,240 @@
+"""Errors as `application/problem+json` (RFC 9457): a stable type, what went wrong, what to do. Never anybody's data."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from service.inputs import strict_json, words
+from service.log import LogUnavailable
+from service.store.database import DatabaseUnavailable
+from service.store.keys import NameTaken
+
+MEDIA_TYPE = "application/problem+json"
+MOST_ERRORS = 100  # that are explained: to look for the nearest name takes a while
+
+
+class ProblemDetails(BaseModel):
+    """RFC 9457. `type` is stable; some problems have more members than these."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(examples=["urn:perennial:problem:invalid-request"])
+    title: str = Field(examples=["The request is not valid"])
+    status: int = Field(examples=[422])
+    detail: str = Field(examples=["mechanism.base: must be at least 1"])
+
+
+# By the last part of their type: status and title.
+_PROBLEMS = {
+    "malformed-request": (400, "This is not HTTP"),
+    "unauthenticated": (401, "No valid key"),
+    "forbidden": (403, "The key may not do this"),
+    "not-found": (404, "There is no such thing, or this key may not see it"),
+    "method-not-allowed": (405, "This method is not for this address"),
+    "not-acceptable": (406, "None of the accepted formats is served here"),
+    "request-timed-out": (408, "The request did not arrive in time"),
+    "last-admin-key": (409, "The last admin key can't be revoked"),
+    "not-halted": (409, "There is nothing to resume"),
+    "no-queries": (409, "This publication answers no queries"),
+    "no-labels": (409, "This publication asks nobody for labels"),
+    "label-not-awaited": (409, "No label of this record is waited for"),
+    "no-predictions": (409, "This publication's releases predict nothing"),
+    "name-taken": (409, "The name was used before"),
+    "too-many-kept": (409, "As much is kept, or waits, as may be"),
+    "budget-exceeded": (409, "The stream's budget can't hold this"),
+    "idempotency-conflict": (422, "The Idempotency-Key came with another body before"),
+    "idempotency-running": (409, "The first request with this Idempotency-Key still runs"),
+    "too-large": (413, "The request is too large"),
+    "unsupported-media-type": (415, "This format is not read here"),
+    "invalid-request": (422, "The request is not valid"),
+    "invalid-data-set": (422, "The data set can't be used"),
+    "invalid-records": (422, "The batch was refused whole"),
+    "backlog-full": (429, "Too much waits to be numbered"),
+    "too-many-requests": (429, "Too many requests in too short a time"),
+    "too-much-at-once": (429, "Too many bytes at the same time"),
+    "head-too-large": (431, "The request's head is too large"),
+    "internal-error": (500, "Something went wrong here"),
+    "log-unavailable": (503, "The log is away"),
+    "database-unavailable": (503, "The database is away"),
+    "segments-unavailable": (503, "The records can't be read here"),
+    "too-many-connections": (503, "Too many connections are open"),
+    "stopping": (503, "This server is stopping"),
+}
+
+
+# Methods that people miss, with the address they try: what to do instead.
+_INSTEAD = (
+    (
+        "DELETE",
+        "/v1/streams/[^/]+",
+        (
+            "A stream and its ledger stay for ever: stop a publication of it with DELETE /v1/publications/NAME, or "
+            "erase records with DELETE /v1/streams/NAME/records?start=0&end=100."
+        ),
+    ),
+    (
+        "DELETE",
+        "/v1/publications/[^/]+/releases.*",
+        "A release stays for ever, since it was paid for: stop later ones with DELETE /v1/publications/NAME.",
+    ),
+    (
+        "P(UT|ATCH)",
+        "/v1/(streams|publications)/[^/]+",
+        "What was made is never changed, since its guarantee depends on it: make another one under a new name.",
+    ),
+)
+
+
+class Problem(Exception):
+    """Raised anywhere below a route; becomes the answer."""
+
+    def __init__(self, slug: str, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any) -> None:
+        super().__init__(slug)
+        self.slug, self.detail, self.headers, self.members = slug, detail, dict(headers or {}), members
+
+    def response(self) -> Response:
+        status, title = _PROBLEMS[self.slug]
+        body = {"type": f"urn:perennial:problem:{self.slug}", "title": title, "status": status, "detail": self.detail}
+        return Response(orjson.dumps(body | self.members), status, self.headers, media_type=MEDIA_TYPE)
+
+
+def media_type(request: Request) -> str:
+    """Of the body. One without a type counts as JSON."""
+    return request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+
+
+def unread_format(*read: str) -> Problem:
+    listed = " or ".join(read)
+    return Problem(
+        "unsupported-media-type",
+        f"Send the body as {listed}, with that as its Content-Type.",
+        headers={"Accept-Post": ", ".join(read)},
+    )
+
+
+def unread_coding(*read: str) -> Problem:
+    listed = f", or with {' or '.join(read)}" if read else ""
+    return Problem(
+        "unsupported-media-type",
+        f"Send the body without Content-Encoding{listed}.",
+        headers={"Accept-Encoding": ", ".join(read or ("identity",))},
+    )
+
+
+def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
+    """The answers of a route for OpenAPI."""
+    answers: dict[int | str, dict[str, Any]] = {}
+    for slug in ("unauthenticated", "forbidden", "too-many-requests", "database-unavailable", *slugs):
+        status, title = _PROBLEMS[slug]
+        known = answers.get(status, {}).get("description")
+        answers[status] = {
+            "description": f"{known}; or: {title}" if known and title not in known else title,
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
+        }
+    return answers
+
+
+def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
+    """Every error leaves the service as a problem."""
+
+    @app.exception_handler(Problem)
+    def problem(_: Request, error: Problem) -> Response:
+        return error.response()
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: RequestValidationError) -> Response:
+        if request.method == "POST" and media_type(request) != "application/json":
+            return unread_format("application/json").response()
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            return unread_coding().response()
+        # Pydantic would repeat the input; the place and the reason are enough.
+        explained = _explained(error, request)
+        errors = [{"field": field_name(place), "reason": reason} for place, reason in explained]
+        detail = "; ".join(f"{each['field']}: {each['reason']}" for each in errors[:5])
+        return Problem("invalid-request", detail, errors=errors).response()
+
+    @app.exception_handler(HTTPException)
+    def http(request: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, Problem):  # raised while the framework read the body, which it calls a 400
+            return error.__cause__.response()
+        if error.status_code == 400 and request.headers.get("content-encoding", "identity").lower() != "identity":
+            return unread_coding().response()
+        headers = dict(error.headers or {})
+        if error.status_code == 405:  # all that the address answers to, not only the first route's
+            headers["Allow"] = ", ".join(_methods(app, request.url.path))
+        slug = {404: "not-found", 405: "method-not-allowed", 413: "too-large"}.get(error.status_code, "invalid-request")
+        detail = {
+            404: "There is nothing at this address; the OpenAPI document is at /openapi.json.",
+            405: _other_methods(request, headers.get("Allow", "")),
+            413: "Send less in one request.",
+        }.get(error.status_code, "The request could not be read: send JSON in UTF-8, not deeply nested.")
+        return Problem(slug, detail, headers=headers).response()
+
+    @app.exception_handler(NameTaken)
+    def name_taken(_: Request, __: NameTaken) -> Response:
+        return Problem("name-taken", "Choose another name; names are never used again.").response()
+
+    @app.exception_handler(LogUnavailable)
+    def log_unavailable(_: Request, error: LogUnavailable) -> Response:
+        return Problem(
+            "log-unavailable",
+            f"{error}. Nothing was promised; send it again with the same Idempotency-Key.",
+            headers={"Retry-After": "1"},
+        ).response()
+
+    @app.exception_handler(DatabaseUnavailable)
+    def database_unavailable(_: Request, __: DatabaseUnavailable) -> Response:
+        return Problem("database-unavailable", "Try again later.", headers={"Retry-After": "1"}).response()
+
+    @app.exception_handler(ClientDisconnect)
+    def gone(_: Request, __: ClientDisconnect) -> Response:
+        return Problem("malformed-request", "It ended before all of it was here.").response()  # nobody reads this
+
+
+def _explained(error: RequestValidationError, request: Request) -> list[tuple[words.Place, str]]:
+    """Return the places of all mistakes, of those in the body without `body`, and the reasons."""
+    errors = error.errors()[:MOST_ERRORS]
+    if errors[0]["type"] == "json_invalid":
+        return [(("body",), strict_json.not_json(error.body, errors[0]["loc"][1]))]
+    body = getattr(request.scope.get("route"), "body_field", None)
+    model = body.field_info.annotation if body is not None else BaseModel
+    inside = [{**each, "loc": each["loc"][1:]} for each in errors if each["loc"][0] == "body"]
+    explained = [(place or ("body",), reason) for place, reason in words.explained(inside, model)]
+    outside = [each for each in errors if each["loc"][0] != "body"]
+    return explained + [(each["loc"], reason) for each in outside for _, reason in words.explained([each], BaseModel)]
+
+
+def _other_methods(request: Request, allowed: str) -> str:
+    """Return which methods an address answers to, and what takes the place of one that people miss."""
+    answers = (
+        f"This address answers to {allowed}." if allowed else "See /openapi.json for the addresses that there are."
+    )
+    path = request.url.path.rstrip("/")
+    instead = (
+        text
+        for method, address, text in _INSTEAD
+        if re.fullmatch(method, request.method) and re.fullmatch(address, path)
+    )
+    return " ".join([answers, *instead])
+
+
+def field_name(place: tuple[int | str, ...]) -> str:
+    """Where in the request; a name that nobody could have meant is not repeated."""
+    return ".".join(str(part) if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", str(part)) else "…" for part in place)
+
+
+def _methods(app: FastAPI, path: str) -> list[str]:
+    found = {
+        method.upper()
+        for template, operations in app.openapi()["paths"].items()
+        if re.fullmatch(re.sub(r"\{[^}]+\}", "[^/]+", template), path)
+        for method in operations
+    }
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))

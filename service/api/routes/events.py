@@ -1,0 +1,94 @@
+"""`/v1/publications/{publication}/events`: every new model, told as soon as it is visible (Server-Sent Events)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import StreamingResponse
+from fastapi.sse import EventSourceResponse, format_sse_event
+from sqlalchemy import Connection
+
+from service.api.http.problems import Problem, documented
+from service.api.routes.releases import shown
+from service.api.services import KeyFirst, Reader, Secret, Services, Shared, publication_or_404, shown_by
+from service.store import releases
+from service.store.database import DatabaseUnavailable
+
+router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
+
+SECONDS_OF_SILENCE = 15.0  # then a comment says that the connection lives; proxies close what says nothing
+RELEASES_AT_ONCE = 100
+
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "One event per model: `id` its version, `data` the release without its parameters' values",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+@router.get(
+    "/events",
+    response_class=StreamingResponse,  # FastAPI's own would call a generator after the answer has begun: no 404
+    responses=_EVENTS | documented("invalid-request", "not-found", "stopping"),
+)
+async def follow(
+    publication: str,
+    request: Request,
+    key: Reader,
+    shared: Shared,
+    last_event_id: Annotated[
+        int | None, Header(ge=0, lt=2**31, description="The newest version you have; what came after it is sent first")
+    ] = None,
+) -> EventSourceResponse:
+    """New models as they are published: the latest first, or with Last-Event-ID everything since. It has no end."""
+    found = await shared.run(publication_or_404, key, publication)
+    if shared.stopping.is_set():
+        raise Problem("stopping", "Ask again, whoever answers then.", headers={"Retry-After": "1"})
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    if "perennial.head" in request.scope:  # the answer has no end, so its beginning is all there can be
+        return EventSourceResponse(iter(()), headers=headers)
+    after = (found.visible_latest or 1) - 1 if last_event_id is None else last_event_id
+    return EventSourceResponse(
+        _events(shared, shown_by(request), publication, found.id, after),
+        headers=headers,
+    )
+
+
+async def _events(
+    shared: Services, shown_key: Secret | None, publication: str, identity: int, after: int
+) -> AsyncIterator[bytes]:
+    """Holds a page at most: who reads slowly is asked for later, from where it stopped."""
+    clock = asyncio.get_running_loop().time
+    sent = clock()
+    async with shared.notifier.waiting(publication) as changed:
+        while True:
+            changed.clear()
+            try:
+                if shared.stopping.is_set() or shown_key is None or await shared.key(shown_key) is None:
+                    return  # who asks again is told why
+                new = await shared.run_once(("events", identity, after), _newer, publication, identity, after)
+            except DatabaseUnavailable:
+                new = []  # nothing can be published meanwhile
+            for version, event in new:
+                after = version
+                sent = clock()
+                yield event
+            # By what was sent, not by when this was woken: a publication of the same name elsewhere wakes it, too.
+            if not new and clock() >= sent + SECONDS_OF_SILENCE:
+                sent = clock()
+                yield format_sse_event(comment="still here")
+            if not new:
+                await shared.notifier.wait(changed, max(0.0, sent + SECONDS_OF_SILENCE - clock()))
+
+
+def _newer(connection: Connection, publication: str, identity: int, after: int) -> list[tuple[int, bytes]]:
+    return [
+        (
+            release.version,
+            format_sse_event(id=str(release.version), data_str=orjson.dumps(shown(publication, release)).decode()),
+        )
+        for release in releases.models_after(connection, identity, after, limit=RELEASES_AT_ONCE)
+    ]

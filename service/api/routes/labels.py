@@ -1,0 +1,140 @@
+"""`/v1/publications/{publication}/label-requests` and `/labels`: people say what the records that it selected are.
+
+Who labels sees records as they are kept, so a key with the scope `label` is for people inside the trust boundary. Each
+look is a line of the log: which key, which record, and never what is in it.
+"""
+
+import asyncio
+from typing import Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection
+
+from service.api.http.problems import Problem, documented
+from service.api.routes.releases import wait_seconds, whole
+from service.api.schemas import Timestamp, as_json
+from service.api.services import KeyFirst, Labeller, Services, Shared, publication_or_404
+from service.publishing.records import read_records
+from service.store import digests, labels, streams
+from service.store.keys import Key
+from service.store.labels import Leased
+from service.store.publications import Publication
+
+_log = structlog.get_logger(__name__)
+
+router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["labels"])
+
+_NOTHING: dict[int | str, dict[str, Any]] = {204: {"description": "Nothing is to be labelled now"}}
+LOOK_AGAIN_SECONDS = 1.0  # for a lease that ran out, which nobody tells of
+
+
+class LabelRequest(BaseModel):
+    """A record whose label is asked for. Answer with `POST …/labels` before the lease ends, and others won't see it."""
+
+    record: int
+    x: list[float] = Field(description="As it is kept: after the stream's feature map")
+    lease_expires_at: Timestamp = Field(description="Then somebody else may be asked")
+    expires_at: Timestamp = Field(description="Then no answer is taken any more, and the model learns without")
+    waiting: int = Field(description="How many labels are waited for, this one and those of empty slots included")
+
+
+class Label(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    record: Annotated[int, Field(strict=True, ge=0, lt=2**62)]
+    label: Annotated[int, Field(strict=True, ge=0, le=1, description="1 is the positive class")]
+
+
+class Taken(BaseModel):
+    record: int
+    waiting: int = Field(description="How many labels are waited for, those of empty slots included")
+
+
+@router.get(
+    "/label-requests",
+    response_model=LabelRequest,
+    responses=_NOTHING | documented("not-found", "no-labels"),
+)
+async def next_label_request(
+    publication: str,
+    request: Request,
+    key: Labeller,
+    shared: Shared,
+    prefer: Annotated[str | None, Header(description="`wait=N`: wait up to N ≤ 60 seconds for a record")] = None,
+) -> Response:
+    """Return the next record to label, leased to whoever asks: nobody else gets it until the lease ends.
+
+    A record that was erased, or came empty, is given to nobody.
+    """
+    wait = wait_seconds(whole(request, "prefer", prefer))
+    headers = {"Cache-Control": "no-store"} | ({} if wait is None else {"Preference-Applied": f"wait={wait}"})
+    found = await shared.run(_asking, key, publication)
+    deadline = asyncio.get_running_loop().time() + (wait or 0)
+    async with shared.notifier.waiting(publication) as changed:
+        while True:
+            changed.clear()
+            if await request.is_disconnected():  # nobody would look at what is leased for this
+                return Response(status_code=204)
+            leased = await shared.run(labels.lease, found.id, seconds=found.plan["labels"]["lease_seconds"])
+            if leased is not None:
+                x = await run_in_threadpool(_read, shared, found, leased)
+                if x is None:  # erased at this moment: others may wait to be labelled
+                    continue
+                _log.info("label_asked_for", publication=publication, record=leased.record, key=key.id)
+                told = {
+                    "record": leased.record,
+                    "x": x,
+                    "lease_expires_at": digests.timestamp(leased.until),
+                    "expires_at": digests.timestamp(leased.expires_at),
+                    "waiting": leased.waiting,
+                }
+                answer = as_json(told)
+                answer.headers.update(headers)
+                return answer
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0 or shared.stopping.is_set():
+                return Response(status_code=204, headers=headers)
+            await shared.notifier.wait(changed, min(left, LOOK_AGAIN_SECONDS))
+
+
+@router.post(
+    "/labels",
+    responses=documented(
+        "not-found", "no-labels", "label-not-awaited", "invalid-request", "too-large", "unsupported-media-type"
+    ),
+)
+async def give_label(publication: str, given: Label, key: Labeller, shared: Shared) -> Taken:
+    """Say what a record is. The first answer counts, until the record is erased. An erased record takes none."""
+
+    def take(connection: Connection) -> Taken:
+        found = _asking(connection, key, publication)
+        if not labels.answer(connection, found.id, publication, given.record, given.label):
+            raise Problem(
+                "label-not-awaited",
+                "It was answered or erased, has expired or was never asked for: take the next of "
+                "`GET …/label-requests`.",
+            )
+        return Taken(record=given.record, waiting=labels.progress(connection, [found.id])[found.id].waiting)
+
+    taken = await shared.run(take)
+    _log.info("label_given", publication=publication, record=given.record, key=key.id)
+    return taken
+
+
+def _asking(connection: Connection, key: Key, publication: str) -> Publication:
+    """A publication that asks people for labels."""
+    found = publication_or_404(connection, key, publication)
+    if not found.asks_people:
+        raise Problem("no-labels", "Only a publication of active_learning on an unlabelled stream asks for labels.")
+    return found
+
+
+def _read(shared: Services, publication: Publication, leased: Leased) -> list[float] | None:
+    """Return the record; None if its slot is without bytes, which nobody is shown."""
+    with shared.database.transaction() as connection:
+        stream = streams.get(connection, publication.stream_id)
+    found = read_records(shared.database, shared.files, stream, 0, leased.record, leased.record + 1)
+    return found.x[0].tolist() if found.filled(leased.record, leased.record + 1) else None

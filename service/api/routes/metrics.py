@@ -1,0 +1,111 @@
+"""`/metrics`: for Prometheus. What it tells is inside the trust boundary: exact counts and times.
+
+On the port for Prometheus it needs no key. On the API's port it needs one with the scope `metrics`.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service import metrics
+from service.api.http.problems import Problem, documented
+from service.api.services import KeyFirst, May, Services, Shared
+from service.log import Backlog, LogUnavailable, Position
+from service.mechanisms.building import declassified
+from service.store.database import DatabaseUnavailable
+from service.store.keys import Key
+from service.store.overview import Overview, overview
+
+router = APIRouter(route_class=KeyFirst, tags=["health"])
+
+SECONDS_BETWEEN_LOOKS = 1.0  # on its own port this needs no key, so it must not be a way to keep the database busy
+
+
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    responses=documented()
+    | {200: {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def get_metrics(key: Annotated[Key, Depends(May("metrics"))], shared: Shared) -> Response:
+    """Counts, sizes, times and privacy budgets of everything, for Prometheus.
+
+    `PERENNIAL_METRICS_PORT` answers the same without a key, whatever else is away. A key that is limited to streams
+    gets 403: metrics tell of every stream.
+    """
+    if key.streams is not None:
+        raise Problem("forbidden", "Metrics tell of every stream: use a key that is not limited to streams.")
+    return await _exposition(shared)
+
+
+ROUTE = router.routes[-1]
+
+
+async def _exposition(shared: Services) -> Response:
+    async with shared.looking:
+        if time.monotonic() >= shared.looked[0] + SECONDS_BETWEEN_LOOKS:
+            shared.looked = (time.monotonic(), await _look(shared))
+    body = metrics.exposition(metrics.API, metrics.PROCESS) + shared.looked[1]
+    return Response(body, media_type=metrics.CONTENT_TYPE)
+
+
+async def _look(shared: Services) -> bytes:
+    socket = shared.settings.worker_metrics
+    (found, backlogs), worker = await asyncio.gather(_state(shared), metrics.ask(socket) if socket else _nobody())
+    state = metrics.State(found, backlogs, None if socket is None else worker is not None)
+    return metrics.exposition(state) + (worker or b"")
+
+
+async def _nobody() -> None:
+    return None
+
+
+async def _state(shared: Services) -> tuple[Overview | None, Mapping[str, Backlog] | None]:
+    found, positions = None, {}
+    try:
+        found = await shared.run(partial(overview, declassified=declassified))
+        streams = [each.stream for each in found.streams]
+        positions = {each.log: Position(entry=each.sealed_entry, sequence=each.sealed_sequence) for each in streams}
+    except DatabaseUnavailable:
+        pass
+    try:
+        return found, await shared.appender.backlogs(positions)
+    except LogUnavailable:
+        return found, None
+
+
+def answered(scope: Scope, status: int, seconds: float) -> None:
+    """Time an answer by the route's template: paths hold names of all kinds, and anybody can make up more.
+
+    Routes about labels are left out: their counts would tell how many labels people were asked for.
+    """
+    route = scope.get("route")
+    if "labels" not in getattr(route, "tags", ()):
+        path = getattr(route, "path", None)
+        _clock(scope["method"] if path else "any", path or "unknown", status).observe(seconds)
+
+
+_clock = lru_cache(maxsize=None)(metrics.HTTP.labels)
+
+
+class MetricsPort:
+    """Answers `GET /metrics` on the port for Prometheus, without a key, and nothing else there."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app, self._port = app, port
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["server"][1] != self._port:
+            await self._app(scope, receive, send)
+        elif (scope["method"], scope["path"]) == ("GET", "/metrics"):
+            scope["route"] = ROUTE
+            await (await _exposition(scope["app"].state.services))(scope, receive, send)
+        else:
+            problem = Problem("not-found", "This port answers `GET /metrics` and nothing else.")
+            await problem.response()(scope, receive, send)

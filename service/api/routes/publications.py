@@ -1,0 +1,238 @@
+"""`/v1/publications` and `/v1/plan`: what is published, from which stream, and what it costs."""
+
+from typing import Annotated, Any, NoReturn
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
+
+from service.api.http.problems import Problem, documented
+from service.api.schemas import Before, Items, Name, Timestamp
+from service.api.services import Admin, KeyFirst, Reader, Shared, publication_or_404, stream_or_404
+from service.ledger import spending
+from service.mechanisms.admission import admit
+from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.measured import measured
+from service.mechanisms.mechanism import Mechanism
+from service.mechanisms.notes import notes
+from service.mechanisms.timing import largest_cost, timing
+from service.privacy.accounting.account import Loss
+from service.store import labels, publications, segments, streams
+from service.store.due_fits import DueFit, due_fits
+from service.store.keys import Key
+from service.streams.schema import StreamSchema
+
+router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
+
+
+class PlanRequest(PublicationConfiguration):
+    name: Name | None = None
+    stream: Name
+    start: int | None = Field(
+        None, ge=0, lt=2**62, strict=True, description="First record it may read; default: the first not yet numbered"
+    )
+
+
+class PublicationRequest(PlanRequest):
+    name: Name
+
+
+class LabelProgress(BaseModel):
+    """Of the batch that is being gathered, or waits for its last labels; for keys with the scope `label` alone."""
+
+    waiting: int = Field(description="How many labels are waited for, those of empty slots included")
+    answered: int
+
+
+class FitProgress(BaseModel):
+    state: str = Field(description="`fitting`, or `waiting` for a free worker")
+    since: Timestamp = Field(description="Since when, in whole minutes")
+
+
+class PublicationInfo(BaseModel):
+    id: int
+    name: str
+    stream: str
+    start: int
+    mechanism: dict[str, Any]
+    learner: dict[str, Any] | None = Field(description="null where no model is fitted")
+    privacy: dict[str, Any]
+    plan: dict[str, Any] = Field(description="As POST /v1/plan answers, without `measured`, `timing` and `notes`")
+    publish_delay: float = Field(description="Releases appear at multiples of so many seconds of Unix time; 0: at once")
+    state: str = Field(description="`running`, `stopped` or `halted`")
+    reason: str | None = Field(description="Why it halted")
+    latest: int | None = Field(description="The newest version with role `model`")
+    due: int | None = Field(
+        description="It goes on, mostly with a release, as soon as so many records are numbered; null: never"
+    )
+    fit: FitProgress | None = Field(
+        description="The next fit, once all its records are numbered, until its release appears; else null"
+    )
+    labels: LabelProgress | None = Field(description="null where people are not asked for labels, or not by this key")
+    created_at: Timestamp
+
+
+@router.post("/plan", responses=documented("invalid-request", "not-found", "too-large", "unsupported-media-type"))
+async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[str, Any]:
+    """What a publication would cost and how noisy each release would be. Nothing is reserved.
+
+    `measured` tells how accurate such models were on streams that drift; null where records come without classes.
+    `timing` tells when releases appear, how many seconds and bytes of memory a fit of the size in `fits` may take at
+    first, and warns where fits may take too long for their tick. `notes` are sentences: what it means that delta was
+    left out, and how noise compares with the most that records can do.
+    """
+
+    def look(connection: Connection) -> dict[str, Any]:
+        stream = stream_or_404(connection, key, request.stream)
+        told = measured(StreamSchema.model_validate(stream.schema), request)
+        planned = _build(stream, request).plan()
+        queued = sum(largest_cost(each).seconds for each in publications.running_plans(connection, key.streams))
+        tick = timing(planned, request.delay, queued)
+        return planned | {"measured": told, "timing": tick, "notes": notes(planned, request)}
+
+    return await shared.run(look)
+
+
+@router.post(
+    "/publications",
+    status_code=201,
+    responses=documented(
+        "invalid-request", "not-found", "name-taken", "budget-exceeded", "too-large", "unsupported-media-type"
+    ),
+)
+async def make_publication(
+    request: PublicationRequest, admin: Admin, shared: Shared, response: Response
+) -> PublicationInfo:
+    """Starts a publication and reserves its whole lifetime cost on every record it may ever read."""
+
+    def make(connection: Connection) -> PublicationInfo:
+        stream = streams.lock(connection, stream_or_404(connection, admin, request.stream).id)
+        mechanism = _build(stream, request)
+        start = stream.records if request.start is None else request.start
+        if start < stream.records and start < (kept := segments.kept_from(connection, stream.id)):
+            raise Problem(
+                "invalid-request",
+                f"Records before {kept} are no longer kept; start there or later.",
+                errors=[{"field": "start", "reason": f"must be at least {kept}"}],
+            )
+        _check_budget(connection, stream, request, start)
+        made = publications.create(
+            connection,
+            name=request.name,
+            stream=stream.id,
+            visible=admin.streams,
+            start=start,
+            configuration=request.stored(),
+            plan=mechanism.plan(),
+            kind=mechanism.kind,
+            epsilon=request.privacy.epsilon,
+            delta=request.privacy.delta,
+            due=start + mechanism.next_time(0),
+            publish_delay=request.delay,
+        )
+        return _told(connection, admin, [made])[0]
+
+    info = await shared.run(make)
+    response.headers["Location"] = f"/v1/publications/{request.name}"
+    return info
+
+
+@router.get("/publications", responses=documented("invalid-request"))
+async def list_publications(
+    key: Reader,
+    shared: Shared,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Before = None,
+) -> Items[PublicationInfo]:
+    """Lists the publications this key may see, newest first."""
+
+    def look(connection: Connection) -> list[PublicationInfo]:
+        return _told(connection, key, publications.page(connection, limit=limit, before=before, only=key.streams))
+
+    return Items(items=await shared.run(look))
+
+
+@router.get("/publications/{publication}", responses=documented("not-found"))
+async def get_publication(publication: str, key: Reader, shared: Shared) -> PublicationInfo:
+    """One publication: its configuration, plan and state."""
+
+    def look(connection: Connection) -> PublicationInfo:
+        return _told(connection, key, [publication_or_404(connection, key, publication)])[0]
+
+    return await shared.run(look)
+
+
+@router.delete("/publications/{publication}", responses=documented("not-found"))
+async def stop_publication(publication: str, admin: Admin, shared: Shared) -> PublicationInfo:
+    """Stops it for ever. Its releases stay; what is spent stays spent, the rest of its reservation is given back."""
+
+    def stop(connection: Connection) -> PublicationInfo:
+        found = publication_or_404(connection, admin, publication)
+        streams.lock(connection, found.stream_id)  # no fit is published between the decision and its record
+        publications.end(connection, found.id, state="stopped")
+        spending.settle(connection, found.stream_id)
+        return _told(connection, admin, [publications.get(connection, found.id)])[0]
+
+    return await shared.run(stop)
+
+
+def _build(stream: streams.Stream, request: PlanRequest) -> Mechanism:
+    if request.privacy.delta > 0 and stream.delta == 0:
+        _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
+    try:
+        return admit(StreamSchema.model_validate(stream.schema), request)
+    except Refused as refused:
+        _refuse(refused.path, refused.message)
+
+
+def _refuse(path: str, reason: str) -> NoReturn:
+    raise Problem("invalid-request", f"{path}: {reason}", errors=[{"field": path, "reason": reason}])
+
+
+def _check_budget(connection: Connection, stream: streams.Stream, request: PublicationRequest, start: int) -> None:
+    """That every record it may read, now or ever, can hold its cap beside all that is reserved already."""
+    asked = Loss.of(request.privacy.epsilon, request.privacy.delta)
+    budget = Loss.of(stream.epsilon, stream.delta)
+    worst = spending.refused(connection, stream, publications.of_stream(connection, stream.id), asked, start)
+    if worst is not None:
+        reserved = worst.reserved.shown()
+        raise Problem(
+            "budget-exceeded",
+            f"On record {worst.start}, epsilon {reserved['epsilon']} and delta {reserved['delta']} are "
+            f"reserved of {float(stream.epsilon)} and {float(stream.delta)}; this asks for "
+            f"{float(request.privacy.epsilon)} and {float(request.privacy.delta)}. "
+            "Ask for at most what is left, stop a publication, or start later.",
+            record=worst.start,
+            budget=budget.shown(),
+            spent=worst.spent.shown(),
+            reserved=reserved,
+            asked=asked.shown(),
+            left=worst.reserved.left_of(budget).shown_down(),
+        )
+
+
+def _told(connection: Connection, key: Key, found: list[publications.Publication]) -> list[PublicationInfo]:
+    """As a key may be told: how many labels came may tell of a record, so it is for who may see records."""
+    may_label = not key.scopes.isdisjoint({"label", "admin"})
+    progress = labels.progress(connection, [each.id for each in found if may_label and each.asks_people])
+    due = due_fits(connection, [each.id for each in found])
+    return [_info(each, progress.get(each.id), due.get(each.id)) for each in found]
+
+
+def _info(
+    publication: publications.Publication, progress: labels.Progress | None, fit: DueFit | None
+) -> PublicationInfo:
+    state, reason = publication.state, publication.reason
+    if state == "running" and publication.distrusted is not None:
+        state, reason = "halted", f"the ledger of its stream does not verify: {publication.distrusted}"
+    return PublicationInfo(
+        **{name: value for name, value in publication.configuration.items() if name != "publish_delay"},
+        state=state,
+        reason=reason,
+        due=publication.visible_due if state == "running" else None,
+        fit=fit and FitProgress(state=fit.state, since=fit.since),
+        labels=progress and LabelProgress(waiting=progress.waiting, answered=progress.answered),
+        **{name: getattr(publication, name) for name in ("id", "name", "stream", "start", "plan", "created_at")},
+        latest=publication.visible_latest,
+        publish_delay=float(publication.publish_delay),
+    )

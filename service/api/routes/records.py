@@ -1,0 +1,233 @@
+"""`/v1/streams/{stream}/records`: the way in. Answers when the batch is on disk."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
+
+from service import metrics
+from service.api.http.bodies import INLINE_BYTES, refusal
+from service.api.http.problems import Problem, documented, media_type, unread_format
+from service.api.schemas import Range, as_json, is_entry
+from service.api.services import (
+    INGESTER,
+    Admin,
+    Ingester,
+    KeyFirst,
+    Services,
+    Shared,
+    no_stream,
+    services,
+    stream_or_404,
+    visible,
+)
+from service.log import BacklogFull, IdempotencyConflict
+from service.store import labels, segments, streams
+from service.streams import batches, feature_maps
+from service.streams.codec import pack
+
+router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
+
+LONGEST_IDEMPOTENCY_KEY = 255
+
+
+class Accepted(BaseModel):
+    """The batch is on disk. Its records are numbered soon; `entries/{entry}` tells when and how."""
+
+    accepted: int = Field(description="How many records")
+    entry: str = Field(description="The batch's id in the log")
+
+
+_REPEATING = "Repeating a request with the same key and body, within 24 hours, gives the first answer again"
+_X = {
+    "type": "array",
+    "items": {"type": "array", "items": {"type": ["number", "string"]}},
+    "description": "One row of features per record (of texts where the stream's feature map hashes texts); absent on "
+    "categorical streams",
+}
+_Y = {
+    "type": "array",
+    "items": {"type": "number"},
+    "description": "One label, number or category per record; absent on unlabelled streams",
+}
+_POST = {
+    "security": [{INGESTER.scheme_name: []}],
+    "parameters": [
+        {"name": "stream", "in": "path", "required": True, "schema": {"type": "string", "title": "Stream"}},
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "schema": {
+                "anyOf": [{"type": "string", "minLength": 1, "maxLength": LONGEST_IDEMPOTENCY_KEY}, {"type": "null"}],
+                "description": _REPEATING,
+                "title": "Idempotency-Key",
+            },
+            "description": _REPEATING,
+        },
+    ],
+    "requestBody": {
+        "required": True,
+        "description": "Of each format, `Content-Encoding: gzip` and `zstd` are read too.",
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"x": _X, "y": _Y},
+                    "additionalProperties": False,
+                    "example": {"x": [[0.1, -1.2], [0.4, 0.3]], "y": [0, 1]},
+                }
+            },
+            "application/x-ndjson": {
+                "schema": {
+                    "type": "string",
+                    "description": "One record per line",
+                    "example": '{"x":[0.1,-1.2],"y":0}\n{"x":[0.4,0.3],"y":1}\n',
+                }
+            },
+            "application/vnd.apache.arrow.stream": {
+                "schema": {
+                    "description": "Columns x (fixed_size_list or list of numbers) and y (integers or floats), no nulls"
+                }
+            },
+        },
+    },
+}
+
+
+async def post_records(request: Request) -> Response:
+    """Appends a batch to the stream, whole or not at all."""
+    shared, key, stream = await services(request), await INGESTER(request), request.path_params["stream"]
+    found = await shared.schema(stream) if visible(key, stream) else None
+    if found is None:
+        raise no_stream()
+    idempotency_key = _idempotency_key(request)
+    read = batches.READERS.get(media_type(request))
+    if read is None:
+        raise unread_format(*batches.READERS)
+    feature_map = feature_maps.of_stream(found.schema)
+    scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
+    once = _only_one(shared, f"{found.log}:{scope}") if scope else contextlib.nullcontext()
+    with once, shared.in_flight.body(key.id) as held:
+        body = await shared.body(request, held)
+        try:
+            if len(body) <= INLINE_BYTES and not feature_map.reads_text:
+                columns = read(body, found.schema)
+            else:
+                async with shared.large if len(body) > INLINE_BYTES else contextlib.nullcontext():
+                    columns = await run_in_threadpool(read, body, found.schema)
+        except batches.InvalidRecords as refused:
+            raise refusal(refused, " Nothing was stored.") from None
+        records = len(next(iter(columns.values())))
+        most = min(shared.settings.max_batch_records, feature_map.most_records)
+        if records > most:
+            raise Problem("too-large", f"A batch of this stream holds at most {most} records; split it.")
+        if feature_map.reads_text:  # the log holds numbers; other maps run when records are sealed
+            columns["x"] = await run_in_threadpool(feature_map, columns["x"])
+        try:
+            appended = await shared.appender.append(
+                found.log,
+                pack(columns),
+                records,
+                idempotency=(scope, hashlib.sha256(body).hexdigest()) if scope else None,
+            )
+        except BacklogFull:
+            raise Problem(
+                "backlog-full", "Send it again later; nothing was stored.", headers={"Retry-After": "1"}
+            ) from None
+        except IdempotencyConflict:
+            raise Problem(
+                "idempotency-conflict", "Use a new Idempotency-Key for a new body; nothing was stored."
+            ) from None
+    if appended.new:
+        metrics.ACCEPTED.labels(stream).inc(appended.records)
+    return as_json({"accepted": appended.records, "entry": appended.entry}, 202)
+
+
+router.add_api_route(
+    "/records",
+    post_records,
+    methods=["POST"],
+    status_code=202,
+    response_model=Accepted,
+    openapi_extra=_POST,
+    responses=documented(
+        "invalid-request",
+        "not-found",
+        "too-large",
+        "unsupported-media-type",
+        "invalid-records",
+        "idempotency-conflict",
+        "idempotency-running",
+        "backlog-full",
+        "too-much-at-once",
+        "log-unavailable",
+    ),
+)
+
+
+POST = router.routes[-1]
+
+
+@router.get("/entries/{entry}", responses=documented("not-found"))
+async def get_entry(stream: str, entry: str, key: Ingester, shared: Shared) -> Range:
+    """The numbers of a batch's records, once they are numbered."""
+
+    def look(connection: Connection) -> Range:
+        identity = stream_or_404(connection, key, stream).id
+        found = streams.find_entry(connection, identity, entry) if is_entry(entry) else None
+        if found is None:
+            raise Problem("not-found", "This entry is not numbered yet, or there is none; ask again shortly.")
+        return Range(start=found[0], end=found[1])
+
+    return await shared.run(look)
+
+
+@router.delete("/records", status_code=202, responses=documented("invalid-request", "not-found"))
+async def erase_records(
+    stream: str,
+    admin: Admin,
+    shared: Shared,
+    start: Annotated[int, Query(ge=0, lt=2**63)],
+    end: Annotated[int, Query(ge=1, lt=2**63)],
+) -> Range:
+    """Erases records [start, end): nothing for every later fit, and their bytes are deleted. They stay charged."""
+
+    def erase(connection: Connection) -> Range:
+        found = streams.lock(connection, stream_or_404(connection, admin, stream).id)
+        if not start < end <= found.records:
+            raise Problem(
+                "invalid-request", f"Give start < end within the records numbered so far, [0, {found.records})."
+            )
+        segments.erase(connection, found.id, start, end)
+        labels.erase(connection, found.id, start, end)
+        return Range(start=start, end=end)
+
+    return await shared.run(erase)
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= LONGEST_IDEMPOTENCY_KEY:
+        raise Problem("invalid-request", f"An Idempotency-Key has 1 to {LONGEST_IDEMPOTENCY_KEY} characters.")
+    return key
+
+
+@contextlib.contextmanager
+def _only_one(shared: Services, request: str) -> Iterator[None]:
+    """Refuses a second request with the same Idempotency-Key while the first one runs in this process.
+
+    It only spares work: what keeps a batch from being stored twice is the log's own step, whichever process asks it.
+    """
+    if request in shared.running:
+        raise Problem("idempotency-running", "Wait for the first request's answer, or repeat it later.")
+    shared.running.add(request)
+    try:
+        yield
+    finally:
+        shared.running.discard(request)

@@ -1,0 +1,375 @@
+"""`/v1/publications/{publication}/releases` and `/predict`: the way out. Only what is committed is served."""
+
+import asyncio
+import re
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection
+
+from service.api.http.bodies import refusal, require_json
+from service.api.http.problems import Problem, documented
+from service.api.http.representations import JSON, SAFETENSORS, Representation, choose
+from service.api.schemas import Items, Release, ReleaseInfo, Timestamp, as_json, is_name
+from service.api.services import (
+    READER,
+    KeyFirst,
+    Reader,
+    Services,
+    Shared,
+    no_publication,
+    publication_or_404,
+    services,
+)
+from service.mechanisms.linear import predict
+from service.store import digests, publications, releases
+from service.store.due_fits import DueFit, due_fits
+from service.store.keys import Key
+from service.store.publications import Newest, Publication
+from service.streams import batches, feature_maps
+
+router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
+
+MOST_WAIT_SECONDS = 60
+MOST_STRETCHES = 512
+Version = Annotated[int, Path(ge=1, lt=2**31)]
+
+
+class Stretch(BaseModel):
+    """Versions `first` to `last`, as one. Charges are ε, or ρ where noise is Gaussian."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    first: int
+    last: int
+    models: int = Field(description="How many of them have the role `model`")
+    time: int = Field(description="The newest's")
+    published_at: Timestamp = Field(description="The newest's")
+    least_noise: float | None = Field(description="The least scale of their noise")
+    most_noise: float | None
+    least_charge: float | None
+    most_charge: float | None
+    on_record: float = Field(description="What they charged, in all, the record that the publication has charged most")
+
+
+class Prediction(BaseModel):
+    version: int
+    labels: list[int] | list[float] = Field(description="Classes; of a regression the predicted y, clipped to ±bound")
+    scores: list[list[float]] = Field(
+        description="One row per record: the probability of each class (of `huber_hinge`: its margin); of a regression "
+        "the predicted y as it is"
+    )
+
+
+@router.get("/releases", responses=documented("invalid-request", "not-found"))
+async def list_releases(
+    publication: str,
+    key: Reader,
+    shared: Shared,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[
+        int | None, Query(ge=1, lt=2**31, description="version of the last release of the page before")
+    ] = None,
+) -> Items[ReleaseInfo]:
+    """Lists every version, newest first, without the parameters' values."""
+
+    def look(connection: Connection) -> list[dict[str, Any]]:
+        found = publication_or_404(connection, key, publication)
+        page = releases.page(connection, found.id, limit=limit, before=before)
+        return [shown(publication, each) for each in page]
+
+    return as_json({"items": await shared.run(look)})  # type: ignore[return-value]
+
+
+@router.get("/releases/outline", responses=documented("not-found"))
+async def outline_releases(publication: str, key: Reader, shared: Shared) -> Items[Stretch]:
+    """All versions at a glance, oldest first: neighbours together where there are more than 512, for a chart."""
+
+    def look(connection: Connection) -> list[releases.Stretch]:
+        found = publication_or_404(connection, key, publication)
+        worst = -1 if found.visible_worst_record is None else found.visible_worst_record
+        return releases.outlined(connection, found.id, most=MOST_STRETCHES, record=worst)
+
+    return Items(items=[Stretch.model_validate(each) for each in await shared.run(look)])
+
+
+_NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "Still the version of If-None-Match"}}
+_FILE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The release, or its weights as a file",
+        "content": {SAFETENSORS.media_type: {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+_Tag = Annotated[str | None, Header(description="ETag of the version you have")]
+
+
+@router.get(
+    "/releases/latest",
+    response_model=Release,
+    responses=_FILE | _NOT_MODIFIED | documented("not-found", "not-acceptable"),
+)
+async def get_latest_release(
+    publication: str,
+    request: Request,
+    key: Reader,
+    shared: Shared,
+    if_none_match: _Tag = None,
+    prefer: Annotated[str | None, Header(description="`wait=N`: wait up to N ≤ 60 seconds for a newer version")] = None,
+) -> Response:
+    """The newest model. `Prefer: wait=N` waits for one newer than If-None-Match's, else than the current one.
+
+    `Accept: application/vnd.safetensors` gives the weights as a file, with all else in its metadata.
+    """
+    representation = _acceptable(request)
+    prefer, if_none_match = whole(request, "prefer", prefer), whole(request, "if-none-match", if_none_match)
+    found = await _newest(shared, key, publication)
+    wait = wait_seconds(prefer)
+    if wait is None:
+        version = found.latest
+    else:
+        version = await _newer(shared, key, publication, _known_version(if_none_match), found.latest, wait)
+    applied = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
+    if version is None:
+        raise _nothing_yet(applied)
+    location = f"/v1/publications/{publication}/releases/{version}"
+    return await _answer(
+        shared, publication, found, version, representation, if_none_match, applied | {"Content-Location": location}
+    )
+
+
+async def quick_latest(request: Request) -> Response:
+    """The same without the framework (shortcut.py)."""
+    return await get_latest_release(
+        request.path_params["publication"],
+        request,
+        key=await READER(request),
+        shared=await services(request),
+        if_none_match=request.headers.get("if-none-match"),
+        prefer=request.headers.get("prefer"),
+    )
+
+
+LATEST = router.routes[-1]
+
+
+@router.get(
+    "/releases/{version}",
+    response_model=Release,
+    responses=_FILE | _NOT_MODIFIED | documented("invalid-request", "not-found", "not-acceptable"),
+)
+async def get_release(
+    publication: str, version: Version, request: Request, key: Reader, shared: Shared, if_none_match: _Tag = None
+) -> Response:
+    """One version. It never changes. `Accept: application/vnd.safetensors` gives the weights as a file."""
+    representation = _acceptable(request)
+    if_none_match = whole(request, "if-none-match", if_none_match)
+    found = await shared.run(publication_or_404, key, publication)
+    if version > (
+        found.visible_version or 0
+    ):  # before any tag is looked at: what does not exist yet must not be cached
+        raise _no_release()
+    return await _answer(
+        shared,
+        publication,
+        found,
+        version,
+        representation,
+        if_none_match,
+        {"Cache-Control": "private, max-age=31536000, immutable"},
+    )
+
+
+@router.post(
+    "/predict",
+    responses=documented(
+        "not-found", "no-predictions", "too-large", "unsupported-media-type", "invalid-records", "too-much-at-once"
+    ),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                JSON.media_type: {
+                    "schema": {
+                        "type": "object",
+                        "required": ["x"],
+                        "properties": {
+                            "x": {"type": "array", "items": {"type": "array", "items": {"type": ["number", "string"]}}}
+                        },
+                        "additionalProperties": False,
+                        "example": {"x": [[0.1, -1.2]]},
+                    }
+                }
+            },
+        }
+    },
+)
+async def predict_labels(
+    publication: str,
+    request: Request,
+    key: Reader,
+    shared: Shared,
+    version: Annotated[int | None, Query(ge=1, lt=2**31, description="default: the latest")] = None,
+) -> Prediction:
+    """Labels and scores by a released model. Nothing of the request is kept."""
+    require_json(request)
+
+    def compute(connection: Connection, key: Key, body: bytes) -> dict[str, Any]:
+        found = publication_or_404(connection, key, publication)
+        asked = version or found.visible_latest
+        if asked is None:
+            raise _nothing_yet(fit=due_fits(connection, [found.id]).get(found.id))
+        release = releases.find(connection, found.id, asked)
+        if release is None:
+            raise _no_release()
+        if release.model["kind"] != "linear":
+            raise Problem(
+                "no-predictions",
+                "That release is no model of labels: of a histogram ask `POST …/queries`; with an encoder, a later "
+                "version predicts.",
+            )
+        x = batches.read_features(body, release.model["features"], release.model["feature_map"])
+        most = feature_maps.of_stream(release.model).most_records
+        if len(x) > most:
+            raise Problem("too-large", f"At most {most} records of this stream at once; split them.")
+        told = release.model.get("encoder")
+        encoder = None if told is None else releases.parameters(connection, found.id, told["release"])
+        labels, scores = predict(release.model, release.parameters, x, encoder)
+        if len(unmapped := np.flatnonzero(~np.isfinite(scores).all(axis=1))):
+            raise batches.InvalidRecords(*((int(row), "x: is not finite once it is mapped") for row in unmapped))
+        return {"version": release.version, "labels": labels.tolist(), "scores": scores}
+
+    try:
+        with shared.in_flight.body(key.id) as held:
+            body = await shared.body(request, held)
+            return as_json(await shared.run(compute, key, body))  # type: ignore[return-value]
+    except batches.InvalidRecords as refused:
+        raise refusal(refused) from None
+
+
+async def _answer(
+    shared: Services,
+    publication: str,
+    found: Newest | Publication,
+    version: int,
+    representation: Representation,
+    if_none_match: str | None,
+    headers: dict[str, str],
+) -> Response:
+    tag = representation.tag(version)
+    headers = headers | {"ETag": tag, "Vary": "Accept"}
+    if if_none_match and (if_none_match.strip() == "*" or tag in _tags(if_none_match)):
+        return Response(status_code=304, headers=headers)
+    which = (found.promise, version, representation.name)  # ids come again where a database was put back
+    body = shared.rendered.get(which)
+    if body is None:
+        release = await shared.run_once(("release", found.id, version), releases.find, found.id, version)
+        if release is None:
+            raise _no_release()
+        body = shared.rendered.get(which) or representation.write(shown(publication, release))
+        shared.rendered.put(which, body)
+    headers |= representation.headers(publication, version)
+    return Response(body, headers=headers, media_type=representation.media_type)
+
+
+async def _newest(shared: Services, key: Key, publication: str) -> Newest:
+    """As it is committed now. Keys that see other streams ask another question: a name may mean another publication."""
+    if not is_name(publication):
+        raise no_publication()
+    question = ("newest", publication, key.streams)
+    found = await shared.run_once(question, publications.newest, publication, key.streams)
+    if found is None:
+        raise no_publication()
+    return found
+
+
+async def _newer(
+    shared: Services, key: Key, publication: str, known: int | None, current: int | None, wait: int
+) -> int | None:
+    """The latest version once it is newer than `known` (else than `current`), or whatever it is after the wait."""
+    newer_than = (known if known is not None else current) or 0
+    deadline = asyncio.get_running_loop().time() + wait
+    async with shared.notifier.waiting(publication) as changed:
+        while True:
+            changed.clear()
+            latest = (await _newest(shared, key, publication)).latest
+            left = deadline - asyncio.get_running_loop().time()
+            if (latest or 0) > newer_than or left <= 0 or shared.stopping.is_set():
+                return latest
+            # Looks again now and then: a notification can be lost while the database is away.
+            await shared.notifier.wait(changed, min(left, 5.0))
+
+
+def shown(publication: str, release: releases.ReleaseInfo) -> dict[str, Any]:
+    """As it is served, with its parameters' values if they are there."""
+    parameters: dict[str, Any] = {"shape": list(release.shape)}
+    if isinstance(release, releases.Release):
+        parameters["values"] = np.ascontiguousarray(release.parameters)
+    return {
+        "publication": publication,
+        "version": release.version,
+        "time": release.time,
+        "role": release.role,
+        "window": _range(release.window),
+        "fit": _range(release.fit),
+        "parent": release.parent,
+        "parameters": parameters,
+        "model": release.model,
+        "noise": release.noise,
+        "charge": release.charge,
+        "published_at": digests.timestamp(release.published_at),
+    }
+
+
+def _range(bounds: tuple[int, int]) -> dict[str, int]:
+    return {"start": bounds[0], "end": bounds[1]}
+
+
+def _tags(header: str) -> list[str]:
+    return [tag.strip().removeprefix("W/") for tag in header.split(",")]
+
+
+def _known_version(header: str | None) -> int | None:
+    """The newest version among the tags that a client has."""
+    versions = [int(match[1]) for tag in _tags(header or "") if (match := re.fullmatch(r'"(\d{1,9})\.[^"]*"', tag))]
+    return max(versions, default=None)
+
+
+def wait_seconds(prefer: str | None) -> int | None:
+    """Of the preference `wait`; any other, and a `wait` that is no whole number, is passed over (RFC 7240)."""
+    for preference in re.sub(r'"[^"]*"', lambda quoted: quoted[0].replace(",", " "), prefer or "").split(","):
+        if match := re.fullmatch(r'\s*wait\s*=\s*"?(\d{1,9})"?\s*(;.*)?', preference, re.IGNORECASE):
+            return min(int(match[1]), MOST_WAIT_SECONDS)
+    return None
+
+
+def whole(request: Request, name: str, first: str | None) -> str | None:
+    """A header that may come in several lines, as the one list that they are."""
+    return ", ".join(request.headers.getlist(name)) or first
+
+
+def _acceptable(request: Request) -> Representation:
+    representation = choose(",".join(request.headers.getlist("accept")))
+    if representation is None:
+        served = f"{JSON.media_type} and {SAFETENSORS.media_type}"
+        raise Problem("not-acceptable", f"Releases are served as {served}.", headers={"Vary": "Accept"})
+    return representation
+
+
+def _nothing_yet(headers: dict[str, str] | None = None, fit: DueFit | None = None) -> Problem:
+    if fit is None:
+        why = "the plan tells when the first release is due"
+    elif fit.state == "fitting":
+        why = f"fitting since {fit.since:%H:%M} UTC"
+    else:
+        why = f"waiting for a free worker since {fit.since:%H:%M} UTC"
+    return Problem(
+        "not-found",
+        f"Nothing is published yet: {why}. Wait for it with `Prefer: wait=60` at GET …/releases/latest.",
+        headers=headers,
+    )
+
+
+def _no_release() -> Problem:
+    return Problem("not-found", "There is no such version; GET …/releases lists them.")

@@ -1,0 +1,1 @@
+"""JSON that people send: strict parsing, types of fields, and messages about what is wrong."""

@@ -1,0 +1,1 @@
+"""One file for each way in which the records of a fit become a private model."""

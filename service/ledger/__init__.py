@@ -1,0 +1,1 @@
+"""The spent ε and δ of every record: admission, charges, verification, high-water mark."""

@@ -1,0 +1,37 @@
+"""No record was charged more by a publication than that may ever charge, nor is more reserved than its stream holds."""
+
+from fractions import Fraction
+from itertools import groupby
+from operator import attrgetter
+
+from sqlalchemy import Connection, func, select
+
+from service.ledger import spending
+from service.privacy.accounting.account import Loss
+from service.privacy.loss import capacity
+from service.store.tables import publications, spent, streams
+
+
+def violations(connection: Connection) -> list[str]:
+    """All streams are asked for together: there may be many."""
+    query = select(spent.c.publication_id, func.max(spent.c.amount).label("amount")).group_by(spent.c.publication_id)
+    highest = {row.publication_id: Fraction(row.amount) for row in connection.execute(query)}
+    known = {
+        row.id: row
+        for row in connection.execute(select(*(streams.c[name] for name in ("id", "name", "epsilon", "delta"))))
+    }
+    names = ("id", "name", "stream_id", "state", "start", "epsilon", "delta")
+    rows = connection.execute(
+        select(*(publications.c[name] for name in names)).order_by(publications.c.stream_id)
+    ).all()
+    of_each = {stream: list(of_it) for stream, of_it in groupby(rows, attrgetter("stream_id"))}
+    found = [
+        f"publication {each.name} of stream {known[each.stream_id].name}"
+        for each in rows
+        if highest.get(each.id, 0) > capacity(each.epsilon, each.delta)[1]
+    ]
+    for stream, reserved in spending.reserved_of_each(connection, of_each).items():
+        budget = Loss.of(known[stream].epsilon, known[stream].delta)
+        if not reserved.within(budget):
+            found.append(f"stream {known[stream].name}")
+    return found

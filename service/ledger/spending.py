@@ -1,0 +1,497 @@
+"""What every record has spent and what is reserved on it, kept up with each charge, so that no answer walks the ledger.
+
+All of it follows from the charges; `perennial ledger verify` adds them up anew and compares.
+
+| table | of | what |
+|---|---|---|
+| `spent` | a publication | the amount each range of records was charged, exactly, in its currency |
+| `outlines` | a stream | the most that a record of each stretch has spent over all; the largest is the worst record's |
+| `kept` | a stream | what ended publications keep reserved on the worst record from some record on |
+
+Amounts are added exactly (`fractions.Fraction`): a charge is a binary double, a budget a decimal. Rounding happens only
+where a sum is shown, and then up. A charge touches the rows of the records it charges and no others. What a record has
+spent never falls, so the outline of what a charge did not touch needs no second look.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from operator import attrgetter, itemgetter
+from typing import Any, Protocol
+
+from sqlalchemy import BigInteger, Connection, Delete, Row, Select, Table, and_, bindparam, delete, func, insert, select
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import Insert
+
+from service.privacy.accounting import account
+from service.privacy.accounting.account import Account, Holding, Loss, Range, Tighter
+from service.privacy.accounting.profile import Profile
+from service.privacy.loss import Kind, capacity
+from service.store import publications
+from service.store.database import any_of
+from service.store.publications import Publication
+from service.store.streams import Stream
+from service.store.tables import charges, kept, outlines, spent, streams
+from service.store.tables import publications as publications_table
+
+MOST_RANGES = 512  # of a stream's outline, and of what is told at once exactly
+
+Stretch = tuple[int, int, Loss]
+"""Records [start, stop) and what each of them has spent, or the most that any of them has."""
+NewRange = tuple[int, int, Fraction]
+"""Records [start, stop), and what each of them is charged."""
+Query = tuple[Select[Any], dict[str, Any]]
+"""And what it binds."""
+_Charged = tuple[Account, int, int, Fraction]
+
+
+class Reserving(Protocol):
+    """What a publication reserves, and from which record on, as long as its state is `running`."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def epsilon(self) -> Decimal: ...
+    @property
+    def delta(self) -> Decimal: ...
+
+
+class OverBudget(Exception):
+    """A charge would pass the cap of its publication. Nothing may be published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What a charge changes on the rows of its publication and of its stream, and what is to be written elsewhere."""
+
+    worst_record: int | None
+    worst_amount: Decimal
+    grain: int
+    writes: list[tuple[Delete | Insert, list[dict[str, Any]]]]
+
+
+def needed(stream: Stream, new: Sequence[NewRange]) -> tuple[Query, Query]:
+    """What is to be read to count these: what was spent there, and how it is outlined."""
+    start, stop = _extent(new)
+    low, high, _ = _redrawn(stream, start, stop)
+    # Of both the neighbours too, so that equal ones become one again.
+    return (
+        (_ROWS, {"stream": stream.id, "start": start - 1, "stop": stop + 1, "limit": None}),
+        (_OUTLINE, {"stream": stream.id, "low": low, "high": high}),
+    )
+
+
+def count(
+    stream: Stream,
+    publication: Publication,
+    most: Fraction,
+    new: Sequence[NewRange],
+    rows: Sequence[Any],
+    outline: Sequence[Any],
+) -> Counted:
+    """Counts charges of one publication; rows and outline: what was `needed`, read under the stream's lock.
+
+    The caller still holds it, and writes down what is counted.
+
+    Raises:
+        OverBudget: a record would pay more than `most` in all.
+    """
+    start, stop = _extent(new)
+    old = [(row.start, row.stop, row.amount) for row in rows if row.publication_id == publication.id]
+    profile = Profile.of((low, high, Fraction(amount)) for low, high, amount in old)
+    for low, high, amount in new:
+        profile = profile.add(low, high, amount)
+    ranges = [(low, high, amount) for low, high, amount in profile.ranges() if high is not None and amount]
+    record, _, highest = max(ranges, key=itemgetter(2))
+    if highest > most:
+        raise OverBudget("a record would be charged more than the cap of this publication")
+    writes = _writes(spent, publication.id, old, [(low, high, decimal(amount)) for low, high, amount in ranges])
+    mine = account_of(publication)
+    charged = [each for each in _charged(rows) if each[0].id != mine.id]
+    charged += [(mine, *each) for each in ranges]
+    grain, drawn = _draw(stream, outline, _over(charged, start, stop), start, stop)
+    worse = highest > publication.worst_amount
+    return Counted(
+        worst_record=record if worse else publication.worst_record,
+        worst_amount=decimal(highest) if worse else publication.worst_amount,
+        grain=grain,
+        writes=writes + drawn,
+    )
+
+
+def exact(
+    connection: Connection, stream: int, start: int, stop: int, *, most: int = MOST_RANGES
+) -> list[Stretch] | None:
+    """What each record of [start, stop) has spent over all publications, of what is confirmed; None: over `most` rows.
+
+    What is committed and not confirmed is taken off again: few charges, since the next ones wait for that.
+    """
+    rows = _rows(connection, stream, start, stop, limit=most + 1)
+    if len(rows) > most:
+        return None
+    return _over(_charged(rows) + _unconfirmed(connection, stream, start, stop), start, stop)
+
+
+def outlined(connection: Connection, stream: int, start: int, stop: int) -> list[Stretch]:
+    """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
+
+    Of what is committed: a bound on what is confirmed.
+    """
+    rows = connection.execute(
+        select(outlines)
+        .where(outlines.c.stream_id == stream, outlines.c.start < stop, outlines.c.stop > start)
+        .order_by(outlines.c.start)
+    )
+    found: list[Stretch] = []
+    position = start
+    for row in rows:
+        low, high = max(start, row.start), min(stop, row.stop)
+        if position < low:
+            found.append((position, low, Loss()))
+        found.append((low, high, Loss.of(row.epsilon, row.delta)))
+        position = high
+    if position < stop:
+        found.append((position, stop, Loss()))
+    return found
+
+
+def reserved(connection: Connection, stream: int, found: Sequence[Reserving]) -> Loss:
+    """Return what is reserved on the worst record of a stream; `found` are all its publications."""
+    return reserved_of_each(connection, {stream: found})[stream]
+
+
+def reserved_of_each(connection: Connection, found: Mapping[int, Sequence[Reserving]]) -> dict[int, Loss]:
+    """Return the same by stream, from all publications of each, with one query for all streams."""
+    ended = kept_stairs_of_each(connection, list(found))
+    return {
+        stream: account.worst(loss for _, loss in _reserved_from(of_it, ended[stream], 0))
+        for stream, of_it in found.items()
+    }
+
+
+def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal]:
+    """Return the most epsilon and the most delta that any record of a stream has spent, of what is committed."""
+    epsilon, delta = connection.execute(
+        select(func.max(outlines.c.epsilon), func.max(outlines.c.delta)).where(outlines.c.stream_id == stream)
+    ).one()
+    return epsilon or Decimal(0), delta or Decimal(0)
+
+
+def refused(
+    connection: Connection, stream: Stream, found: Sequence[Publication], asked: Loss, start: int
+) -> Range | None:
+    """The worst of the records from `start` on that can't hold `asked` beside all that is reserved; None: all can.
+
+    The cost is that of the publications and of the staircase, not of what was ever charged.
+    """
+    budget = Loss.of(stream.epsilon, stream.delta)
+    ended = kept_stairs(connection, stream.id)
+    held = _reserved_from(found, ended, start)
+    if all((loss + asked).within(budget) for _, loss in held):
+        return None
+    over = "epsilon" if any(loss.epsilon + asked.epsilon > budget.epsilon for _, loss in held) else "delta"
+    part = attrgetter(over)
+    position, _ = max(held, key=lambda each: (part(each[1]), each[0]))
+    # What ended publications keep from there on, they keep on the record before their staircase falls.
+    index = bisect_right(ended, position, key=itemgetter(0)) - 1
+    falls = next((begins for begins, loss in ended[index:] if part(loss) < part(ended[index][1])), position + 1)
+    record = falls - 1
+    charged = _charged(_rows(connection, stream.id, record, record + 1))
+    amounts = sorted((record, account_.id, amount) for account_, _, _, amount in charged)
+    ranges = account.add_up([account_of(each) for each in found], amounts)
+    at = next(each for each in ranges if each.end is None or each.end > record)
+    charged += _unconfirmed(connection, stream.id, record, record + 1)
+    ((_, _, spent),) = _over(charged, record, record + 1)
+    return replace(at, start=record, end=record + 1, spent=spent)
+
+
+def settle(connection: Connection, stream: int) -> None:
+    """Once a publication has ended: what remains reserved of all that have. This walks what those have charged."""
+    found = stairs(connection, publications.of_stream(connection, stream))
+    connection.execute(delete(kept).where(kept.c.stream_id == stream))
+    connection.execute(
+        insert(kept),
+        [
+            {"stream_id": stream, "start": start, "epsilon": decimal(loss.epsilon), "delta": decimal(loss.delta)}
+            for start, loss in found
+        ],
+    )
+
+
+def stairs(connection: Connection, found: Sequence[Publication]) -> list[tuple[int, Loss]]:
+    """From some record on, the most that those which have ended keep of any later one; from what they have charged."""
+    ended = [account_of(each) for each in found if each.state != "running"]
+    return account.worst_from(account.add_up(ended, changes(connection, [each.id for each in ended])))
+
+
+def kept_stairs(connection: Connection, stream: int) -> list[tuple[int, Loss]]:
+    """The same, as kept; before anything has ended, nothing is kept from record 0 on."""
+    return kept_stairs_of_each(connection, [stream])[stream]
+
+
+def kept_stairs_of_each(connection: Connection, found: Sequence[int]) -> dict[int, list[tuple[int, Loss]]]:
+    """The same by stream, with one query for all of them."""
+    stairs: dict[int, list[tuple[int, Loss]]] = {each: [] for each in found}
+    rows = connection.execute(select(kept).where(kept.c.stream_id == any_of(found)).order_by(kept.c.start))
+    for row in rows:
+        stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta)))
+    return {stream: steps or [(0, Loss())] for stream, steps in stairs.items()}
+
+
+def tighter(found: Iterable[Publication], reserved: Loss) -> Tighter:
+    """The least bound for any record that can be shown from what all publications of a stream have reserved."""
+    holdings = []
+    for each in found:
+        most = capacity(each.epsilon, each.delta)[1]
+        if each.state == "running" or each.worst_amount:
+            left = most if each.state == "running" else Fraction(each.worst_amount)
+            kind = Kind(each.kind)
+            holdings.append(Holding(kind=kind, capacity=most, pure=left if kind is Kind.PURE else Fraction(0)))
+    return account.tighter(holdings, reserved)
+
+
+def account_of(publication: Publication) -> Account:
+    return Account(
+        id=publication.id,
+        kind=Kind(publication.kind),
+        cap=Loss.of(publication.epsilon, publication.delta),
+        start=publication.start,
+        running=publication.state == "running",
+    )
+
+
+def changes(connection: Connection, identities: Sequence[int]) -> Iterator[tuple[int, int, Fraction]]:
+    """Where what these publications have charged changes, by how much, in order; however many, they take no memory."""
+    up = select(spent.c.start.label("record"), spent.c.publication_id, spent.c.amount)
+    down = select(spent.c.stop, spent.c.publication_id, -spent.c.amount)
+    both = up.union_all(down).subquery()
+    query = (
+        select(both.c.record, both.c.publication_id, func.sum(both.c.amount))
+        .where(both.c.publication_id.in_(identities))
+        .group_by(both.c.record, both.c.publication_id)
+        .order_by(both.c.record)
+    )
+    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
+        for record, publication, amount in rows:
+            yield record, publication, Fraction(amount)
+
+
+def decimal(amount: Fraction) -> Decimal:
+    """Exact: sums of binary doubles and of decimals have nothing but twos and fives below the line."""
+    twos = (amount.denominator & -amount.denominator).bit_length() - 1
+    fives, rest = 0, amount.denominator >> twos
+    while rest > 1:
+        rest, left = divmod(rest, 5)
+        if left:
+            raise ValueError("not a sum of binary doubles and decimals")
+        fives += 1
+    power = max(twos, fives)
+    return Decimal(f"{amount.numerator * 2 ** (power - twos) * 5 ** (power - fives)}E-{power}")
+
+
+# Of `spent`, of every publication of a stream, the rows that hold any of [start, stop). The last row that begins at or
+# before `start` may reach it; none before that one does.
+_ends_before = spent.alias("earlier")
+_MINE = (
+    select(
+        *(publications_table.c[name] for name in ("id", "kind", "epsilon", "delta", "state")),
+        publications_table.c.start.label("since"),
+        select(func.coalesce(func.max(_ends_before.c.start), 0))
+        .where(
+            _ends_before.c.publication_id == publications_table.c.id,
+            _ends_before.c.start <= bindparam("start", type_=BigInteger),
+        )
+        .scalar_subquery()
+        .label("first"),
+    )
+    .where(publications_table.c.stream_id == bindparam("stream"))
+    .subquery("mine")
+    .lateral()
+)
+_ROWS = (
+    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since")))
+    .join(_MINE, and_(spent.c.publication_id == _MINE.c.id, spent.c.start >= _MINE.c.first))
+    .where(
+        spent.c.start < bindparam("stop", type_=BigInteger),
+        spent.c.stop > bindparam("start", type_=BigInteger),
+    )
+    .limit(bindparam("limit", type_=BigInteger))
+)
+
+
+def _rows(
+    connection: Connection, stream: int, start: int, stop: int, *, limit: int | None = None
+) -> Sequence[Row[Any]]:
+    bound = {"stream": stream, "start": start, "stop": stop, "limit": limit}
+    return connection.execute(_ROWS, bound).all()
+
+
+# Of a stream, the charges of [start, stop) that are not confirmed yet.
+_UNCONFIRMED = (
+    select(
+        charges.c.publication_id,
+        charges.c.start,
+        charges.c.stop,
+        func.coalesce(charges.c.rho, charges.c.epsilon).label("amount"),
+        *(publications_table.c[name] for name in ("kind", "epsilon", "delta", "state")),
+        publications_table.c.start.label("since"),
+    )
+    .join(publications_table, publications_table.c.id == charges.c.publication_id)
+    .join(streams, streams.c.id == charges.c.stream_id)
+    .where(
+        charges.c.stream_id == bindparam("stream"),
+        charges.c.id > streams.c.confirmed_charges,
+        charges.c.start < bindparam("stop", type_=BigInteger),
+        charges.c.stop > bindparam("start", type_=BigInteger),
+    )
+)
+
+
+def _unconfirmed(connection: Connection, stream: int, start: int, stop: int) -> list[_Charged]:
+    """Return what takes charges off again that nobody may see yet."""
+    rows = connection.execute(_UNCONFIRMED, {"stream": stream, "start": start, "stop": stop}).all()
+    return [(account_, low, high, -amount) for account_, low, high, amount in _charged(rows)]
+
+
+def _charged(rows: Sequence[Any]) -> list[_Charged]:
+    accounts: dict[int, Account] = {}
+    for row in rows:
+        if row.publication_id not in accounts:
+            accounts[row.publication_id] = Account(
+                id=row.publication_id,
+                kind=Kind(row.kind),
+                cap=Loss.of(row.epsilon, row.delta),
+                start=row.since,
+                running=row.state == "running",
+            )
+    return [(accounts[row.publication_id], row.start, row.stop, _fraction(row.amount)) for row in rows]
+
+
+@lru_cache(maxsize=4096)
+def _fraction(amount: Decimal | float) -> Fraction:
+    """The same amounts come again and again."""
+    return Fraction(amount)
+
+
+def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
+    """What every record of [start, stop) has spent, from ranges that hold any of it."""
+    accounts = {each[0].id: each[0] for each in charged}
+    if len(accounts) == 1 and all(amount > 0 for *_, amount in charged):  # nothing to add up
+        return _alone(charged, start, stop)
+    found: dict[tuple[int, int], Fraction] = {}
+    for account_, low, high, amount in charged:
+        for where, change in (((max(start, low), account_.id), amount), ((min(stop, high), account_.id), -amount)):
+            found[where] = found.get(where, Fraction(0)) + change
+    ranges = account.add_up(accounts.values(), ((*where, found[where]) for where in sorted(found)))
+    return [
+        (max(start, each.start), stop if each.end is None else min(stop, each.end), each.spent)
+        for each in ranges
+        if each.start < stop and (each.end is None or each.end > start)
+    ]
+
+
+def _alone(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
+    losses: dict[Fraction, Loss] = {}
+    found: list[Stretch] = []
+    position = start
+    for account_, low, high, amount in sorted(charged, key=itemgetter(1)):
+        if amount not in losses:
+            losses[amount] = account_.loss(amount)
+        if position < low:
+            found.append((position, low, Loss()))
+        position = min(stop, high)
+        found.append((max(start, low), position, losses[amount]))
+    if position < stop:
+        found.append((position, stop, Loss()))
+    return found
+
+
+def _reserved_from(found: Sequence[Reserving], ended: Sequence[tuple[int, Loss]], start: int) -> list[tuple[int, Loss]]:
+    """Of some records from `start` on what is reserved from there on, at most; the largest of all is among them.
+
+    ended: the staircase of what ended publications keep.
+
+    What running publications reserve never falls with the record number, so at each record where it rises it may be
+    added to the most that ended ones keep from there on: wherever that is kept, no less is reserved by running ones.
+    """
+    running = [each for each in found if each.state == "running"]
+    sums = []
+    for record in sorted({start, *(each.start for each in running if each.start > start)}):
+        total = Loss()
+        for each in running:
+            if each.start <= record:
+                total += Loss.of(each.epsilon, each.delta)
+        sums.append((record, total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]))
+    return sums
+
+
+def grain_to(record: int, grain: int) -> int:
+    """The grain of an outline that ends at a record: at least so much, doubled until there are few enough stretches."""
+    while record > grain * MOST_RANGES:
+        grain *= 2
+    return grain
+
+
+_OUTLINE = select(outlines.c.start, outlines.c.stop, outlines.c.epsilon, outlines.c.delta).where(
+    outlines.c.stream_id == bindparam("stream"),
+    outlines.c.start <= bindparam("high", type_=BigInteger),
+    outlines.c.stop >= bindparam("low", type_=BigInteger),
+)
+
+
+def _extent(new: Sequence[NewRange]) -> tuple[int, int]:
+    return min(each[0] for each in new), max(each[1] for each in new)
+
+
+def _redrawn(stream: Stream, start: int, stop: int) -> tuple[int, int, int]:
+    """How much of a stream's outline a charge of [start, stop) can change: from where to where, and its grain then."""
+    grain = grain_to(stop, stream.grain)
+    if grain != stream.grain:  # all of it is drawn anew, coarser
+        return 0, max(-(-stop // grain) * grain, stream.records), grain
+    return start // grain * grain, -(-stop // grain) * grain, grain
+
+
+def _draw(
+    stream: Stream, outline: Sequence[Any], now: Sequence[Stretch], start: int, stop: int
+) -> tuple[int, list[tuple[Delete | Insert, list[dict[str, Any]]]]]:
+    """Raises the stream's outline to what records of [start, stop) have spent now: its grain, and what to write."""
+    *_, grain = _redrawn(stream, start, stop)
+    old = [tuple(row) for row in outline]
+    before = [(first, last, Loss.of(epsilon, delta)) for first, last, epsilon, delta in old]
+    drawn = account.outline([*before, *now], grain)
+    new = [(first, last, decimal(loss.epsilon), decimal(loss.delta)) for first, last, loss in drawn]
+    return grain, _writes(outlines, stream.id, old, new)
+
+
+def _writes(
+    table: Table, owner: int, old: Sequence[tuple[Any, ...]], new: Sequence[tuple[Any, ...]]
+) -> list[tuple[Delete | Insert, list[dict[str, Any]]]]:
+    """To put ranges (start, …) in the place of others; what stays the same is not written again."""
+    remove, put = _STATEMENTS[table]
+    names = [column.name for column in table.c]
+    gone = {each[0] for each in old} - {each[0] for each in new}
+    come = set(new) - set(old)
+    writes: list[tuple[Delete | Insert, list[dict[str, Any]]]] = []
+    if gone:
+        writes.append((remove, [{"owner": owner, "at": each} for each in sorted(gone)]))
+    if come:
+        writes.append((put, [dict(zip(names, (owner, *each), strict=True)) for each in sorted(come)]))
+    return writes
+
+
+def _statements(table: Table) -> tuple[Delete, Insert]:
+    owner, *others = table.c
+    put = postgresql.insert(table)
+    changed = {column.name: put.excluded[column.name] for column in others if column.name != "start"}
+    return (
+        delete(table).where(owner == bindparam("owner"), table.c.start == bindparam("at")),
+        put.on_conflict_do_update(index_elements=[owner, table.c.start], set_=changed),
+    )
+
+
+_STATEMENTS = {table: _statements(table) for table in (spent, outlines)}

@@ -1,0 +1,1 @@
+"""Models of records that they select themselves (paper E)."""

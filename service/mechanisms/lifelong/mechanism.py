@@ -1,0 +1,189 @@
+"""A model of all tasks so far after every batch, from private statistics that are remembered (paper D's setting).
+
+Statement. Private: every record of the stream. Neighbours: R⊥. Released: a model after every batch of every task, for
+ever. Over the whole run, whoever chooses the records adaptively, one record loses at most `capacity`: an ε or a ρ,
+whatever the number of tasks, of steps and of releases.
+
+Why. A record is in one batch of one task; both are public ranges of slots (`lifelong.tasks`). It enters that batch's
+statistics, and everything that is ever released is a function of their noisy estimate and of others that do not read
+it: `lifelong.task_statistics`. Its charge, the whole capacity, is for all of that, and is taken with the release of its
+batch.
+One record is what is protected. If records differ in m batches, they lose m·ε together in pure ε; in ρ m times as much
+with independent noise, and ‖Σ_j c^(b_j)‖²/‖c‖² times where noise is carried on (docs/privacy.md), at most m² times.
+
+With an `encoder`, the records before the first task are what it is learnt from, each in one step of `encoder_pass`, for
+its whole charge too. Its weights are the first release: from then on they are public and stay as they are, and tasks
+are learnt from statistics of the features that it makes. A record is before the first task or in a batch of one, never
+both, so that it pays once. (mechanisms.md 4 learns from and counts the same records, for the sum of both charges. But
+statistics of an encoder that learns on would be of features that nobody can compute of other records any more.)
+
+Features that are made here, by a map of its own or an encoder, are made of all slots of a batch at once, each in its
+public place, empty ones as zeros. What a library makes of a row may depend on the row's place and on how many there are
+(one row alone is multiplied by another routine than many), and for records that are very long random Fourier features
+differ by as much as they can then. So if an empty slot were left out, a record could move those of others.
+
+What a step leaves for the next is in `Part`s. They are committed with the release or not at all, and never made again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.learning.records import Records
+from service.mechanisms.linear import LinearMechanism
+from service.mechanisms.mechanism import Forgotten, Kept, Model, Release, Step, numbered, parts_of
+from service.mechanisms.on_schedule import noise_told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from service.mechanisms.lifelong.encoder_pass import EncoderPass
+    from service.mechanisms.lifelong.task_statistics import TaskStatistics
+    from service.mechanisms.lifelong.tasks import Tasks
+    from service.mechanisms.moments import InStatistics
+    from service.schedules.schedule import Fit, Pattern
+    from service.streams.feature_maps import FeatureMap
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lifelong(LinearMechanism):
+    """A publication that learns task after task."""
+
+    schedule: Tasks
+    learner: TaskStatistics
+    own_map: FeatureMap
+    """What is done to the stream's mapped records before they are read; part of `feature_map`."""
+    encoder: EncoderPass | None = None
+    """What is learnt before the first task, and then done to records that `own_map` has mapped."""
+
+    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+        """Count the batch that ends at `time` and learn from all that is remembered; see `Mechanism.step`."""
+        (fit,) = self.schedule.fits(time)
+        charge = self._charge(fit.share)
+        if fit.role == "base":
+            release = self._encoder(fit, next_version, charge, read(fit.start, fit.end))
+            return Step(releases=(release,), chain=(Model(version=next_version, parameters=release.parameters),))
+        place, slots = self.schedule.place(fit.start), fit.end - fit.start
+        perturbation = self._perturbation()
+        parts = parts_of(chain, self.learner.remembers(perturbation, place))
+        encoders = [each for each in chain if isinstance(each, Model)]
+        records = read(fit.start, fit.end)
+        state, model = self.learner.advance(
+            tuple(part.values for part in parts),
+            Records(x=self._features(records, fit, encoders), y=records.y),
+            slots,
+            self.origin,
+            perturbation,
+            place,
+        )
+        release = Release(
+            version=next_version,
+            role=fit.role,
+            time=time,
+            window=fit.window,
+            fit=(fit.start, fit.end),
+            parent=next_version - 1 if self.learner.training == "agem" and place.number else None,
+            parameters=model,
+            perturbation=perturbation,
+            charge=charge,
+        )
+        return Step(releases=(release,), chain=(*encoders, *numbered(state, parts)))
+
+    def terms(self, time: int) -> dict[str, Any] | None:
+        """Return the noise, its factor and the weights: estimates with others could not be added up."""
+        (fit,) = self.schedule.fits(time)
+        return self._perturbation().described() if fit.start > self.schedule.before else None
+
+    def model_description(self) -> dict[str, Any]:
+        """Return all it takes to compute a prediction from released parameters, as JSON."""
+        described = super().model_description()
+        if self.encoder is not None:
+            described["encoder"] = self.encoder.encoder.described() | {"release": 1}
+        if self.learner.heads == "shared":
+            return described
+        rows, columns = self.learner.shape
+        return described | {
+            "heads": "per_task",
+            "shape": [None, columns],
+            "dimension": None,
+            "rows": f"{rows} of the model of each task remembered, oldest first, then one of each task's scores: the "
+            "model of the task with the largest score predicts",
+        }
+
+    def planned_model(self) -> dict[str, Any]:
+        """Return the loss, the size of the weights, what the learner tells and the encoder, as JSON."""
+        return super().planned_model() | ({} if self.encoder is None else {"encoder": self.encoder.describe()})
+
+    def _encoder(self, fit: Fit, version: int, charge: float, records: Records) -> Release:
+        """Return the encoder learnt from these records."""
+        learnt = self.encoder
+        assert learnt is not None  # noqa: S101 - nothing is before the first task otherwise
+        perturbation = learnt.perturbation(self.kind, charge)
+        linear = super().model_description()
+        return Release(
+            version=version,
+            role=fit.role,
+            time=fit.end,
+            window=fit.window,
+            fit=(fit.start, fit.end),
+            parent=None,
+            parameters=learnt.release(replace(records, x=self._mapped(records, fit)), fit.start, perturbation),
+            perturbation=perturbation,
+            charge=charge,
+            model={"kind": "encoder", "encoder": learnt.encoder.described()}
+            | {name: linear[name] for name in ("loss", "classes", "features", "feature_map")}
+            | {"shape": [1, learnt.dimension], "coordinates": "each layer's matrix and bias, then the head"},
+        )
+
+    def _features(self, records: Records, fit: Fit, encoders: Sequence[Model]) -> NDArray[Any]:
+        """Return what records of the stream, mapped by it, are counted as."""
+        if self.encoder is None:
+            return self._mapped(records, fit)
+        if not encoders:
+            raise Forgotten("the encoder that its first step released is not there")
+        encode, weights = self.encoder.encoder, encoders[0].parameters
+        return _in_place(lambda x: encode(weights, self.own_map(x)), records, fit)
+
+    def _mapped(self, records: Records, fit: Fit) -> NDArray[Any]:
+        return _in_place(self.own_map, records, fit) if self.own_map.steps else records.x
+
+    def _perturbation(self) -> InStatistics:
+        """Return the noise of every batch: that for the largest, since those of one run must be alike."""
+        return self.learner.perturbation(self.kind, self._charge(self.schedule.lifetime().share), self.schedule.largest)
+
+    def _fits(self) -> list[dict[str, Any]]:
+        """Return the encoder's pass and the kinds of batches as JSON."""
+        learnt = self.encoder
+        if learnt is None:
+            return super()._fits()
+        charge = self._charge(self.schedule.lifetime().share)
+        noise = noise_told(learnt.perturbation(self.kind, charge))
+        passed = {
+            "what": "encoder",
+            "when": f"before the first task, once: {learnt.steps} steps along {learnt.records} records",
+            "records": -(-learnt.records // learnt.steps),
+            "share": "1",
+            "charge": charge,
+            "sensitivity": noise.pop("sensitivity"),
+            "noise": noise,
+        }
+        return [passed, *super()._fits()]
+
+    def _pattern(self, pattern: Pattern) -> dict[str, Any]:
+        """Return a batch as JSON, with the pull after the first one."""
+        pull = self.learner.pull(self._perturbation(), pattern.records, 1)
+        told = super()._pattern(replace(pattern, records=self.schedule.largest))
+        return told | {"records": pattern.records, "ridge": pull}
+
+
+def _in_place(make: Callable[[NDArray[Any]], NDArray[Any]], records: Records, fit: Fit) -> NDArray[Any]:
+    """Return what is made of each record, (m, features), made of all slots of the fit at once; see the module."""
+    slots = records.in_slots(fit.start, fit.end) - fit.start
+    x = np.zeros((fit.end - fit.start, records.x.shape[1]), dtype=records.x.dtype)
+    x[slots] = records.x
+    return make(x)[slots]

@@ -1,0 +1,298 @@
+"""A model of tasks that come one after another, from private statistics that are remembered instead of records.
+
+Statement. Private: the records, each of which is in one batch of a task. Neighbours: R⊥. Of each batch the statistics
+of `mechanisms.moments` are released once, with noise of their own, for the records' whole charge, and the records are
+not read again. Everything else here is computed from such estimates and public numbers: any number of steps, tasks
+and releases costs nothing more. (L2DP-C, which mechanisms.md 4 puts in the place of paper D's L2DP-ML.)
+
+What is remembered. Losses below are linear in the statistics, so a task is remembered by the sum of its batches'
+estimates, and a sum of tasks by the sum of these: the mean of their losses is the loss of that sum. Without `memory`
+one array holds all tasks there ever were. With a `memory` of m tasks it is a fair sample of those that are complete,
+by Vitter's Algorithm R with public draws (`remembered`), so that which tasks are in it follows from the number of tasks
+alone. A task under way is always there.
+
+What is learned. With M and V the estimates of the means of φ⊗φ and v⊗φ over some slots, M without its negative
+eigenvalues, N = M + (α/h)·1, φ = a record's row of length ≤ 1 with its constant, and (g, h) of `Statistics.expansion`,
+an autoencoder θ (p × r) and a classifier W (rows × r) of its codes θᵀφ have the losses
+    R(θ) = tr N - 2·tr θᵀNθ + tr θᵀNθθᵀθ,   the mean of ‖φ - θθᵀφ‖², and as if noise of α/h were in φ,
+    L(θ, W) = (h/2)·tr WθᵀMθWᵀ - gh·tr WθᵀVᵀ + (α/2)·‖W‖²,
+the second-order expansion at zero of the mean of the losses of Wθᵀφ. What is released is Wθᵀ, a linear model of φ.
+(Without that α/h in N, θ could grow for ever where M is nothing but noise, and W with it. On MNIST's
+digits, two after two, a pull on Wθᵀ and codes made orthogonal after every step forgot two and ten times as much: what
+losses have in common hides where they conflict.)
+
+ - `joint`: the minimisers, of all that is remembered: θ has the r eigenvectors of M with the largest eigenvalues
+   (Eckart and Young), which are all of them unless `hidden` says how many, and W is solved for.
+ - `agem`: (θ, W) is carried on from release to release by `epochs` steps after every batch, along
+       g = ∇(R + L) of the task under way, and where g·g_ref < 0 and ‖g_ref‖ > 0 along
+       g - (g·g_ref/‖g_ref‖²)·g_ref,   g_ref = ∇(R + L) of all older tasks remembered (A-GEM, Chaudhry et al. 2019);
+   the first θ is that of `joint`, the first W zero. A step is as long as an eighth of 1/(the largest eigenvalue).
+
+`heads`: with one per task, a release has for every task remembered a model of its own, solved from its statistics and
+pulled towards the model that `shared` would be, or towards the origin (`near`), and a row of scores by which a record's
+task is told: least squares on codes of the tasks, for which the first moments of each task are all it takes. Both are
+linear in φ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from service.mechanisms.moments import Statistics, spread
+from service.privacy.loss import Kind
+from service.privacy.noise.correlated import Blt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from service.learning.losses import Floats
+    from service.learning.records import Records
+    from service.mechanisms.moments import InStatistics
+    from service.privacy.noise.correlated import Factor
+
+DECAY = 0.97  # of the noise where only the sum of all batches counts
+HIDDEN = 64  # r of `agem`
+STEPS = 100
+_SIZES = 2  # what is remembered ends with the numbers of slots and of batches that it is the sum of
+
+State = tuple["Floats", ...]
+"""What is remembered of older tasks, oldest first, then of the task under way, then θ and W of `agem`; where only the
+sum of all batches counts, that sum, then what `correlated` remembers. As secret as the records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a batch is, all counted from 0: its number, its task, which of the task's batches, and its records."""
+
+    number: int
+    task: int
+    batch: int
+    batches: int
+    start: int
+    end: int
+
+    @property
+    def last(self) -> bool:
+        """Whether its task ends with it."""
+        return self.batch == self.batches - 1
+
+
+class _Means(NamedTuple):
+    """M, V and α/h."""
+
+    second: Floats
+    labels: Floats
+    pulled: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStatistics(Statistics):
+    """See the module docstring."""
+
+    training: Literal["joint", "agem"] = "joint"
+    heads: Literal["shared", "per_task"] = "shared"
+    near: Literal["shared", "origin"] = "shared"
+    memory: int | None = None
+    hidden: int | None = None
+    epochs: tuple[int, ...] = (STEPS,)
+    """of each of the first tasks, the last one of all that follow"""
+
+    def __post_init__(self) -> None:
+        if self.heads == "per_task" and not (self.memory and self.intercept and self.training == "joint"):
+            raise ValueError("heads of tasks need a memory, an intercept and joint training")
+
+    def describe(self, origin: Floats) -> dict[str, Any]:
+        """Return what is added up and how a model comes of it."""
+        learned = {"training": self.training, "heads": self.heads, "hidden": self.codes}
+        return super().describe(origin) | learned
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether all that is ever used of the estimates is the sum of all."""
+        return self.training == "joint" and self.heads == "shared" and self.memory is None
+
+    @property
+    def codes(self) -> int:
+        """r"""
+        columns = self.shape[1]
+        return min(columns, self.hidden or (HIDDEN if self.training == "agem" else columns))
+
+    @property
+    def most_remembered(self) -> int:
+        """How many numbers a step leaves for the next one, at most."""
+        more = self.factor(Kind.ZCDP).remembers(1) if self.adds_up else (self.memory or 1)
+        model = sum(self.shape) * self.codes if self.training == "agem" else 0
+        return (1 + more) * (self.entries + _SIZES) + model
+
+    def factor(self, kind: Kind) -> Factor:
+        """Return how noise is taken back: as for running sums where they are all that counts, else not at all."""
+        return Blt.decaying(DECAY) if self.adds_up and kind is Kind.ZCDP else super().factor(kind)
+
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> InStatistics:
+        """Return how a batch of n = `records` slots spends at most `charge`. Public. May raise Inaccurate."""
+        found = super().perturbation(kind, charge, records, center)
+        return replace(found, rows=self.shape[0]) if self.heads == "per_task" else found
+
+    def remembers(self, perturbation: InStatistics, place: Place) -> int:
+        """Return of how many arrays the state is before that batch, which needs it whole."""
+        if self.adds_up:
+            return min(place.number, 1) + perturbation.factor.remembers(perturbation.place(place.number))
+        older = min(place.task, self.memory or 1)
+        return older + min(place.batch, 1) + (2 if self.training == "agem" and place.number else 0)
+
+    def advance(
+        self, state: State, records: Records, n: int, origin: Floats, perturbation: InStatistics, place: Place
+    ) -> tuple[State, Floats]:
+        """Return the state after that batch, and a model that may be released for the records' charge.
+
+        records: those present among the n slots of the batch. State and release are kept together or lost together.
+        """
+        known = min(place.number, 1) if self.adds_up else 0
+        estimate, noises = perturbation.sums.release(
+            self.statistics(records, n), state[known:] if self.adds_up else (), perturbation.place(place.number)
+        )
+        latest = np.concatenate((estimate, (float(n), 1.0)))
+        if self.adds_up:
+            total = sum(state[:known], start=latest)
+            return (total, *noises), self._joint(total, origin, perturbation)
+        tasks, model = (state[:-2], state[-2:]) if self.training == "agem" and place.number else (state, ())
+        older, begun = (tasks[:-1], tasks[-1:]) if place.batch else (tasks, ())
+        latest = sum(begun, start=latest)
+        if self.training == "agem":
+            model = self._descend(model, older, latest, self._epochs(place.task), perturbation)
+            released = model[1] @ model[0].T / self.norm_bound
+        elif self.heads == "per_task":
+            released = self._per_task((*older, latest), origin, perturbation)
+        else:
+            released = self._joint(sum(older, start=latest), origin, perturbation)
+        return (*self._memory(older, latest, place), *model), released
+
+    def pull(self, perturbation: InStatistics, slots: int, batches: int) -> float:
+        """Return α for the sum of so many batches, with so many slots together."""
+        noise = perturbation.deviation * spread(perturbation.factor, batches) / perturbation.weights.second
+        return self.strength(noise, slots)
+
+    def _joint(self, total: Floats, origin: Floats, perturbation: InStatistics) -> Floats:
+        """Return the model of all that is added up in `total`."""
+        slots, batches = _sizes(total)
+        ridge = self.pull(perturbation, slots, batches)
+        return self.solve(total[:-_SIZES], slots, ridge, origin, rank=self.codes)
+
+    def _per_task(self, tasks: Sequence[Floats], origin: Floats, perturbation: InStatistics) -> Floats:
+        """Return the tasks' models, one below the other, and below them each task's scores: see the module."""
+        total = sum(tasks[1:], start=tasks[0])
+        center = self._joint(total, origin, perturbation) if self.near == "shared" else origin
+        models = [self._joint(each, center, perturbation) for each in tasks]
+        slots, batches = _sizes(total)
+        second, _ = self.sums(total[:-_SIZES], slots)
+        firsts = np.array([self.sums(each[:-_SIZES], _sizes(each)[0])[0][-1] for each in tasks])
+        codes = firsts - firsts.mean(axis=0)
+        scores = self.minimiser(second, codes, slots, self.pull(perturbation, slots, batches), 0.0 * codes, self.codes)
+        return np.vstack((*models, scores))
+
+    def _memory(self, older: Sequence[Floats], latest: Floats, place: Place) -> Sequence[Floats]:
+        """Return what is kept of tasks, the latest last."""
+        if not place.last or not older:
+            return (*older, latest)
+        if self.memory is None:
+            return (sum(older, start=latest),)
+        if len(older) < self.memory:
+            return (*older, latest)
+        left = forgotten(place.task)
+        return tuple(older) if left >= self.memory else (*older[:left], *older[left + 1 :], latest)
+
+    def _descend(
+        self, model: State, older: Sequence[Floats], latest: Floats, epochs: int, perturbation: InStatistics
+    ) -> State:
+        """Return (θ, W) after so many steps along the losses of the latest task, not against those of older ones."""
+        means = self._means(latest, perturbation)
+        remembered = self._means(sum(older[1:], start=older[0]), perturbation) if older else None
+        if model:
+            encoder, classifier = model
+        else:
+            _, vectors = np.linalg.eigh(means.second)
+            encoder, classifier = vectors[:, -self.codes :], np.zeros((self.shape[0], self.codes))
+        _, curvature = self.expansion
+        steepest = max(_longest(each.second) + each.pulled for each in (means, remembered) if each is not None)
+        for _ in range(epochs):
+            gradient = self.gradient(encoder, classifier, means)
+            longest, widest = _longest(encoder.T @ encoder), _longest(classifier @ classifier.T)
+            rates = (
+                0.5 / (steepest * (8.0 * max(1.0, longest) + curvature * widest)),
+                0.5 / (curvature * steepest * max(1.0, longest)),
+            )
+            if remembered is not None:
+                gradient = projected(gradient, self.gradient(encoder, classifier, remembered), rates)
+            encoder = encoder - rates[0] * gradient[0]
+            classifier = classifier - rates[1] * gradient[1]
+        return encoder, classifier
+
+    def gradient(self, encoder: Floats, classifier: Floats, means: _Means) -> tuple[Floats, Floats]:
+        """Return ∇(R + L) by θ and by W."""
+        gain, curvature = self.expansion
+        second, labels, pulled = means
+        moved = second @ encoder
+        raised = moved + pulled * encoder
+        reconstructed = 2.0 * (raised @ (encoder.T @ encoder) + encoder @ (encoder.T @ raised)) - 4.0 * raised
+        by_score = curvature * (classifier @ moved.T - gain * labels)
+        return reconstructed + by_score.T @ classifier, by_score @ encoder + curvature * pulled * classifier
+
+    def _means(self, total: Floats, perturbation: InStatistics) -> _Means:
+        slots, batches = _sizes(total)
+        second, labels = self.sums(total[:-_SIZES], slots)
+        values, vectors = np.linalg.eigh(second)
+        unit = self.unit / self.norm_bound
+        _, curvature = self.expansion
+        pulled = self.pull(perturbation, slots, batches) / (self.norm_bound**2 * curvature)
+        return _Means(
+            second=(vectors * np.maximum(values, 0.0)) @ vectors.T * (unit**2 / slots),
+            labels=labels * (unit / slots),
+            pulled=pulled,
+        )
+
+    def _epochs(self, task: int) -> int:
+        return self.epochs[min(task, len(self.epochs) - 1)]
+
+
+def projected(
+    gradient: tuple[Floats, Floats], reference: tuple[Floats, Floats], rates: tuple[float, float]
+) -> tuple[Floats, Floats]:
+    """Return the gradient without what of it goes against the reference, if anything does (A-GEM, equation 11).
+
+    Inner products are those of the parameters divided by the roots of their rates, in which a step is as long for all.
+    (The paper's line 11 always projects, and divides by zero where the reference is zero: mechanisms.md 4.)
+    """
+
+    def inner(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> float:
+        return sum(rate * float(np.vdot(a, b)) for rate, a, b in zip(rates, one, other, strict=True))
+
+    against, square = inner(gradient, reference), inner(reference, reference)
+    if not (against < 0.0 < square):
+        return gradient
+    first, second = (own - against / square * other for own, other in zip(gradient, reference, strict=True))
+    return first, second
+
+
+def forgotten(task: int) -> int:
+    """Return which of a full memory makes room for that task, counted from 0, the oldest one first; none if too large.
+
+    A number below task + 1, by the bytes of SHAKE-128("perennial lifelong TASK"), TASK in decimal: public, and as
+    good as drawn evenly, so that a memory is a fair sample of all tasks so far (Vitter 1985, Algorithm R).
+    """
+    drawn = hashlib.shake_128(f"perennial lifelong {task}".encode()).digest(16)
+    return int.from_bytes(drawn, "little") % (task + 1)
+
+
+def _longest(matrix: Floats) -> float:
+    """Return the largest eigenvalue of a symmetric matrix."""
+    return float(np.linalg.eigvalsh(matrix)[-1])
+
+
+def _sizes(total: Floats) -> tuple[int, int]:
+    """Return of how many slots and of how many batches it is the sum."""
+    slots, batches = total[-_SIZES:]
+    return int(slots), int(batches)

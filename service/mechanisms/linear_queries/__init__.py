@@ -1,0 +1,1 @@
+"""Answers to linear queries of a categorical stream (paper C)."""

@@ -1,0 +1,374 @@
+"""Sums of what each record says about a linear model, for a window of blocks, and the model that is solved from them.
+
+Statement. Private: the records, each of which is in one block of n public slots. Neighbours: R⊥. With an intercept a
+row is (x, R)/√2, else x, ‖x‖ ≤ R, and a = x/R its part without the intercept, ‖a‖ ≤ 1. A record with label code v,
+‖v‖ ≤ 1, adds to its block's sum
+    (s·a⊗a, f·a, l·v⊗a, k·v),
+a⊗a as the triangle on and above the diagonal, with √2 off it; without an intercept f = k = 0, and neither part is
+there. Of each block an estimate is released for the records' whole charge (`noise.correlated`, Δ below); everything
+else is computed from estimates of the last W blocks and public numbers, and reads no record again. So a record is
+charged once, whatever W is, and W blocks later nothing depends on it: the noise that is taken back from later estimates
+is independent of every record (`noise.correlated`: in exact arithmetic it is C⁻¹z). (L2DP-C of mechanisms.md 4, over
+a window: section 8.)
+
+Codes. Two classes: v = ±1. K > 2: v = √(K/(K - 1))·(e_y - 1/K), unit vectors with inner products -1/(K - 1). A
+regression: v = y/Y, y clipped to ±Y. The number of slots is public and needs no noise; an empty one adds nothing.
+
+How far one record moves the exact sum: `sensitivity.moments`. What is computed of it is within E, with u = 2^-53 and F
+the norm of (s, f, l, k): entries are dot products in chunks of CHUNK rows, added one after the other, each within
+(CHUNK + n/CHUNK + 16)·u of the sum of its terms' sizes, for which n·F is a bound of the norm. E is twice that, and at
+least SLACK·F, so that Δ normally depends on nothing else. (A computed a is no longer than 1: `Prepared` has a margin.)
+
+Weights, `weights`: only ratios matter, so l = 1. k is as large as is free: pairs of different labels are then as far
+apart as pairs of the same one. s and f are those of a grid for which the noise moves the normal equations least, for a
+model that explains a fair part of the labels: ‖w‖² = LENGTH but for the intercept, BIAS for that. In exact arithmetic:
+they decide what noise is added to.
+
+Solving. The losses' second-order expansions at zero have gradients -c·v⊗φ and the curvature h·φ⊗φ in each row of
+weights, so the minimiser of their sum over the window and (α/2)·‖w - w₀‖² per slot is
+    w = w₀ + (g·V - w₀·M)·(M + λ)⁻¹,   g = c/h,   λ = α·slots/h,
+V and M being the estimates of Σ v⊗φ and Σ φ⊗φ, M without its negative eigenvalues. For `squared` that is ridge
+regression, for the others the degree-2 classifier of mechanisms.md 4: least squares on codes, which is Fisher's
+discriminant. Where `ridge` (α) is not given, λ is a third of √(2p) times the standard deviation of the noise on M's
+diagonal: that is the size of noise as a matrix of p columns, and what is not longer than it is not to be believed. The
+third was found on noaa_weather and elec2, the root also holds on 54 columns of covtype.
+
+| loss | c·v | h | g |
+|---|---|---|---|
+| squared | y | 1 | Y |
+| logistic | ±1/2 | 1/4 | 2 |
+| softmax | e_y - 1/K | 1/K | √(K(K - 1)) |
+
+Tried, and no better on those: shrinking or flooring eigenvalues instead of adding to them, Tikhonov's v/(v² + λ²), an
+intercept that is not pulled.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from service.learners.output_perturbation import Linear
+from service.learning.losses import Squared
+from service.learning.objective import MARGIN
+from service.learning.solvers import SLACK, UNIT, Inaccurate
+from service.mechanisms.online_leader.online_gradient import InRunningSums
+from service.privacy import sensitivity
+from service.privacy.loss import Kind, round_down
+from service.privacy.noise import correlated
+from service.privacy.noise.additive import Gaussian
+from service.privacy.noise.correlated import Blt, Toeplitz
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from service.learning.losses import Floats
+    from service.learning.records import Records
+    from service.privacy.noise.correlated import Factor, Memory
+
+CHUNK = 1024
+LENGTH = 2
+BIAS = Fraction(1, 4)
+_FIRST = 256  # blocks, after which noise that a block brought is taken back as far as it ever is
+_TWENTIETHS = tuple(Fraction(each, 20) for each in range(4, 31))
+State = tuple["Floats", ...]
+"""The estimates of the last blocks, W - 1 at most, oldest first; then what `correlated` remembers, which is secret."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """What each part of a record's statistics is multiplied by before noise: s, f, l and k. Public."""
+
+    second: float
+    first: float
+    label: float
+    count: float
+
+    @property
+    def norm(self) -> float:
+        """F, rounded up."""
+        return MARGIN * math.hypot(self.second, self.first, self.label, self.count)
+
+    def described(self) -> dict[str, float]:
+        """Return those of the parts that there are."""
+        return {name: value for name, value in vars(self).items() if value}
+
+
+@lru_cache(maxsize=64)
+def weights(features: int, classes: int, *, intercept: bool) -> Weights:
+    """Return the weights for so many features and classes, 0 for a regression; see the module."""
+    codes = max(classes, 2)  # a regression's are between two opposite ones
+    contrasts = codes - 1
+
+    def counted(second: Fraction, first: Fraction) -> Fraction:
+        """k²"""
+        same, other = (
+            sensitivity.moments_square(second=second, first=first, label=1, count=0, codes=codes, alike=alike)
+            for alike in (True, False)
+        )
+        return (same - other) * (codes - 1) / (2 * codes)
+
+    def error(second: Fraction, first: Fraction) -> Fraction:
+        moved = Fraction(features + 1, 2) * LENGTH / second**2 + contrasts * features
+        if intercept:
+            moved += (features * BIAS + LENGTH) / first**2 + contrasts / counted(second, first)
+        return moved * sensitivity.moments_square(second=second, first=first, label=1, count=0, codes=codes, alike=True)
+
+    second, first = min(product(_TWENTIETHS, _TWENTIETHS if intercept else (Fraction(0),)), key=lambda at: error(*at))
+    count = math.sqrt(round_down(counted(second, first))) if intercept else 0.0
+    return Weights(second=float(second), first=float(first), label=1.0, count=count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InStatistics(InRunningSums):
+    """`noise` is drawn for every block's statistics, and what it adds is taken back by later ones' as `factor` says."""
+
+    factor: Factor
+    weights: Weights
+    added_to: str = "statistics"
+    rows: int | None = None
+    """of labels in the statistics, where what is released has another number of rows"""
+
+    def described(self) -> dict[str, Any]:
+        """Return it as JSON, with all it takes to recompute the charge."""
+        told = {} if self.rows is None else {"rows": self.rows}
+        return super().described() | {"weights": self.weights.described()} | told
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of a coordinate of one draw."""
+        spread = 1.0 if isinstance(self.noise, Gaussian) else math.sqrt(self.noise.dimension + 1.0)
+        return self.noise.scale * spread
+
+    def place(self, step: int) -> int:
+        """Return the number of a step in its run."""
+        return step if self.factor.steps is None else step % self.factor.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics(Linear):
+    """What a model is solved from: see the module docstring, for any choice of the blocks whose estimates are added."""
+
+    kind: ClassVar[str] = "output_perturbation"
+    same_everywhere: ClassVar[bool] = True
+    ridge: float | None = None
+    """α; None: by its rule"""
+
+    def describe(self, origin: Floats) -> dict[str, Any]:  # noqa: ARG002
+        """Return what is added up, and how far a record moves it."""
+        return {
+            "weights": self.weights.described(),
+            "sensitivity": "of the weighted statistics of the one block that a record is in, and rounding",
+        }
+
+    @property
+    def weights(self) -> Weights:
+        return weights(self.features, self.classes, intercept=self.intercept)
+
+    @property
+    def entries(self) -> int:
+        """The number of statistics."""
+        rows, columns = self.shape
+        return columns * (columns + 1) // 2 - self.intercept + rows * columns
+
+    def factor(self, kind: Kind) -> Factor:  # noqa: ARG002
+        """Return how noise is taken back: not at all, a block's is its own."""
+        return Toeplitz(bands=1, decay=1.0)
+
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> InStatistics:  # noqa: ARG002
+        """Return how a block of n = `records` slots spends at most `charge`. Public. May raise Inaccurate."""
+        weighted = self.weights
+        error = max(SLACK, 2.0 * UNIT * records * (CHUNK + records / CHUNK + 16.0)) * weighted.norm
+        if not error <= weighted.norm / 2.0:
+            raise Inaccurate("double precision cannot add up the statistics of so many records: use smaller blocks")
+        moved = MARGIN * (
+            sensitivity.moments(
+                second=weighted.second,
+                first=weighted.first,
+                label=weighted.label,
+                count=weighted.count,
+                codes=max(self.classes, 2),
+            )
+            + 2.0 * error
+        )
+        largest = MARGIN * records * weighted.norm + moved
+        factor = self.factor(kind)
+        found = correlated.calibrate(
+            kind, factor=factor, sensitivity=moved, largest=largest, charge=charge, dimension=self.entries
+        )
+        return InStatistics(noise=found.noise, sensitivity=moved, factor=factor, largest=largest, weights=weighted)
+
+    def statistics(self, records: Records, n: int) -> Floats:
+        """Return the weighted sums over the records present among n slots, (entries,). NOT private without noise."""
+        rows, y = self.prepared(records)
+        if len(y) > n:
+            raise ValueError("more records than slots")
+        lines, columns = self.shape
+        squares, labels = np.zeros((columns, columns)), np.zeros((lines, columns))
+        for start in range(0, len(y), CHUNK):
+            piece = slice(start, start + CHUNK)
+            a = rows[piece].rows() / (rows.bias or self.norm_bound)
+            squares += a.T @ a
+            labels += self._codes(y[piece]).T @ a
+        return np.concatenate((squares[self._triangle], labels.ravel())) * self._scales
+
+    def strength(self, noise: float, slots: int) -> float:
+        """Return α for statistics of so many slots whose second moments have noise of that standard deviation."""
+        if self.ridge is not None:
+            return self.ridge
+        _, curvature = self.expansion
+        return math.sqrt(2.0 * self.shape[1]) / 3.0 * noise * curvature * self.unit**2 / slots
+
+    def sums(self, total: Floats, slots: int) -> tuple[Floats, Floats]:
+        """Return the estimates of Σ (a, 1)⊗(a, 1), columns × columns, and of Σ v⊗(a, 1), rows × columns.
+
+        total: noisy statistics that add up to this, over so many slots. Without an intercept a instead of (a, 1).
+        """
+        rows, columns = self.shape
+        squares, labels = np.split(total / self._scales, [self.entries - rows * columns])
+        second = np.zeros((columns, columns))
+        second[self._triangle] = squares
+        second += np.triu(second, 1).T
+        if self.intercept:
+            second[-1, -1] = slots
+        return second, labels.reshape(rows, columns)
+
+    def solve(self, total: Floats, slots: int, ridge: float, origin: Floats, rank: int | None = None) -> Floats:
+        """Return the model of noisy statistics that add up to `total` over so many slots, float64 of `shape`."""
+        if origin.shape != self.shape:
+            raise ValueError("the origin has another shape than the model")
+        second, labels = self.sums(total, slots)
+        return self.minimiser(second, labels, slots, ridge, origin, rank)
+
+    def minimiser(
+        self, second: Floats, labels: Floats, slots: int, ridge: float, origin: Floats, rank: int | None = None
+    ) -> Floats:
+        """Return w of the module from `sums` over so many slots; labels, origin: any number of rows.
+
+        rank: along how many eigenvectors of M it may leave the origin, those of the largest eigenvalues; None: all.
+        """
+        gain, curvature = self.expansion
+        values, vectors = np.linalg.eigh(second)
+        largest = slice(-(rank or len(values)), None)
+        positive, vectors = np.maximum(values[largest], 0.0), vectors[:, largest]
+        wanted = gain * labels @ vectors - origin @ vectors * self.unit * positive
+        pulled = positive + ridge * slots / (curvature * self.unit**2)
+        return np.asarray(origin + (wanted / pulled) @ vectors.T / self.unit)
+
+    @cached_property
+    def _triangle(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Which second moments are counted: all on and above the diagonal but the number of records."""
+        upper, right = np.triu_indices(self.shape[1])
+        return (upper[:-1], right[:-1]) if self.intercept else (upper, right)
+
+    @cached_property
+    def _scales(self) -> Floats:
+        """(entries,)"""
+        weighted, (lines, columns) = self.weights, self.shape
+        upper, right = self._triangle
+        squares = np.where(upper == right, weighted.second, math.sqrt(2.0) * weighted.second)
+        labels = np.full((lines, columns), weighted.label)
+        if self.intercept:
+            squares[right == columns - 1] = weighted.first
+            labels[:, -1] = weighted.count
+        return np.concatenate((squares, labels.ravel()))
+
+    @property
+    def unit(self) -> float:
+        """A row's length where ‖a‖ = 1, without the intercept."""
+        return self.norm_bound * (math.sqrt(0.5) if self.intercept else 1.0)
+
+    @property
+    def expansion(self) -> tuple[float, float]:
+        """(g, h)"""
+        if isinstance(self.loss, Squared):
+            return self.loss.bound, 1.0
+        if self.shape[0] == 1:
+            return 2.0, 0.25
+        return math.sqrt(self.classes * (self.classes - 1.0)), 1.0 / self.classes
+
+    def _codes(self, y: NDArray[np.generic]) -> Floats:
+        """Return v of each label, (m, rows)."""
+        if isinstance(self.loss, Squared):
+            return np.asarray(np.clip(y.astype(np.float64) / self.loss.bound, -1.0, 1.0)[:, None])
+        if self.shape[0] == 1:
+            return np.where(y == 1, 1.0, -1.0)[:, None]
+        own = y.astype(np.intp)[:, None] == np.arange(self.classes)
+        return np.asarray(math.sqrt(self.classes / (self.classes - 1.0)) * (own - 1.0 / self.classes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments(Statistics):
+    """A model of the last W blocks. `blocks` is W."""
+
+    blocks: int
+
+    def factor(self, kind: Kind) -> Factor:
+        """Return how noise is taken back: for a sum of W blocks nearly what is best, or not at all in pure ε."""
+        if kind is Kind.PURE or self.blocks == 1:
+            return super().factor(kind)
+        return Blt.decaying(1.0 - 1.0 / self.blocks)
+
+    def pull(self, perturbation: InStatistics, records: int, step: int) -> float:
+        """Return α after block number `step`."""
+        noise = perturbation.deviation * _spread(perturbation.factor, self.blocks, step) / perturbation.weights.second
+        return self.strength(noise, records * min(step + 1, self.blocks))
+
+    def remembers(self, perturbation: InStatistics, step: int) -> int:
+        """Return of how many arrays the state is before that step, which needs it whole."""
+        return min(step, self.blocks - 1) + perturbation.factor.remembers(perturbation.place(step))
+
+    def advance(
+        self, state: State, records: Records, n: int, origin: Floats, perturbation: InStatistics, step: int
+    ) -> tuple[State, Floats]:
+        """Return the state after block number `step`, and the model of the window that ends with it.
+
+        The model may be released for the records' charge. records: those present among the n slots of the block. State
+        and release are kept together or lost together.
+        """
+        older = min(step, self.blocks - 1)
+        estimate, memory = perturbation.sums.release(
+            self.statistics(records, n), state[older:], perturbation.place(step)
+        )
+        window = (*state[:older], estimate)
+        ridge = self.pull(perturbation, n, step)
+        model = self.solve(np.sum(window, axis=0), n * len(window), ridge, origin)
+        return (*window[len(window) - min(len(window), self.blocks - 1) :], *memory), model
+
+
+@lru_cache(maxsize=64)
+def _spreads(factor: Factor, blocks: int) -> tuple[float, ...]:
+    """Return the standard deviation of the sum of the last blocks' noises, of draws of 1, after each of some steps.
+
+    Of the first of them; later ones hardly differ.
+    """
+    memory: Memory = ()
+    noises: list[float] = []
+    for step in range(min(4 * blocks, factor.steps or 4 * blocks)):
+        noise = np.full(1, 0.0 if step else 1.0) - factor.carried(memory, step)
+        memory = factor.remember(memory, noise, step, math.inf)
+        noises.append(float(noise[0]))
+    sums = np.cumsum(noises)
+    sums[blocks:] -= sums[:-blocks].copy()
+    return tuple(np.sqrt(np.cumsum(sums**2)).tolist())
+
+
+def _spread(factor: Factor, blocks: int, step: int) -> float:
+    spreads = _spreads(factor, blocks)
+    return spreads[min(step, len(spreads) - 1)]
+
+
+def spread(factor: Factor, blocks: int) -> float:
+    """Return the standard deviation of the sum of the noises of all blocks so far, of draws of 1.
+
+    In one run without end. Where the response to a draw is over, each further block adds the same.
+    """
+    first = _spreads(factor, _FIRST)[:_FIRST]
+    known = first[min(blocks, len(first)) - 1]
+    return math.sqrt(known**2 + max(0, blocks - len(first)) / float(factor.column.total) ** 2)

@@ -1,0 +1,1 @@
+"""A model after every batch, from noisy running sums of gradients (paper B)."""

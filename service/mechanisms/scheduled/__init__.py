@@ -1,0 +1,1 @@
+"""Models fitted on a public schedule (papers A and C)."""

@@ -1,0 +1,1 @@
+"""Models of a sliding window, solved from private sufficient statistics."""

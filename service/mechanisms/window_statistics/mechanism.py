@@ -1,0 +1,91 @@
+"""A model of the last W blocks, solved from private sums of their records' statistics.
+
+Statement. Private: every record of the stream. Neighbours: R⊥. Released: the model after every block, for ever. Over
+the whole run, whoever chooses the records adaptively, one record loses at most `capacity`: an ε or a ρ.
+
+Why. A record is in one block, whose slots are public. It enters that block's statistics, and everything that is ever
+released is a function of their noisy estimate and of others that do not read it: `mechanisms.moments` and
+`noise.correlated`. Its charge, the whole capacity, is for all of that, whatever W is, and is taken with the release
+of its block. A window that has left a block behind depends on nothing of it: forgetting is exact.
+
+What a step leaves for the next is in `Part`s: the estimates of the blocks that are still in the window, and noise, as
+secret as the records. They are committed with the release or not at all, and never made again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from service.mechanisms.linear import LinearMechanism
+from service.mechanisms.mechanism import Kept, Release, Step, numbered, parts_of
+from service.mechanisms.on_schedule import noise_told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from service.learning.records import Records
+    from service.mechanisms.moments import InStatistics, Moments
+    from service.schedules.schedule import Fit
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowStatistics(LinearMechanism):
+    """A publication that adds up each block once; its schedule is the blocks."""
+
+    learner: Moments
+
+    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
+        """Add up the block that ends at `time` and solve for the window; see `Mechanism.step`."""
+        (fit,) = self.schedule.fits(time)
+        records = fit.end - fit.start
+        number = fit.start // records
+        perturbation = self._perturbation(fit)
+        parts = parts_of(chain, self.learner.remembers(perturbation, number))
+        state, model = self.learner.advance(
+            tuple(part.values for part in parts),
+            read(fit.start, fit.end),
+            records,
+            self.origin,
+            perturbation,
+            number,
+        )
+        release = Release(
+            version=next_version,
+            role=fit.role,
+            time=time,
+            window=(max(0, time - self.learner.blocks * records), time),
+            fit=(fit.start, fit.end),
+            parent=None,
+            parameters=model,
+            perturbation=perturbation,
+            charge=self._charge(fit.share),
+        )
+        return Step(releases=(release,), chain=numbered(state, parts))
+
+    def terms(self, time: int) -> dict[str, Any] | None:
+        """Return the noise, its factor and the weights: estimates with others could not be added up."""
+        (fit,) = self.schedule.fits(time)
+        return self._perturbation(fit).described() if fit.start else None
+
+    def _perturbation(self, fit: Fit) -> InStatistics:
+        return self.learner.perturbation(self.kind, self._charge(fit.share), fit.end - fit.start)
+
+    def _fits(self) -> list[dict[str, Any]]:
+        """Return what is done for every block as JSON."""
+        (fit,) = self.schedule.fits(self.next_time(0))
+        perturbation, records = self._perturbation(fit), fit.end - fit.start
+        noise = noise_told(perturbation)
+        return [
+            {
+                "what": "block",
+                "when": f"every {records} records, the statistics of the last {records}; "
+                f"the model is solved from those of the last {records * self.learner.blocks}, at first of fewer",
+                "records": records,
+                "share": str(fit.share),
+                "charge": self._charge(fit.share),
+                "ridge": self.learner.pull(perturbation, records, 4 * self.learner.blocks),
+                "sensitivity": noise.pop("sensitivity"),
+                "noise": noise,
+            }
+        ]

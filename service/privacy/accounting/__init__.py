@@ -1,0 +1,1 @@
+"""The cost of each release, and how costs compose on every record."""

@@ -1,0 +1,1 @@
+"""The laws of noise, their exact samplers, and the cost of each draw."""

@@ -1,0 +1,1 @@
+"""The schema of a stream, its feature maps, and the formats in which records arrive."""

@@ -1,0 +1,236 @@
+"""What is asked of a record in any format: vectorised for numbers, one by one for what may be no number."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.streams import feature_maps
+from service.streams.codec import Columns
+from service.streams.feature_maps import MOST_CHARACTERS
+
+MOST_REASONS = 100
+EMPTY = "a batch holds at least one record"
+
+_MISSING = "is missing (null or NaN): fill it in with a public constant, or leave the whole record out"
+_NOT_A_NUMBER = "is not a number"
+_QUOTED = "is a text, not a number: write numbers without quotes"
+_NOT_FINITE = "is not finite as a 32-bit float"
+_PAST_FLOAT32 = 2.0**128 - 2.0**103  # from here on doubles round to infinity
+
+Mask = NDArray[np.bool_]
+
+
+class InvalidRecords(Exception):
+    """Why a batch was refused: (row or None, reason) pairs."""
+
+    def __init__(self, *reasons: tuple[int | None, str]) -> None:
+        super().__init__("invalid records")
+        self.reasons = reasons[:MOST_REASONS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flaws:
+    """Where a format that can leave numbers out did so."""
+
+    rows: Mask | None = None  # x is no array of the right length
+    x: Mask | None = None  # null, by row and column
+    y: Mask | None = None
+
+
+_NONE = Flaws()
+
+
+def wanted(schema: dict[str, Any]) -> list[str]:
+    """Which of x and y a record of the stream has."""
+    kind = schema["task"]["kind"]
+    return [name for name, without in (("x", "categorical"), ("y", "unlabelled")) if kind != without]
+
+
+def listed(names: Sequence[str]) -> str:
+    return " and ".join(f'"{name}"' for name in names)
+
+
+def classes(schema: dict[str, Any]) -> int | None:
+    """How many values y can take; None where it is a real number or absent."""
+    task = schema["task"]
+    match task["kind"]:
+        case "classification":
+            return int(task["classes"])
+        case "categorical":
+            return int(task["cardinality"])
+    return None
+
+
+def of_texts(schema: dict[str, Any]) -> bool:
+    """Whether x holds texts, which the stream's feature map will hash."""
+    return feature_maps.of_stream(schema).reads_text
+
+
+def from_numbers(numbers: dict[str, NDArray[Any]], schema: dict[str, Any], flaws: Flaws = _NONE) -> Columns:
+    """x as float32 (records × features), y as int32 (labels, categories) or float32.
+
+    Args:
+        numbers: x and y, as the stream has them, of one length.
+        schema: the stream's, with `features` and `task`.
+        flaws: where there is no number at all; what `numbers` holds there does not matter.
+
+    Raises:
+        InvalidRecords: with a reason for each bad row, up to a hundred.
+    """
+    columns: Columns = {}
+    reasons: list[tuple[int | None, str]] = []
+    if "x" in numbers:
+        columns["x"] = x = _single(numbers["x"])
+        reasons += _wrong_rows(x, schema["features"], flaws)
+    if "y" in numbers:
+        y, most = numbers["y"], classes(schema)
+        if (labels := None if flaws.y is not None else _labels(y, most)) is not None:
+            columns["y"] = labels  # as usual
+        else:
+            single = _single(y)
+            reasons += _wrong_labels(y, single, most, flaws)
+            columns["y"] = single if most is None or reasons else y.astype(np.int32)
+    if reasons:
+        raise InvalidRecords(*sorted(reasons, key=lambda reason: reason[0] or 0))
+    if not len(next(iter(columns.values()))):
+        raise InvalidRecords((None, EMPTY))
+    return columns
+
+
+def from_values(document: dict[str, list[Any]], schema: dict[str, Any]) -> Columns:
+    """The same from what JSON can hold in the place of numbers. Slow, for texts and batches that are probably wrong.
+
+    Texts stay texts: x is then an array of str objects (records × features).
+    """
+    most, texts = classes(schema), of_texts(schema)
+    wrong_row = _wrong_texts if texts else _wrong_row
+    checks: dict[str, Callable[[Any], str | None]] = {
+        "x": lambda row: wrong_row(row, schema["features"]),
+        "y": lambda value: _wrong_y(value, most),
+    }
+    reasons: list[tuple[int | None, str]] = []
+    for row, record in enumerate(zip(*document.values(), strict=True)):
+        for name, value in zip(document, record, strict=True):
+            if reason := checks[name](value):
+                reasons.append((row, f"{name}: {reason}"))
+        if len(reasons) >= MOST_REASONS:
+            break
+    if reasons:
+        raise InvalidRecords(*reasons)
+    if texts:
+        numbers = {"y": np.array(document["y"], dtype=np.float64)} if "y" in document else {}
+        x = np.array(document["x"], dtype=np.object_).reshape(-1, schema["features"])
+        return {"x": x} | (from_numbers(numbers, schema) if numbers else {})
+    return from_numbers({name: np.array(values, dtype=np.float64) for name, values in document.items()}, schema)
+
+
+def _wrong_rows(x: NDArray[np.float32], features: int, flaws: Flaws) -> list[tuple[int | None, str]]:
+    finite = np.isfinite(x)
+    if flaws.x is None and flaws.rows is None and finite.all():
+        return []  # as usual; row by row takes ten times as long
+    bad = ~finite if flaws.x is None else ~finite | flaws.x
+    rows = bad.any(axis=1) if flaws.rows is None else bad.any(axis=1) | flaws.rows
+    reasons: list[tuple[int | None, str]] = []
+    for row in np.flatnonzero(rows)[:MOST_REASONS]:
+        if flaws.rows is not None and flaws.rows[row]:
+            reason = _not_a_row(features)
+        else:
+            column = int(bad[row].argmax())
+            missing = _at(flaws.x, row, column) or np.isnan(x[row, column])
+            reason = f"column {column} {_MISSING if missing else _NOT_FINITE}"
+        reasons.append((int(row), f"x: {reason}"))
+    return reasons
+
+
+def _labels(y: NDArray[Any], most: int | None) -> NDArray[np.int32] | None:
+    """y as whole numbers below `most`; None if it may be anything else."""
+    if most is None or not len(y) or not 0 <= y.min() <= y.max() < most:
+        return None
+    labels = y.astype(np.int32, copy=False)
+    return labels if y.dtype.kind in "iu" or (labels == y).all() else None
+
+
+def _wrong_labels(
+    y: NDArray[Any], single: NDArray[np.float32], most: int | None, flaws: Flaws
+) -> list[tuple[int | None, str]]:
+    bad = ~np.isfinite(single)
+    if most is not None:
+        bad |= ~((y == np.floor(y)) & (y >= 0) & (y < most))
+    if flaws.y is not None:
+        bad |= flaws.y
+    if not bad.any():
+        return []
+    reasons: list[tuple[int | None, str]] = []
+    for row in np.flatnonzero(bad)[:MOST_REASONS]:
+        if _at(flaws.y, row) or np.isnan(single[row]):
+            reason = _MISSING
+        elif most is None or not np.isfinite(single[row]):
+            reason = _NOT_FINITE
+        else:
+            reason = _not_a_class(most)
+        reasons.append((int(row), f"y: {reason}"))
+    return reasons
+
+
+def _at(mask: Mask | None, *where: int) -> bool:
+    return mask is not None and bool(mask[where])
+
+
+def _wrong_row(row: Any, features: int) -> str | None:
+    if not isinstance(row, list) or len(row) != features:
+        return _not_a_row(features)
+    for column, value in enumerate(row):
+        if (reason := _wrong_number(value)) is not None:
+            return f"column {column} {reason}"
+    return None
+
+
+def _wrong_texts(row: Any, features: int) -> str | None:
+    if not isinstance(row, list) or len(row) != features:
+        return f"must be an array of {features} text{'s' * (features > 1)}"
+    for column, value in enumerate(row):
+        if value is None:
+            return f"column {column} {_MISSING}"
+        if not isinstance(value, str):
+            return f"column {column} is not a text"
+        if len(value) > MOST_CHARACTERS:
+            return f"column {column} is longer than {MOST_CHARACTERS} characters"
+    return None
+
+
+def _wrong_y(value: Any, most: int | None) -> str | None:
+    if (reason := _wrong_number(value)) is not None:
+        return reason
+    return None if most is None or (value == int(value) and 0 <= value < most) else _not_a_class(most)
+
+
+def _wrong_number(value: Any) -> str | None:
+    if value is None or value != value:  # noqa: PLR0124 - only NaN differs from itself
+        return _MISSING
+    if isinstance(value, str):
+        return _QUOTED
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _NOT_A_NUMBER
+    try:
+        finite = abs(float(value)) < _PAST_FLOAT32
+    except OverflowError:
+        finite = False
+    return None if finite else _NOT_FINITE
+
+
+def _not_a_row(features: int) -> str:
+    return f"must be an array of {features} numbers"
+
+
+def _not_a_class(most: int) -> str:
+    return f"must be a whole number from 0 to {most - 1}"
+
+
+def _single(values: NDArray[Any]) -> NDArray[np.float32]:
+    if values.dtype == np.float32:
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(np.float32)

@@ -1,0 +1,118 @@
+"""`{"x":[[…]…],"y":[…]}`: one JSON document of columns.
+
+The usual batch is valid, so it is read by a few vectorised passes. Only a batch that fails is read again slowly, to say
+which rows are wrong and why.
+"""
+
+import json
+import threading
+from typing import Any
+
+import numpy as np
+import simdjson
+from numpy.typing import NDArray
+
+from service.inputs.strict_json import not_json
+from service.streams.batches.checks import EMPTY, InvalidRecords, from_numbers, from_values, listed, of_texts, wanted
+from service.streams.codec import Columns
+
+MOST_KEPT_BYTES = 2**20  # larger bodies get a parser of their own, so that its memory is given back
+_kept = threading.local()
+
+UNUSUAL = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)  # what the parser raises on it
+
+
+def read_json(body: bytes, schema: dict[str, Any]) -> Columns:
+    """The records of a batch, or InvalidRecords."""
+    try:
+        numbers = None if of_texts(schema) else _usual(body, schema)
+    except UNUSUAL:
+        numbers = None
+    return _slowly(body, schema) if numbers is None else from_numbers(numbers, schema)
+
+
+def read_features(body: bytes, features: int, feature_map: dict[str, Any] | None = None) -> NDArray[Any]:
+    """`{"x":[[…]…]}` alone, as for a prediction: numbers, or texts where the feature map hashes those."""
+    schema = {"features": features, "feature_map": feature_map, "task": {"kind": "unlabelled"}}
+    return read_json(body, schema)["x"]
+
+
+def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | None:
+    """The numbers of a batch that has the right shape; None, or an error, when anything at all is unusual."""
+    names = wanted(schema)
+    document = parsed(body)
+    usual = sorted(document.keys()) == names
+    numbers: dict[str, NDArray[Any]] = {}
+    brackets = 0
+    if usual and "x" in names:
+        rows, features = document["x"], schema["features"]
+        usual = set(map(len, rows)) <= {features}
+        numbers["x"] = _doubles(rows).reshape(len(rows), features)
+        brackets += 1 + len(rows)
+    if usual and "y" in names:
+        numbers["y"] = _doubles(document["y"])
+        brackets += 1
+    # The buffers are flat: an array nested where a number belongs would show only in the number of brackets.
+    usual = usual and len({len(each) for each in numbers.values()}) == 1 and count(body, "[") == brackets
+    return numbers if usual else None
+
+
+def count(body: bytes, character: str) -> int:
+    """Of an ASCII character that comes often: what `bytes.count` takes many times as long for."""
+    return int(np.count_nonzero(np.frombuffer(body, np.uint8) == ord(character)))
+
+
+def parsed(body: bytes | memoryview) -> Any:
+    """The document, by views of it that must be gone before this thread parses the next one.
+
+    The parser is kept for that: it works in ten times the memory of the body, which is dear to ask for every time.
+    """
+    if len(body) > MOST_KEPT_BYTES:
+        return simdjson.Parser().parse(body)
+    if not hasattr(_kept, "parser"):
+        _kept.parser = simdjson.Parser()
+    return _kept.parser.parse(body)
+
+
+def _doubles(array: Any) -> NDArray[np.float64]:
+    return np.frombuffer(array.as_buffer(of_type="d"), dtype=np.float64)
+
+
+def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:
+    names = wanted(schema)
+    try:
+        document = whole(body)
+    except (ValueError, RecursionError) as error:
+        where = f": {not_json(error.doc, error.pos)}" if isinstance(error, json.JSONDecodeError) else ""
+        raise InvalidRecords((None, f"the body is not JSON, in UTF-8 and with each name once{where}")) from None
+    if reason := _wrong_document(document, names):
+        raise InvalidRecords((None, reason))
+    return from_values({name: document[name] for name in names}, schema)
+
+
+def whole(text: bytes) -> Any:
+    """A JSON document, or ValueError; also where an object has a name twice, of which each reader takes another."""
+    return json.loads(text.decode("utf-8-sig"), object_pairs_hook=_once)
+
+
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        raise ValueError("a name comes twice")
+    return found
+
+
+def _wrong_document(document: Any, names: list[str]) -> str | None:
+    if not isinstance(document, dict):
+        return f"the body must be an object with {listed(names)}"
+    for name in names:
+        if not isinstance(document.get(name), list):
+            return f'"{name}" must be an array with one item per record'
+        if name == "x" and document[name] and not any(isinstance(row, list) for row in document[name]):
+            return '"x" must be a list of records, which are lists themselves: send one record as "x": [[…]]'
+    if len(document) > len(names):
+        return f"only {listed(names)} belong to a record of this stream"
+    sizes = {len(document[name]) for name in names}
+    if len(sizes) > 1:
+        return '"x" and "y" must have one item per record each; their lengths differ'
+    return EMPTY if sizes == {0} else None

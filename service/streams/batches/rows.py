@@ -1,0 +1,102 @@
+"""`{"x":[…],"y":…}`, one record per line: NDJSON."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.streams.batches.checks import (
+    EMPTY,
+    MOST_REASONS,
+    InvalidRecords,
+    from_numbers,
+    from_values,
+    listed,
+    of_texts,
+    wanted,
+)
+from service.streams.batches.columns import UNUSUAL, parsed, whole
+from service.streams.codec import Columns
+
+
+def read_rows(body: bytes, schema: dict[str, Any]) -> Columns:
+    """The records of a batch, or InvalidRecords. A line break at the end is no record."""
+    try:
+        numbers = None if of_texts(schema) else _usual(body, schema)
+    except UNUSUAL:
+        numbers = None
+    return _slowly(body.rstrip(), schema) if numbers is None else from_numbers(numbers, schema)
+
+
+def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | None:
+    """As one JSON array of the lines, provided that every line break is between two objects."""
+    names = wanted(schema)
+    array, lines = _as_array(body, arrays="x" in names)
+    if array is None or len(rows := parsed(array)) != lines:
+        return None
+    x, y = [], []
+    has_x, has_y, features = "x" in names, "y" in names, schema.get("features")
+    for row in rows:
+        if len(row) != len(names):
+            return None
+        if has_x:
+            each = row["x"]
+            if len(each) != features:
+                return None
+            x.append(each.as_buffer(of_type="d"))
+        if has_y:
+            y.append(row["y"])
+    if not set(map(type, y)) <= {int, float}:
+        return None
+    numbers: dict[str, NDArray[Any]] = {}
+    if has_x:
+        numbers["x"] = np.frombuffer(b"".join(x), dtype=np.float64).reshape(len(x), -1)
+    if has_y:
+        numbers["y"] = np.array(y, dtype=np.float64)
+    return numbers
+
+
+def _as_array(body: bytes, *, arrays: bool) -> tuple[memoryview | None, int]:
+    """One JSON array, provided that every line is an object, as far as its ends show, and none has an array too many;
+    and how many lines there are.
+
+    An array nested where a number belongs would not show in the flat buffers.
+    """
+    characters = np.frombuffer(body, np.uint8)
+    breaks = np.flatnonzero(characters[: body.rindex(b"}")] == ord("\n"))  # what is after it ends the body
+    lines = len(breaks) + 1
+    ends, begins = characters[breaks - 1], characters[breaks + 1]
+    if (
+        (ends != ord("}")).any()
+        or (begins != ord("{")).any()
+        or np.count_nonzero(characters == ord("[")) != lines * arrays
+    ):
+        return None, lines
+    array = np.empty(len(body) + 2, np.uint8)  # `bytes` would be copied twice
+    array[0], array[1:-1], array[-1] = ord("["), characters, ord("]")
+    array[breaks + 1] = ord(",")
+    return array.data, lines
+
+
+def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:
+    names = wanted(schema)
+    document: dict[str, list[Any]] = {name: [] for name in names}
+    reasons: list[tuple[int | None, str]] = []
+    for row, line in enumerate(body.split(b"\n") if body else ()):
+        try:
+            record = whole(line)
+        except (ValueError, RecursionError):
+            reasons.append((row, "is not JSON, in UTF-8 and with each name once; send one object per line"))
+            continue
+        if not isinstance(record, dict) or record.keys() != set(names):
+            reasons.append((row, f"must be an object with {listed(names)} and nothing else"))
+            continue
+        for name in names:
+            document[name].append(record[name])
+        if len(reasons) >= MOST_REASONS:
+            break
+    if reasons:
+        raise InvalidRecords(*reasons)
+    if not body:
+        raise InvalidRecords((None, EMPTY))
+    return from_values(document, schema)

@@ -1,0 +1,354 @@
+"""DP-FTRL with the noise of running sums: what is released follows from noisy sums, each read once and charged once."""
+
+import numpy as np
+import pytest
+from scipy import optimize, special
+
+from service.learning.records import Records
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.mechanism import Forgotten
+from service.privacy.accounting import claims
+from service.privacy.loss import Kind
+from service.privacy.noise import additive as noises
+from service.privacy.noise.additive import Gaussian
+from service.streams.schema import StreamSchema
+from tests import chance
+from tests.mechanisms.steps import FEATURES, GAUSSIAN, RHO, data, goes_on_exactly, nothing, reader, run
+
+BATCH = 8
+NOISES = {
+    "blt": {"noise": "blt", "decay": 0.9},
+    "toeplitz": {"noise": "toeplitz", "decay": 0.9},
+    "tree": {"noise": "tree"},
+    "window_tree": {"noise": "window_tree", "window": 3},
+    **{
+        expiry: {"noise": "window_tree", "window": 3, "expiry": expiry, "acknowledge_declassification": True}
+        for expiry in ("leaf", "block")
+    },
+}
+
+
+def publication(noise="blt", privacy=GAUSSIAN, classes=3, learner=None, features=FEATURES, **settings):
+    return build(
+        StreamSchema.model_validate({"features": features, "task": {"kind": "classification", "classes": classes}}),
+        PublicationConfiguration.model_validate(
+            {
+                "mechanism": {"kind": "online_leader", "batch": BATCH, **NOISES[noise], **settings},
+                "learner": {"kind": "noisy_gradient_descent", "intercept": False, **(learner or {})},
+                "privacy": privacy,
+            }
+        ),
+    )
+
+
+@pytest.fixture(params=NOISES)
+def noise(request):
+    return request.param
+
+
+def test_released_models_are_averages_of_projected_steps_along_noisy_sums(monkeypatch):
+    """Recomputed with SciPy, with no noise: what is left is the optimiser."""
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    x, y = data()
+    rows = x * np.minimum(1, 1 / np.linalg.norm(x.astype(float), axis=1, keepdims=True))
+    settings = {"clip": 0.3, "learning_rate": 4.0, "radius": 0.5}
+    origin = np.full((3, FEATURES), 0.2)
+    learner = {"momentum": 0.6, "regularization": 0.05, "origin": origin.tolist()}
+    released, _ = run(publication(learner=learner, **settings), 12, reader())
+    w, u, average = origin, np.zeros_like(origin), origin
+    reached = 0.0
+    for t, release in enumerate(released):
+        batch = slice(t * BATCH, (t + 1) * BATCH)
+        slopes = special.softmax(rows[batch] @ w.T, axis=1) - np.eye(3)[y[batch]]
+        gradients = slopes[:, :, None] * rows[batch, None, :]
+        lengths = np.linalg.norm(gradients, axis=(1, 2), keepdims=True)
+        mean = (gradients * np.minimum(1, 0.3 / lengths)).sum(axis=0) / BATCH
+        u = 0.6 * u + 0.4 * (mean + 0.05 * (w - origin))
+        away = w - 4.0 * u - origin
+        reached = max(reached, float(np.linalg.norm(away)))
+        w = origin + away * min(1.0, 0.5 / np.linalg.norm(away))
+        average = average + 4 / (t + 5) * (w - average)
+        np.testing.assert_allclose(release.parameters, average, rtol=0, atol=1e-5)  # norms are inflated by 2^-20
+    assert reached > 0.5, "the ball was never reached"
+
+
+def test_the_leader_is_the_minimiser_of_all_gradients_so_far(monkeypatch):
+    """Found by SciPy for the sum of what was linearised and of (μ/2)·‖w - c‖² per record, within the ball."""
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    x, y = data()
+    rows = x * np.minimum(1, 1 / np.linalg.norm(x.astype(float), axis=1, keepdims=True))
+    origin, mu = np.full((3, FEATURES), 0.1), 0.2
+    settings = {"strong_convexity": mu, "clip": 10.0, "radius": 0.4, "averaging": False}
+    released, _ = run(publication(learner={"origin": origin.tolist()}, **settings), 6, reader())
+    w, total, reached = origin, np.zeros_like(origin), 0.0
+    for t, release in enumerate(released):
+        batch = slice(t * BATCH, (t + 1) * BATCH)
+        total = total + (special.softmax(rows[batch] @ w.T, axis=1) - np.eye(3)[y[batch]]).T @ rows[batch]
+        n = (t + 1) * BATCH
+
+        def objective(flat, total=total, n=n):
+            away = flat - origin.ravel()
+            return (total.ravel() @ flat + mu * n / 2 * away @ away) / n, total.ravel() / n + mu * away
+
+        within = {"type": "ineq", "fun": lambda flat: 0.16 - ((flat - origin.ravel()) ** 2).sum()}
+        options = {"ftol": 1e-14, "maxiter": 500}
+        found = optimize.minimize(
+            objective, origin.ravel(), jac=True, method="SLSQP", constraints=[within], options=options
+        )
+        w = release.parameters
+        reached = max(reached, float(np.linalg.norm(w - origin)))
+        np.testing.assert_allclose(w.ravel(), found.x, rtol=0, atol=1e-4)
+    assert reached == pytest.approx(0.4)
+
+
+def test_a_record_is_read_with_its_batch_only_and_charged_everything_once(noise):
+    seen = []
+
+    def read(start, end):
+        seen.append((start, end))
+        return reader()(start, end)
+
+    mechanism = publication(noise)
+    released, _ = run(mechanism, 9, read)
+    batches = [(start, start + BATCH) for start in range(0, 9 * BATCH, BATCH)]
+    assert seen == batches == [release.fit for release in released]
+    assert [release.window for release in released] == [(0, end) for _, end in batches]
+    assert [release.parent for release in released] == [None, *range(1, 9)]
+    for release in released:
+        assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
+        assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
+        assert claims.cost(Kind.ZCDP, release.perturbation.described(), records=BATCH) <= release.charge
+    assert [mechanism.next_time(7), mechanism.next_time(8), mechanism.needs(23)] == [8, 16, 16]
+
+
+@pytest.mark.parametrize("privacy", [GAUSSIAN, {"epsilon": 1}], ids=["gaussian", "pure"])
+def test_every_restart_goes_on_exactly(noise, privacy, monkeypatch):
+    goes_on_exactly(publication(noise, privacy), 14, monkeypatch)
+
+
+def test_parts_are_written_once_and_no_more_of_them_are_kept_than_needed(noise):
+    mechanism = publication(noise)
+    written, chain = {}, ()
+    for number in range(60):
+        chain = mechanism.step((number + 1) * BATCH, chain, number + 1, reader()).chain
+        for part in chain:
+            assert np.array_equal(written.setdefault(part.number, part.values), part.values)
+        assert len(chain) == len({part.number for part in chain}) == mechanism.learner.remembers(number + 1)
+        most = {"blt": 3, "toeplitz": 43, "tree": 5, "window_tree": 2, "leaf": 3 + 2 * 1 + 2, "block": 2 * 2 + 3}[noise]
+        assert len(chain) <= 4 + most
+    assert max(written) <= 60 * 8
+
+
+def test_what_was_forgotten_is_never_made_up(noise):
+    mechanism = publication(noise)
+    _, chain = run(mechanism, 5, reader())
+    for wrong in ((), chain[:-1]):
+        with pytest.raises(Forgotten):
+            mechanism.step(6 * BATCH, wrong, 6, reader())
+    with pytest.raises(Forgotten):
+        mechanism.step(BATCH, chain, 1, reader())
+
+
+def factor(noise, steps):
+    """C of mechanisms.md 8, by hand, and its norm over an infinite stream."""
+    lags = np.arange(steps)
+    if noise == "toeplitz":
+        column = np.array([special.binom(2 * l, l) / 4.0**l for l in lags]) * 0.9**lags
+        long = np.exp(2 * (special.gammaln(np.arange(44) + 0.5) - special.gammaln(np.arange(44) + 1.0)))
+        norm = np.sqrt((long / np.pi * 0.81 ** np.arange(44)).sum())
+    else:
+        decays = np.array([0.99897285, 0.97855964, 0.74328276]) * 0.9
+        scales = np.array([0.04444111, 0.12054534, 0.31138952]) * 0.9
+        column = np.array([1.0, *(decays ** (lags[1:, None] - 1.0) @ scales)])
+        norm = np.sqrt(1 + np.sum((decays ** np.arange(3000)[:, None] @ scales) ** 2))
+    return np.tril(column[np.abs(lags[:, None] - lags)]), norm
+
+
+@pytest.mark.parametrize("kind", ["blt", "toeplitz"])
+def test_from_released_models_comes_white_noise_of_the_right_size(kind):
+    """All records erased, so that models move by noise alone; clip C = .25, Δ = 2C.
+
+    So many of them that noise without what a column costs, which is a sixth less, is noticed too.
+    """
+    mechanism = publication(kind, averaging=False, clip=0.25, learning_rate=1.0, learner={"momentum": 0.0})
+    released = [run(mechanism, 20, nothing)[0] for _ in range(6)]
+    models = np.array([[np.zeros((3, FEATURES)), *(each.parameters for each in one)] for one in released])
+    estimates = -BATCH * np.diff(models, axis=1).reshape(6, 20, -1)
+    matrix, norm = factor(kind, 20)
+    white = np.einsum("ts,rsd->rtd", matrix, estimates).reshape(120, -1)
+    chance.assert_gaussian(white, scale=norm * 0.5 / np.sqrt(2 * RHO))
+
+
+def test_from_released_models_come_nodes_with_spherical_laplace_noise():
+    """A window of 4 batches: every record is in at most 3 nodes, each of scale 3Δ/ε (mechanisms.md 2, strict)."""
+    settings = {"averaging": False, "clip": 0.25, "learning_rate": 1.0, "learner": {"momentum": 0.0}}
+    mechanism = publication("window_tree", {"epsilon": 1}, **settings)
+    noise = []
+    for _ in range(6):
+        models = [np.zeros((3, FEATURES)), *(each.parameters for each in run(mechanism, 8, nothing)[0])]
+        sums = -BATCH * np.array(models)  # of noise, up to each step
+        nodes = [(0, 1), (0, 2), (2, 3), (0, 4), (4, 5), (4, 6), (6, 7), (4, 8)]
+        noise += [(sums[end] - sums[start]).ravel() for start, end in nodes]
+    chance.assert_spherical_laplace(noise, scale=3 * 0.5)
+
+
+def test_the_plan_tells_the_noise_of_every_run(noise):
+    mechanism = publication(noise)
+    plan = mechanism.plan()
+    assert plan["lifetime"]["share"] == "1"
+    assert plan["lifetime"]["rho"] <= float(mechanism.capacity) * (1 + 1e-15)
+    assert plan["first_releases"] == [BATCH * each for each in range(1, 9)]
+    scales = [fit["noise"]["scale"] for fit in plan["fits"]]
+    if noise == "tree":  # of 1, 4, 32, … leaves, which have 1, 3, 6, … levels
+        assert np.array(scales[1:]) / scales[0] == pytest.approx(np.sqrt([3, 6, 11, 21]), rel=1e-6)
+    else:
+        assert len(scales) == 1
+    released, _ = run(mechanism, 5, reader())
+    told = plan["fits"][0]["noise"]
+    described = released[0].perturbation.described()
+    assert {name: described[name] for name in ("scale", "factor", "largest")} == {
+        name: told[name] for name in ("scale", "factor", "largest")
+    }
+
+
+def test_noise_decides_how_large_steps_are_and_clipping_how_large_at_most():
+    rates = [publication(privacy={"epsilon": e, "delta": 1e-6}).plan()["fits"][0]["learning_rate"] for e in (0.1, 0.2)]
+    assert rates[1] / rates[0] == pytest.approx(2, rel=0.05)
+    fit = publication().plan()["fits"][0]
+    assert fit["learning_rate"] * fit["noise"]["scale"] / BATCH == pytest.approx(0.5)
+    most = publication(privacy={"epsilon": 500, "delta": 1e-6}, clip=0.3).plan()["fits"][0]["learning_rate"]
+    assert most == pytest.approx(24 / 0.3)
+    assert publication(learning_rate=0.5).plan()["fits"][0]["learning_rate"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("path", "learner"),
+    [
+        ("learner.kind", {"kind": "output_perturbation"}),
+        ("learner.steps", {"steps": 3}),
+        ("learner.step", {"step": 0.1}),
+        ("learner.clip", {"clip": 0.1}),
+        ("learner.momentum", {"momentum": 0.5}),
+        ("learner.regularization", {"regularization": 0.5}),
+    ],
+)
+def test_what_the_mechanism_says_the_learner_does_not(path, learner):
+    with pytest.raises(Refused) as refused:
+        publication(learner=learner, strong_convexity=0.1)
+    assert refused.value.path == path
+
+
+@pytest.mark.parametrize("constraint", ["l1_ball", "box", "simplex"])
+def test_a_pursuit_comes_near_the_leader_and_never_leaves_the_set(constraint, monkeypatch):
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    origin = np.full((3, FEATURES), 1 / (3 * FEATURES))
+    settings = {"constraint": constraint, "radius": 1.0, "averaging": False, "strong_convexity": 0.2}
+    learner = {"origin": origin.tolist()}
+    x, y = np.tile(np.eye(FEATURES, dtype=np.float32)[:3], (1000, 1)), np.tile(np.arange(3), 1000)
+
+    def read(start, end):
+        return Records(x=x[start:end], y=y[start:end])
+
+    leader, follower = (
+        run(publication(learner=learner, step=step, **settings), 300, read)[0][-1].parameters
+        for step in ("projection", "conditional_gradient")
+    )
+    assert np.linalg.norm(leader - origin) > 0.3
+    assert np.linalg.norm(follower - leader) < 0.7 * np.linalg.norm(leader - origin)
+    away = np.abs(follower - origin)
+    if constraint == "simplex":
+        assert follower.min() >= -1e-12
+        assert follower.sum() == pytest.approx(1.0)
+    else:
+        assert (away.sum() if constraint == "l1_ball" else away.max()) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("constraint", ["l1_ball", "box", "simplex"])
+def test_iterates_stay_in_their_set(constraint):
+    origin = np.full((3, FEATURES), 1 / (3 * FEATURES))
+    settings = {"constraint": constraint, "radius": 1.0, "averaging": False, "learning_rate": 50.0}
+    released, _ = run(publication(learner={"origin": origin.tolist()}, **settings), 6, reader())
+    for release in released:
+        w, away = release.parameters, np.abs(release.parameters - origin)
+        sizes = {"l1_ball": away.sum(), "box": away.max(), "simplex": w.sum()}
+        assert sizes[constraint] == pytest.approx(1.0)
+        assert constraint != "simplex" or w.min() >= 0
+    with pytest.raises(Refused, match="has to lie in the simplex") as refused:
+        publication(**(settings | {"constraint": "simplex"}))
+    assert refused.value.path == "learner.origin"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"noise": "tree", "decay": 0.9},
+        {"noise": "toeplitz", "decay": 0.999},
+        {"noise": "window_tree"},
+        {"window": 3},
+        {"expiry": "leaf", "acknowledge_declassification": True},
+        {"noise": "window_tree", "window": 3, "acknowledge_declassification": True},
+        {"noise": "window_tree", "window": 1025, "expiry": "leaf", "acknowledge_declassification": True},
+        {"noise": "window_tree", "window": 2**20 + 1, "expiry": "block", "acknowledge_declassification": True},
+        {"constraint": "simplex"},
+        {"constraint": "cone", "radius": 1.0},
+        {"step": "conditional_gradient"},
+        {"step": "conditional_gradient", "strong_convexity": 1.0},
+        {"decay": 1.1},
+        {"learning_rate": 1.0, "strong_convexity": 1.0},
+    ],
+)
+def test_settings_of_another_noise_and_of_another_version_are_refused(settings):
+    with pytest.raises(ValueError, match="validation error"):
+        PublicationConfiguration.model_validate(
+            {
+                "mechanism": {"kind": "online_leader", "batch": 8, **settings},
+                "learner": {"kind": "noisy_gradient_descent"},
+                "privacy": GAUSSIAN,
+            }
+        )
+
+
+@pytest.mark.parametrize("expiry", ["leaf", "block"])
+def test_what_declassifies_has_to_be_acknowledged_and_the_refusal_says_what_it_means(expiry):
+    with pytest.raises(ValueError, match=r"no longer protected at all.*unbounded.*acknowledge_declassification"):
+        publication(expiry, acknowledge_declassification=False)
+
+
+@pytest.mark.parametrize("expiry", ["leaf", "block"])
+def test_a_record_is_declassified_by_the_release_that_has_its_gradient_in_the_clear_and_not_before(expiry, monkeypatch):
+    """Noise that hides all of what it is added to, and one record: the model moves once it is hidden no longer."""
+    monkeypatch.setattr(noises, "add", lambda values, _: np.zeros(values.shape))
+    mechanism = publication(expiry, averaging=False)
+    x, y = data()
+    for batch in range(9):
+
+        def read(start, end, record=batch * BATCH + 3):
+            here = slice(record, record + (start <= record < end))
+            return Records(x=x[here], y=y[here])
+
+        released, _ = run(mechanism, 20, read)
+        shown = next(release.time for release in released if np.any(release.parameters))
+        told = next(release.time for release in released if mechanism.declassified(release.time) > batch * BATCH + 3)
+        assert shown == told
+
+
+@pytest.mark.parametrize("noise", ["blt", "window_tree", "leaf", "block"])
+def test_a_plan_says_from_when_on_a_record_is_no_longer_protected_and_what_it_loses_then(noise):
+    mechanism = publication(noise)
+    plan = mechanism.plan()
+    if noise not in ("leaf", "block"):
+        assert "declassification" not in plan
+        assert "note" not in plan["lifetime"]
+        assert mechanism.declassified(10**6 * BATCH) == 0
+        return
+    told = plan["declassification"]
+    assert told["epsilon"] is None
+    assert "unbounded" in told["note"]
+    assert "unbounded" in plan["lifetime"]["note"]
+    times = range(0, 40 * BATCH, BATCH)
+    gone = [mechanism.declassified(time) for time in times]
+    assert next(time for time, records in zip(times, gone, strict=True) if records) == told["first_time"]
+    # Batch i has its release at time (i + 1)·b, and is protected in it.
+    releases = [sum(records <= i * BATCH for records in gone[i + 1 :]) for i in range(20)]
+    assert {"least": min(releases), "most": max(releases)} == told["protected_releases"]
