@@ -18,8 +18,8 @@ keeper.wait()
 SERVICE = """
 import pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
-(folder / "runs").touch()
 try:
+    (folder / "runs").touch()
     time.sleep(1000)
 except KeyboardInterrupt:
     (folder / "stopped").touch()

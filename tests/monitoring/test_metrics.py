@@ -197,8 +197,7 @@ class TestWorkerBesideIt:
         for _ in range(2):  # it finds the socket of a killed predecessor
             assert look(url, ADMIN_KEY).of("perennial_worker_up") == 0
             with metrics.worker_serving(Settings(_env_file=None, worker_metrics=self.path)):
-                samples = look(url, ADMIN_KEY)
-                assert samples.of("perennial_worker_up") == 1
+                samples = wait_until(lambda: (seen := look(url, ADMIN_KEY)).of("perennial_worker_up") and seen)
                 assert samples.of("perennial_publish_failures_total", publication="a-publication") == 0
             assert self.path.exists()
         assert look(url, ADMIN_KEY).of("perennial_publish_failures_total", publication="a-publication") is None
