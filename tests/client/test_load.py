@@ -41,20 +41,6 @@ WRITERS = {
 }
 
 
-@pytest.fixture
-def key_file(service: Service, tmp_path):
-    path = tmp_path / "key"
-    path.write_text(service.admin_key + "\n")
-    return path
-
-
-@pytest.fixture
-def load(service: Service, key_file):
-    return lambda stream, *more: command.main(
-        ["load", stream, *map(str, more), "--label", "rain", "--url", service.url, "--key-file", str(key_file)]
-    )
-
-
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_file_is_loaded_once(service: Service, client, load, tmp_path, capsys, name):
     WRITERS[name](tmp_path / name, FRAME)
