@@ -1,10 +1,12 @@
 """A client of the service that all tests share, and one whose connections fail when a test says so."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+import redis
 
 import perennial
 import perennial.__main__ as command
@@ -80,3 +82,10 @@ def load(service: Service, key_file: Path) -> Callable[..., int]:
     return lambda stream, *more: command.main(
         ["load", stream, *map(str, more), "--label", "rain", "--url", service.url, "--key-file", str(key_file)]
     )
+
+
+def forget_keys(service: Service) -> None:
+    """Empty the service's memory of idempotency keys, as a day does."""
+    with contextlib.closing(redis.Redis.from_url(str(service.settings.redis_url))) as log:
+        for name in log.scan_iter("perennial:*:idempotency:*"):
+            log.delete(name)

@@ -13,14 +13,13 @@ import time
 
 import httpx
 import pytest
-import redis
 
 import perennial
 import perennial.__main__ as command
 from perennial import InvalidData, PerennialError, Uncertain, exchange, operations
 from perennial.exchange import Answer, Pause, Request
 from perennial.operations import post_records
-from tests.client.conftest import numbered, posts
+from tests.client.conftest import forget_keys, numbered, posts
 from tests.client.test_load import FRAME, RECORDS, WRITERS
 from tests.conftest import Service, wait_until
 
@@ -30,9 +29,7 @@ def next_day(service: Service, monkeypatch):
     def come() -> None:
         now = time.time
         monkeypatch.setattr(exchange.time, "time", lambda: now() + 25 * 3600)
-        with contextlib.closing(redis.Redis.from_url(str(service.settings.redis_url))) as log:
-            for name in log.scan_iter("perennial:*:idempotency:*"):
-                log.delete(name)
+        forget_keys(service)
 
     return come
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial import loading
+from perennial import bridging, loading
 from perennial.client import connect
 from perennial.errors import PerennialError
 
@@ -23,8 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         key = Path(asked.key_file).read_text()
-        with connect(asked.url, key) as client:
-            loading.run(client, asked)
+        if asked.command == "bridge":
+            bridging.run(key, asked)
+        else:
+            with connect(asked.url, key) as client:
+                loading.run(client, asked)
     except OSError as error:
         return _failed(f"can't read {error.filename}: {error.strerror}")
     except (PerennialError, ModuleNotFoundError) as error:
@@ -36,10 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="perennial")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     load = commands.add_parser("load", help="append files to a stream", description=loading.DESCRIPTION)
     _add_service(load)
     loading.add_arguments(load)
+    bridge = commands.add_parser("bridge", help="send a broker's messages to a stream")
+    nats = bridge.add_subparsers(required=True, metavar="BROKER").add_parser(
+        "nats", help="NATS JetStream", description=bridging.DESCRIPTION
+    )
+    _add_service(nats)
+    bridging.add_arguments(nats)
     return parser
 
 
