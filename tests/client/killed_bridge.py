@@ -1,13 +1,19 @@
-"""A bridge that is killed at a step: `python -m tests.client.killed_bridge STEP ARGUMENTS…`.
+"""Bridges that are killed, the first at its first step, the second at its second, until one ends by itself.
 
-Each note, request to the service, acknowledgement and message that is set aside is two steps: before it, and after it.
+`python -m tests.client.killed_bridge` reads JSON: the `server`, the `subject` of new messages, a list of `messages` to
+publish before each of the first starts, and the `arguments` of the bridge. It prints how many bridges ran. A note, a
+request to the service, a subscription, an acknowledgement and a message that is set aside are two steps each: before it
+is done, and after it.
 """
 
+import asyncio
+import json
 import os
 import signal
 import sys
 from itertools import count
 
+import nats
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.kv import KeyValue
@@ -15,18 +21,13 @@ from nats.js.kv import KeyValue
 from perennial.__main__ import main
 from perennial.transport import AsyncTransport
 
-steps = count(1)
 
-
-def step() -> None:
-    if next(steps) == int(sys.argv[1]):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def in_steps(owner, name):
+def in_steps(step, owner, name, only=lambda *_: True):
     true = getattr(owner, name)
 
     async def stepping(*arguments, **more):
+        if not only(*arguments):
+            return await true(*arguments, **more)
         step()
         answer = await true(*arguments, **more)
         step()
@@ -35,20 +36,42 @@ def in_steps(owner, name):
     setattr(owner, name, stepping)
 
 
+def bridge(last, arguments):
+    """Run a bridge in a process that is killed at its last step, and return the exit status."""
+    child = os.fork()
+    if child == 0:
+        steps = count(1)
+
+        def step():
+            if next(steps) == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        in_steps(step, KeyValue, "update")
+        in_steps(step, AsyncTransport, "run")
+        in_steps(step, JetStreamContext, "pull_subscribe_bind")
+        in_steps(step, JetStreamContext, "publish", lambda _, subject, *more: not subject.startswith("$KV"))
+        in_steps(step, Client, "request", lambda _, subject, payload=b"", *more: payload == b"+ACK")
+        os._exit(main(arguments))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+async def publish(server, subject, messages):
+    connection = await nats.connect(server)
+    for message in messages:
+        await connection.jetstream().publish(subject, message.encode())
+    await connection.close()
+
+
+def run(server, subject, messages, arguments):
+    for step in count(1):
+        if step <= len(messages):
+            asyncio.run(publish(server, subject, messages[step - 1]))
+        ended = bridge(step, arguments)
+        if ended != -signal.SIGKILL:
+            print(step)
+            return ended
+    return None
+
+
 if __name__ == "__main__":
-    in_steps(KeyValue, "update")
-    in_steps(AsyncTransport, "run")
-    in_steps(JetStreamContext, "pull_subscribe_bind")
-    in_steps(JetStreamContext, "publish")
-    acknowledged = Client.request
-
-    async def request(self, subject, payload=b"", *arguments, **more):
-        if payload != b"+ACK":
-            return await acknowledged(self, subject, payload, *arguments, **more)
-        step()
-        answer = await acknowledged(self, subject, payload, *arguments, **more)
-        step()
-        return answer
-
-    Client.request = request
-    sys.exit(main(sys.argv[2:]))
+    sys.exit(run(**json.load(sys.stdin)))

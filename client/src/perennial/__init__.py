@@ -26,6 +26,7 @@ from perennial.errors import (
 from perennial.local import LocalClient, local
 from perennial.model import Model
 from perennial.operations import Appended, Ledger
+from perennial.settings import standardize
 from perennial.tables import Table
 
 __all__ = [
@@ -59,4 +60,5 @@ __all__ = [
     "connect",
     "connect_async",
     "local",
+    "standardize",
 ]
