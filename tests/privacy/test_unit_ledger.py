@@ -159,7 +159,8 @@ def history(ledger, rng):
             found.ledger = found.ledger.stop(rng.choice(running))
         if rng.random() < 0.4:
             kind = "independent" if ledger.bound is None else rng.choice(("independent", "carried", "shared"))
-            found.start(Noise(kind, rng.choice((1, 2, 5))), rng.choice(SHARES), slot)
+            begin = rng.choice((slot, rng.randint(0, slot)))  # it may also read slots of before
+            found.start(Noise(kind, rng.choice((1, 2, 5))), rng.choice(SHARES), begin)
     return found
 
 

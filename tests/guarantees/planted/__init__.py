@@ -18,6 +18,7 @@ from tests.guarantees.planted import (
     record,
     seen,
     store,
+    units,
     verifying,
     worker,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "record",
     "seen",
     "store",
+    "units",
     "verifying",
     "worker",
 ]
