@@ -21,8 +21,9 @@ is stopped after four slots would have cost 16/17, and leave the fifth slot a wh
 | `carried` on to later batches (`carried_groups`) | what the factor's shifted columns add up to |
 | `shared`: one noise for all slots, or trees that double for ever | p² |
 
-B is the most slots that a fit or batch reads. *One contribution*: a fit or batch makes of all records of a unit the
-mean of what they would contribute, so that the unit moves its sum as far as one record can.
+B is the most slots that a fit or batch reads; one noise charges all its slots the same. *One contribution*: a fit or
+batch makes of all records of a unit the mean of what they would contribute, so that the unit moves its sum as far as one
+record can. (Objective perturbation is another matter: its curvature has the rank of all of them.)
 
 Why.
  - Chains. Let the p slots of S differ. Change one after the other: p + 1 streams, of which neighbours are R⊥. On every
@@ -128,7 +129,8 @@ def group_factor(costs: Sequence[Fraction]) -> Fraction:
 def slot_capacity(epsilon: Decimal, delta: Decimal, *, bound: UnitBound, factor: Fraction) -> tuple[Kind, Fraction]:
     """Return what one slot may be charged by a publication that promises a unit (epsilon, delta), and the currency.
 
-    factor: g of the publication's noise. Pure charges are at most ε/m: no pure cost depends on the noise.
+    It is exact: round it down for a charge. factor: g of the publication's noise; pure charges are at most ε/m whatever
+    the noise.
     """
     kind, whole = capacity(epsilon, delta)
     return kind, whole / (bound.max_records if kind is Kind.PURE else factor)
