@@ -2,8 +2,8 @@
 
 Statement. Let a step of `correlated` be charged ρ for one record: (‖c‖₂·Δ + √L·r)² = 2σ²·ρ. A unit with contributions
 k_b to the batches b, p in all, costs at most (‖Σ_b k_b·c^(b)‖₂·Δ + p·√L·r)²/(2σ²), c^(b) being the factor's column
-shifted to batch b. `carried` returns T(p), at least the largest quotient of both, for p = 1, …, m. Every batch is a step
-of the noise, also one in which no slot counts: else batches would be nearer to each other there than their slots are.
+shifted to batch b. `carried` returns T(p), at least the largest quotient of both, for p = 1, …, m. Every batch is a
+step of the noise, also one in which no slot counts: else batches would be nearer there than their slots are.
 
 Why the sum. With all else fixed, the noises that are remembered differ by what the unit's contributions were, so a step
 is moved by what each of them alone would move it, at most (C·k)_t·Δ, and by the rounding errors of at most p of them,

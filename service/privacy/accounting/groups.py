@@ -22,8 +22,8 @@ is stopped after four slots would have cost 16/17, and leave the fifth slot a wh
 | `shared`: one noise for all slots, or trees that double for ever | p² |
 
 B is the most slots that a fit or batch reads; one noise charges all its slots the same. *One contribution*: a fit or
-batch makes of all records of a unit the mean of what they would contribute, so that the unit moves its sum as far as one
-record can. (Objective perturbation is another matter: its curvature has the rank of all of them.)
+batch makes of all records of a unit the mean of what they would contribute, so that the unit moves its sum as far as
+one record can. (Objective perturbation is another matter: its curvature has the rank of all of them.)
 
 Why.
  - Chains. Let the p slots of S differ. Change one after the other: p + 1 streams, of which neighbours are R⊥. On every
