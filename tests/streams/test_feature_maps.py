@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from service.streams.feature_maps import MOST_RANDOM, MOST_VALUES, _mix, build, of_stream
+from service.streams.feature_maps import MOST_RANDOM, MOST_VALUES, build, of_stream
+from service.streams.feature_maps.hashing import _mix
 from tests.learning import by_definition
 
 FOURIER = {"kind": "random_fourier", "version": 1, "features": 6, "width": 2.0, "seed": 7}
