@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -10,6 +12,10 @@ from pydantic_core import PydanticCustomError
 from service.inputs.fields import Positive, Shape
 from service.streams import feature_maps
 from service.streams.feature_maps import MAX_MAPPED, ComposedMap, FeatureMap, FeatureMapShape, StandardizeMap
+from service.streams.layout import RecordLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_DIMENSION = 2**24
 
@@ -80,7 +86,26 @@ class StreamSchema(Shape):
 
     def mapping(self) -> FeatureMap:
         """Return the feature map; of no steps if there is none."""
-        return feature_maps.of_stream(self.model_dump(mode="json"))
+        described = None if self.feature_map is None else self.feature_map.model_dump(mode="json")
+        return feature_maps.build(described, self.features or 0)
+
+    @property
+    def _classes(self) -> int | None:
+        match self.task:
+            case Classification():
+                return self.task.classes
+            case Categorical():
+                return self.task.cardinality
+        return None
+
+    def layout(self) -> RecordLayout:
+        """Return how records are laid out."""
+        return RecordLayout(
+            features=self.features or 0,
+            labelled=not isinstance(self.task, Unlabelled),
+            classes=self._classes,
+            feature_map=self.mapping(),
+        )
 
 
 class NewStreamSchema(StreamSchema):
@@ -98,3 +123,13 @@ class NewStreamSchema(StreamSchema):
                 {"example": '{"kind": "standardize", "mean": [54, 1017], "scale": [20, 8.4]}'},
             )
         return value
+
+
+def stored_schema(stored: Mapping[str, Any]) -> StreamSchema:
+    """Return the schema of a stream from its stored JSON, which is parsed once however often it is read."""
+    return _parsed(json.dumps(stored))
+
+
+@lru_cache(maxsize=128)
+def _parsed(stored: str) -> StreamSchema:
+    return StreamSchema.model_validate(json.loads(stored))

@@ -20,7 +20,6 @@ from service.privacy.accounting.account import Loss
 from service.store import labels, publications, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
-from service.streams.schema import StreamSchema
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
 
@@ -84,7 +83,7 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
 
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
-        told = measured(StreamSchema.model_validate(stream.schema), request)
+        told = measured(stream.parsed_schema, request)
         planned = _build(stream, request).plan()
         queued = sum(largest_cost(each).seconds for each in publications.running_plans(connection, key.streams))
         tick = timing(planned, request.delay, queued)
@@ -180,7 +179,7 @@ def _build(stream: streams.Stream, request: PlanRequest) -> Mechanism:
     if request.privacy.delta > 0 and stream.delta == 0:
         _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
     try:
-        return admit(StreamSchema.model_validate(stream.schema), request)
+        return admit(stream.parsed_schema, request)
     except Refused as refused:
         _refuse(refused.path, refused.message)
 

@@ -28,7 +28,8 @@ from service.store import digests, publications, releases
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
 from service.store.publications import Newest, Publication
-from service.streams import batches, feature_maps
+from service.streams import batches
+from service.streams.layout import RecordLayout
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
 
@@ -229,10 +230,10 @@ async def predict_labels(
                 "That release is no model of labels: of a histogram ask `POST …/queries`; with an encoder, a later "
                 "version predicts.",
             )
-        x = batches.read_features(body, release.model["features"], release.model["feature_map"])
-        most = feature_maps.of_stream(release.model).most_records
-        if len(x) > most:
-            raise Problem("too-large", f"At most {most} records of this stream at once; split them.")
+        layout = RecordLayout.of_features(release.model["features"], release.model["feature_map"])
+        x = batches.read_json(body, layout)["x"]
+        if len(x) > layout.most_records:
+            raise Problem("too-large", f"At most {layout.most_records} records of this stream at once; split them.")
         told = release.model.get("encoder")
         encoder = None if told is None else releases.parameters(connection, found.id, told["release"])
         labels, scores = predict(release.model, release.parameters, x, encoder)

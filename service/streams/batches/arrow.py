@@ -26,10 +26,9 @@ from service.streams.batches.checks import (
     Mask,
     from_numbers,
     listed,
-    of_texts,
-    wanted,
 )
 from service.streams.codec import Columns
+from service.streams.layout import RecordLayout
 
 _SCHEMA, _RECORD_BATCH = 1, 3  # kinds of messages
 _INT, _FLOAT, _LIST, _FIXED_SIZE_LIST, _LARGE_LIST = 2, 3, 12, 16, 21  # kinds of types
@@ -87,13 +86,13 @@ class _Part(NamedTuple):
     nulls: Mask | None  # in the shape of `numbers`
 
 
-def read_arrow(body: bytes, schema: dict[str, Any]) -> Columns:
+def read_arrow(body: bytes, layout: RecordLayout) -> Columns:
     """The records of a batch, or InvalidRecords."""
-    names = wanted(schema)
-    if of_texts(schema):
+    names = layout.column_names
+    if layout.reads_text:
         raise InvalidRecords((None, "texts are read from JSON and NDJSON only"))
     try:
-        batches = list(_record_batches(body, tuple(names), schema.get("features", 0)))
+        batches = list(_record_batches(body, tuple(names), layout.features))
     except (struct.error, ValueError):
         raise InvalidRecords((None, _NOT_ARROW)) from None
     if not any(len(part.numbers) for batch in batches for part in batch.values()):
@@ -102,7 +101,7 @@ def read_arrow(body: bytes, schema: dict[str, Any]) -> Columns:
     flaws = {name: column.nulls for name, column in columns.items()}
     if "x" in columns:
         flaws["rows"] = columns["x"].wrong
-    return from_numbers({name: column.numbers for name, column in columns.items()}, schema, Flaws(**flaws))
+    return from_numbers({name: column.numbers for name, column in columns.items()}, layout, Flaws(**flaws))
 
 
 def _joined(parts: Sequence[_Part]) -> _Part:

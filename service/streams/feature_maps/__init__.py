@@ -24,7 +24,7 @@ floats. What a version of a kind computes never changes; a correction would be a
 
 from service.streams.feature_maps.feature_map import MOST_VALUES, FeatureMap
 from service.streams.feature_maps.hashing import MOST_CHARACTERS
-from service.streams.feature_maps.kinds import ComposedMap, FeatureMapShape, build, of_stream
+from service.streams.feature_maps.kinds import ComposedMap, FeatureMapShape, build
 from service.streams.feature_maps.random_fourier import MOST_RANDOM, public_normals
 from service.streams.feature_maps.scaling import StandardizeMap
 from service.streams.feature_maps.settings import MAX_MAPPED
@@ -39,6 +39,5 @@ __all__ = [
     "FeatureMapShape",
     "StandardizeMap",
     "build",
-    "of_stream",
     "public_normals",
 ]

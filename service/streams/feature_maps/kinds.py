@@ -69,11 +69,6 @@ def _without_steps(features: int) -> FeatureMap:
     return FeatureMap(description=None, input_features=features, steps=())
 
 
-def of_stream(schema: Mapping[str, Any]) -> FeatureMap:
-    """Return the feature map of a stream from its schema as JSON. A categorical stream has no x, and no steps."""
-    return build(schema.get("feature_map"), schema.get("features") or 0)
-
-
 def _step(description: Mapping[str, Any], size: int) -> Step:
     kind, version = description["kind"], description["version"]
     if kind not in STEPS or version != 1:
