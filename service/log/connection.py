@@ -1,7 +1,11 @@
 """How both ends of the log connect, name keys, and know that what they wrote is on disk."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from redis.exceptions import RedisError
 
 SECONDS_TO_ANSWER = 5.0
 CONNECTING: dict[str, Any] = {"protocol": 2, "driver_info": None}
@@ -10,6 +14,20 @@ CONNECTING: dict[str, Any] = {"protocol": 2, "driver_info": None}
 
 class LogUnavailable(Exception):
     """The log is away, or would not keep what it is given. Nothing was promised; try again later."""
+
+
+@contextmanager
+def errors_as_unavailable() -> Iterator[None]:
+    """Raise LogUnavailable where the server refuses a command, is away or does not answer in time."""
+    try:
+        yield
+    except (RedisError, TimeoutError) as error:
+        raise unavailable(error) from error
+
+
+def unavailable(error: Exception) -> LogUnavailable:
+    """Return the error that names the kind of the library's error, but not its text."""
+    return LogUnavailable(f"the log does not answer ({type(error).__name__})")
 
 
 @dataclass(frozen=True, kw_only=True)
