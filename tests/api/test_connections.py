@@ -24,7 +24,7 @@ ADVICE = (
 )
 
 
-@pytest.mark.parametrize(("ours", "theirs", "name"), OVERRIDDEN, ids=lambda value: str(value))
+@pytest.mark.parametrize(("ours", "theirs", "name"), OVERRIDDEN, ids=str)
 def test_uvicorn_calls_what_is_overridden(ours, theirs, name):
     if ours is Connection and name in OWN:
         assert not hasattr(theirs, name), f"{ADVICE}: it has a {name} of its own now"
