@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import logs
 from service.api.auth import audit_log as audit
 from service.api.http import problems
+from service.api.http.direct import answer_directly
 from service.api.http.problems import Problem
-from service.api.http.shortcut import Shortcut
 from service.api.notifier import Notifier
 from service.api.routes import (
     events,
@@ -121,9 +121,9 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         pages,
     ):  # tried in this order
         app.include_router(part.router)
+    answer_directly(app, records.POST, records.post_records)
+    answer_directly(app, releases.LATEST, releases.latest_release)
     app.add_middleware(ConfigurationLimit)
-    quick = (records.POST, records.post_records), (releases.LATEST, releases.quick_latest)
-    app.add_middleware(Shortcut, routes=quick, handlers=app.exception_handlers)
     if metrics_port is not None:
         app.add_middleware(metrics.MetricsPort, port=metrics_port)
     app.add_middleware(Outermost)

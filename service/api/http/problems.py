@@ -145,7 +145,7 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
     """Every error leaves the service as a problem."""
 
     @app.exception_handler(Problem)
-    def problem(_: Request, error: Problem) -> Response:
+    async def problem(_: Request, error: Problem) -> Response:
         return error.response()
 
     @app.exception_handler(RequestValidationError)
@@ -161,7 +161,7 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         return Problem("invalid-request", detail, errors=errors).response()
 
     @app.exception_handler(HTTPException)
-    def http(request: Request, error: HTTPException) -> Response:
+    async def http(request: Request, error: HTTPException) -> Response:
         if isinstance(error.__cause__, Problem):  # raised while the framework read the body, which it calls a 400
             return error.__cause__.response()
         if error.status_code == 400 and request.headers.get("content-encoding", "identity").lower() != "identity":
@@ -178,11 +178,11 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         return Problem(slug, detail, headers=headers).response()
 
     @app.exception_handler(NameTaken)
-    def name_taken(_: Request, __: NameTaken) -> Response:
+    async def name_taken(_: Request, __: NameTaken) -> Response:
         return Problem("name-taken", "Choose another name; names are never used again.").response()
 
     @app.exception_handler(LogUnavailable)
-    def log_unavailable(_: Request, error: LogUnavailable) -> Response:
+    async def log_unavailable(_: Request, error: LogUnavailable) -> Response:
         return Problem(
             "log-unavailable",
             f"{error}. Nothing was promised; send it again with the same Idempotency-Key.",
@@ -190,11 +190,11 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         ).response()
 
     @app.exception_handler(DatabaseUnavailable)
-    def database_unavailable(_: Request, __: DatabaseUnavailable) -> Response:
+    async def database_unavailable(_: Request, __: DatabaseUnavailable) -> Response:
         return Problem("database-unavailable", "Try again later.", headers={"Retry-After": "1"}).response()
 
     @app.exception_handler(ClientDisconnect)
-    def gone(_: Request, __: ClientDisconnect) -> Response:
+    async def gone(_: Request, __: ClientDisconnect) -> Response:
         return Problem("malformed-request", "It ended before all of it was here.").response()  # nobody reads this
 
 

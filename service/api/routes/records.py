@@ -3,10 +3,11 @@
 import contextlib
 import hashlib
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
@@ -168,8 +169,7 @@ router.add_api_route(
     ),
 )
 
-
-POST = router.routes[-1]
+POST = cast("APIRoute", router.routes[-1])
 
 
 @router.get("/entries/{entry}", responses=documented("not-found"))

@@ -2,10 +2,11 @@
 
 import asyncio
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
@@ -140,8 +141,8 @@ async def get_latest_release(
     )
 
 
-async def quick_latest(request: Request) -> Response:
-    """The same without the framework (shortcut.py)."""
+async def latest_release(request: Request) -> Response:
+    """Return the same without the framework (direct.py)."""
     return await get_latest_release(
         request.path_params["publication"],
         request,
@@ -152,7 +153,7 @@ async def quick_latest(request: Request) -> Response:
     )
 
 
-LATEST = router.routes[-1]
+LATEST = cast("APIRoute", router.routes[-1])
 
 
 @router.get(
