@@ -26,6 +26,7 @@ from service.api.routes import (
     health,
     keys,
     labels,
+    ledger,
     metrics,
     publications,
     queries,
@@ -76,7 +77,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
             appender=appender,
             files=files,
             answerer=Answerer(database, files, lease_seconds=settings.lease_seconds),
-            notifier=Notifier(database, keys_changed=lambda: services.look_at_keys_again()),  # noqa: PLW0108 - not made yet
+            notifier=Notifier(database, keys_changed=lambda: services.keys.look_again()),  # noqa: PLW0108 - not made yet
         )
         if settings.admin_key is not None:
             secret = settings.admin_key.get_secret_value()
@@ -110,6 +111,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         releases,
         keys,
         streams,
+        ledger,
         publications,
         labels,
         events,

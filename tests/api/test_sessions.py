@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy
 from pydantic import SecretStr
 
-from service.api.services import OF_OUR_PAGES, SESSION
+from service.api.auth.credentials import OF_OUR_PAGES, SESSION
 from service.store import keys, sessions
 from service.store.database import Database
 from tests.api.test_labels import post, publish, unlabelled

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from service.api.services import OF_OUR_PAGES
+from service.api.auth.credentials import OF_OUR_PAGES
 from tests import chance
 from tests.api.test_labels import give, post, publish, unlabelled
 from tests.browser.looking import enter, show, sign_in

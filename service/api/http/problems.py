@@ -1,5 +1,6 @@
 """Errors as `application/problem+json` (RFC 9457): a stable type, what went wrong, what to do. Never anybody's data."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -125,6 +126,15 @@ def unread_coding(*read: str) -> Problem:
         "unsupported-media-type",
         f"Send the body without Content-Encoding{listed}.",
         headers={"Accept-Encoding": ", ".join(read or ("identity",))},
+    )
+
+
+def too_many_requests(what: str, early: float) -> Problem:
+    """Return the refusal of a request that came so many seconds too early."""
+    return Problem(
+        "too-many-requests",
+        f"{what} Nothing was done; wait as long as Retry-After says.",
+        headers={"Retry-After": str(math.ceil(early))},
     )
 
 

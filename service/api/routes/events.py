@@ -10,9 +10,12 @@ from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
 from sqlalchemy import Connection
 
+from service.api.auth.credentials import Secret, shown_by
+from service.api.auth.scopes import KeyFirst, Reader
+from service.api.auth.visibility import publication_or_404
 from service.api.http.problems import Problem, documented
 from service.api.routes.releases import shown
-from service.api.services import KeyFirst, Reader, Secret, Services, Shared, publication_or_404, shown_by
+from service.api.services import Services, Shared
 from service.store import releases
 from service.store.database import DatabaseUnavailable
 
@@ -67,7 +70,7 @@ async def _events(
         while True:
             changed.clear()
             try:
-                if shared.stopping.is_set() or shown_key is None or await shared.key(shown_key) is None:
+                if shared.stopping.is_set() or shown_key is None or await shared.keys.find(shown_key) is None:
                     return  # who asks again is told why
                 new = await shared.run_once(("events", identity, after), _newer, publication, identity, after)
             except DatabaseUnavailable:

@@ -1,14 +1,16 @@
 """`/v1/publications` and `/v1/plan`: what is published, from which stream, and what it costs."""
 
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
+from service.api.auth.scopes import Admin, KeyFirst, Reader
+from service.api.auth.visibility import publication_or_404, stream_or_404
 from service.api.http.problems import Problem, documented
-from service.api.schemas import Before, Items, Name, Timestamp
-from service.api.services import Admin, KeyFirst, Reader, Shared, publication_or_404, stream_or_404
+from service.api.schemas import Before, Items, Limit, Name, Timestamp
+from service.api.services import Shared
 from service.ledger import spending
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
@@ -140,7 +142,7 @@ async def make_publication(
 async def list_publications(
     key: Reader,
     shared: Shared,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Limit = 100,
     before: Before = None,
 ) -> Items[PublicationInfo]:
     """Lists the publications this key may see, newest first."""

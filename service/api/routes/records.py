@@ -12,21 +12,12 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from service import metrics
+from service.api.auth.scopes import INGESTER, Admin, Ingester, KeyFirst
+from service.api.auth.visibility import no_stream, stream_or_404, visible
 from service.api.http.bodies import INLINE_BYTES, refusal
 from service.api.http.problems import Problem, documented, media_type, unread_format
 from service.api.schemas import Range, as_json, is_entry
-from service.api.services import (
-    INGESTER,
-    Admin,
-    Ingester,
-    KeyFirst,
-    Services,
-    Shared,
-    no_stream,
-    services,
-    stream_or_404,
-    visible,
-)
+from service.api.services import Services, Shared, services
 from service.log import BacklogFull, IdempotencyConflict
 from service.store import labels, segments, streams
 from service.streams import batches

@@ -10,20 +10,13 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
+from service.api.auth.scopes import READER, KeyFirst, Reader
+from service.api.auth.visibility import no_publication, publication_or_404
 from service.api.http.bodies import refusal, require_json
 from service.api.http.problems import Problem, documented
 from service.api.http.representations import JSON, SAFETENSORS, Representation, choose
-from service.api.schemas import Items, Release, ReleaseInfo, Timestamp, as_json, is_name
-from service.api.services import (
-    READER,
-    KeyFirst,
-    Reader,
-    Services,
-    Shared,
-    no_publication,
-    publication_or_404,
-    services,
-)
+from service.api.schemas import Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
+from service.api.services import Services, Shared, services
 from service.mechanisms.linear import predict
 from service.store import digests, publications, releases
 from service.store.due_fits import DueFit, due_fits
@@ -70,7 +63,7 @@ async def list_releases(
     publication: str,
     key: Reader,
     shared: Shared,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Limit = 100,
     before: Annotated[
         int | None, Query(ge=1, lt=2**31, description="version of the last release of the page before")
     ] = None,

@@ -3,8 +3,10 @@
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from service.api.auth.credentials import SESSION
+from service.api.auth.scopes import Credentials, KeyFirst, Reader
 from service.api.http.problems import Problem, documented
-from service.api.services import SESSION, Credentials, KeyFirst, Reader, Shared
+from service.api.services import Shared
 from service.store import sessions
 from service.store.keys import Key
 
@@ -54,7 +56,7 @@ async def sign_out(request: Request, key: Reader, shared: Shared, response: Resp
     """Ends the session that asks for it, at once and everywhere. A key is none: nothing happens to it."""
     if secret := request.cookies.get(SESSION):
         await shared.run(sessions.end, secret)
-        shared.look_at_keys_again()
+        shared.keys.look_again()
     response.delete_cookie(SESSION, httponly=True, samesite="strict")
 
 
