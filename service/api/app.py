@@ -160,7 +160,7 @@ class ConfigurationLimit:
 
 
 class Outermost:
-    """What holds for every request and every answer.
+    """Add to every request and every answer what they all have.
 
     Each request has an id, which every line of the log about it names. HEAD is GET without the body, which the server
     leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look; the

@@ -28,7 +28,7 @@ def is_name(text: str) -> bool:
 
 
 def is_entry(text: str) -> bool:
-    """Whether it could be the log's id of a batch."""
+    """Return whether a text could be the log's id of a batch."""
     return re.fullmatch(r"\d{1,20}-\d{1,20}", text) is not None
 
 

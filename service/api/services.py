@@ -1,4 +1,4 @@
-"""What the routes share: the parts of one running API."""
+"""The parts of one running API, which its routes share."""
 
 import asyncio
 import math
@@ -62,7 +62,7 @@ class Services:
         return await read_body(request, self.settings.max_body_bytes, held, self.large)
 
     async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Calls `function(connection, …)` in a transaction of its own, off the event loop."""
+        """Call `function(connection, …)` in a transaction of its own, off the event loop."""
 
         def transact() -> T:
             with self.database.transaction() as connection:
@@ -71,7 +71,10 @@ class Services:
         return await run_in_threadpool(transact)
 
     async def run_once(self, question: Hashable, function: Callable[..., T], *args: Any) -> T:
-        """The same for all who ask the same question before it is put: nobody's answer is older than his question."""
+        """Call the function once for all who ask the same question before the call begins.
+
+        So no answer is older than its question.
+        """
         task = self.due.get(question)
         if task is None:
             task = self.due[question] = asyncio.create_task(self._put(question, function, *args))
@@ -84,7 +87,7 @@ class Services:
             return await self.run(function, *args)
 
     async def schema(self, name: str) -> Stream | None:
-        """A stream as far as it never changes: name, log, schema."""
+        """Return a stream, of which only what never changes may be used: name, log, schema."""
         if name not in self.streams:
             stream = await self.run(streams.find, name)
             if stream is None:

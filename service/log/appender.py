@@ -112,7 +112,7 @@ class BacklogFull(Exception):
 
 
 class IdempotencyConflict(Exception):
-    """The same Idempotency-Key came with another body. Nothing was stored."""
+    """An Idempotency-Key came again with another body. Nothing was stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ class Resumed:
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
-    """What a log holds that is not numbered, and how long the oldest of it has waited."""
+    """The part of a log that is not numbered, and how long its oldest batch has waited."""
 
     backlog_batches: int = 0
     backlog_bytes: int = 0
@@ -206,7 +206,7 @@ class Appender:
         return Appended(entry=answer[1].decode(), records=int(answer[2]), new=answer[0] == b"appended")
 
     async def backlogs(self, positions: Mapping[str, Position]) -> dict[str, Backlog]:
-        """By name of the log, what each holds after the position that it is numbered to."""
+        """Return, by name of the log, what follows the position that it is numbered to."""
         with errors_as_unavailable():
             async with self._redis.pipeline(transaction=False) as pipe:
                 await pipe.ping()
@@ -290,7 +290,7 @@ class Appender:
                 each.answer.set_result(answer)
 
     async def _evaluate(self, batches: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """What the script says to each batch, or the error."""
+        """Return the script's answer to each batch, or the error."""
         commands = [("EVALSHA", _APPEND_SHA, 3, *arguments) for arguments in batches]
         answers = await self._commands.send(commands)
         unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
@@ -305,7 +305,9 @@ class Appender:
             await self._redis.script_load(_APPEND)
 
     async def _check_durability(self) -> None:
-        """That an answered write is on disk. Asked again now and then: an operator can change it while it runs.
+        """Raise LogUnavailable unless the server answers a write only after it is on disk.
+
+        It is asked again now and then: an operator can change it while it runs.
 
         WAITAOF is no way round `appendfsync always`: under `everysec` the Valkey that was tried confirms too early.
         """

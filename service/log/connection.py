@@ -1,4 +1,4 @@
-"""How both ends of the log connect, name keys, and know that what they wrote is on disk."""
+"""Settings, names of keys and errors that both ends of the log share."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +47,7 @@ def state_key(log: str) -> str:
 
 
 def dead_key(log: str) -> str:
-    """Of what could not be numbered."""
+    """Return the key of the entries that could not be numbered."""
     return f"perennial:{{{log}}}:dead"
 
 
@@ -56,7 +56,7 @@ def idempotency_key(log: str, scope: str) -> str:
 
 
 def following(entry: str) -> str:
-    """The least id that is greater."""
+    """Return the least id that is greater."""
     milliseconds, sequence = map(int, entry.split("-"))
     return f"{milliseconds}-{sequence + 1}" if sequence < 2**64 - 1 else f"{milliseconds + 1}-0"
 
@@ -66,7 +66,7 @@ def decode(fields: dict[bytes, bytes]) -> dict[str, bytes]:
 
 
 def require_synced_writes(configuration: dict[Any, Any]) -> None:
-    """That the server answers a write only after it is on disk.
+    """Check that the server answers a write only after it is on disk.
 
     Raises:
         LogUnavailable: it does not, so a 202 would promise too much.

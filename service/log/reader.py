@@ -88,7 +88,7 @@ class Reader:
         return [_entry(raw) for raw in answer]
 
     def check(self, log: str, position: Position) -> None:
-        """That this is the log that was numbered up to `position`, and that nothing was lost from it since.
+        """Check that this is the log that was numbered up to `position`, and that nothing was lost from it since.
 
         Raises:
             LogLost: it is not, or something was.
@@ -98,7 +98,7 @@ class Reader:
             raise lost
 
     def check_each(self, positions: Mapping[str, Position]) -> dict[str, LogLost]:
-        """The same of several logs, by name, asked together: what `check` would raise.
+        """Return, by name of the log, what `check` would raise; all logs are asked together.
 
         Raises:
             LogUnavailable: the log does not answer.

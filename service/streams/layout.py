@@ -1,4 +1,4 @@
-"""How the records of a stream are laid out: decided once, from the stream's schema, for all who write or read records.
+"""The layout of a stream's records: decided once, from its schema, for all who write or read records.
 
 A batch has up to two columns of the same length: `x`, a row of features per record, and `y`, a label or category. It is
 checked when it is posted (`batches`), then written to the log (`encode`), read from the log (`decode`) and put into a
@@ -59,17 +59,17 @@ class RecordLayout:
 
     @cached_property
     def reads_text(self) -> bool:
-        """Whether the `x` of a posted record is made of texts."""
+        """True if the `x` of a posted record is made of texts."""
         return self.feature_map.reads_text
 
     @property
     def most_records(self) -> int:
-        """How many records a batch may have, so that it fits into memory once it is mapped."""
+        """The most records of a batch, so that it fits into memory once it is mapped."""
         return self.feature_map.most_records
 
     @property
     def mapped_features(self) -> int:
-        """How many numbers the `x` of a record has in a segment; 0: records have no `x`."""
+        """The number of numbers in the `x` of a record in a segment; 0: records have no `x`."""
         return self.feature_map.features
 
     def encode(self, columns: Columns) -> bytes:
@@ -97,7 +97,7 @@ class RecordLayout:
 
     @cached_property
     def _logged(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """By name, what the columns of a batch in the log are, and the shape of one record's share."""
+        """The type of each column of a batch in the log, and the shape of one record's part of it."""
         width = self.mapped_features if self.reads_text else self.features
         columns = {"x": (FLOAT32, (width,)), "y": (FLOAT32 if self.classes is None else INT32, ())}
         return {name: columns[name] for name in self.column_names}

@@ -59,7 +59,7 @@ class Sealer:
         self._rung = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
-        """Until told to stop; whatever is away is waited for."""
+        """Seal until `stop` is set; wait while the database or the log is away."""
         while not stop.is_set():
             try:
                 if self._rung.is_set() or time.monotonic() >= self._look_at:
@@ -118,7 +118,7 @@ class Sealer:
         self._tidy(erased)
 
     def _let_go(self, *logs: str) -> None:
-        """Of streams, so that anybody can take them, this sealer too: a lease that is only forgotten is renewed on."""
+        """Give up the leases of streams, for any sealer to take. A lease that is only forgotten is renewed."""
         self._keeper.drop(*[self._held.pop(log)[0] for log in list(logs) if log in self._held])
 
     def _take_over(self, taken: list[Lease]) -> None:
@@ -264,7 +264,7 @@ class Sealer:
             self._files.delete(stream.log, each.file)
 
     def _drop_unneeded(self, stream: Stream) -> None:
-        """With retention `needed`: segments that no running publication can want again."""
+        """Drop the segments that no running publication can want again, where the retention is `needed`."""
         if stream.retention != "needed":
             return
         lease, _ = self._held[stream.log]

@@ -1,4 +1,4 @@
-"""What a request shows to be let in: a key, or the cookie of somebody who signed in with a browser."""
+"""Credentials of a request: a key, or the cookie of somebody who signed in with a browser."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,25 +14,27 @@ SESSION = "perennial_session"  # the cookie of who signed in with a browser
 OF_OUR_PAGES = "x-perennial-page"  # a header that no other site's page can send unasked
 
 Secret = tuple[str, Callable[[Connection, str], Key | None]]
-"""What somebody shows to be let in, and how the key that it stands for is found."""
+"""The secret that a request carries, and the function that finds its key."""
 
 
 def looking(connection: Connection, secret: str) -> Key | None:
-    """The key of a session that asks for something by itself, which may look, whatever the key may do."""
+    """Return the key of a session, for reading only, whatever else the key may do."""
     key = sessions.find(connection, secret)
     return key and replace(key, scopes=frozenset({"read"}))
 
 
 def of_our_page(connection: Connection, secret: str) -> Key | None:
-    """The key of a session whose page asks: it may label, too, where the key says so in as many words."""
+    """Return the key of a session whose request comes from our page: it may label, too, if the key has `label`."""
     key = sessions.find(connection, secret)
     return key and replace(key, scopes=frozenset({"read"}) | (key.scopes & {"label"}))
 
 
 def shown_by(request: Request) -> Secret | None:
-    """A key, else a session's cookie. Browsers send that whoever made them ask: so what does more than read, as does
-    being given a record to label, must also come with a header that only pages of this very origin can send, others
-    being refused it by the browser.
+    """Return the key that a request carries, else its session's cookie.
+
+    Browsers send the cookie with every request, also one that another site's page makes. So a request that does more
+    than read must also have a header that browsers let only pages of this origin send. Leasing a record to label is
+    more than reading.
     """
     scheme, secret = get_authorization_scheme_param(request.headers.get("authorization"))
     if secret and scheme.lower() == "bearer":

@@ -11,11 +11,12 @@ from service.store.streams import Stream
 
 
 def visible(key: Key, stream: str) -> bool:
-    """Whether there could be such a stream for this key."""
+    """Return whether the key could see a stream of this name."""
     return is_name(stream) and (key.streams is None or stream in key.streams)
 
 
 def stream_or_404(connection: Connection, key: Key, name: str) -> Stream:
+    """Return the stream of this name, if the key may see it."""
     stream = streams.find(connection, name) if visible(key, name) else None
     if stream is None:
         raise no_stream()

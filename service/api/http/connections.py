@@ -114,7 +114,7 @@ class Connection(HttpToolsProtocol):
         self._whole = True
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, which are not a problem's
-        """What came is not HTTP."""
+        """Refuse bytes that are not HTTP."""
         self._refuse("malformed-request", "malformed")
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -157,7 +157,7 @@ class Connection(HttpToolsProtocol):
 
 
 def look_at_all(connections: Iterable[object], now: float) -> None:
-    """For once a second; `now` on the loop's clock."""
+    """Close connections whose time is up. Call it once a second with the time on the loop's clock."""
     for connection in list(connections):
         if isinstance(connection, Connection):
             connection.look(now)

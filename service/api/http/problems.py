@@ -107,7 +107,7 @@ class Problem(Exception):
 
 
 def media_type(request: Request) -> str:
-    """Of the body. One without a type counts as JSON."""
+    """Return the media type of the body. A body without a type counts as JSON."""
     return request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
 
 
@@ -236,7 +236,7 @@ def _other_methods(request: Request, allowed: str) -> str:
 
 
 def field_name(place: tuple[int | str, ...]) -> str:
-    """Where in the request; a name that nobody could have meant is not repeated."""
+    """Return a place in the request. A name that nobody could have meant is not repeated."""
     return ".".join(str(part) if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", str(part)) else "…" for part in place)
 
 

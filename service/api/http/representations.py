@@ -1,4 +1,4 @@
-"""How a release is sent: as JSON, or its weights as a safetensors file; the same bytes for ever."""
+"""The formats of a release: JSON, or its weights as a safetensors file; the same bytes for ever."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -58,7 +58,10 @@ SAFETENSORS = Representation(
 
 
 def choose(accept: str, offered: Sequence[Representation] = (JSON, SAFETENSORS)) -> Representation | None:
-    """What an Accept header likes best (RFC 9110, 12.5.1); None: it takes none of them. Ties go to what is named."""
+    """Return the format that an Accept header prefers (RFC 9110, 12.5.1); None: it accepts none.
+
+    Of formats that it prefers alike, a format that it names goes first.
+    """
     ranges = [_range(each) for each in accept.split(",") if each.strip()] or [("*/*", 1.0)]
 
     def liking(media_type: str) -> tuple[float, int]:

@@ -27,7 +27,7 @@ SWITCH_SECONDS = 0.0005
 
 
 def configuration(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:
-    """How uvicorn serves it."""
+    """Return uvicorn's settings for this application."""
     limited = type("Connection", (Connection,), {"most": settings.max_connections})
     return uvicorn.Config(
         app,

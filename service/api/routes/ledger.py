@@ -155,7 +155,7 @@ async def list_charges(
 
 
 def _exposed(stream: streams.Stream, of_it: Iterable[publications.Publication]) -> dict[str, tuple[int, int]]:
-    """By publication, the records that what it released no longer protects; of most, none."""
+    """Return, by publication, the records that its releases no longer protect; mostly none."""
     return {
         each.name: (each.start, each.start + declassified(stream.schema, each.configuration, each.visible_position))
         for each in of_it
@@ -172,7 +172,7 @@ def _outlined(connection: Connection, stream: streams.Stream, start: int, stop: 
 
 
 def _share(publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
-    """How one publication explains itself."""
+    """Return the share of one publication in the ledger."""
     account = spending.account_of(publication)
     kept, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
     pure = publication.kind == Kind.PURE

@@ -191,7 +191,7 @@ def _refuse(path: str, reason: str) -> NoReturn:
 
 
 def _check_budget(connection: Connection, stream: streams.Stream, request: PublicationRequest, start: int) -> None:
-    """That every record it may read, now or ever, can hold its cap beside all that is reserved already."""
+    """Raise Problem unless every record it may ever read can hold its cap beside all that is reserved already."""
     asked = Loss.of(request.privacy.epsilon, request.privacy.delta)
     budget = Loss.of(stream.epsilon, stream.delta)
     worst = spending.refused(connection, stream, publications.of_stream(connection, stream.id), asked, start)
@@ -213,7 +213,10 @@ def _check_budget(connection: Connection, stream: streams.Stream, request: Publi
 
 
 def _told(connection: Connection, key: Key, found: list[publications.Publication]) -> list[PublicationInfo]:
-    """As a key may be told: how many labels came may tell of a record, so it is for who may see records."""
+    """Return the publications as this key may see them.
+
+    The number of labels can tell of a record, so only keys that may see records get it.
+    """
     may_label = not key.scopes.isdisjoint({"label", "admin"})
     progress = labels.progress(connection, [each.id for each in found if may_label and each.asks_people])
     due = due_fits(connection, [each.id for each in found])

@@ -157,7 +157,7 @@ def _read(body: bytes, cardinality: int) -> tuple[list[LinearQuery], list[tuple[
 
 
 class _Wrong(Exception):
-    """What is wrong with one query."""
+    """One query is wrong, and why."""
 
 
 def _query(asked: Any, cardinality: int, *, nested: bool) -> LinearQuery:

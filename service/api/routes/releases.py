@@ -269,7 +269,10 @@ async def _answer(
 
 
 async def _newest(shared: Services, key: Key, publication: str) -> Newest:
-    """As it is committed now. Keys that see other streams ask another question: a name may mean another publication."""
+    """Return the newest version that is committed now.
+
+    Keys that see other streams ask another question, since a name can mean another publication for them.
+    """
     if not is_name(publication):
         raise no_publication()
     question = ("newest", publication, key.streams)
@@ -297,7 +300,7 @@ async def _newer(
 
 
 def shown(publication: str, release: releases.ReleaseInfo) -> dict[str, Any]:
-    """As it is served, with its parameters' values if they are there."""
+    """Return a release as it is served, with its parameters' values if they are there."""
     parameters: dict[str, Any] = {"shape": list(release.shape)}
     if isinstance(release, releases.Release):
         parameters["values"] = np.ascontiguousarray(release.parameters)
@@ -332,7 +335,10 @@ def _known_version(header: str | None) -> int | None:
 
 
 def wait_seconds(prefer: str | None) -> int | None:
-    """Of the preference `wait`; any other, and a `wait` that is no whole number, is passed over (RFC 7240)."""
+    """Return the seconds of the preference `wait`; None: there is none (RFC 7240).
+
+    Other preferences, and a `wait` that is not a whole number, are ignored.
+    """
     for preference in re.sub(r'"[^"]*"', lambda quoted: quoted[0].replace(",", " "), prefer or "").split(","):
         if match := re.fullmatch(r'\s*wait\s*=\s*"?(\d{1,9})"?\s*(;.*)?', preference, re.IGNORECASE):
             return min(int(match[1]), MOST_WAIT_SECONDS)
@@ -340,7 +346,7 @@ def wait_seconds(prefer: str | None) -> int | None:
 
 
 def whole(request: Request, name: str, first: str | None) -> str | None:
-    """A header that may come in several lines, as the one list that they are."""
+    """Return a header that can come in several lines as one list."""
     return ", ".join(request.headers.getlist(name)) or first
 
 

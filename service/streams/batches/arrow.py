@@ -43,7 +43,7 @@ _NOT_ARROW = "the body is not an Arrow IPC stream"
 
 @dataclass(frozen=True)
 class _Column:
-    """How record batches hold a column."""
+    """The form in which record batches hold a column."""
 
     name: str
     numbers: np.dtype[Any]
@@ -52,7 +52,7 @@ class _Column:
 
     @property
     def arrays(self) -> int:
-        """How many it consists of: itself, and the numbers in its lists."""
+        """The number of its arrays: itself, and the numbers in its lists."""
         return 1 if self.offsets is None and self.width is None else 2
 
     @property
@@ -69,7 +69,7 @@ class _Layout(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """What its metadata says of a message; of a record batch, also how its arrays and buffers lie."""
+    """The metadata of a message; of a record batch, also where its arrays and buffers lie."""
 
     kind: int
     size: int  # in bytes, of its buffers
@@ -87,7 +87,7 @@ class _Part(NamedTuple):
 
 
 def read_arrow(body: bytes, layout: RecordLayout) -> Columns:
-    """The records of a batch, or InvalidRecords."""
+    """Return the records of a batch. Raises InvalidRecords."""
     names = layout.column_names
     if layout.reads_text:
         raise InvalidRecords((None, "texts are read from JSON and NDJSON only"))
@@ -115,7 +115,7 @@ def _joined(parts: Sequence[_Part]) -> _Part:
 
 
 def _together(masks: Sequence[tuple[Any, Mask | None]]) -> Mask | None:
-    """Those of all parts, each with its shape; None as long as no part has one."""
+    """Return the masks of all parts, each with its shape, as one; None if no part has a mask."""
     if all(mask is None for _, mask in masks):
         return None
     return np.concatenate([np.zeros(shape, np.bool_) if mask is None else mask for shape, mask in masks])
@@ -149,7 +149,7 @@ def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Itera
 
 @lru_cache(maxsize=256)  # batches of one size have the same, and a client sends many
 def _message(metadata: bytes) -> _Message:
-    """What its metadata says of a message. Of a schema only that it is one: what it says depends on who reads it."""
+    """Return the metadata of a message. Of a schema it is only the kind: the columns depend on the reader."""
     message = _root(metadata)
     kind, size = message.number(1, "B"), message.number(3, "Q")
     if kind != _RECORD_BATCH:
@@ -191,7 +191,7 @@ def _number(field: "_Table") -> _Column:
 
 
 def _type(field: "_Table") -> np.dtype[Any] | None:
-    """Of its numbers, if it has any and has them in place."""
+    """Return the type of its numbers, if it has any and has them in place."""
     kind = field.number(2, "B")
     if kind not in {_INT, _FLOAT} or field.has(_DICTIONARY):
         return None
@@ -235,7 +235,7 @@ class _RecordBatch:
         return _rows(numbers, nulls, starts, right if missing is None else right & ~missing, features)
 
     def _next_nulls(self) -> tuple[int, Mask | None]:
-        """How long the next array is, and which of it are null."""
+        """Return how long the next array is, and which of it are null."""
         length, _ = next(self._arrays)
         if length < 0:
             raise ValueError("an array cannot be shorter than empty")
@@ -290,7 +290,7 @@ class _Table:
         return self._where(member) is not None
 
     def number(self, member: int, kind: str) -> int:
-        """Of a kind that `struct` knows; absent ones are 0."""
+        """Return a number of a kind that `struct` knows; absent ones are 0."""
         where = self._where(member)
         return 0 if where is None else _read(kind, self._data, where)
 

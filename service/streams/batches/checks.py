@@ -1,4 +1,4 @@
-"""What is asked of a record in any format: vectorised for numbers, one by one for what may be no number."""
+"""Checks of records in every format: vectorised for numbers, one by one where a value may not be a number."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class InvalidRecords(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Flaws:
-    """Where a format that can leave numbers out did so."""
+    """The places where a format that can leave numbers out did so."""
 
     rows: Mask | None = None  # x is no array of the right length
     x: Mask | None = None  # null, by row and column
@@ -48,7 +48,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def from_numbers(numbers: dict[str, NDArray[Any]], layout: RecordLayout, flaws: Flaws = _NONE) -> Columns:
-    """x as float32 (records × features), y as int32 (labels, categories) or float32.
+    """Return x as float32 (records × features), y as int32 (labels, categories) or float32.
 
     Args:
         numbers: x and y, as the stream has them, of one length.
@@ -79,7 +79,7 @@ def from_numbers(numbers: dict[str, NDArray[Any]], layout: RecordLayout, flaws: 
 
 
 def from_values(document: dict[str, list[Any]], layout: RecordLayout) -> Columns:
-    """The same from what JSON can hold in the place of numbers. Slow, for texts and batches that are probably wrong.
+    """Return the same from lists of JSON values. It is slow, for texts and for batches that are probably wrong.
 
     Texts stay texts: x is then an array of str objects (records × features).
     """

@@ -19,7 +19,7 @@ from service.streams.layout import RecordLayout
 
 
 def read_rows(body: bytes, layout: RecordLayout) -> Columns:
-    """The records of a batch, or InvalidRecords. A line break at the end is no record."""
+    """Return the records of a batch. Raises InvalidRecords. A line break at the end is no record."""
     try:
         numbers = None if layout.reads_text else _usual(body, layout)
     except UNUSUAL:
@@ -28,7 +28,7 @@ def read_rows(body: bytes, layout: RecordLayout) -> Columns:
 
 
 def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
-    """As one JSON array of the lines, provided that every line break is between two objects."""
+    """Read all lines as one JSON array, provided that every line break is between two objects."""
     names = layout.column_names
     array, lines = _as_array(body, arrays="x" in names)
     if array is None or len(rows := parsed(array)) != lines:

@@ -32,17 +32,17 @@ class FeatureMap:
 
     @property
     def features(self) -> int:
-        """How many numbers a mapped record has."""
+        """The number of numbers in a mapped record."""
         return self.steps[-1].features if self.steps else self.input_features
 
     @property
     def most_records(self) -> int:
-        """How many mapped records one batch may have, so that it fits into memory."""
+        """The most mapped records of one batch, so that it fits into memory."""
         return max(1, MOST_VALUES // max(1, self.features))
 
     @property
     def reads_text(self) -> bool:
-        """Whether a record is made of texts, not of numbers."""
+        """True if a record is made of texts, not of numbers."""
         return bool(self.steps) and isinstance(self.steps[0], HashedText)
 
     def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
