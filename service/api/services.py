@@ -45,8 +45,8 @@ class Services:
     rendered: Rendered = field(default_factory=Rendered)
     due: dict[Hashable, asyncio.Task[Any]] = field(default_factory=dict)  # questions that are not put yet
     put: WeakValueDictionary[Hashable, asyncio.Lock] = field(default_factory=WeakValueDictionary)
-    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    looked: tuple[float, bytes] = (-math.inf, b"")  # when metrics were gathered, and what was found
+    metrics_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    gathered_metrics: tuple[float, bytes] = (-math.inf, b"")  # the time at which they were gathered, and their text
     running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Large bodies are unpacked and parsed one after the other: two at once would keep the loop waiting for longer."""

@@ -10,26 +10,26 @@ from sqlalchemy import Connection
 from service.store import keys, sessions
 from service.store.keys import Key
 
-SESSION = "perennial_session"  # the cookie of who signed in with a browser
-OF_OUR_PAGES = "x-perennial-page"  # a header that no other site's page can send unasked
+SESSION_COOKIE = "perennial_session"  # the cookie of who signed in with a browser
+PAGE_HEADER = "x-perennial-page"  # a header that no other site's page can send unasked
 
 Secret = tuple[str, Callable[[Connection, str], Key | None]]
 """The secret that a request carries, and the function that finds its key."""
 
 
-def looking(connection: Connection, secret: str) -> Key | None:
+def session_key(connection: Connection, secret: str) -> Key | None:
     """Return the key of a session, for reading only, whatever else the key may do."""
     key = sessions.find(connection, secret)
     return key and replace(key, scopes=frozenset({"read"}))
 
 
-def of_our_page(connection: Connection, secret: str) -> Key | None:
+def page_session_key(connection: Connection, secret: str) -> Key | None:
     """Return the key of a session whose request comes from our page: it may label, too, if the key has `label`."""
     key = sessions.find(connection, secret)
     return key and replace(key, scopes=frozenset({"read"}) | (key.scopes & {"label"}))
 
 
-def shown_by(request: Request) -> Secret | None:
+def secret_of(request: Request) -> Secret | None:
     """Return the key that a request carries, else its session's cookie.
 
     Browsers send the cookie with every request, also one that another site's page makes. So a request that does more
@@ -39,7 +39,7 @@ def shown_by(request: Request) -> Secret | None:
     scheme, secret = get_authorization_scheme_param(request.headers.get("authorization"))
     if secret and scheme.lower() == "bearer":
         return secret, keys.find
-    session = request.cookies.get(SESSION)
-    if session and OF_OUR_PAGES in request.headers:
-        return session, of_our_page
-    return (session, looking) if session and request.method == "GET" else None
+    session = request.cookies.get(SESSION_COOKIE)
+    if session and PAGE_HEADER in request.headers:
+        return session, page_session_key
+    return (session, session_key) if session and request.method == "GET" else None

@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi.security.base import SecurityBase
 
-from service.api.auth.credentials import shown_by
+from service.api.auth.credentials import secret_of
 from service.api.http.bodies import ConfigurationRequest
 from service.api.http.problems import Problem, too_many_requests
 from service.api.services import services
@@ -36,7 +36,7 @@ class May(SecurityBase):
         return key
 
     async def _identified(self, request: Request) -> Key:
-        shared, shown = await services(request), shown_by(request)
+        shared, shown = await services(request), secret_of(request)
         asker = request.client.host if request.client else ""
         key = await shared.keys.find(shown, asker) if shown else None
         if key is None:

@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
 from sqlalchemy import Connection
 
-from service.api.auth.credentials import Secret, shown_by
+from service.api.auth.credentials import Secret, secret_of
 from service.api.auth.scopes import KeyFirst, Reader
 from service.api.auth.visibility import publication_or_404
 from service.api.http.problems import Problem, documented
@@ -55,7 +55,7 @@ async def follow(
         return EventSourceResponse(iter(()), headers=headers)
     after = (found.visible_latest or 1) - 1 if last_event_id is None else last_event_id
     return EventSourceResponse(
-        _events(shared, shown_by(request), publication, found.id, after),
+        _events(shared, secret_of(request), publication, found.id, after),
         headers=headers,
     )
 

@@ -47,10 +47,10 @@ ROUTE = router.routes[-1]
 
 
 async def _exposition(shared: Services) -> Response:
-    async with shared.looking:
-        if time.monotonic() >= shared.looked[0] + SECONDS_BETWEEN_LOOKS:
-            shared.looked = (time.monotonic(), await _look(shared))
-    body = metrics.exposition(metrics.API, metrics.PROCESS) + shared.looked[1]
+    async with shared.metrics_lock:
+        if time.monotonic() >= shared.gathered_metrics[0] + SECONDS_BETWEEN_LOOKS:
+            shared.gathered_metrics = (time.monotonic(), await _look(shared))
+    body = metrics.exposition(metrics.API, metrics.PROCESS) + shared.gathered_metrics[1]
     return Response(body, media_type=metrics.CONTENT_TYPE)
 
 

@@ -191,9 +191,9 @@ def a_session_that_may_do_what_its_key_may() -> None:
     """Another site makes an administrator's browser stop publications."""
     from service.api.auth import credentials
 
-    rewrite(credentials.looking, ('key and replace(key, scopes=frozenset({"read"}))', "key"))
+    rewrite(credentials.session_key, ('key and replace(key, scopes=frozenset({"read"}))', "key"))
     rewrite(
-        credentials.of_our_page,
+        credentials.page_session_key,
         ('key and replace(key, scopes=frozenset({"read"}) | (key.scopes & {"label"}))', "key"),
     )
 
@@ -203,7 +203,7 @@ def a_session_that_any_page_may_use() -> None:
     """Another site makes a browser do what is more than looking."""
     from service.api.auth import credentials
 
-    rewrite(credentials.shown_by, ("session and OF_OUR_PAGES in request.headers", "session"))
+    rewrite(credentials.secret_of, ("session and PAGE_HEADER in request.headers", "session"))
 
 
 @bug(f"{_SESSIONS}::test_a_cookie_that_no_script_reads_and_no_other_site_sends")
