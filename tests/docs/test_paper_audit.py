@@ -13,7 +13,7 @@ HEADINGS = {
 }
 FOLDERS = ("service", "benchmarks", "tests", "docs")
 NOT_CITING = {"docs/paper-audit.md", "docs/README.md", "tests/docs/test_paper_audit.py"}
-AS_A_FILE = re.compile(r'[("/]paper-audit\.md[)"]')
+AS_A_FILE = re.compile(r'[("/]paper-audit\.md[)"#]')
 
 
 def citing() -> list[Path]:
