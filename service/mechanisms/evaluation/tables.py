@@ -115,10 +115,11 @@ class ClassCounts:
 
     def _cells(self, each: Predictions) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
         """Return the predicted class and the bin of each slot; class 0 and bin 0 where a prediction is none."""
-        usable = np.isfinite(each.labels) & (each.labels >= 0) & (each.labels < self.classes)
+        labels = each.labels.astype(np.float64)
+        usable = np.isfinite(labels) & (labels >= 0) & (labels < self.classes)
         if each.confidences is not None:
             usable &= np.isfinite(each.confidences)
-        predicted = np.where(usable, each.labels, 0).astype(np.int64)
+        predicted = np.where(usable, labels, 0).astype(np.int64)
         if each.confidences is None:
             return predicted, None
         above = np.where(usable, each.confidences, 0.0) * self.classes - 1.0
