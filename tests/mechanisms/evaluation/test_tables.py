@@ -41,7 +41,7 @@ def records(layout):
     return [None, *itertools.product(range(layout.classes), itertools.product(outputs, repeat=layout.publications))]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["table", "bins", "3 classes", "2 tables", "2 with bins", "a pair"])
 def test_one_record_moves_the_counts_of_all_publications_as_far_as_stated_and_no_farther(layout):
     found = [one_record(layout, record) for record in records(layout)]
     moved = [a - b for a in found for b in found]
