@@ -10,7 +10,7 @@ from service.streams.slots import EvaluationSlots
 PERIODS = st.integers(1, 9)
 STARTS = st.integers(0, 60)
 LENGTHS = st.integers(0, 60)
-quick = settings(deadline=None, derandomize=True, max_examples=300)
+quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 
 def evaluated(period, start, stop):

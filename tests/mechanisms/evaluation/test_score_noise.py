@@ -14,7 +14,7 @@ from service.privacy.loss import Kind
 from service.privacy.noise.additive import Gaussian, SphericalLaplace
 from tests import chance
 
-RUNS = 600
+RUNS = 400
 RNG = np.random.default_rng(21)
 
 
@@ -40,7 +40,7 @@ def stated(kind, scale, dimension):
     return noise, {"distribution": law.distribution, "scale": scale, "dimension": dimension, "added_to": "weights"}
 
 
-@pytest.mark.parametrize("dimension", [1, 2, 7, 60, 3000])
+@pytest.mark.parametrize("dimension", [1, 2, 60, 3000])
 def test_a_score_of_spherical_laplace_noise_has_the_marginal_law(dimension):
     """Against a radius of the gamma law and a direction of the sphere's: the square of a cosine is beta."""
     for error in (0.5, 0.05, 1e-4):
@@ -48,7 +48,7 @@ def test_a_score_of_spherical_laplace_noise_has_the_marginal_law(dimension):
         if dimension == 1:
             assert t == pytest.approx(-np.log(error), rel=1e-4)
             continue
-        radii = np.linspace(0, dimension + 60 + 12 * np.sqrt(dimension), 40_001)[1:]
+        radii = np.linspace(0, dimension + 60 + 12 * np.sqrt(dimension), 10_001)[1:]
         weights = stats.gamma(dimension).pdf(radii) * (radii[1] - radii[0])
         outside = stats.beta(0.5, (dimension - 1) / 2).sf(np.minimum(1, (t / radii) ** 2))
         assert float(weights @ outside) == pytest.approx(error, rel=1e-3)
