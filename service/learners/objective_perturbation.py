@@ -13,7 +13,7 @@ f(w) = p(b(w))·det(-∂b/∂w) almost everywhere: b(·) is a Lipschitz map with
 a Huber hinge bends. Let the neighbours differ in one record.
  - p: ‖b(w) - b'(w)‖ ≤ 2L, so the quotient of the densities of the tilts is at most e^(2L/s).
  - det: -∂b/∂w = A + S ⊗ xxᵀ with A ⪰ nΛ·I from the other records and the regulariser, which A + S' ⊗ x'x'ᵀ shares;
-   `claims.curvature` bounds the quotient (Kronecker: rank S ⊗ xxᵀ ≤ r, tr S ⊗ xxᵀ = tr S·‖x‖² ≤ TR²). An erased
+   `events.curvature` bounds the quotient (Kronecker: rank S ⊗ xxᵀ ≤ r, tr S ⊗ xxᵀ = tr S·‖x‖² ≤ TR²). An erased
    record is S' = 0. The centre c cancels everywhere. (Two replaced records each cost one logarithm in CMS's proof; one
    is enough for replacement, since det(A + H') ≥ det A.)
 
@@ -56,7 +56,7 @@ import numpy as np
 from service.learners.output_perturbation import Linear, Perturbation
 from service.learning.objective import MARGIN, norm
 from service.learning.solvers import UNIT, Accuracy, accuracy, exact
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind, round_down, round_up
 from service.privacy.noise import additive as noises
 
@@ -90,7 +90,7 @@ class Perturbed(Perturbation):
 
     def charge(self) -> float:
         """Return what it costs each record, in the publication's currency, rounded up."""
-        return round_up(claims.cost(self.kind, self.described(), records=self.records))
+        return round_up(events.cost(self.kind, self.described(), records=self.records))
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON, with all it takes to recompute the charge."""
@@ -139,7 +139,7 @@ class ObjectivePerturbation(Linear):
 
         def curved() -> Fraction:
             return Fraction(
-                claims.curvature(rank=rank, steepness=steepness, records=records, regularization=regularization)
+                events.curvature(rank=rank, steepness=steepness, records=records, regularization=regularization)
             )
 
         if 2 * curved() > rest:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DataError
 
 from service.ledger import ledger, spending, witness
-from service.privacy.accounting import account, claims
+from service.privacy.accounting import account, events
 from service.privacy.loss import Kind, capacity
 from service.store import publications, releases, segments, streams, tables
 from service.store.database import ONE_VIEW, Database
@@ -243,10 +243,10 @@ def _paid(where: str, publication: Publication, row: Mapping[str, Any]) -> Itera
     pure = row["charged_rho"] is None
     paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
     try:
-        if row["noise"]["dimension"] != claims.dimension(row["noise"], row["shape"]):
+        if row["noise"]["dimension"] != events.dimension(row["noise"], row["shape"]):
             yield f"{where}: its noise is not as long as what it is added to"
         records = row["fit_stop"] - row["fit_start"]
-        if claims.cost(Kind.PURE if pure else Kind.ZCDP, row["noise"], records=records) > paid:
+        if events.cost(Kind.PURE if pure else Kind.ZCDP, row["noise"], records=records) > paid:
             yield f"{where}: its noise costs more than its charge"
     except ValueError as problem:
         yield f"{where}: {problem}"
@@ -409,7 +409,7 @@ def _arrivals(connection: Connection, publication: Publication) -> Iterator[str]
                 return
             if row.version is None:
                 amount = Fraction(row.epsilon if kind is Kind.PURE else row.rho)
-                if start != paid or amount < claims.opening(kind, instance):
+                if start != paid or amount < events.opening(kind, instance):
                     yield f"{where}, charge {row.id}: it is not what each record owes to the instance that was open"
                 paid = stop
                 continue
@@ -434,7 +434,7 @@ def _coins(connection: Connection, publication: Publication) -> Iterator[str]:
         return
     where = f"publication {publication.name}"
     kind, paid = Kind(publication.kind), 0
-    owed = claims.cost(kind, publication.plan["arrival"]["noise"], records=1)
+    owed = events.cost(kind, publication.plan["arrival"]["noise"], records=1)
     table = tables.charges
     query = select(table).where(table.c.publication_id == publication.id).order_by(table.c.id)
     with connection.execute(query, execution_options={"yield_per": 1000}) as rows:

@@ -51,7 +51,7 @@ class Described(Protocol):
     """How a release was made private."""
 
     def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge (`accounting.claims`)."""
+        """Return it as JSON, with all it takes to recompute the charge (`accounting.events`)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -16,7 +16,7 @@ from service.learning.losses import LOSSES
 from service.learning.objective import summed
 from service.learning.records import Records
 from service.learning.solvers import SLACK, Inaccurate
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind
 from tests import chance
 
@@ -122,7 +122,7 @@ def test_all_steps_together_cost_the_charge(case, charge, n):
     one = learner(*case)
     spent = one.perturbation(Kind.ZCDP, charge, n)
     assert 0.999999 * charge < spent.charge() <= charge
-    again = claims.cost(Kind.ZCDP, spent.described(), records=n)
+    again = events.cost(Kind.ZCDP, spent.described(), records=n)
     assert 0.999999 * Fraction(charge) < again <= Fraction(charge)
     assert spent.noise.scale == pytest.approx(
         2 * one.longest * (1 + SLACK) * sqrt(spent.steps / (2 * charge)), rel=1e-3

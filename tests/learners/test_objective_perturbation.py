@@ -14,7 +14,7 @@ from service.learners.objective_perturbation import ObjectivePerturbation
 from service.learning.losses import LOSSES, HuberHinge
 from service.learning.objective import norm
 from service.learning.records import Records
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind
 from service.privacy.noise import additive as noises
 from tests import chance
@@ -109,7 +109,7 @@ def test_some_curvature_comes_close(case):
     """Of a record that is alone: found by optimisation over where it is looked at."""
     one = learner(*case, features=1, alpha=0.02, width=0.25)
     rank, trace = one.loss.curvature(one.shape[0])
-    bound = claims.curvature(rank=rank, steepness=trace, records=1, regularization=0.02)
+    bound = events.curvature(rank=rank, steepness=trace, records=1, regularization=0.02)
 
     def curved(w):
         _, _, seconds = one.loss.derivatives(w[None], np.zeros(1, dtype=int))
@@ -130,7 +130,7 @@ def test_it_costs_what_it_is_charged_and_little_less(case, kind, charge, n):
     one = learner(*case, features=3)
     spent = one.perturbation(kind, charge, n)
     assert 0.999999 * charge < spent.charge() <= charge
-    again = claims.cost(kind, spent.described(), records=n)
+    again = events.cost(kind, spent.described(), records=n)
     assert 0.999999 * Fraction(charge) < again <= Fraction(charge)
 
 

@@ -6,7 +6,7 @@ import pytest
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.streams.schema import StreamSchema
 from tests import chance
 from tests.mechanisms.steps import FEATURES, GAUSSIAN, PURE, RHO, nothing, reader, run
@@ -61,8 +61,8 @@ def paid_for(mechanism, release, records):
     described = release.perturbation.described()
     assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
     assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
-    assert 0 < claims.cost(mechanism.kind, described, records=records) <= release.charge
-    assert described["dimension"] == claims.dimension(described, release.parameters.shape)
+    assert 0 < events.cost(mechanism.kind, described, records=records) <= release.charge
+    assert described["dimension"] == events.dimension(described, release.parameters.shape)
     assert np.isfinite(release.parameters).all()
 
 

@@ -43,7 +43,7 @@ from service.learners.noisy_gradient_descent import clipped_sum, steepness
 from service.learners.output_perturbation import Linear, Perturbation
 from service.learning.objective import summed
 from service.learning.records import Prepared
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind, round_down, round_up
 from service.privacy.noise import additive as noises
 from service.privacy.noise.selection import Bernoulli, Exponential
@@ -80,7 +80,7 @@ class InSelectedGradients(Perturbation):
 
     def charge(self) -> float:
         """Return what selection and update cost each slot, selected or not, rounded up."""
-        selected = claims.total(self.currency, self.selection.loss())
+        selected = events.total(self.currency, self.selection.loss())
         return round_up(selected + Fraction(self.noise.charge(self.sensitivity)))
 
     def described(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class ActiveGradient(Linear):
         updates; may raise Inaccurate.
         """
         selection = self.selection(update)
-        left = Fraction(charge) - claims.total(kind, selection.loss())
+        left = Fraction(charge) - events.total(kind, selection.loss())
         if left <= 0:
             raise noises.Unaffordable("selection leaves nothing of the budget for updates")
         farthest = self.constraint.farthest(np.zeros(self.shape) if center is None else center)

@@ -40,7 +40,7 @@ from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Charge, Forgotten, Kept, Model, Part, Release, Step, parts_of
 from service.mechanisms.on_schedule import noise_told
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -242,7 +242,7 @@ class ActiveLearning(LinearMechanism):
         if not self.by_window:
             plan["first_releases"] = []  # nobody knows yet when enough are selected
         first = self.learner.selection(1)
-        coin = claims.total(self.kind, first.loss()) / self.capacity
+        coin = events.total(self.kind, first.loss()) / self.capacity
         plan["lifetime"]["parts"] = [
             {"what": what, "fits": 1, "share": f"{float(share):.4g}", **self._loss(share)}
             for what, share in (("its coin", coin), ("the update of its batch", 1 - coin))

@@ -116,9 +116,9 @@ def an_epsilon_that_is_a_tenth_too_small() -> None:
 @bug(f"{_DENSITY}[case0-1.0]")
 def a_curvature_forgotten() -> None:
     """All of ε on the tilt, and a regularization that is never raised: what the minimiser's Jacobian tells is free."""
-    from service.privacy.accounting import claims
+    from service.privacy.accounting import events
 
-    claims.curvature = lambda **_: 0.0
+    events.curvature = lambda **_: 0.0
 
 
 @bug(f"{_DENSITY}[case0-1.0]")

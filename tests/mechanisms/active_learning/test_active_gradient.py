@@ -13,7 +13,7 @@ from service.learning.losses import LOSSES, HuberHinge
 from service.learning.records import Records
 from service.mechanisms.active_learning import active_gradient
 from service.mechanisms.active_learning.active_gradient import ActiveGradient, Falling
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind
 from service.privacy.noise.additive import Gaussian, SphericalLaplace, Unaffordable
 
@@ -173,7 +173,7 @@ def test_selection_and_noise_together_cost_what_is_charged(kind):
     spent = learner().perturbation(kind, charge, 8, ORIGIN)
     assert spent.charge() <= charge
     assert spent.charge() == pytest.approx(charge, rel=1e-9)
-    assert claims.cost(kind, spent.described(), records=8) == Fraction(spent.charge())
+    assert events.cost(kind, spent.described(), records=8) == Fraction(spent.charge())
     if kind is Kind.PURE:
         assert isinstance(spent.noise, SphericalLaplace)
         assert spent.noise.scale == pytest.approx(2 / 1.5, rel=1e-4)

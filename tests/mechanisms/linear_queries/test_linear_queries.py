@@ -16,7 +16,7 @@ from service.mechanisms.histogram import MAX_CARDINALITY, Histogram, LinearQuery
 from service.mechanisms.linear_queries import mechanism as linear_queries
 from service.mechanisms.linear_queries.mechanism import NO_CATEGORY, Hit, LinearQueries, opened
 from service.mechanisms.mechanism import Forgotten, Part
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise import numeric_sparse
 from service.privacy.noise.sparse_vector import STEPS, Instance
@@ -63,7 +63,7 @@ class Run:
         for release in step.releases:
             self.charge(*release.fit, release.charge)
             self.released.append(release)
-            assert claims.cost(self.mechanism.kind, release.perturbation.described(), records=1) <= release.charge
+            assert events.cost(self.mechanism.kind, release.perturbation.described(), records=1) <= release.charge
         for charge in step.charges:
             self.charge(charge.start, charge.stop, charge.amount)
         self.chain = step.chain
@@ -133,12 +133,12 @@ def test_every_slot_pays_once_for_each_instance_that_was_open(privacy, settings)
             run.hit(at_random(4, choose))
             hits += 1
             for slot in there:
-                owed[slot] += Fraction(round_up(claims.opening(kind, vars(now.instance))))
+                owed[slot] += Fraction(round_up(events.opening(kind, vars(now.instance))))
                 owed[slot] += Fraction(run.released[-1].charge)
         assert run.worst <= run.mechanism.capacity
     if now := opened(run.chain):
         for slot in range(run.position):
-            owed[slot] += Fraction(round_up(claims.opening(kind, vars(now.instance))))
+            owed[slot] += Fraction(round_up(events.opening(kind, vars(now.instance))))
     assert run.spent == owed
     assert hits >= 2
 

@@ -8,7 +8,7 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind
 from service.privacy.noise import additive as noises
 from service.privacy.noise.additive import Gaussian
@@ -118,7 +118,7 @@ def test_a_record_is_read_with_its_batch_only_and_charged_everything_once(noise)
     for release in released:
         assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
         assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
-        assert claims.cost(Kind.ZCDP, release.perturbation.described(), records=BATCH) <= release.charge
+        assert events.cost(Kind.ZCDP, release.perturbation.described(), records=BATCH) <= release.charge
     assert [mechanism.next_time(7), mechanism.next_time(8), mechanism.needs(23)] == [8, 16, 16]
 
 

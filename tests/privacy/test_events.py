@@ -5,7 +5,7 @@ from math import log
 
 import pytest
 
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind
 from service.privacy.noise.sparse_vector import STEPS
 
@@ -50,7 +50,7 @@ CURVED = 2 * log(1 + 3 / (2 * 100 * 0.5))
     ],
 )
 def test_the_cost_is_the_formulas(kind, noise, cost):
-    found = claims.cost(kind, noise, records=100)
+    found = events.cost(kind, noise, records=100)
     assert float(found) == pytest.approx(cost, rel=1e-12)
     assert found >= Fraction(cost) * (1 - Fraction(1, 2**50))
 
@@ -84,7 +84,7 @@ def test_the_cost_is_the_formulas(kind, noise, cost):
 )
 def test_what_has_no_such_cost_is_no_claim(kind, noise):
     with pytest.raises(ValueError, match=r"."):
-        claims.cost(kind, noise, records=100)
+        events.cost(kind, noise, records=100)
 
 
 @pytest.mark.parametrize(
@@ -99,31 +99,31 @@ def test_what_has_no_such_cost_is_no_claim(kind, noise):
 )
 def test_noise_is_as_long_as_what_it_is_added_to(noise, shape, numbers):
     """Second moments of five columns, but not the number of records; then the moments of labels."""
-    assert claims.dimension(noise, shape) == numbers
+    assert events.dimension(noise, shape) == numbers
 
 
 def test_an_instance_costs_what_its_scale_says():
     instance = {"opened": 7, "scale": 3.0 * STEPS}
-    assert [claims.opening(kind, instance) for kind in (Kind.PURE, Kind.ZCDP)] == [Fraction(2, 3), Fraction(2, 9)]
+    assert [events.opening(kind, instance) for kind in (Kind.PURE, Kind.ZCDP)] == [Fraction(2, 3), Fraction(2, 9)]
     for wrong in ({"opened": 0}, {"scale": 0.0}, {"scale": "1"}, {"scale": 2.0**60}, {"opened": None}):
         with pytest.raises(ValueError, match=r"."):
-            claims.opening(Kind.PURE, instance | wrong)
+            events.opening(Kind.PURE, instance | wrong)
     with pytest.raises(ValueError, match="lacks"):
-        claims.opening(Kind.PURE, {"opened": 7})
+        events.opening(Kind.PURE, {"opened": 7})
 
 
 def test_statistics_of_no_labels_are_no_claim():
     with pytest.raises(ValueError, match="rows"):
-        claims.dimension(STATISTICS | {"rows": 0}, (9, 5))
+        events.dimension(STATISTICS | {"rows": 0}, (9, 5))
 
 
 @pytest.mark.parametrize("records", [0, -1])
 def test_a_fit_of_no_records_is_no_claim(records):
     with pytest.raises(ValueError, match="records"):
-        claims.cost(Kind.PURE, TILT, records=records)
+        events.cost(Kind.PURE, TILT, records=records)
 
 
 def test_fewer_records_bend_an_objective_more():
-    costs = [claims.curvature(rank=3, steepness=0.75, records=n, regularization=0.1) for n in (1, 10, 1000)]
+    costs = [events.curvature(rank=3, steepness=0.75, records=n, regularization=0.1) for n in (1, 10, 1000)]
     assert costs == sorted(costs, reverse=True)
     assert costs[0] == pytest.approx(3 * log(1 + 0.75 / 0.3))
