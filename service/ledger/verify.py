@@ -19,7 +19,9 @@ from sqlalchemy.exc import DataError
 
 from service.ledger import ledger, spending, witness
 from service.privacy.accounting import account, events
+from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
 from service.privacy.loss import Kind, capacity
+from service.privacy.noise.sparse_vector import Instance
 from service.store import publications, releases, segments, streams, tables
 from service.store.database import ONE_VIEW, Database
 from service.store.publications import Publication
@@ -243,10 +245,11 @@ def _paid(where: str, publication: Publication, row: Mapping[str, Any]) -> Itera
     pure = row["charged_rho"] is None
     paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
     try:
-        if row["noise"]["dimension"] != events.dimension(row["noise"], row["shape"]):
+        event = events.from_json(row["noise"])
+        if row["noise"]["dimension"] != event.dimension(row["shape"]):
             yield f"{where}: its noise is not as long as what it is added to"
         records = row["fit_stop"] - row["fit_start"]
-        if events.cost(Kind.PURE if pure else Kind.ZCDP, row["noise"], records=records) > paid:
+        if event.cost(Kind.PURE if pure else Kind.ZCDP, records) > paid:
             yield f"{where}: its noise costs more than its charge"
     except ValueError as problem:
         yield f"{where}: {problem}"
@@ -396,7 +399,8 @@ def _arrivals(connection: Connection, publication: Publication) -> Iterator[str]
     if not _counts_in(publication):
         return
     where = f"publication {publication.name}"
-    kind, instance = Kind(publication.kind), publication.plan["first_instance"]
+    kind = Kind(publication.kind)
+    instance: Instance | None = OpenedInstance.from_json(publication.plan["first_instance"]).instance
     released = releases.walk(connection, publication.id)
     paid = 0  # so many records have paid for the instance that is open
     table = tables.charges
@@ -409,16 +413,16 @@ def _arrivals(connection: Connection, publication: Publication) -> Iterator[str]
                 return
             if row.version is None:
                 amount = Fraction(row.epsilon if kind is Kind.PURE else row.rho)
-                if start != paid or amount < events.opening(kind, instance):
+                if start != paid or amount < OpenedInstance(instance=instance).cost(kind, records=1):
                     yield f"{where}, charge {row.id}: it is not what each record owes to the instance that was open"
                 paid = stop
                 continue
-            noise = next(released)["noise"]
-            if noise["instance"] != {name: instance[name] for name in ("opened", "scale")}:
+            hard = MeasuredQuery.from_json(next(released)["noise"])
+            if hard.closed != instance:
                 yield f"{where}, version {row.version}: it closed another instance than was open"
-            if not instance["opened"] <= stop <= paid:
+            if not instance.opened <= stop <= paid:
                 yield f"{where}, version {row.version}: it measured records that had not paid for its instance"
-            instance, paid = noise["next"], 0
+            instance, paid = hard.opened, 0
     if instance is not None and paid != publication.position:
         yield f"{where}: not all of its records have paid for the instance that is open"
 
@@ -434,7 +438,7 @@ def _coins(connection: Connection, publication: Publication) -> Iterator[str]:
         return
     where = f"publication {publication.name}"
     kind, paid = Kind(publication.kind), 0
-    owed = events.cost(kind, publication.plan["arrival"]["noise"], records=1)
+    owed = events.from_json(publication.plan["arrival"]["noise"]).cost(kind, records=1)
     table = tables.charges
     query = select(table).where(table.c.publication_id == publication.id).order_by(table.c.id)
     with connection.execute(query, execution_options={"yield_per": 1000}) as rows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise.sampler_distance import added_delta
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Records
     from service.mechanisms.configuration import Privacy
+    from service.privacy.accounting.events import PrivacyEvent
     from service.schedules.schedule import Role
 
 
@@ -47,13 +48,6 @@ class Part:
 Kept = Model | Part
 
 
-class Described(Protocol):
-    """How a release was made private."""
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge (`accounting.events`)."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Release:
     """One noisy model. Everything in it is public; ranges are relative to the publication's start."""
@@ -65,7 +59,7 @@ class Release:
     fit: tuple[int, int]
     parent: int | None
     parameters: Floats
-    perturbation: Described
+    perturbation: PrivacyEvent
     charge: float
     at_arrival: bool = False
     """Whether its records were charged for it when they arrived; the last of them by a charge that ends with `fit`."""

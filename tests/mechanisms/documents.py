@@ -195,7 +195,7 @@ def _steps(built, features):
                         "parent": each.parent,
                         "shape": each.parameters.shape,
                         "charge": each.charge,
-                        "noise": each.perturbation.described(),
+                        "noise": each.perturbation.to_json(),
                         "model": each.model,
                     }
                     for each in step.releases

@@ -19,6 +19,7 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import LinearQuery
 from service.mechanisms.linear_queries.mechanism import opened
 from service.privacy.accounting import events
+from service.privacy.accounting.events import OpenedInstance
 from service.privacy.loss import Kind, round_up
 from service.publishing import instances
 from service.publishing.answering import Answer, Answerer
@@ -181,10 +182,10 @@ def by_hand(bench: Bench) -> None:
         until = closed[number] if number < len(closed) else len(arrived) + 1
         there = max(end for end in arrived[: until - 1])
         for record in range(there):
-            owed[record] += Fraction(round_up(events.opening(kind, instance)))
+            owed[record] += Fraction(round_up(OpenedInstance.from_json(instance).cost(kind, records=1)))
     for each in released:
         for record in range(each["fit_stop"]):
-            owed[record] += events.cost(kind, each["noise"], records=1)
+            owed[record] += events.from_json(each["noise"]).cost(kind, records=1)
     assert all(0 <= paid - debt < Fraction(1, 10**12) for paid, debt in zip(charged, owed, strict=True))
     level, walked = Fraction(0), {record: change for record, _, change in kept}
     for record in range(found.position):

@@ -26,6 +26,7 @@ from service.mechanisms.moments import Moments
 from service.mechanisms.online_leader import online_gradient
 from service.mechanisms.online_leader.online_gradient import OnlineGradient
 from service.privacy.noise.correlated import Blt
+from service.privacy.sensitivity import StatisticsWeights
 from service.publishing.records import read_records
 from service.store import leases, parts, publications, releases, segments, streams, tables
 from service.streams.schema import StreamSchema
@@ -394,7 +395,7 @@ def test_statistics_with_other_weights_are_not_added_up(bench: Bench, monkeypatc
     bench.publish_all()
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=10))
-    others = moments.Weights(second=1.0, first=1.0, label=1.0, count=0.5)
+    others = StatisticsWeights(second=1.0, first=1.0, label=1.0, count=0.5)
     monkeypatch.setattr(moments, "weights", lambda *_, intercept: others)
     assert bench.publisher().step(threading.Event())
     assert (bench.now().state, bench.now().position) == ("halted", 4)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, wrap
+from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, rewrite, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,9 +116,9 @@ def an_epsilon_that_is_a_tenth_too_small() -> None:
 @bug(f"{_DENSITY}[case0-1.0]")
 def a_curvature_forgotten() -> None:
     """All of ε on the tilt, and a regularization that is never raised: what the minimiser's Jacobian tells is free."""
-    from service.privacy.accounting import events
+    from service.privacy.accounting.events.objective import curvature
 
-    events.curvature = lambda **_: 0.0
+    rewrite(curvature, ("return round_up(rank * Fraction(math.log1p(ratio)) * _ROUNDED)", "return 0.0"))
 
 
 @bug(f"{_DENSITY}[case0-1.0]")
