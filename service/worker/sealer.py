@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import islice, takewhile
+from heapq import nsmallest
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -172,8 +173,9 @@ class Sealer:
             if stream.id in erased:
                 self._guard(log, partial(self._delete_erased, stream))
         now = time.monotonic()
-        due = list(islice((log for log in self._held if now >= self._tidy_again.get(log, 0.0)), TIDIED_AT_ONCE))
-        self._tidy_again |= dict.fromkeys(due, now + TIDY_SECONDS)
+        due_since = {log: self._tidy_again.get(log, 0.0) for log in self._held}
+        due = nsmallest(TIDIED_AT_ONCE, (log for log in due_since if due_since[log] <= now), key=due_since.__getitem__)
+        self._tidy_again = due_since | dict.fromkeys(due, now + TIDY_SECONDS)
         lost = self._reader.check_each({log: _position(self._held[log][1]) for log in due})
         with self._database.transaction() as connection:
             moved = publications.moved(connection, [self._held[log][1].id for log in due])

@@ -41,6 +41,16 @@ def test_workers_share_streams_fairly(many: Bench):
     assert len(set.union(*held)) == STREAMS
 
 
+def test_every_stream_has_its_turn_though_the_first_are_due_again_before_the_last(many: Bench, monkeypatch):
+    monkeypatch.setattr(sealing, "TIDIED_AT_ONCE", 2)
+    monkeypatch.setattr(sealing, "TIDY_SECONDS", 0.0)
+    sealer, tidied = many.sealer(), []
+    monkeypatch.setattr(sealer, "_tidy_one", lambda stream, lost, moved: tidied.append(stream.log))
+    for _ in range(STREAMS // 2):
+        sealer.step(wait_milliseconds=0)
+    assert sorted(tidied) == sorted(sealer._held)
+
+
 def test_a_share_is_rounded_up_so_that_no_stream_is_left(many: Bench):
     new_stream(many.world, many.database, "odd")
     assert sum(shares(many.sealer(), many.sealer())) == STREAMS + 1
