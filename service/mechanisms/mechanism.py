@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from service.mechanisms.timing import fit_size
+from service.privacy.accounting.obligations import Obligations, WithEachRelease
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise.sampler_distance import added_delta
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from service.learning.records import Records
     from service.mechanisms.configuration import Privacy
     from service.privacy.accounting.events import PrivacyEvent
+    from service.privacy.accounting.obligations import Charging
     from service.schedules.schedule import Role
 
 
@@ -154,6 +157,15 @@ class Mechanism(ABC):
     @abstractmethod
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and to its releases, as JSON: for a person to judge."""
+
+    @property
+    def charging(self) -> Charging:
+        """When a record is charged, and for what: most mechanisms charge it with each release that reads it."""
+        return WithEachRelease()
+
+    def obligations(self) -> Obligations:
+        """Return what a publication owes whatever it releases. It is stored when the publication is created."""
+        return Obligations(charging=self.charging, fit=fit_size(self.plan()))
 
     def guarantee(self) -> dict[str, Any]:
         """Return what is promised of one record, as JSON."""

@@ -74,7 +74,9 @@ def test_every_event_is_tested_and_has_a_tag_of_its_own():
         (Kind.PURE, LAPLACE, 0.5),
         (Kind.ZCDP, LAPLACE, 0.125),
         (Kind.ZCDP, GAUSSIAN, 0.125),
-        (Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": 10}, 1.25),
+        pytest.param(
+            Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": 10}, 1.25, id="ten sums of gradients"
+        ),
         (Kind.ZCDP, GAUSSIAN | {"added_to": "disjoint_gradient_sums"}, 0.125),
         (Kind.ZCDP, STATISTICS, 0.125 * 1.25),
         (Kind.PURE, STATISTICS | {"distribution": "spherical_laplace"}, 0.5 * 1.5),

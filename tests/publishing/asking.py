@@ -118,6 +118,7 @@ def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0,
             start=start,
             configuration=asked.stored(),
             plan=built.plan(),
+            obligations=built.obligations(),
             kind=built.kind,
             due=start + built.next_time(0),
             publish_delay=Decimal(0),
@@ -173,7 +174,7 @@ def by_hand(bench: Bench) -> None:
         for record in range(each["start"], each["end"]):
             charged[record] += Fraction(each["epsilon"] if kind is Kind.PURE else each["rho"])
     owed = [Fraction(0)] * found.position
-    every = [found.plan["first_instance"], *(each["noise"]["next"] for each in released)]
+    every = [found.obligations["charging"]["event"], *(each["noise"]["next"] for each in released)]
     arrived = [each["end"] for each in bench.charges()]
     closed = [each["id"] for each in bench.charges() if each["version"] is not None]
     for number, instance in enumerate(every):

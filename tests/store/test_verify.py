@@ -189,6 +189,8 @@ CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables
         (update(PUBLICATIONS).values(epsilon=Decimal("1.01")), "another guarantee than is reserved for it"),
         (update(PUBLICATIONS).values(state="stopped"), "it is not as it was left"),
         (update(PUBLICATIONS).values(plan={}), "what it promises"),
+        (update(PUBLICATIONS).values(obligations={}), "its obligations are not what their digest is of"),
+        (update(PUBLICATIONS).values(obligations_digest="0" * 64), "its obligations are not what their digest is of"),
         (update(tables.streams).values(schema={}), "what it promises"),
         (update(tables.segments).values(sha256=b""), "is not what was sealed"),
         (delete(tables.segments), "one is missing or another"),

@@ -100,7 +100,9 @@ def test_publications_take_turns(bench: Bench, monkeypatch):
             name: getattr(first, name)
             for name in ("configuration", "plan", "kind", "epsilon", "delta", "due", "publish_delay")
         }
-        second = publications.create(connection, name="q", stream=first.stream_id, start=0, **asked)
+        second = publications.create(
+            connection, name="q", stream=first.stream_id, start=0, obligations=first.owes, **asked
+        )
     publisher, positions = bench.publisher(), []
     for _ in range(4):
         publisher.step(threading.Event())

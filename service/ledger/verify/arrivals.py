@@ -5,30 +5,26 @@ from fractions import Fraction
 
 from sqlalchemy import Connection, select
 
-from service.privacy.accounting import events
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
+from service.privacy.accounting.obligations import AtArrival, OnOpening
 from service.privacy.loss import Kind
 from service.privacy.noise.sparse_vector import Instance
 from service.store import releases, tables
 from service.store.publications import Publication
 
 
-def _counts_in(publication: Publication) -> bool:
-    """Whether its records are charged when they arrive, before anything is released of them."""
-    return "first_instance" in publication.plan
-
-
 def instances(connection: Connection, publication: Publication) -> Iterator[str]:
     """That what is charged without a version is what each record owes, once, to each instance that was open.
 
-    The first instance is told by the plan, each later one by the release with which it opened. Each record that is
+    The obligations state the first instance, a release the instance that opened with it. Each record that is
     there when it opens, or arrives while it is open, pays for it before anything is measured of it.
     """
-    if not _counts_in(publication):
+    charging = publication.owes.charging
+    if not isinstance(charging, OnOpening):
         return
     where = f"publication {publication.name}"
     kind = Kind(publication.kind)
-    instance: Instance | None = OpenedInstance.from_json(publication.plan["first_instance"]).instance
+    instance: Instance | None = charging.first.instance
     released = releases.walk(connection, publication.id)
     paid = 0  # so many records have paid for the instance that is open
     table = tables.charges
@@ -55,18 +51,14 @@ def instances(connection: Connection, publication: Publication) -> Iterator[str]
         yield f"{where}: not all of its records have paid for the instance that is open"
 
 
-def _tosses(publication: Publication) -> bool:
-    """Whether its records are charged at arrival for all that is ever released of them."""
-    return "arrival" in publication.plan
-
-
 def coins(connection: Connection, publication: Publication) -> Iterator[str]:
     """That each record paid once, when its coin was tossed, for that coin and the update of its batch."""
-    if not _tosses(publication):
+    charging = publication.owes.charging
+    if not isinstance(charging, AtArrival):
         return
     where = f"publication {publication.name}"
     kind, paid = Kind(publication.kind), 0
-    owed = events.from_json(publication.plan["arrival"]["noise"]).cost(kind, records=1)
+    owed = charging.event.cost(kind, records=1)
     table = tables.charges
     query = select(table).where(table.c.publication_id == publication.id).order_by(table.c.id)
     with connection.execute(query, execution_options={"yield_per": 1000}) as rows:

@@ -1,8 +1,7 @@
 """Promises: of a stream, and of a publication, which must also be as it was left."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
 
 from service.store import publications, streams
 from service.store.publications import Publication
@@ -19,15 +18,16 @@ def of_publication(publication: Publication) -> Iterator[str]:
     where = f"publication {publication.name}"
     if publications.promised(publication) != publication.promise:
         yield f"{where}: what it promises, its settings or its stream's, is not what its digest is of"
+    if publications.owed(publication) != publication.obligations_digest:
+        yield f"{where}: its obligations are not what their digest is of"
     if not publications.as_left(publication):
         yield f"{where}: it is not as it was left"
-    if publication.publish_delay != _delay(publication.configuration):
+    if publication.publish_delay != _delay(publication):
         yield f"{where}: its publish_delay is not the one that it was made with"
 
 
-def _delay(configuration: Mapping[str, Any]) -> Decimal:
+def _delay(publication: Publication) -> Decimal:
     """The publish_delay that was asked for, else the default, which is 0 for a publication without ticks."""
-    if "publish_delay" in configuration:
-        return Decimal(str(configuration["publish_delay"]))
-    without_ticks = configuration["mechanism"]["kind"] in ("linear_queries", "active_learning")
-    return Decimal(0) if without_ticks else Decimal(1)
+    if "publish_delay" in publication.configuration:
+        return Decimal(str(publication.configuration["publish_delay"]))
+    return Decimal(1) if publication.owes.ticks else Decimal(0)

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from service.ledger.verify.arrivals import _counts_in, _tosses
 from service.ledger.verify.reading import read
 from service.privacy.accounting import events
 from service.privacy.accounting.events import NoisyRunningSums
+from service.privacy.accounting.obligations import AtArrival, WithEachRelease
 from service.privacy.loss import Kind
 from service.store import releases
 from service.store.publications import Publication
@@ -22,6 +22,7 @@ def chain(connection: Connection, publication: Publication) -> Iterator[str]:
     previous = publication.promise
     number, latest, time, batched, of_stream = 0, None, publication.start, publication.start, 0
     run = Run()
+    charging = publication.owes.charging
     for number, row in enumerate(releases.walk(connection, publication.id), 1):
         where = f"publication {publication.name}, version {row['version']}"
         if row["version"] != number:
@@ -35,27 +36,27 @@ def chain(connection: Connection, publication: Publication) -> Iterator[str]:
         previous = row["digest"]
         latest = row["version"] if row["role"] == "model" else latest
         time = row["time"]
-        yield from read(where, paid_for(where, publication, row))
+        yield from read(where, paid_for(where, publication, row, at_arrival=isinstance(charging, AtArrival)))
         yield from read(where, as_begun(where, run, row["noise"]))
-        if _tosses(publication) and row["fit_start"] < batched:
+        if isinstance(charging, AtArrival) and row["fit_start"] < batched:
             yield f"{where}: it learnt from a batch that another had learnt from"
         batched = row["fit_stop"]
     told = publication.version, publication.digest, publication.latest
     reached = publication.start + publication.position
     # A step that only counts records in moves it on without a release.
-    late = time > reached if _counts_in(publication) or _tosses(publication) else time != reached
+    late = time != reached if isinstance(charging, WithEachRelease) else time > reached
     if (number, previous, latest) != told or late:
         where = f"publication {publication.name}, version {publication.version}"
         yield f"{where}: it was the newest one, and is missing or another"
 
 
-def paid_for(where: str, publication: Publication, row: Mapping[str, Any]) -> Iterator[str]:
+def paid_for(where: str, publication: Publication, row: Mapping[str, Any], *, at_arrival: bool) -> Iterator[str]:
     """That a release's charge is its own, on the records it read, or the last with which those arrived, and pays."""
-    version = None if _tosses(publication) else row["version"]
+    version = None if at_arrival else row["version"]
     if (row["charged_publication_id"], row["charged_version"]) != (publication.id, version):
         yield f"{where}: it was published without a charge"
         return
-    start = max(row["charged_start"], row["fit_start"]) if _tosses(publication) else row["fit_start"]
+    start = max(row["charged_start"], row["fit_start"]) if at_arrival else row["fit_start"]
     if (row["charged_start"], row["charged_stop"]) != (start, row["fit_stop"]):
         yield f"{where}: its charge is not on the records it read"
     pure = row["charged_rho"] is None

@@ -29,7 +29,7 @@ Where it differs from paper E: the corrections of mechanisms.md 5, told in the m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Charge, Forgotten, Kept, Model, Part, Release, Step, parts_of
 from service.mechanisms.on_schedule import noise_told
+from service.privacy.accounting.obligations import AtArrival, Labelling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.mechanisms.active_learning.active_gradient import ActiveGradient
     from service.privacy.accounting.events import NoisySelectedGradients
+    from service.privacy.accounting.obligations import Obligations
 
 PATIENCE = 64  # times the slots that a batch takes on average at worst: it takes more with probability < e^-(30·size)
 LONGEST = 2**40
@@ -235,6 +237,16 @@ class ActiveLearning(LinearMechanism):
     def draws(self) -> int:
         """Return how many draws the update of its batch has: coins are exact."""
         return self._perturbation(1).draws
+
+    @property
+    def charging(self) -> AtArrival:
+        """Each record pays when its coin is tossed, for the coin and the update of its batch."""
+        return AtArrival(self._perturbation(1))
+
+    def obligations(self) -> Obligations:
+        """Return what is owed to records that arrive, and to people who label them."""
+        labelling = Labelling(seconds=self.label_seconds, lease_seconds=self.lease_seconds) if self.asks else None
+        return replace(super().obligations(), labelling=labelling, ticks=False)
 
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record, and how it asks for labels."""

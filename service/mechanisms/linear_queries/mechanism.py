@@ -44,7 +44,7 @@ instance is counted as what its parts cost, ρ = 5e²/18 and not e²/2, and its 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ from service.mechanisms import histogram
 from service.mechanisms.histogram import Histogram, LinearQuery
 from service.mechanisms.mechanism import Charge, Forgotten, Kept, Mechanism, Part, Release, Step
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
+from service.privacy.accounting.obligations import Obligations, OnOpening
 from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
 from service.privacy.noise import numeric_sparse
 from service.privacy.noise.additive import Unaffordable
@@ -300,10 +301,21 @@ class LinearQueries(Mechanism):
         """Return 0: thresholds, comparisons and measured answers have exact noise."""
         return 0
 
+    @property
+    def charging(self) -> OnOpening:
+        """Each record pays for every instance that is open while it is there."""
+        return OnOpening(OpenedInstance(instance=self._first_instance()))
+
+    def obligations(self) -> Obligations:
+        """Return what is owed to records that arrive, and which categories queries are about."""
+        return replace(super().obligations(), cells=self.cardinality, ticks=False)
+
+    def _first_instance(self) -> Instance:
+        return Instance(opened=self.first, scale=self._scale(self.first))
+
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and how accurate it is, as JSON: for a person to judge."""
-        scale = self._scale(self.first)
-        first = Instance(opened=self.first, scale=scale)
+        first = self._first_instance()
         opening = self._opening_charge(first)
         answer = self._answer_charge(first)
         promised = RECKONED if self.accuracy is not None else ()
@@ -317,7 +329,7 @@ class LinearQueries(Mechanism):
             "height": self.height,
             "first_instance": {
                 "opened": self.first,
-                "scale": scale,
+                "scale": first.scale,
                 "charge": {"comparisons": opening, "answer": answer},
                 "error_bound": {
                     "easy": self.error_of_easy(first),

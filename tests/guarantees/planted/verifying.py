@@ -169,6 +169,25 @@ def coins_that_nobody_need_have_paid() -> None:
     _unlooked("arrivals", "coins")
 
 
+@bug("tests/worker/test_labelling.py::test_who_did_not_pay_on_arrival_is_found")
+def obligations_that_forget_charges_at_arrival() -> None:
+    """Whoever reads what a publication owes believes that it charges with its releases alone."""
+    from service.privacy.accounting import obligations
+
+    rewrite(obligations._charging, ('return AtArrival(events.from_json(content["event"]))', "return WithEachRelease()"))
+
+
+@bug(f"{_COLUMN}[publications.obligations_digest]")
+def obligations_that_may_be_changed() -> None:
+    """What a publication owes is not compared with its digest."""
+    from service.ledger.verify import promises
+
+    rewrite(
+        promises.of_publication,
+        ("publications.owed(publication) != publication.obligations_digest", "False"),
+    )
+
+
 @bug("tests/worker/test_erasing.py::test_erased_bytes_that_came_back_are_found")
 def erased_bytes_that_nobody_looks_for() -> None:
     """A segment from a backup brings erased records back."""
