@@ -75,7 +75,7 @@ def test_obligations_of_another_version_are_not_guessed():
 
 PLANS = {"plan", "plans", "planned"}
 READERS = {
-    "service/api/routes/streams.py",  # shows the share of a publication's lifetime
+    "service/api/routes/ledger.py",  # shows the share of a publication's lifetime
 }
 
 
