@@ -81,6 +81,7 @@ class Simulated:
                 start=0,
                 configuration=self.configuration,
                 plan=self.mechanism.plan(),
+                obligations=self.mechanism.obligations(),
                 kind=self.mechanism.kind,
                 epsilon=Decimal(1),
                 delta=Decimal(str(delta)),

@@ -43,15 +43,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.learners.output_perturbation import Linear, Perturbation
+from service.learners.output_perturbation import Linear
 from service.learning.objective import MARGIN, ROWS, norm, summed
 from service.learning.solvers import SLACK, UNIT, Inaccurate
-from service.privacy.loss import Kind, round_down, round_up
+from service.privacy.accounting.events import NoisyGradientSums
+from service.privacy.loss import Kind, round_down
 from service.privacy.noise import additive as noises
 
 if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Prepared, Records
+    from service.privacy.accounting.events import AddedNoise
 
 FIRST = 0.7
 NEAR = 0.2
@@ -60,23 +62,13 @@ MOST = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisySteps(Perturbation):
-    """`noise` is added to each of `steps` sums, which one record moves by at most `sensitivity`."""
+class NoisySteps(NoisyGradientSums):
+    """The noise of each step, and how far the steps go."""
 
-    steps: int
     step: float
     """η, on the mean gradient"""
     radius: float
     """of the ball around the centre in which iterates are kept"""
-    added_to: str = "gradient_sums"
-
-    def charge(self) -> float:
-        """Return what all steps cost each record, a ρ, rounded up."""
-        return round_up(self.steps * Fraction(self.noise.charge(self.sensitivity)))
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        return {**super().described(), "steps": self.steps}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +120,7 @@ class NoisyGradientDescent(Linear):
         )
         return NoisySteps(noise=noise, sensitivity=sensitivity, steps=steps, step=step, radius=radius)
 
-    def release(self, records: Records, n: int, center: Floats, perturbation: Perturbation) -> Floats:
+    def release(self, records: Records, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
         """Return the last iterate."""
         if not isinstance(perturbation, NoisySteps):
             raise TypeError("this learner needs a perturbation of its own")

@@ -15,42 +15,15 @@ import numpy as np
 from service.learning.objective import norm
 from service.learning.records import Prepared, Records, prepare
 from service.learning.solvers import Exact, Setting
+from service.privacy.accounting.events import NoisyWeights
 from service.privacy.noise import additive as noises
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats, Loss
+    from service.privacy.accounting.events import AddedNoise
     from service.privacy.loss import Kind
-    from service.privacy.noise.additive import Noise
-
-
-@dataclass(frozen=True, kw_only=True)
-class Perturbation:
-    """How one fit is made private; all of it public. The noise is added to what has that L2 sensitivity under R⊥."""
-
-    noise: Noise
-    sensitivity: float
-    added_to: str = "weights"
-
-    @property
-    def draws(self) -> int:
-        """How many draws of nearly exact noise one record moves (`noise.sampler_distance`)."""
-        return int(self.noise.slack > 0.0)
-
-    def charge(self) -> float:
-        """Return what it costs each record that is read, in the publication's currency, rounded up."""
-        return self.noise.charge(self.sensitivity)
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        return {
-            "distribution": self.noise.distribution,
-            "scale": self.noise.scale,
-            "sensitivity": self.sensitivity,
-            "dimension": self.noise.dimension,
-            "added_to": self.added_to,
-        }
 
 
 class Perturbed(Protocol):
@@ -79,7 +52,7 @@ class Perturbed(Protocol):
     def describe(self, origin: Floats) -> dict[str, Any]:
         """Return what it does, for a plan."""
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Perturbation:
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> AddedNoise:
         """Return how a fit of n = `records` slots near `center` (0 if None) spends at most `charge`.
 
         A function of public quantities only. May raise Inaccurate.
@@ -89,7 +62,7 @@ class Perturbed(Protocol):
 class Learner(Perturbed, Protocol):
     """Makes a linear model of a data set, whatever was made before."""
 
-    def release(self, records: Records, n: int, center: Floats, perturbation: Perturbation) -> Floats:
+    def release(self, records: Records, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
         """Return a model near `center`, float64 of `shape`, perturbed so: it may be released for its charge.
 
         records: those present among the n slots. A record with a value that is not finite or a label outside the
@@ -208,13 +181,13 @@ class OutputPerturbation(Linear):
             **self.solver.describe(),
         }
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Perturbation:
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> NoisyWeights:
         """Return noise for the fitted weights."""
         sensitivity = self.sensitivity(records, center)
         noise = noises.calibrate(kind, sensitivity=sensitivity, charge=charge, dimension=self.dimension)
-        return Perturbation(noise=noise, sensitivity=sensitivity)
+        return NoisyWeights(noise=noise, sensitivity=sensitivity)
 
-    def release(self, records: Records, n: int, center: Floats, perturbation: Perturbation) -> Floats:
+    def release(self, records: Records, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
         """Return `fit` and noise."""
         return noises.add(self.fit(records, n, center), perturbation.noise)
 

@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from service.privacy.accounting.events import SelectedCandidate
 from service.privacy.loss import round_up
 from service.privacy.noise.exponential import MAX_CANDIDATES, Selection, select
 
@@ -63,30 +64,6 @@ Queries = Literal["points", "intervals", "all"]
 MAX_NUMBERS = 2**24  # of all candidates together
 FAILURE = 0.05  # for which a plan states the error
 _ROWS = 2**14  # candidates at a time
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """How a histogram was selected; all of it public. One record moves the errors by at most the sensitivity."""
-
-    noise: Selection
-    sensitivity: float
-    draws: ClassVar[int] = 0
-    """How many draws of nearly exact noise one record moves: a candidate is selected exactly."""
-
-    def charge(self) -> float:
-        """Return what it costs each record that is read, in the publication's currency, rounded up."""
-        return self.noise.charge(self.sensitivity)
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        return {
-            "distribution": self.noise.distribution,
-            "scale": self.noise.scale,
-            "sensitivity": self.sensitivity,
-            "dimension": self.noise.dimension,
-            "added_to": "candidates",
-        }
 
 
 def error_bound(told: Mapping[str, Any], scale: float) -> float:
@@ -137,13 +114,13 @@ class SmallDatabase:
             "candidates": self.candidates,
         }
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Chosen:  # noqa: ARG002 - it starts from nothing
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> SelectedCandidate:  # noqa: ARG002 - it starts from nothing
         """Return the selection among candidates that the charge buys."""
         sensitivity = round_up(Fraction(1, records))
         noise = Selection.calibrated(kind, sensitivity=sensitivity, charge=charge, dimension=self.cardinality)
-        return Chosen(noise=noise, sensitivity=sensitivity)
+        return SelectedCandidate(noise=noise, sensitivity=sensitivity)
 
-    def release(self, records: Records, n: int, center: Floats, perturbation: Chosen) -> Floats:  # noqa: ARG002
+    def release(self, records: Records, n: int, center: Floats, perturbation: SelectedCandidate) -> Floats:  # noqa: ARG002
         """Return the selected histogram of n slots, shares of shape (1, N). What is no category counts as empty."""
         y = records.y.astype(np.int64)
         counts = np.bincount(y[(y >= 0) & (y < self.cardinality)], minlength=self.cardinality)

@@ -58,18 +58,20 @@ from service.learners.output_perturbation import Linear
 from service.learning.losses import Squared
 from service.learning.objective import MARGIN
 from service.learning.solvers import SLACK, UNIT, Inaccurate
-from service.mechanisms.online_leader.online_gradient import InRunningSums
 from service.privacy import sensitivity
+from service.privacy.accounting.events import NoisyStatistics
 from service.privacy.loss import Kind, round_down
 from service.privacy.noise import correlated
 from service.privacy.noise.additive import Gaussian
 from service.privacy.noise.correlated import Blt, Toeplitz
+from service.privacy.sensitivity import StatisticsWeights
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats
     from service.learning.records import Records
+    from service.privacy.noise.additive import SphericalLaplace
     from service.privacy.noise.correlated import Factor, Memory
 
 CHUNK = 1024
@@ -81,27 +83,8 @@ State = tuple["Floats", ...]
 """The estimates of the last blocks, W - 1 at most, oldest first; then what `correlated` remembers, which is secret."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Weights:
-    """What each part of a record's statistics is multiplied by before noise: s, f, l and k. Public."""
-
-    second: float
-    first: float
-    label: float
-    count: float
-
-    @property
-    def norm(self) -> float:
-        """F, rounded up."""
-        return MARGIN * math.hypot(self.second, self.first, self.label, self.count)
-
-    def described(self) -> dict[str, float]:
-        """Return those of the parts that there are."""
-        return {name: value for name, value in vars(self).items() if value}
-
-
 @lru_cache(maxsize=64)
-def weights(features: int, classes: int, *, intercept: bool) -> Weights:
+def weights(features: int, classes: int, *, intercept: bool) -> StatisticsWeights:
     """Return the weights for so many features and classes, 0 for a regression; see the module."""
     codes = max(classes, 2)  # a regression's are between two opposite ones
     contrasts = codes - 1
@@ -122,33 +105,7 @@ def weights(features: int, classes: int, *, intercept: bool) -> Weights:
 
     second, first = min(product(_TWENTIETHS, _TWENTIETHS if intercept else (Fraction(0),)), key=lambda at: error(*at))
     count = math.sqrt(round_down(counted(second, first))) if intercept else 0.0
-    return Weights(second=float(second), first=float(first), label=1.0, count=count)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InStatistics(InRunningSums):
-    """`noise` is drawn for every block's statistics, and what it adds is taken back by later ones' as `factor` says."""
-
-    factor: Factor
-    weights: Weights
-    added_to: str = "statistics"
-    rows: int | None = None
-    """of labels in the statistics, where what is released has another number of rows"""
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        told = {} if self.rows is None else {"rows": self.rows}
-        return super().described() | {"weights": self.weights.described()} | told
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of a coordinate of one draw."""
-        spread = 1.0 if isinstance(self.noise, Gaussian) else math.sqrt(self.noise.dimension + 1.0)
-        return self.noise.scale * spread
-
-    def place(self, step: int) -> int:
-        """Return the number of a step in its run."""
-        return step if self.factor.steps is None else step % self.factor.steps
+    return StatisticsWeights(second=float(second), first=float(first), label=1.0, count=count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,12 +120,12 @@ class Statistics(Linear):
     def describe(self, origin: Floats) -> dict[str, Any]:  # noqa: ARG002
         """Return what is added up, and how far a record moves it."""
         return {
-            "weights": self.weights.described(),
+            "weights": self.weights.to_json(),
             "sensitivity": "of the weighted statistics of the one block that a record is in, and rounding",
         }
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> StatisticsWeights:
         return weights(self.features, self.classes, intercept=self.intercept)
 
     @property
@@ -181,11 +138,12 @@ class Statistics(Linear):
         """Return how noise is taken back: not at all, a block's is its own."""
         return Toeplitz(bands=1, decay=1.0)
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> InStatistics:  # noqa: ARG002
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> NoisyStatistics:  # noqa: ARG002
         """Return how a block of n = `records` slots spends at most `charge`. Public. May raise Inaccurate."""
         weighted = self.weights
-        error = max(SLACK, 2.0 * UNIT * records * (CHUNK + records / CHUNK + 16.0)) * weighted.norm
-        if not error <= weighted.norm / 2.0:
+        norm = MARGIN * math.hypot(weighted.second, weighted.first, weighted.label, weighted.count)  # F, rounded up
+        error = max(SLACK, 2.0 * UNIT * records * (CHUNK + records / CHUNK + 16.0)) * norm
+        if not error <= norm / 2.0:
             raise Inaccurate("double precision cannot add up the statistics of so many records: use smaller blocks")
         moved = MARGIN * (
             sensitivity.moments(
@@ -197,12 +155,12 @@ class Statistics(Linear):
             )
             + 2.0 * error
         )
-        largest = MARGIN * records * weighted.norm + moved
+        largest = MARGIN * records * norm + moved
         factor = self.factor(kind)
         found = correlated.calibrate(
             kind, factor=factor, sensitivity=moved, largest=largest, charge=charge, dimension=self.entries
         )
-        return InStatistics(noise=found.noise, sensitivity=moved, factor=factor, largest=largest, weights=weighted)
+        return NoisyStatistics(noise=found.noise, sensitivity=moved, factor=factor, largest=largest, weights=weighted)
 
     def statistics(self, records: Records, n: int) -> Floats:
         """Return the weighted sums over the records present among n slots, (entries,). NOT private without noise."""
@@ -315,17 +273,17 @@ class Moments(Statistics):
             return super().factor(kind)
         return Blt.decaying(1.0 - 1.0 / self.blocks)
 
-    def pull(self, perturbation: InStatistics, records: int, step: int) -> float:
+    def pull(self, perturbation: NoisyStatistics, records: int, step: int) -> float:
         """Return α after block number `step`."""
-        noise = perturbation.deviation * _spread(perturbation.factor, self.blocks, step) / perturbation.weights.second
-        return self.strength(noise, records * min(step + 1, self.blocks))
+        noise = deviation(perturbation.noise) * _spread(perturbation.factor, self.blocks, step)
+        return self.strength(noise / perturbation.weights.second, records * min(step + 1, self.blocks))
 
-    def remembers(self, perturbation: InStatistics, step: int) -> int:
+    def remembers(self, perturbation: NoisyStatistics, step: int) -> int:
         """Return of how many arrays the state is before that step, which needs it whole."""
         return min(step, self.blocks - 1) + perturbation.factor.remembers(perturbation.place(step))
 
     def advance(
-        self, state: State, records: Records, n: int, origin: Floats, perturbation: InStatistics, step: int
+        self, state: State, records: Records, n: int, origin: Floats, perturbation: NoisyStatistics, step: int
     ) -> tuple[State, Floats]:
         """Return the state after block number `step`, and the model of the window that ends with it.
 
@@ -357,6 +315,12 @@ def _spreads(factor: Factor, blocks: int) -> tuple[float, ...]:
     sums = np.cumsum(noises)
     sums[blocks:] -= sums[:-blocks].copy()
     return tuple(np.sqrt(np.cumsum(sums**2)).tolist())
+
+
+def deviation(noise: Gaussian | SphericalLaplace) -> float:
+    """Return the standard deviation of a coordinate of one draw."""
+    spread = 1.0 if isinstance(noise, Gaussian) else math.sqrt(noise.dimension + 1.0)
+    return noise.scale * spread
 
 
 def _spread(factor: Factor, blocks: int, step: int) -> float:

@@ -33,6 +33,10 @@ class Kind(StrEnum):
         """Return p such that, at equal noise, a loss is proportional to sensitivity^p: Δ/scale or Δ²/(2σ²)."""
         return 1 if self is Kind.PURE else 2
 
+    def worth(self, epsilon: Fraction) -> Fraction:
+        """Return how much an ε of pure loss counts: ε itself, or ε²/2 of ρ."""
+        return epsilon if self is Kind.PURE else epsilon**2 / 2
+
 
 def round_down(amount: Fraction) -> float:
     """Return the largest double ≤ amount. Raises OverflowError beyond the doubles."""

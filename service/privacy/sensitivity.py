@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -62,6 +63,20 @@ def gradient_descent(
 
 
 @lru_cache(maxsize=64)
+@dataclass(frozen=True, kw_only=True)
+class StatisticsWeights:
+    """The public factors of each part of a record's statistics before noise: s, f, l and k of `moments`."""
+
+    second: float
+    first: float = 0.0
+    label: float
+    count: float = 0.0
+
+    def to_json(self) -> dict[str, float]:
+        """Return the factors of those parts that there are."""
+        return {name: value for name, value in vars(self).items() if value}
+
+
 def moments(*, second: float, first: float, label: float, count: float, codes: int) -> float:
     """Return how far one record moves a sum of (s·a⊗a, f·a, l·v⊗a, k·v) in L2 norm, rounded up.
 

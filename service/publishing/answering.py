@@ -167,7 +167,7 @@ class Answerer:
     def _keep(self, publication: Publication) -> _Held:
         """Return what is kept of a publication; forget the records of those that nobody asked for longest."""
         with self._lock:
-            cells = publication.plan["model"]["cardinality"]
+            cells = publication.owes.cells or 0
             new = _Held(identity=publication.id, promise=publication.promise, cells=cells)
             held = self._held.setdefault(publication.promise, new)
             self._held.move_to_end(publication.promise)

@@ -39,6 +39,11 @@ def of_another_guarantee(publication: Publication, mechanism: Mechanism) -> bool
     return asked != (publication.kind, publication.epsilon, publication.delta)
 
 
+def charges_otherwise(publication: Publication, mechanism: Mechanism) -> bool:
+    """Return whether its mechanism would charge records at another moment than its obligations say."""
+    return type(mechanism.charging) is not type(publication.owes.charging)
+
+
 def remembers(publication: Publication, mechanism: Mechanism, memory: Memory) -> bool:
     """Whether what its earlier steps left is there as they left it, and the next would go on with the same noise."""
     terms = mechanism.terms(publication.due - publication.start)
@@ -74,8 +79,8 @@ def commit(
     if step.releases and publication.asks_people:
         labels.forget(connection, publication.id)  # what was asked for has been learnt from
     if step.asks:
-        seconds, charge = publication.plan["labels"]["seconds"], stream.charges + len(step.charges)
-        labels.ask(connection, publication, step.asks, step.empty, seconds=seconds, charge=charge)
+        charge = stream.charges + len(step.charges)
+        labels.ask(connection, publication, step.asks, step.empty, seconds=_asked_for(publication), charge=charge)
     parts.keep(connection, publication.id, step.left)
     moved = step.following(publication)
     with pipelined(connection):
@@ -89,6 +94,14 @@ def commit(
         if charged is not None or step.releases:
             streams.move(connection, stream)
         return publications.move(connection, moved), stream
+
+
+def _asked_for(publication: Publication) -> int:
+    """For how many seconds people are asked for a label."""
+    labelling = publication.owes.labelling
+    if labelling is None:
+        raise LedgerBroken(f"publication {publication.name}: it asks for labels that it may not ask for")
+    return labelling.seconds
 
 
 def _payments(

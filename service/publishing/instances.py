@@ -21,7 +21,14 @@ from service.mechanisms.histogram import Histogram
 from service.mechanisms.linear_queries.mechanism import NO_CATEGORY, LinearQueries, Measurement, Opened, opened
 from service.mechanisms.mechanism import Forgotten, Part
 from service.publishing import confirmation
-from service.publishing.commit import check, commit, of_another_guarantee, remembers, seconds_to_write
+from service.publishing.commit import (
+    charges_otherwise,
+    check,
+    commit,
+    of_another_guarantee,
+    remembers,
+    seconds_to_write,
+)
 from service.publishing.prepared import Prepared, prepare
 from service.publishing.records import SegmentsMissing
 from service.store import parts, publications, releases, streams
@@ -201,8 +208,9 @@ def _trusted(publication: Publication, mechanism: LinearQueries, memory: Memory)
         publication.state != "running"
         or publication.distrusted is not None
         or publication.position == 0
-        or publications.promised(publication) != publication.promise
+        or not publications.as_promised(publication)
         or of_another_guarantee(publication, mechanism)
+        or charges_otherwise(publication, mechanism)
         or not remembers(publication, mechanism, memory)
     ):
         return False

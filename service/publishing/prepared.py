@@ -93,7 +93,7 @@ def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> Prep
             parent=each.parent,
             parameters=each.parameters,
             model=model if each.model is None else each.model,
-            noise=each.perturbation.described(),
+            noise=each.perturbation.to_json(),
         )
         for each in step.releases
     )

@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from service.privacy.accounting.obligations import FitSize, Obligations
 from service.store import attempts, digests, labels, leases, parked, parts, shown
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, any_of, notify, read_together, within
 from service.store.keys import NameTaken
@@ -55,6 +56,8 @@ class Publication:
     start: int
     configuration: dict[str, Any]
     plan: dict[str, Any]
+    obligations: dict[str, Any]
+    obligations_digest: str
     kind: str
     epsilon: Decimal
     delta: Decimal
@@ -82,9 +85,14 @@ class Publication:
     created_at: datetime
 
     @property
+    def owes(self) -> Obligations:
+        """What it owes, whatever it releases. ValueError, KeyError or TypeError if that was never written there."""
+        return Obligations.from_json(self.obligations)
+
+    @property
     def asks_people(self) -> bool:
         """Whether labels of its records come from people."""
-        return bool(self.plan.get("labels", {}).get("from") == "people")
+        return self.obligations.get("labelling") is not None
 
 
 def create(
@@ -96,6 +104,7 @@ def create(
     start: int,
     configuration: dict[str, Any],
     plan: dict[str, Any],
+    obligations: Obligations,
     kind: str,
     epsilon: Decimal,
     delta: Decimal,
@@ -124,6 +133,8 @@ def create(
                 start=start,
                 configuration=configuration,
                 plan=plan,
+                obligations=obligations.to_json(),
+                obligations_digest="",
                 kind=kind,
                 epsilon=epsilon,
                 delta=delta,
@@ -139,7 +150,7 @@ def create(
         raise NameTaken(name) from error
     shown.begin(connection, identity, due=due)
     leases.create(connection, leases.publication(identity))
-    if configuration["mechanism"]["kind"] == "linear_queries":
+    if obligations.cells is not None:
         leases.create(connection, leases.queries(identity))
     notify(connection, NEW_PUBLICATION, name)
     stored = get(connection, identity)  # what is promised is what anybody will read
@@ -148,7 +159,7 @@ def create(
     connection.execute(
         update(publications)
         .where(publications.c.id == identity)
-        .values(promise=promise, digest=promise, seal=sealed(made))
+        .values(promise=promise, digest=promise, seal=sealed(made), obligations_digest=owed(made))
     )
     return get(connection, identity)
 
@@ -168,6 +179,16 @@ def promised(publication: Publication) -> str:
         "created_at": digests.timestamp(publication.created_at),
     }
     return digests.of(told)
+
+
+def owed(publication: Publication) -> str:
+    """The digest of what a publication owes, and of its promise. The promise is older than obligations are."""
+    return digests.of({"promise": publication.promise, "obligations": publication.obligations})
+
+
+def as_promised(publication: Publication) -> bool:
+    """Return whether what never changes of a publication is what its digests are of."""
+    return (publication.promise, publication.obligations_digest) == (promised(publication), owed(publication))
 
 
 def sealed(publication: Publication) -> str:
@@ -246,18 +267,21 @@ def newest(connection: Connection, name: str, visible: frozenset[str] | None) ->
     return Newest(*row) if row else None
 
 
-def plans(connection: Connection, identities: Collection[int]) -> dict[int, dict[str, Any]]:
-    """Return the plans of some publications, by id."""
-    query = select(publications.c.id, publications.c.plan).where(publications.c.id.in_(identities))
-    return {row.id: row.plan for row in connection.execute(query)}
+def fit_sizes(connection: Connection, identities: Collection[int]) -> dict[int, FitSize]:
+    """Return the sizes of the fits of some publications, by id."""
+    query = select(publications.c.id, _FIT_SIZE).where(publications.c.id.in_(identities))
+    return {row.id: FitSize.from_json(row.fit) for row in connection.execute(query)}
 
 
-def running_plans(connection: Connection, only: frozenset[str] | None) -> list[dict[str, Any]]:
-    """Return the plans of all running publications, of the streams in `only`."""
-    query = select(publications.c.plan).where(publications.c.state == "running")
+def running_fit_sizes(connection: Connection, only: frozenset[str] | None) -> list[FitSize]:
+    """Return the sizes of the fits of all running publications, of the streams in `only`."""
+    query = select(_FIT_SIZE).where(publications.c.state == "running")
     if only is not None:
         query = query.join(streams, streams.c.id == publications.c.stream_id).where(streams.c.name.in_(only))
-    return list(connection.execute(query).scalars())
+    return [FitSize.from_json(fit) for fit in connection.execute(query).scalars()]
+
+
+_FIT_SIZE = publications.c.obligations["fit"].label("fit")
 
 
 def runs(connection: Connection, identity: int) -> bool:

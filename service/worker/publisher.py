@@ -25,7 +25,14 @@ from service.logs import place_of
 from service.mechanisms.mechanism import Forgotten
 from service.privacy.noise.additive import Unaffordable
 from service.publishing import ticks
-from service.publishing.commit import check, commit, of_another_guarantee, remembers, seconds_to_write
+from service.publishing.commit import (
+    charges_otherwise,
+    check,
+    commit,
+    of_another_guarantee,
+    remembers,
+    seconds_to_write,
+)
 from service.publishing.prepared import Prepared, halting
 from service.publishing.records import SegmentsMissing
 from service.store import attempts, leases, lineage, parked, publications, streams
@@ -84,7 +91,7 @@ class Publisher:
         with self._database.transaction() as connection:
             waiting = publications.due(connection, but=failed | self._desk.busy)
             self._queue.reckon(
-                publications.plans(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
+                publications.fit_sizes(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
             )
         passed_over = False
         for publication in self._queue.in_order(waiting):
@@ -168,8 +175,10 @@ class Publisher:
         publication = turn.publication
         if of_another_guarantee(publication, turn.mechanism):
             self._halt(lease, turn, "its configuration is of another guarantee than was reserved for it")
-        elif publications.promised(publication) != publication.promise:
+        elif not publications.as_promised(publication):
             self._distrust(publication, f"publication {publication.name}: it is not what was promised")
+        elif charges_otherwise(publication, turn.mechanism):
+            self._halt(lease, turn, "its mechanism charges records at another moment than its obligations say")
         elif not remembers(publication, turn.mechanism, turn.memory):
             self._halt(
                 lease,

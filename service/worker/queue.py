@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from service.mechanisms.timing import largest_cost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from service.privacy.accounting.obligations import FitSize
     from service.store.publications import Due
 
-MOST_PLANS = 10_000  # whose estimates are remembered
+MOST_SIZES = 10_000  # whose estimates are remembered
 
 
 class Queue:
@@ -34,21 +35,21 @@ class Queue:
         self._now = 0.0  # the clock of the stream that was served last, when it was
         self._streams: set[int] = set()  # those that had something due at the last look
         self._since: dict[int, float] = {}  # when each publication was first seen to have a step due
-        self._planned: dict[int, float] = {}  # seconds of a step by its publication's plan
+        self._planned: dict[int, float] = {}  # seconds of the largest step of each publication
         self._estimates: dict[int, tuple[tuple[int, int], float]] = {}  # of one step, by what it follows
         self._lock = threading.Lock()
 
     def unknown(self, waiting: Iterable[Due]) -> list[int]:
-        """Return the publications whose plans it has not seen."""
+        """Return the publications the size of whose fits it has not seen."""
         with self._lock:
             return [each.id for each in waiting if each.id not in self._planned]
 
-    def reckon(self, plans: Mapping[int, Mapping[str, Any]]) -> None:
-        """Estimate steps by their publications' plans."""
+    def reckon(self, sizes: Mapping[int, FitSize]) -> None:
+        """Estimate steps by the sizes of their publications' fits."""
         with self._lock:
-            if len(self._planned) > MOST_PLANS:
+            if len(self._planned) > MOST_SIZES:
                 self._planned.clear()
-            self._planned |= {identity: largest_cost(plan).seconds for identity, plan in plans.items()}
+            self._planned |= {identity: largest_cost(size).seconds for identity, size in sizes.items()}
 
     def in_order(self, waiting: Iterable[Due]) -> list[Due]:
         """Return all publications that have a step due, the next one first."""

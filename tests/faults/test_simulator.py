@@ -272,8 +272,9 @@ class History(RuleBasedStateMachine):
             if spending.refused(connection, stream, known, loss, stream.records) is None:
                 publications.create(
                     connection, name=f"p{len(known)}", stream=stream.id, start=stream.records, configuration=asked,
-                    plan=built.plan(), kind=built.kind, epsilon=Decimal(1), delta=Decimal(str(delta)),
-                    due=stream.records + built.next_time(0), publish_delay=delay,
+                    plan=built.plan(), obligations=built.obligations(), kind=built.kind,
+                    epsilon=Decimal(1), delta=Decimal(str(delta)), due=stream.records + built.next_time(0),
+                    publish_delay=delay,
                 )  # fmt: skip
 
     @rule(which=st.integers(0, 3))

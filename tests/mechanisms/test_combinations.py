@@ -10,7 +10,7 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.lifelong import encoder_pass
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind
 from service.streams.schema import StreamSchema
 
@@ -156,9 +156,10 @@ def test_every_combination_publishes_for_its_charge_or_says_why_not(mechanism, l
         chain, made, time = step.chain, made + len(step.releases), step.reached or time
         for release in step.releases:
             start, end = release.fit
-            described = release.perturbation.described()
-            assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
-            assert 0 < claims.cost(scheduled.kind, described, records=end - start) <= release.charge
+            described = release.perturbation.to_json()
+            cost = events.from_json(described).cost(scheduled.kind, records=end - start)
+            assert 0.999 * release.charge < cost == release.perturbation.cost(scheduled.kind, end - start)
+            assert 0 < cost <= release.charge
             assert np.isfinite(release.parameters).all()
     assert made >= 3
 
@@ -195,10 +196,11 @@ def test_a_learner_of_categories_works_where_each_fit_stands_for_what_it_read_or
             start, end = release.fit
             assert release.window == release.fit
             assert release.parent is None
-            assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
-            described = release.perturbation.described()
-            assert 0 < claims.cost(scheduled.kind, described, records=end - start) <= release.charge
-            assert claims.dimension(described, release.parameters.shape) == described["dimension"]
+            described = release.perturbation.to_json()
+            cost = events.from_json(described).cost(scheduled.kind, records=end - start)
+            assert 0.999 * release.charge < cost == release.perturbation.cost(scheduled.kind, end - start)
+            assert 0 < cost <= release.charge
+            assert release.perturbation.dimension(release.parameters.shape) == described["dimension"]
             assert (release.parameters >= 0).all()
             assert release.parameters.sum() <= 1
             made += 1
@@ -245,9 +247,9 @@ def test_a_selection_that_claims_what_it_can_not_costs_nothing_that_is_believed(
         "dimension": 3,
         "added_to": "candidates",
     }
-    assert claims.cost(kind, told, records=10) == pytest.approx(0.4 if kind is Kind.PURE else 0.02)
+    assert events.from_json(told).cost(kind, records=10) == pytest.approx(0.4 if kind is Kind.PURE else 0.02)
     with pytest.raises(ValueError, match=r"moves by 1/n|needs"):
-        claims.cost(kind, told | wrong, records=10)
+        events.from_json(told | wrong).cost(kind, records=10)
 
 
 @pytest.mark.parametrize("learner", ["output_perturbation", "objective_perturbation"])

@@ -11,7 +11,7 @@ from sqlalchemy import delete, text, update
 from sqlalchemy.engine import make_url
 
 from service.ledger import spending, witness
-from service.ledger import verify as verifying
+from service.ledger.verify import arrivals
 from service.mechanisms.histogram import LinearQuery
 from service.publishing import answering
 from service.publishing.answering import Answer, Answerer
@@ -264,7 +264,7 @@ def test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay(worl
     bench.ask(bench.answerer(), share(1))
     assert bench.now().version == 2
     with database.transaction() as connection:
-        assert list(verifying._arrivals(connection, publications.get(connection, bench.identity))) == []
+        assert list(arrivals.instances(connection, publications.get(connection, bench.identity))) == []
     for finding, changes in TAMPERED.items():
         for changed in changes:
             with database.engine.connect() as connection:  # nothing of it is committed
@@ -272,7 +272,7 @@ def test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay(worl
                 for table in tables.APPEND_ONLY:
                     connection.execute(text(f"ALTER TABLE {table.name} DISABLE TRIGGER append_only"))
                 assert connection.execute(changed).rowcount
-                found = list(verifying._arrivals(connection, publications.get(connection, bench.identity)))
+                found = list(arrivals.instances(connection, publications.get(connection, bench.identity)))
                 assert any(finding in each for each in found), (str(changed), found)
     database.close()
 

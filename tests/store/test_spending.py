@@ -14,6 +14,7 @@ from service.ledger.ledger import NewCharge
 from service.ledger.verify import verify
 from service.privacy.accounting import account
 from service.privacy.accounting.account import Loss
+from service.privacy.accounting.obligations import FitSize, Obligations, WithEachRelease
 from service.privacy.loss import Kind
 from service.store import publications, streams, tables
 from service.store.database import Database
@@ -46,6 +47,7 @@ def make(connection: Connection, name: str, *, delta: str = "0", start: int = 0)
         start=start,
         configuration=configuration,
         plan={},
+        obligations=Obligations(charging=WithEachRelease(), fit=FitSize.from_json(None)),
         due=1,
         publish_delay=Decimal(0),
         **with_delta,

@@ -124,6 +124,7 @@ def published(
             start=0,
             configuration=configuration,
             plan=mechanism.plan(),
+            obligations=mechanism.obligations(),
             kind=mechanism.kind,
             **privacy,
             due=mechanism.next_time(0),

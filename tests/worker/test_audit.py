@@ -97,10 +97,11 @@ def test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to(bench: Bench, 
         (update(CHARGES).where(CHARGES.c.id == 1).values(charged_at=text("'infinity'")), "stream s"),
         (update(tables.segments).values(sha256=b"0" * 32), "records 0 to 10"),
         (update(tables.publications).values(plan={"another": 1}), "publication p"),
+        (update(tables.publications).values(obligations={"another": 1}), "publication p"),
         (update(tables.spent).values(amount=0.25), "stream s"),
         (update(tables.streams).values(epsilon=3), "stream s"),
     ],
-    ids=["charge", "weights", "role", "no number", "no time", "segment", "promise", "sum", "budget"],
+    ids=["charge", "weights", "role", "no number", "no time", "segment", "promise", "obligations", "sum", "budget"],
 )
 def test_a_worker_that_starts_walks_the_whole_ledger_before_it_publishes(bench: Bench, owner, tamper, where):
     halfway(bench)

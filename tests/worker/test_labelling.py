@@ -175,12 +175,26 @@ def test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it(be
 
 
 def test_who_did_not_pay_on_arrival_is_found(bench: Bench):
-    """A plan that says that a coin and an update cost more than the records were charged."""
+    """Obligations that say that a coin and an update cost more than the records were charged."""
     bench.publish_all()
     answer_all(bench)
     bench.publish_all()
     with bench.database.transaction() as connection:
-        plan = dict(bench.now().plan)
-        plan["arrival"] = plan["arrival"] | {"noise": plan["arrival"]["noise"] | {"scale": 0.01}}
-        connection.execute(update(tables.publications).values(plan=plan))
+        owed = bench.now().obligations
+        dearer = owed["charging"] | {"event": owed["charging"]["event"] | {"scale": 0.01}}
+        connection.execute(update(tables.publications).values(obligations=owed | {"charging": dearer}))
     assert any("owes for its coin" in each for each in findings(bench))
+
+
+def test_whose_mechanism_charges_otherwise_than_it_owes_goes_no_further(bench: Bench):
+    """Obligations of which every digest is right, and which are another mechanism's."""
+    with bench.database.transaction() as connection:
+        owed = bench.now().obligations | {"charging": {"when": "release"}}
+        connection.execute(update(tables.publications).values(obligations=owed))
+        digest = publications.owed(publications.get(connection, bench.identity))
+        connection.execute(update(tables.publications).values(obligations_digest=digest))
+    assert findings(bench) == []
+    assert bench.publisher().step(threading.Event())
+    assert bench.counts() == (0, 0)
+    assert bench.now().state == "halted"
+    assert "at another moment than its obligations say" in bench.now().reason

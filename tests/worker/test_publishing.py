@@ -26,6 +26,7 @@ from service.mechanisms.moments import Moments
 from service.mechanisms.online_leader import online_gradient
 from service.mechanisms.online_leader.online_gradient import OnlineGradient
 from service.privacy.noise.correlated import Blt
+from service.privacy.sensitivity import StatisticsWeights
 from service.publishing.records import read_records
 from service.store import leases, parts, publications, releases, segments, streams, tables
 from service.streams.schema import StreamSchema
@@ -99,7 +100,9 @@ def test_publications_take_turns(bench: Bench, monkeypatch):
             name: getattr(first, name)
             for name in ("configuration", "plan", "kind", "epsilon", "delta", "due", "publish_delay")
         }
-        second = publications.create(connection, name="q", stream=first.stream_id, start=0, **asked)
+        second = publications.create(
+            connection, name="q", stream=first.stream_id, start=0, obligations=first.owes, **asked
+        )
     publisher, positions = bench.publisher(), []
     for _ in range(4):
         publisher.step(threading.Event())
@@ -394,7 +397,7 @@ def test_statistics_with_other_weights_are_not_added_up(bench: Bench, monkeypatc
     bench.publish_all()
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=10))
-    others = moments.Weights(second=1.0, first=1.0, label=1.0, count=0.5)
+    others = StatisticsWeights(second=1.0, first=1.0, label=1.0, count=0.5)
     monkeypatch.setattr(moments, "weights", lambda *_, intercept: others)
     assert bench.publisher().step(threading.Event())
     assert (bench.now().state, bench.now().position) == ("halted", 4)

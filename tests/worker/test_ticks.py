@@ -60,7 +60,7 @@ def publish(bench: Bench) -> None:
 def add_without_ticks(bench: Bench) -> None:
     """A second publication on the same stream, whose steps are published as soon as they are ready."""
     first = bench.now()
-    asked = {name: getattr(first, name) for name in ("plan", "kind", "epsilon", "delta")}
+    asked = {name: getattr(first, name) for name in ("plan", "kind", "epsilon", "delta")} | {"obligations": first.owes}
     prompt = CONFIGURATION | {"publish_delay": 0}
     with bench.database.transaction() as connection:
         publications.create(

@@ -19,6 +19,7 @@ from service.api.http.problems import Problem, documented
 from service.api.routes.releases import wait_seconds, whole
 from service.api.schemas import Timestamp, as_json
 from service.api.services import Services, Shared
+from service.privacy.accounting.obligations import Labelling
 from service.publishing.records import read_records
 from service.store import digests, labels, streams
 from service.store.keys import Key
@@ -73,14 +74,14 @@ async def next_label_request(
     """
     wait = wait_seconds(whole(request, "prefer", prefer))
     headers = {"Cache-Control": "no-store"} | ({} if wait is None else {"Preference-Applied": f"wait={wait}"})
-    found = await shared.run(_asking, key, publication)
+    found, labelling = await shared.run(_asking, key, publication)
     deadline = asyncio.get_running_loop().time() + (wait or 0)
     async with shared.notifier.waiting(publication) as changed:
         while True:
             changed.clear()
             if await request.is_disconnected():  # nobody would look at what is leased for this
                 return Response(status_code=204)
-            leased = await shared.run(labels.lease, found.id, seconds=found.plan["labels"]["lease_seconds"])
+            leased = await shared.run(labels.lease, found.id, seconds=labelling.lease_seconds)
             if leased is not None:
                 x = await run_in_threadpool(_read, shared, found, leased)
                 if x is None:  # erased at this moment: others may wait to be labelled
@@ -112,7 +113,7 @@ async def give_label(publication: str, given: Label, key: Labeller, shared: Shar
     """Say what a record is. The first answer counts, until the record is erased. An erased record takes none."""
 
     def take(connection: Connection) -> Taken:
-        found = _asking(connection, key, publication)
+        found, _ = _asking(connection, key, publication)
         if not labels.answer(connection, found.id, publication, given.record, given.label):
             raise Problem(
                 "label-not-awaited",
@@ -126,12 +127,13 @@ async def give_label(publication: str, given: Label, key: Labeller, shared: Shar
     return taken
 
 
-def _asking(connection: Connection, key: Key, publication: str) -> Publication:
-    """A publication that asks people for labels."""
+def _asking(connection: Connection, key: Key, publication: str) -> tuple[Publication, Labelling]:
+    """Return a publication that asks people for labels, and for how long it does."""
     found = publication_or_404(connection, key, publication)
-    if not found.asks_people:
+    labelling = found.owes.labelling
+    if labelling is None:
         raise Problem("no-labels", "Only a publication of active_learning on an unlabelled stream asks for labels.")
-    return found
+    return found, labelling
 
 
 def _read(shared: Services, publication: Publication, leased: Leased) -> list[float] | None:

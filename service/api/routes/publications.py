@@ -86,9 +86,10 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
         told = measured(stream.parsed_schema, request)
-        planned = _build(stream, request).plan()
-        queued = sum(largest_cost(each).seconds for each in publications.running_plans(connection, key.streams))
-        tick = timing(planned, request.delay, queued)
+        mechanism = _build(stream, request)
+        planned = mechanism.plan()
+        queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
+        tick = timing(mechanism.obligations().fit, request.delay, queued)
         return planned | {"measured": told, "timing": tick, "notes": notes(planned, request)}
 
     return await shared.run(look)
@@ -125,6 +126,7 @@ async def make_publication(
             start=start,
             configuration=request.stored(),
             plan=mechanism.plan(),
+            obligations=mechanism.obligations(),
             kind=mechanism.kind,
             epsilon=request.privacy.epsilon,
             delta=request.privacy.delta,

@@ -90,9 +90,8 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
 
     def look(connection: Connection) -> tuple[int, Callable[[list[LinearQuery]], list[Answered]]]:
         found = publication_or_404(connection, key, publication)
-        if found.configuration["mechanism"]["kind"] == "linear_queries":
-            cardinality = found.plan["model"]["cardinality"]
-            return cardinality, partial(shared.answerer.answers, found)
+        if (cells := found.owes.cells) is not None:
+            return cells, partial(shared.answerer.answers, found)
         release = releases.find(connection, found.id, found.visible_latest or 0)
         if release is None or release.model["kind"] != "histogram":
             raise Problem("no-queries", "Only a publication whose latest release is a histogram answers queries.")

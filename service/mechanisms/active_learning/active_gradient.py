@@ -40,11 +40,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from service.learners.noisy_gradient_descent import clipped_sum, steepness
-from service.learners.output_perturbation import Linear, Perturbation
+from service.learners.output_perturbation import Linear
 from service.learning.objective import summed
 from service.learning.records import Prepared
-from service.privacy.accounting import claims
-from service.privacy.loss import Kind, round_down, round_up
+from service.privacy.accounting.events import NoisySelectedGradients
+from service.privacy.loss import Kind, round_down
 from service.privacy.noise import additive as noises
 from service.privacy.noise.selection import Bernoulli, Exponential
 
@@ -68,24 +68,6 @@ class Falling:
     def at(self, update: int) -> float:
         """Return it before update number m, counted from 1."""
         return max(self.least, self.initial / math.pow(update, self.decay))
-
-
-@dataclass(frozen=True, kw_only=True)
-class InSelectedGradients(Perturbation):
-    """`noise` is added to the sum of a batch's gradients; who is in the batch has been decided by `selection`."""
-
-    selection: Selection
-    currency: Kind
-    added_to: str = "selected_gradients"
-
-    def charge(self) -> float:
-        """Return what selection and update cost each slot, selected or not, rounded up."""
-        selected = claims.total(self.currency, self.selection.loss())
-        return round_up(selected + Fraction(self.noise.charge(self.sensitivity)))
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        return {**super().described(), "selection": self.selection.described()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,22 +119,22 @@ class ActiveGradient(Linear):
         records: int,
         center: Floats | None = None,
         update: int = 1,
-    ) -> InSelectedGradients:
+    ) -> NoisySelectedGradients:
         """Return how slots before update m, of at most n = `records` in a batch, spend at most `charge` each.
 
         center: the origin. A function of public quantities only. Raises Unaffordable where selection leaves nothing for
         updates; may raise Inaccurate.
         """
         selection = self.selection(update)
-        left = Fraction(charge) - claims.total(kind, selection.loss())
+        left = Fraction(charge) - kind.worth(selection.loss())
         if left <= 0:
             raise noises.Unaffordable("selection leaves nothing of the budget for updates")
         farthest = self.constraint.farthest(np.zeros(self.shape) if center is None else center)
         sensitivity = clipped_sum(self, clip=self.longest, records=records, weights=farthest)
         noise = noises.calibrate(kind, sensitivity=sensitivity, charge=round_down(left), dimension=self.dimension)
-        return InSelectedGradients(noise=noise, sensitivity=sensitivity, selection=selection, currency=kind)
+        return NoisySelectedGradients(noise=noise, sensitivity=sensitivity, selection=selection)
 
-    def rate(self, perturbation: Perturbation, update: int) -> float:
+    def rate(self, perturbation: NoisySelectedGradients, update: int) -> float:
         """Return η_m. Where nobody says otherwise, it falls as 1/√m from where noise alone moves w HALFWAY, or, with so
         little noise, from where the steepest gradient takes it as far as the ball reaches.
         """
@@ -197,7 +179,13 @@ class ActiveGradient(Linear):
         return np.where(present & usable, far, 0.0)
 
     def update(
-        self, records: Records, count: int, weights: Floats, origin: Floats, perturbation: Perturbation, update: int
+        self,
+        records: Records,
+        count: int,
+        weights: Floats,
+        origin: Floats,
+        perturbation: NoisySelectedGradients,
+        update: int,
     ) -> Floats:
         """Return w', to be released for the charge of the slots of a batch of `count` ≥ 1 selected ones.
 

@@ -26,6 +26,7 @@ from service.mechanisms.evaluation.models import has_passed, version_used
 from service.mechanisms.evaluation.noise_sums import total
 from service.mechanisms.evaluation.tables import UNIT, ClassCounts, Counts
 from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
+from service.privacy.accounting.events import NoisyCounts
 from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
 from service.privacy.noise.counts import calibrate
 
@@ -37,23 +38,11 @@ if TYPE_CHECKING:
     from service.learning.records import Records
     from service.mechanisms.evaluation.models import Models
     from service.mechanisms.evaluation.tables import Predictions
-    from service.privacy.noise.counts import Change, CountNoise
+    from service.privacy.noise.counts import CountNoise
     from service.streams.slots import EvaluationSlots
 
 _ERROR = 0.05
 _FIRST_RELEASES = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noisy:
-    """How a block's counts were made private."""
-
-    noise: CountNoise
-    change: Change
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return self.noise.described(self.change)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,7 +109,7 @@ class Evaluation(Mechanism):
             fit=(begin, time),
             parent=None,
             parameters=(counted + noise.sample()).astype(np.float64)[None, :],
-            perturbation=Noisy(noise=noise, change=self.counts.change),
+            perturbation=NoisyCounts(noise=noise, change=self.counts.change),
             charge=self._charge(),
             model=self.model_description() | {"versions": list(versions)},
         )
@@ -136,8 +125,8 @@ class Evaluation(Mechanism):
 
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and how wide its intervals are, as JSON: for a person."""
-        noise, change = self.noise(), self.counts.change
-        described = noise.described(change)
+        noise = self.noise()
+        described = NoisyCounts(noise=noise, change=self.counts.change).to_json()
         return {
             "kind": self.kind.value,
             "guarantee": self.guarantee(),

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from service.mechanisms.lifelong.encoder_pass import EncoderPass
     from service.mechanisms.lifelong.task_statistics import TaskStatistics
     from service.mechanisms.lifelong.tasks import Tasks
-    from service.mechanisms.moments import InStatistics
+    from service.privacy.accounting.events import NoisyStatistics
     from service.schedules.schedule import Fit, Pattern
     from service.streams.feature_maps import FeatureMap
 
@@ -97,7 +97,7 @@ class Lifelong(LinearMechanism):
     def terms(self, time: int) -> dict[str, Any] | None:
         """Return the noise, its factor and the weights: estimates with others could not be added up."""
         (fit,) = self.schedule.fits(time)
-        return self._perturbation().described() if fit.start > self.schedule.before else None
+        return self._perturbation().to_json() if fit.start > self.schedule.before else None
 
     def model_description(self) -> dict[str, Any]:
         """Return all it takes to compute a prediction from released parameters, as JSON."""
@@ -152,7 +152,7 @@ class Lifelong(LinearMechanism):
     def _mapped(self, records: Records, fit: Fit) -> NDArray[Any]:
         return _in_place(self.own_map, records, fit) if self.own_map.steps else records.x
 
-    def _perturbation(self) -> InStatistics:
+    def _perturbation(self) -> NoisyStatistics:
         """Return the noise of every batch: that for the largest, since those of one run must be alike."""
         return self.learner.perturbation(self.kind, self._charge(self.schedule.lifetime().share), self.schedule.largest)
 

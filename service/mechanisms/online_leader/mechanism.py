@@ -79,7 +79,7 @@ class OnlineLeader(LinearMechanism):
         number = fit.start // records
         if self.learner.runs.at(number)[1] == 0:
             return None
-        return self.learner.perturbation(self.kind, self._charge(fit.share), records, self.origin, number).described()
+        return self.learner.perturbation(self.kind, self._charge(fit.share), records, self.origin, number).to_json()
 
     def declassified(self, time: int) -> int:
         """Return how many records' batches were in the clear, their exact sum of gradients, at `time`."""

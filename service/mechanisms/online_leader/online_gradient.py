@@ -36,9 +36,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from service.learners.noisy_gradient_descent import clipped_at, clipped_sum, logit, steepness
-from service.learners.output_perturbation import Linear, Perturbation
+from service.learners.output_perturbation import Linear
 from service.learning.objective import MARGIN, summed
 from service.mechanisms.online_leader.conditional_gradient import Pursuit
+from service.privacy.accounting.events import NoisyRunningSums
 from service.privacy.noise import running_sums
 
 if TYPE_CHECKING:
@@ -46,10 +47,7 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Records
     from service.privacy.loss import Kind
-    from service.privacy.noise.additive import Gaussian, SphericalLaplace
-    from service.privacy.noise.correlated import Correlated
-    from service.privacy.noise.running_sums import Factor, Runs
-    from service.privacy.noise.window_tree import Windowed
+    from service.privacy.noise.running_sums import Runs
 
 FIRST = 0.5
 LONGEST = 24.0
@@ -57,34 +55,6 @@ State = tuple["Floats", ...]
 """What `running_sums` remembers, then how far w can be from its leader, (1,), w, u and a; float64, of the shape of w.
 
 They are as secret as the records."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InRunningSums(Perturbation):
-    """`noise` is drawn at every step, and what it adds is taken back by later ones as `factor` says."""
-
-    noise: Gaussian | SphericalLaplace
-    factor: Factor
-    largest: float
-    """a public bound on the norm of what it is added to"""
-    added_to: str = "running_sums"
-
-    @property
-    def sums(self) -> Correlated | Windowed:
-        return running_sums.with_noise(self.factor, self.noise, self.largest)
-
-    @property
-    def draws(self) -> int:
-        """How many draws of nearly exact noise one record moves, in its own step and in later ones."""
-        return super().draws * running_sums.moved_draws(self.factor)
-
-    def charge(self) -> float:
-        """Return what it costs each record of the batch, now and ever after, rounded up."""
-        return self.sums.charge(self.sensitivity)
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        return {**super().described(), "factor": self.factor.described(), "largest": self.largest}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +91,7 @@ class OnlineGradient(Linear):
 
     def perturbation(
         self, kind: Kind, charge: float, records: int, center: Floats | None = None, step: int = 0
-    ) -> InRunningSums:
+    ) -> NoisyRunningSums:
         """Return how step number `step`, over n = `records` slots, spends at most `charge`; center: the origin.
 
         A function of public quantities only. May raise Inaccurate.
@@ -133,9 +103,9 @@ class OnlineGradient(Linear):
         found = running_sums.calibrate(
             kind, factor=factor, sensitivity=sensitivity, largest=largest, charge=charge, dimension=self.dimension
         )
-        return InRunningSums(noise=found.noise, sensitivity=sensitivity, factor=factor, largest=largest)
+        return NoisyRunningSums(noise=found.noise, sensitivity=sensitivity, factor=factor, largest=largest)
 
-    def rate(self, perturbation: InRunningSums, records: int) -> float:
+    def rate(self, perturbation: NoisyRunningSums, records: int) -> float:
         """Return η, on the mean gradient."""
         if self.learning_rate is not None:
             return self.learning_rate
@@ -154,7 +124,7 @@ class OnlineGradient(Linear):
         return np.zeros(1), origin, np.zeros(self.shape), origin
 
     def advance(
-        self, state: State, records: Records, n: int, origin: Floats, perturbation: InRunningSums, step: int
+        self, state: State, records: Records, n: int, origin: Floats, perturbation: NoisyRunningSums, step: int
     ) -> State:
         """Return the state after step number `step`; its last member may be released for the records' charge.
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,11 +27,8 @@ from service.privacy.noise.additive import Gaussian, Unaffordable, root
 from service.privacy.noise.samplers import discrete_gaussian, discrete_laplace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
-ADDED_TO = "evaluation_counts"
 DISTRIBUTIONS = {Kind.PURE: "discrete_laplace", Kind.ZCDP: "discrete_gaussian"}
 LARGEST_SCALE = 2.0**45
 """Noise of a larger scale could pass 2^53, beyond which doubles hold not every whole number."""
@@ -82,17 +79,6 @@ class CountNoise:
             return self.scale
         return 1.0 / (math.sqrt(2.0) * math.sinh(0.5 / self.scale))  # variance 2q/(1 - q)² with q = exp(-1/s)
 
-    def described(self, change: Change) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute its cost."""
-        return {
-            "distribution": DISTRIBUTIONS[self.kind],
-            "scale": self.scale,
-            "sensitivity": sensitivity(self.kind, change),
-            "dimension": self.dimension,
-            "added_to": ADDED_TO,
-            "change": {"counts": change.counts, "largest": change.largest},
-        }
-
 
 def sensitivity(kind: Kind, change: Change) -> float:
     """Return the sensitivity that the noise is scaled to, rounded up: L1 for PURE, L2 for ZCDP."""
@@ -113,13 +99,3 @@ def calibrate(kind: Kind, change: Change, *, charge: float, dimension: int) -> C
     if scale > LARGEST_SCALE:
         raise Unaffordable("the charge is too small: the noise would pass the largest whole number of a double")
     return CountNoise(kind=kind, scale=scale, dimension=dimension)
-
-
-def cost(kind: Kind, noise: Mapping[str, Any], *, scale: float, change: Change) -> Fraction:
-    """Return what a release of noisy counts costs each record, from what it states about its noise.
-
-    scale, change: read from `noise` and checked to be positive. ValueError if the law is not that of the currency.
-    """
-    if noise["distribution"] != DISTRIBUTIONS[kind]:
-        raise ValueError(f"counts have {DISTRIBUTIONS[kind]} noise in this currency, not {noise['distribution']}")
-    return CountNoise(kind=kind, scale=scale, dimension=1).cost(change)

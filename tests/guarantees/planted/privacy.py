@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, wrap
+from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, rewrite, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,12 +113,20 @@ def an_epsilon_that_is_a_tenth_too_small() -> None:
     wrap(loss, "zcdp_epsilon", lambda true, rho, delta: 0.9 * true(rho, delta))
 
 
+@bug("tests/privacy/test_events.py::test_the_cost_is_the_formulas[ten sums of gradients]")
+def an_event_that_is_priced_by_anothers_formula() -> None:
+    """Many sums of gradients cost what one costs."""
+    from service.privacy.accounting.events.added_noise import NoisyDisjointGradientSums, NoisyGradientSums
+
+    NoisyGradientSums._cost = NoisyDisjointGradientSums._cost
+
+
 @bug(f"{_DENSITY}[case0-1.0]")
 def a_curvature_forgotten() -> None:
     """All of ε on the tilt, and a regularization that is never raised: what the minimiser's Jacobian tells is free."""
-    from service.privacy.accounting import claims
+    from service.privacy.accounting.events.objective import curvature
 
-    claims.curvature = lambda **_: 0.0
+    rewrite(curvature, ("return round_up(rank * Fraction(math.log1p(ratio)) * _ROUNDED)", "return 0.0"))
 
 
 @bug(f"{_DENSITY}[case0-1.0]")

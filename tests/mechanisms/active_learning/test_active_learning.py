@@ -13,7 +13,7 @@ from service.mechanisms.active_learning.active_gradient import ActiveGradient
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten, Model, Part
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.streams.schema import StreamSchema
 from tests import chance
 from tests.mechanisms.steps import FEATURES, GAUSSIAN, PURE, data, nothing, reader
@@ -89,9 +89,8 @@ def test_every_slot_is_charged_once_for_its_coin_and_its_update(batching, privac
             assert (release.version, release.parent) == (made, made - 1 or None)
             assert release.at_arrival
             assert release.time == release.fit[1] == paid
-            cost = claims.cost(
-                mechanism.kind, release.perturbation.described(), records=release.fit[1] - release.fit[0]
-            )
+            event = events.from_json(release.perturbation.to_json())
+            cost = event.cost(mechanism.kind, records=release.fit[1] - release.fit[0])
             assert 0.999 * release.charge < cost <= release.charge == mechanism.plan()["arrival"]["charge"]
     assert paid == 200
     assert made >= 8

@@ -111,7 +111,7 @@ def test_of_objective_perturbation_a_bound_is_held(loss):
     missed = 0
     for _ in range(60):
         released = learner.release(records, 200, center, perturbation)
-        found = score_noise(told, perturbation.described(), 200, released, x)
+        found = score_noise(told, perturbation.to_json(), 200, released, x)
         missed += int(not (found.low <= scores).all() or not (scores <= found.high).all())
     chance.assert_no_more(missed, 60, 0.05)
 
@@ -122,7 +122,7 @@ def test_of_output_perturbation_the_release_says_all_that_is_needed():
     )
     perturbation = learner.perturbation(Kind.ZCDP, 0.5, 300)
     told = description("squared", intercept=False, classes=0)
-    found = score_noise(told, perturbation.described(), 300, np.zeros(learner.shape), np.array([[1.0, 0.0, 0.0]]))
+    found = score_noise(told, perturbation.to_json(), 300, np.zeros(learner.shape), np.array([[1.0, 0.0, 0.0]]))
     assert found.could_flip is None
     assert found.high[0, 0] == pytest.approx(1.959964 * perturbation.noise.scale, rel=1e-6)
 

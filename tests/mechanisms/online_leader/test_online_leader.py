@@ -8,7 +8,7 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind
 from service.privacy.noise import additive as noises
 from service.privacy.noise.additive import Gaussian
@@ -117,8 +117,8 @@ def test_a_record_is_read_with_its_batch_only_and_charged_everything_once(noise)
     assert [release.parent for release in released] == [None, *range(1, 9)]
     for release in released:
         assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
-        assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
-        assert claims.cost(Kind.ZCDP, release.perturbation.described(), records=BATCH) <= release.charge
+        cost = events.from_json(release.perturbation.to_json()).cost(Kind.ZCDP, records=BATCH)
+        assert 0.999 * release.charge < cost == release.perturbation.cost(Kind.ZCDP, records=BATCH) <= release.charge
     assert [mechanism.next_time(7), mechanism.next_time(8), mechanism.needs(23)] == [8, 16, 16]
 
 
@@ -206,7 +206,7 @@ def test_the_plan_tells_the_noise_of_every_run(noise):
         assert len(scales) == 1
     released, _ = run(mechanism, 5, reader())
     told = plan["fits"][0]["noise"]
-    described = released[0].perturbation.described()
+    described = released[0].perturbation.to_json()
     assert {name: described[name] for name in ("scale", "factor", "largest")} == {
         name: told[name] for name in ("scale", "factor", "largest")
     }

@@ -47,9 +47,7 @@ def test_a_record_is_read_with_its_block_only_and_charged_everything_once(privac
     blocks = [(start, start + BLOCK) for start in range(0, 9 * BLOCK, BLOCK)]
     released = charged_everything_once(mechanism, blocks, BLOCK)
     assert [release.window for release in released] == [(max(0, end - 3 * BLOCK), end) for _, end in blocks]
-    assert {(release.parent, release.perturbation.described()["dimension"]) for release in released} == {
-        (None, ENTRIES)
-    }
+    assert {(release.parent, release.perturbation.to_json()["dimension"]) for release in released} == {(None, ENTRIES)}
     assert [mechanism.next_time(7), mechanism.next_time(8), mechanism.needs(23)] == [8, 16, 16]
 
 
