@@ -17,10 +17,10 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DataError
 
-from service.ledger import ledger, spending, witness
+from service.ledger import reservations, spending, witness
 from service.privacy.accounting import account, claims
 from service.privacy.loss import Kind, capacity
-from service.store import publications, releases, segments, streams, tables
+from service.store import charges, publications, releases, segments, streams, tables
 from service.store.database import ONE_VIEW, Database
 from service.store.publications import Publication
 from service.store.segment_files import SegmentDamaged, SegmentFiles
@@ -111,12 +111,12 @@ def _charges(connection: Connection, stream: Stream) -> Iterator[str]:
     """That every charge of a stream is what was written, and none is missing. It walks all of them in little memory."""
     previous = None
     number = 0
-    for number, charge in enumerate(ledger.walk(connection, stream.id), 1):
+    for number, charge in enumerate(charges.walk(connection, stream.id), 1):
         where = f"stream {stream.name}, charge {charge['id']}"
         if charge["id"] != number:
             yield f"{where}: charge {number} is missing before it"
             return
-        if not ledger.intact(charge):
+        if not charges.intact(charge):
             yield f"{where}: its hash is not that of its content"
         if charge["previous_hash"] != previous:
             yield f"{where}: its previous_hash is not the hash of the charge before"
@@ -328,7 +328,7 @@ def _reserved(connection: Connection, stream: Stream) -> Iterator[str]:
     drawn = account.outline(drawn, grain)
     if grain != stream.grain or [each for each in told if each[2] != account.Loss()] != drawn:
         yield f"stream {stream.name}: what is told that its records have spent at most is not what they have"
-    if spending.kept_stairs(connection, stream.id) != spending.stairs(connection, found):
+    if reservations.kept_stairs(connection, stream.id) != reservations.stairs(connection, found):
         yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"
 
 

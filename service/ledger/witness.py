@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from service.ledger.ledger import LedgerBroken
+from service.ledger.errors import LedgerBroken
 from service.store.database import TIMELINE
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream

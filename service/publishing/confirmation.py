@@ -16,7 +16,7 @@ from decimal import Decimal
 import structlog
 from sqlalchemy import Connection, bindparam, func, or_, select
 
-from service.ledger import spending, witness
+from service.ledger import of_stream, spending, witness
 from service.ledger.witness import Mark
 from service.store import publications, shown, streams
 from service.store.database import (
@@ -152,7 +152,7 @@ def _make_visible(
 
     unseen, worst: what is to be shown with it, read in one view with what the mark says.
     """
-    now = streams.lock(connection, before.id)  # on another server than before, perhaps
+    now = of_stream(connection, before.id).stream  # on another server than before, perhaps
     if not witness.holds(connection, mark, now):
         return
     shown.show(connection, unseen)

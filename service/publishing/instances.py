@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection
 
-from service.ledger import witness
-from service.ledger.ledger import LedgerBroken
+from service.ledger import held, witness
+from service.ledger.errors import LedgerBroken
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram
@@ -169,10 +169,11 @@ def close(database: Database, files: SegmentFiles, lease: Lease, state: State, c
     mark = files.witness(state.stream.log)
     with database.transaction() as connection:
         seconds = seconds_to_write(closing.measurement.moved.shares.nbytes)
-        publication, stream = publications.hold(connection, state.publication.id, lease, seconds=seconds)
+        entry = held(connection, state.publication.id, lease, seconds=seconds)
+        publication, stream = entry.publication, entry.stream
         if publication.state != "running":
             return False
-        check(publication, stream)
+        check(entry)
         witness.check(connection, files, mark, stream)
         memory = parts.load(connection, publication.id)
         if not remembers(publication, state.mechanism, memory):
@@ -185,7 +186,7 @@ def close(database: Database, files: SegmentFiles, lease: Lease, state: State, c
             step = state.mechanism.close(now, closing.measurement, spent, publication.version + 1)
             closing.step = prepare(publication.start, state.mechanism, step, publication.position)
             closing.follows = publication.seal
-        left, _ = commit(connection, publication, stream, closing.step)
+        left, _ = commit(entry, closing.step)
         confirmation.ask(connection, stream.id)
     closing.version = left.version
     return True

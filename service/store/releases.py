@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, insert, select
 
-from service.ledger import ledger
 from service.store import digests
+from service.store.charges import of_ids
 from service.store.publications import Publication
 from service.store.streams import Stream
 from service.store.tables import charges, releases, streams
@@ -272,7 +272,7 @@ def parameters(connection: Connection, publication: int, version: int) -> NDArra
 
 def _told(connection: Connection, rows: Sequence[Any]) -> list[dict[str, Any]]:
     """All but the parameters."""
-    charge = ledger.charges(connection, rows[0].stream_id, [row.charge for row in rows]) if rows else {}
+    paid = of_ids(connection, rows[0].stream_id, [row.charge for row in rows]) if rows else {}
     return [
         {
             "version": row.version,
@@ -284,7 +284,7 @@ def _told(connection: Connection, rows: Sequence[Any]) -> list[dict[str, Any]]:
             "shape": row.shape,
             "model": row.model,
             "noise": row.noise,
-            "charge": charge[row.charge],
+            "charge": paid[row.charge],
             "published_at": row.published_at,
         }
         for row in rows

@@ -3,26 +3,19 @@
 All digests of a stream's segments add up, modulo 2^256, to what its row says, so that none is put in another's place.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, text, update
 
 from service.store import digests, leases
 from service.store.database import NEW_RECORDS, any_of, notify
+from service.store.streams import Stream
 from service.store.tables import erasures, segments, streams
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sqlalchemy import ColumnElement, Connection
-
-    from service.store.streams import Stream
 
 MODULUS = 2**256  # of the sum of segments' digests
 

@@ -9,7 +9,7 @@ leases over and does its work before it goes on. Hypothesis chooses, and shrinks
 import asyncio
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -32,14 +32,16 @@ from hypothesis.stateful import (
 from sqlalchemy import select
 from sqlalchemy.engine import make_url
 
-from service.ledger import spending
+from service.ledger import of_stream
+from service.ledger.errors import BudgetExceeded
 from service.log import Appender, Reader
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.privacy.accounting.account import Loss
 from service.privacy.loss import capacity
-from service.store import publications, segments, streams, tables
+from service.store import erasing, publications, streams, tables
 from service.store.database import Database
+from service.store.publications import NewPublication
 from service.store.segment_files import SegmentFiles
 from service.streams.codec import pack
 from service.streams.schema import StreamSchema
@@ -266,32 +268,30 @@ class History(RuleBasedStateMachine):
         }
         built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(asked))
         with self.stage.database.transaction() as connection:
-            stream = streams.lock(connection, self.stream.id)
-            known = publications.of_stream(connection, stream.id)
-            loss = Loss.of(Decimal(1), Decimal(str(delta)))
-            if spending.refused(connection, stream, known, loss, stream.records) is None:
-                publications.create(
-                    connection, name=f"p{len(known)}", stream=stream.id, start=stream.records, configuration=asked,
-                    plan=built.plan(), kind=built.kind, epsilon=Decimal(1), delta=Decimal(str(delta)),
-                    due=stream.records + built.next_time(0), publish_delay=delay,
-                )  # fmt: skip
+            ledger = of_stream(connection, self.stream.id)
+            known, records = publications.of_stream(connection, self.stream.id), ledger.stream.records
+            new = NewPublication(
+                name=f"p{len(known)}", start=records, configuration=asked, plan=built.plan(), kind=built.kind,
+                epsilon=Decimal(1), delta=Decimal(str(delta)), due=records + built.next_time(0), publish_delay=delay,
+            )  # fmt: skip
+            with suppress(BudgetExceeded):
+                ledger.admit(new)
 
     @rule(which=st.integers(0, 3))
     def stop_publication(self, which):
         with self.stage.database.transaction() as connection:
-            streams.lock(connection, self.stream.id)
+            ledger = of_stream(connection, self.stream.id)
             running = [each for each in publications.of_stream(connection, self.stream.id) if each.state == "running"]
             if which < len(running):
-                publications.end(connection, running[which].id, state="stopped")
-                spending.settle(connection, self.stream.id)
+                ledger.entry(running[which].id).end("stopped")
 
     @rule(where=st.floats(0, 1), length=st.integers(1, 3))
     def erase(self, where, length):
         with self.stage.database.transaction() as connection:
-            records = streams.lock(connection, self.stream.id).records
+            records = streams.get(connection, self.stream.id).records
             start = int(where * records)
             if start < records:
-                segments.erase(connection, self.stream.id, start, min(records, start + length))
+                erasing.erase(connection, self.stream.id, start, min(records, start + length))
 
     @invariant()
     def nothing_that_was_seen_changes(self):

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import delete, text, update
 from sqlalchemy.engine import make_url
 
-from service.ledger import spending, witness
+from service.ledger import of, witness
 from service.ledger import verify as verifying
 from service.mechanisms.histogram import LinearQuery
-from service.publishing import answering
+from service.publishing import answering, instances
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
 from service.store import publications, releases, segments, streams, tables
@@ -84,16 +84,16 @@ def test_a_threshold_is_the_same_for_every_process_and_after_every_start(bench: 
 
 def test_records_that_arrive_between_comparison_and_commit_pay_and_are_not_counted(bench: Bench, monkeypatch):
     answerer = bench.answerer()
-    true = publications.hold
+    true = instances.held
 
     def hold(*args, **more):
         with monkeypatch.context() as patch:
-            patch.setattr(publications, "hold", true)
+            patch.setattr(instances, "held", true)
             bench.arrive(*[5] * 10)
             bench.count_in()
         return true(*args, **more)
 
-    monkeypatch.setattr(publications, "hold", hold)
+    monkeypatch.setattr(instances, "held", hold)
     (answer,) = bench.ask(answerer, share(0))
     monkeypatch.undo()
     assert answer.answer == pytest.approx(0.75, abs=0.01)
@@ -139,8 +139,7 @@ def test_of_a_publication_that_ended_the_histogram_answers_on(bench: Bench):
     bench.ask(answerer, share(0))
     before = bench.now()
     with bench.database.transaction() as connection:
-        publications.end(connection, bench.identity, state="stopped")
-        spending.settle(connection, before.stream_id)
+        of(connection, before).end("stopped")
     charged = bench.charges()
     for process in (answerer, bench.another()):
         (answer,) = bench.ask(process, share(1))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.ledger.ledger import LedgerBroken
+from service.ledger.errors import LedgerBroken
 from service.publishing import answering, confirmation
 from service.publishing.answering import Answerer
 from service.settings import Settings

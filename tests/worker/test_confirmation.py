@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import text, update
 from sqlalchemy.engine import make_url
 
-from service.ledger import ledger, spending, witness
+from service.ledger import spending, witness
 from service.ledger.verify import verify
 from service.publishing import confirmation
-from service.store import leases, publications, releases, streams, tables
+from service.store import charges, leases, publications, releases, streams, tables
 from service.store.database import Database, DatabaseUnsafe
 from tests.conftest import wait_until
 from tests.worker.published import Bench
@@ -35,8 +35,8 @@ def visible(bench: Bench) -> tuple[Any, ...]:
         ]
         assert newest.latest == found.visible_latest
         assert found.visible_version == max(versions, default=None)
-        charges = [each["id"] for each in ledger.page(connection, 1, limit=100, before=None)]
-    return newest and newest.latest, versions, charges
+        charged = [each["id"] for each in charges.page(connection, 1, limit=100, before=None)]
+    return newest and newest.latest, versions, charged
 
 
 def sums(bench: Bench) -> tuple[Any, ...]:

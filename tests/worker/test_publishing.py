@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import delete, func, select, update
 
 from service.learners.output_perturbation import OutputPerturbation
-from service.ledger import ledger, spending
+from service.ledger import charging, of, reservations, spending
 from service.log import Reader
 from service.mechanisms import moments
 from service.mechanisms.building import build
@@ -27,7 +27,8 @@ from service.mechanisms.online_leader import online_gradient
 from service.mechanisms.online_leader.online_gradient import OnlineGradient
 from service.privacy.noise.correlated import Blt
 from service.publishing.records import read_records
-from service.store import leases, parts, publications, releases, segments, streams, tables
+from service.store import charges, leases, parts, publications, releases, segments, streams, tables
+from service.store.publications import NewPublication
 from service.streams.schema import StreamSchema
 from service.worker import publisher as publisher_module
 from service.worker.leases import LeaseKeeper
@@ -62,7 +63,7 @@ def test_every_release_has_its_charge_and_every_step_is_published_once(bench: Be
     assert bench.counts() == (found.version, found.version)
     with bench.database.transaction() as connection:
         ranges = spending.exact(connection, found.stream_id, 0, 10)
-        pages = ledger.page(connection, found.stream_id, limit=1000, before=None)
+        pages = charges.page(connection, found.stream_id, limit=1000, before=None)
     for record in range(10):
         charged = sum(Fraction(each["epsilon"]) for each in pages if each["start"] <= record < each["end"])
         (spent,) = [spent for start, end, spent in ranges if start <= record < end]
@@ -73,7 +74,7 @@ def test_every_release_has_its_charge_and_every_step_is_published_once(bench: Be
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_inside_the_commit_publishes_and_charges_nothing(bench: Bench, monkeypatch, function, after):
     module, name = (
-        {"ledger": ledger, "releases": releases, "publications": publications}[function.split(".")[0]],
+        {"ledger": charging, "releases": releases, "publications": publications}[function.split(".")[0]],
         function.split(".")[1],
     )
     with dies_in(monkeypatch, module, name, after=after):
@@ -99,7 +100,7 @@ def test_publications_take_turns(bench: Bench, monkeypatch):
             name: getattr(first, name)
             for name in ("configuration", "plan", "kind", "epsilon", "delta", "due", "publish_delay")
         }
-        second = publications.create(connection, name="q", stream=first.stream_id, start=0, **asked)
+        second = publications.create(connection, first.stream_id, NewPublication(name="q", start=0, **asked))
     publisher, positions = bench.publisher(), []
     for _ in range(4):
         publisher.step(threading.Event())
@@ -174,8 +175,8 @@ def test_what_a_halted_publication_keeps_is_settled(bench: Bench, monkeypatch):
     publish()
     assert (bench.now().state, bench.counts()) == ("halted", (2, 2))
     with bench.database.transaction() as connection:
-        kept = spending.kept_stairs(connection, 1)
-        assert kept == spending.stairs(connection, publications.of_stream(connection, 1))
+        kept = reservations.kept_stairs(connection, 1)
+        assert kept == reservations.stairs(connection, publications.of_stream(connection, 1))
         assert kept != [(0, spending.Loss())]
 
 
@@ -197,7 +198,7 @@ def test_a_stopped_publication_commits_nothing_that_was_under_way(bench: Bench, 
 
     def stop_first(self, *args):
         with bench.database.transaction() as connection:
-            publications.end(connection, bench.identity, state="stopped")
+            of(connection, publications.get(connection, bench.identity)).end("stopped")
         return real(self, *args)
 
     monkeypatch.setattr(Publisher, "_commit", stop_first)

@@ -16,11 +16,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service import metrics
 from service.api.http.problems import Problem, documented
 from service.api.services import KeyFirst, May, Services, Shared
+from service.ledger.overview import Overview, overview
 from service.log import Backlog, LogUnavailable, Position
 from service.mechanisms.building import declassified
 from service.store.database import DatabaseUnavailable
 from service.store.keys import Key
-from service.store.overview import Overview, overview
 
 router = APIRouter(route_class=KeyFirst, tags=["health"])
 

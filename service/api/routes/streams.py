@@ -15,16 +15,16 @@ from service.api.http.problems import Problem, documented
 from service.api.schemas import DECLASSIFIED, Before, Charge, Items, Ledger, Name, Range, Timestamp, as_json, is_entry
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Admin, KeyFirst, Reader, Shared, no_stream, stream_or_404, visible
-from service.ledger import ledger, spending
+from service.ledger import reservations, spending, summaries
+from service.ledger.summaries import Summary
 from service.log import Position
 from service.mechanisms.building import declassified, needs
 from service.mechanisms.configuration import Privacy
 from service.privacy.accounting.account import Loss
 from service.privacy.accounting.profile import covered
 from service.privacy.loss import Kind, round_up
-from service.store import publications, streams, summaries
+from service.store import charges, numbering, publications, streams
 from service.store.keys import Key
-from service.store.summaries import Summary
 from service.streams.schema import NewStreamSchema, StreamSchema, Task
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
@@ -185,10 +185,9 @@ async def resume_stream(stream: str, admin: Admin, shared: Shared) -> Resumption
     log = await shared.appender.resume(found.log, position)
 
     def resume(connection: Connection) -> Resumption:
-        current = streams.lock(connection, found.id)
-        if current.halted is None:
+        resumed = numbering.resume(connection, found.id, sequence=log.sequence, lost_batches=log.lost_batches)
+        if resumed is None:
             raise Problem("not-halted", "Somebody else has resumed it meanwhile.")
-        resumed = streams.resume(connection, current, sequence=log.sequence, lost_batches=log.lost_batches)
         return Resumption.model_validate(resumed)
 
     return await shared.run(resume)
@@ -206,7 +205,7 @@ async def list_dead_letters(
 
     def look(connection: Connection) -> Items[DeadLetter]:
         found = stream_or_404(connection, admin, stream)
-        letters = streams.page_of_dead_letters(connection, found.id, limit=limit, before=before)
+        letters = numbering.page_of_dead_letters(connection, found.id, limit=limit, before=before)
         return Items(items=[DeadLetter.model_validate(each) for each in letters])
 
     return await shared.run(look)
@@ -218,7 +217,7 @@ async def drop_dead_letter(stream: str, entry: str, admin: Admin, shared: Shared
 
     def drop(connection: Connection) -> str:
         found = stream_or_404(connection, admin, stream)
-        if not is_entry(entry) or not streams.drop_dead_letter(connection, found.id, entry):
+        if not is_entry(entry) or not numbering.drop_dead_letter(connection, found.id, entry):
             raise Problem("not-found", "There is no such dead letter; GET …/dead-letters lists them.")
         return found.log
 
@@ -241,11 +240,11 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
     def look(connection: Connection) -> Response:
         found = stream_or_404(connection, key, stream)
         of_it = publications.of_stream(connection, found.id)
-        reserved = spending.reserved(connection, found.id, of_it)
+        reserved = reservations.reserved(connection, found.id, of_it)
         low, high = min(start or 0, found.records), found.records if end is None else min(end, found.records)
         exact = spending.exact(connection, found.id, low, high) if low < high else []
         told = exact if exact is not None else _outlined(connection, found, low, high)
-        tighter = spending.tighter(of_it, reserved)
+        tighter = reservations.tighter(of_it, reserved)
         exposed = _exposed(found, of_it)
         return as_json(
             {
@@ -275,7 +274,7 @@ async def list_charges(
 
     def look(connection: Connection, key: Key) -> Items[Charge]:
         found = stream_or_404(connection, key, stream)
-        rows = ledger.page(connection, found.id, limit=limit, before=before)
+        rows = charges.page(connection, found.id, limit=limit, before=before)
         return Items(items=[Charge(**row) for row in rows])
 
     return await shared.run(look, key)

@@ -32,7 +32,7 @@ def a_release_that_tells_when_it_was_committed() -> None:
     wrap(
         ticks,
         "commit",
-        lambda true, connection, publication, stream, step, _at: true(connection, publication, stream, step),
+        lambda true, entry, step, _at: true(entry, step),
     )
 
 
@@ -157,9 +157,9 @@ _SUMMARIES = "tests/api/test_stream_summaries.py"
 @bug(f"{_SUMMARIES}::test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics")
 def a_summary_with_what_another_streams_ended_publications_keep() -> None:
     """What ended publications of one stream keep is reserved on every stream."""
-    from service.ledger import spending
+    from service.ledger import reservations
 
-    rewrite(spending.reserved_of_each, ("ended[stream]", "next(iter(ended.values()))"))
+    rewrite(reservations.reserved_of_each, ("ended[stream]", "next(iter(ended.values()))"))
 
 
 @bug(f"{_SUMMARIES}::test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics")

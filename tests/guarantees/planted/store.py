@@ -114,9 +114,9 @@ def a_lineage_without_models() -> None:
 @bug("tests/store/test_verify.py::test_a_publication_that_was_changed_stays_so_when_it_ends")
 def an_end_that_mends_a_seal() -> None:
     """Whoever changed a publication has it sealed anew by stopping it."""
-    from service.store import publications
+    from service.ledger import ending
 
-    rewrite(publications.end, ("if as_left(found) else found.seal", "if True else found.seal"))
+    rewrite(ending.end, ("if publications.as_left(publication):", "if True:"))
 
 
 @bug(f"{_DIGESTS}::test_each_part_of_a_publications_promise_is_in_its_digest[start]")
@@ -194,50 +194,53 @@ def a_lease_that_is_taken_from_its_holder() -> None:
 @bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
 def a_chain_that_goes_on_wherever_it_ends() -> None:
     """Charges that were cut off, or put in the place of others, are gone on from."""
-    from service.ledger import ledger
+    from service.ledger import charging
 
-    rewrite(ledger.charge, ("(last.id or 0, last.hash) != (stream.charges, stream.head)", "False"))
+    rewrite(charging.charge, ("(last.id or 0, last.hash) != (stream.charges, stream.head)", "False"))
 
 
 @bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[amount]")
 def a_changed_charge_that_is_added_to() -> None:
     """The newest charge is not compared with its hash before another follows it."""
-    from service.ledger import ledger
+    from service.ledger import charging
 
-    rewrite(ledger.charge, ("last.id is not None and not intact(_served(last))", "False"))
+    rewrite(charging.charge, ("last.id is not None and not intact(served(last))", "False"))
 
 
 @bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
 def charges_that_are_no_chain() -> None:
     """Each charge is hashed by itself."""
-    from service.ledger import ledger
+    from service.ledger import charging
 
-    rewrite(ledger.charge, ('"previous_hash": previous,', '"previous_hash": None,'))
+    rewrite(charging.charge, ('"previous_hash": previous,', '"previous_hash": None,'))
 
 
 @bug(_SPENDING)
 def a_budget_that_forgets_what_has_ended() -> None:
     """What stopped publications have spent may be spent again."""
-    from service.ledger import spending
+    from service.ledger import reservations
 
-    rewrite(spending._reserved_from, ("total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]", "total"))
+    rewrite(
+        reservations._reserved_from, ("total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]", "total")
+    )
 
 
 @bug(_SPENDING)
 def a_budget_of_the_first_record_alone() -> None:
     """Records on which more is reserved from some later start on are not looked at."""
-    from service.ledger import spending
+    from service.ledger import reservations
 
-    rewrite(spending._reserved_from, ("for each in running if each.start > start", "for each in ()"))
+    rewrite(reservations._reserved_from, ("for each in running if each.start > start", "for each in ()"))
 
 
 @bug(_SPENDING)
 def a_budget_that_may_be_passed_in_delta() -> None:
     """Of what publications reserve epsilon alone is added up."""
-    from service.ledger import spending
+    from service.ledger import reservations
 
     rewrite(
-        spending._reserved_from, ("Loss.of(each.epsilon, each.delta)", "Loss(epsilon=Loss.of(each.epsilon, 0).epsilon)")
+        reservations._reserved_from,
+        ("Loss.of(each.epsilon, each.delta)", "Loss(epsilon=Loss.of(each.epsilon, 0).epsilon)"),
     )
 
 
@@ -365,17 +368,19 @@ def a_mark_that_may_be_unreadable() -> None:
 @bug("tests/worker/test_handover.py::test_who_was_overtaken_between_its_file_and_its_commit_numbers_nothing")
 def records_that_an_overtaken_sealer_numbers() -> None:
     """Its file was swept: the row that names it numbers records that are nowhere."""
-    from service.store import streams
 
-    rewrite(streams.seal, ("leases.check(connection, lease)", "pass"))
+    from service.store import numbering
+
+    rewrite(numbering.seal, ("leases.check(connection, lease)", "pass"))
 
 
 @bug("tests/worker/test_sealing.py::test_a_halted_stream_numbers_nothing_that_was_under_way")
 def a_halted_stream_that_numbers_on() -> None:
     """What was under way when the log was found lost is numbered all the same."""
-    from service.store import streams
 
-    rewrite(streams.seal, ("streams.c.halted.is_(None),", ""))
+    from service.store import numbering
+
+    rewrite(numbering.seal, ("streams.c.halted.is_(None),", ""))
 
 
 @bug("tests/worker/test_audit.py::test_a_verdict_does_not_undo_one_that_came_meanwhile")
@@ -476,9 +481,9 @@ def attempts_that_are_counted_over_all_steps() -> None:
 def a_distrusted_stream_that_is_published_on() -> None:
     """That a ledger does not verify is told, and changes nothing."""
     from service.publishing import commit
-    from service.store import publications
+    from service.store import due_steps
     from service.worker.turn import Turn
 
-    rewrite(publications._due, ("streams.c.distrusted.is_(None),", ""))
+    rewrite(due_steps._due, ("streams.c.distrusted.is_(None),", ""))
     rewrite(Turn.is_due, ("and self.stream.distrusted is None", ""))
-    rewrite(commit.check, ("stream.distrusted is not None", "False"))
+    rewrite(commit.check, ("entry.stream.distrusted is not None", "False"))

@@ -23,26 +23,25 @@ def _instead(module: Any, name: str, **changed: Any) -> None:
 @bug(f"{_PUBLISHING}::test_what_a_halted_publication_keeps_is_settled[at once]")
 def a_halt_that_settles_nothing() -> None:
     """What a halted publication has charged is free for others."""
-    from service.worker import publisher
+    from service.ledger import ending
 
-    _instead(publisher, "spending", settle=lambda *_: None)
+    wrap(ending, "settle", lambda *_: None)
 
 
 @bug(f"{_PUBLISHING}::test_what_a_halted_publication_keeps_is_settled[at its tick]")
 def a_halt_at_a_tick_that_settles_nothing() -> None:
     """What a publication has charged that halted at a tick is free for others."""
-    from service.publishing import ticks
+    from service.ledger import ending
 
-    _instead(ticks, "spending", settle=lambda *_: None)
+    wrap(ending, "settle", lambda *_: None)
 
 
 @bug("tests/worker/test_dropping.py::test_a_publication_that_begins_meanwhile_finds_its_records_or_is_refused")
 def records_that_are_dropped_beneath_a_new_publication() -> None:
     """A publication that is accepted meanwhile begins with records that are gone."""
-    from service.store import streams
-    from service.worker import sealer
+    from service.store import retention, streams
 
-    _instead(sealer, "streams", lock=streams.get)
+    _instead(retention, "locks", stream=streams.get)
 
 
 @bug("tests/worker/test_dropping.py::test_what_is_to_be_kept_is_kept_whatever_is_needed")
@@ -257,7 +256,7 @@ def a_prompt_step_that_does_not_wait_for_a_tick() -> None:
     """Charges are not in the order of their times."""
     from service.worker.publisher import Publisher
 
-    rewrite(Publisher._committed, ("parked.any_due(connection, stream.id)", "False"))
+    rewrite(Publisher._committed, ("parked.any_due(connection, current.stream_id)", "False"))
 
 
 @bug("tests/worker/test_attempts.py::test_a_thread_takes_nothing_that_another_of_its_process_is_still_at")
@@ -273,7 +272,7 @@ def a_tick_that_does_not_look_at_the_publication() -> None:
     """A publication whose clock was set back is published at its next tick."""
     from service.publishing import ticks
 
-    rewrite(ticks.publish, ("check(publication, stream)", "pass"))
+    rewrite(ticks.publish, ("check(entry)", "pass"))
 
 
 @bug(f"{_TICKS}::test_a_step_whose_predecessor_has_not_come_waits")
@@ -287,11 +286,11 @@ def a_step_that_overtakes_the_one_before() -> None:
 @bug(f"{_TICKS}::test_no_more_waits_than_a_worker_can_keep_in_mind")
 def steps_that_wait_without_bound() -> None:
     """A publication with a long delay fills the database with what is as secret as records."""
-    from service.store import publications
+    from service.store import due_steps
     from service.worker.turn import Turn
 
     rewrite(Turn.is_due, ("and len(self.sizes) < parked.MOST_WAITING", ""))
-    rewrite(publications._due, ('func.count() >= bindparam("steps"),', ""))
+    rewrite(due_steps._due, ('func.count() >= bindparam("steps"),', ""))
 
 
 @bug("tests/worker/test_audit.py::test_a_publication_that_is_not_as_it_was_left_is_not_added_to")
@@ -299,7 +298,7 @@ def a_clock_that_was_set_back() -> None:
     """The same records are fitted, released and charged again."""
     from service.publishing import commit
 
-    rewrite(commit.check, ("not publications.as_left(publication)", "False"))
+    rewrite(commit.check, ("not publications.as_left(entry.publication)", "False"))
 
 
 @bug("tests/worker/test_labelling.py::test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it")
@@ -307,7 +306,7 @@ def a_model_whose_records_have_not_paid() -> None:
     """The charge with which they arrived is not looked at."""
     from service.publishing import commit
 
-    rewrite(commit._payments, ('not ledger.intact(paid) or (paid["version"], paid["end"]) != (None, last)', "False"))
+    rewrite(commit._payments, ('not charges.intact(paid) or (paid["version"], paid["end"]) != (None, last)', "False"))
 
 
 @bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")

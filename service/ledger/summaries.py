@@ -8,13 +8,14 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, case, or_, select
 
-from service.ledger import spending
+from service.ledger import reservations
 from service.privacy.accounting.account import Loss
 from service.privacy.accounting.profile import covered
-from service.store import segments, streams
+from service.store import numbering, segments
 from service.store.database import any_of
+from service.store.numbering import Resumption
 from service.store.segments import Erased
-from service.store.streams import Resumption, Stream
+from service.store.streams import Stream
 from service.store.tables import publications, shown
 from service.store.tables import streams as streams_table
 
@@ -88,8 +89,8 @@ def totals(connection: Connection, found: Sequence[Stream], *, declassified: Dec
     """Return the totals of these streams, in their order."""
     identities = [each.id for each in found]
     of_it = _publications(connection, identities)
-    reserved = spending.reserved_of_each(connection, {each: of_it[each] for each in identities})
-    dead = streams.waiting_dead_letters(connection, identities)
+    reserved = reservations.reserved_of_each(connection, {each: of_it[each] for each in identities})
+    dead = numbering.waiting_dead_letters(connection, identities)
     return [
         Totals(
             stream=each,
@@ -111,7 +112,7 @@ def summaries(connection: Connection, found: Sequence[Stream], *, declassified: 
     identities = [each.id for each in found]
     kept_from = segments.kept_from_of_each(connection, identities)
     erased = segments.erased_of_each(connection, {each.id: each.records for each in found}, most=MOST_RANGES)
-    resumptions = streams.resumptions_of(connection, identities, most=MOST_RESUMPTIONS)
+    resumptions = numbering.resumptions_of(connection, identities, most=MOST_RESUMPTIONS)
     return [
         Summary(
             **vars(each),
