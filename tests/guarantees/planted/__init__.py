@@ -5,6 +5,7 @@ fail there, and to pass without. A plant replaces what it names in the running p
 """
 
 from tests.guarantees.planted import (
+    access,
     answering,
     api,
     bounds,
@@ -12,10 +13,12 @@ from tests.guarantees.planted import (
     embedded,
     fits,
     learning,
+    ledger,
     log,
     mechanisms,
     privacy,
     record,
+    sealing,
     seen,
     store,
     verifying,
@@ -25,6 +28,7 @@ from tests.guarantees.planted.bug import BUGS
 
 __all__ = [
     "BUGS",
+    "access",
     "answering",
     "api",
     "bounds",
@@ -32,10 +36,12 @@ __all__ = [
     "embedded",
     "fits",
     "learning",
+    "ledger",
     "log",
     "mechanisms",
     "privacy",
     "record",
+    "sealing",
     "seen",
     "store",
     "verifying",
