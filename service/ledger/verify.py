@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DataError
 
-from service.ledger import reservations, spending, witness
+from service.ledger import high_water_mark, reservations, spending
 from service.privacy.accounting import account, claims
 from service.privacy.loss import Kind, capacity
 from service.store import charges, publications, releases, segments, streams, tables
@@ -455,9 +455,9 @@ def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
     with database.transaction() as connection:
         known = streams.every(connection)
     for stream in known:
-        told = files.witness(stream.log)
+        told = files.high_water_mark(stream.log)
         with database.transaction() as connection:
-            against = witness.contradicts(connection, files, told, streams.get(connection, stream.id))
+            against = high_water_mark.contradicts(connection, files, told, streams.get(connection, stream.id))
         if against is not None:
             yield f"stream {stream.name}: {against}"
         position = 0

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection
 
-from service.ledger import held, witness
+from service.ledger import held, high_water_mark
 from service.ledger.errors import LedgerBroken
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
@@ -98,12 +98,12 @@ def still(
     transaction, whose database nobody can put another in the place of, and once the lease is held: no close that the
     caller does not know of can come between.
     """
-    mark = files.witness(known.stream.log)  # before the stream is read: it may only have come further since
+    mark = files.high_water_mark(known.stream.log)  # before the stream is read: it may only have come further since
     if confirmed != known.confirmed or _changing(found) != _changing(known.publication):
         return None
     if known.contradicted or mark != known.mark:
         stream = streams.get(connection, found.stream_id)
-        if (witness.contradicts(connection, files, mark, stream) is not None) != known.contradicted:
+        if (high_water_mark.contradicts(connection, files, mark, stream) is not None) != known.contradicted:
             return None
     return replace(known, mark=mark)
 
@@ -116,14 +116,14 @@ def read(database: Database, files: SegmentFiles, identity: int, known: State | 
     """
     with database.transaction() as connection:
         log = streams.get(connection, publications.get(connection, identity).stream_id).log
-    mark = files.witness(log)  # before the stream is read: it may only have come further since
+    mark = files.high_water_mark(log)  # before the stream is read: it may only have come further since
     with database.transaction() as connection:
         connection.execute(ONE_VIEW)
         publication, confirmed, _ = publications.see(connection, identity)
         stream = streams.get(connection, publication.stream_id)
-        if mark is None and stream.marked and files.witness(log) is None:
+        if mark is None and stream.marked and files.high_water_mark(log) is None:
             raise SegmentsMissing(f"there is no mark of stream {stream.name} in the folder of segments")
-        contradicted = witness.contradicts(connection, files, mark, stream) is not None
+        contradicted = high_water_mark.contradicts(connection, files, mark, stream) is not None
         memory = parts.load(connection, identity)
         if known is not None and known.publication.visible_latest == publication.visible_latest:
             released = known.released
@@ -166,7 +166,7 @@ def close(database: Database, files: SegmentFiles, lease: Lease, state: State, c
     if closing.measurement is None:
         no_records = np.zeros(state.mechanism.cardinality, dtype=np.int64)
         closing.measurement = state.mechanism.measure(closing.instance, NO_CATEGORY, no_records, state.histogram)
-    mark = files.witness(state.stream.log)
+    mark = files.high_water_mark(state.stream.log)
     with database.transaction() as connection:
         seconds = seconds_to_write(closing.measurement.moved.shares.nbytes)
         entry = held(connection, state.publication.id, lease, seconds=seconds)
@@ -174,7 +174,7 @@ def close(database: Database, files: SegmentFiles, lease: Lease, state: State, c
         if publication.state != "running":
             return False
         check(entry)
-        witness.check(connection, files, mark, stream)
+        high_water_mark.check(connection, files, mark, stream)
         memory = parts.load(connection, publication.id)
         if not remembers(publication, state.mechanism, memory):
             raise LedgerBroken(f"publication {publication.name}: its threshold is not as it was left")

@@ -18,7 +18,7 @@ import structlog
 
 from service import metrics
 from service.learning.solvers import Inaccurate
-from service.ledger import held, of_stream, witness
+from service.ledger import held, high_water_mark, of_stream
 from service.ledger.errors import LedgerBroken, OverBudget
 from service.logs import place_of
 from service.mechanisms.mechanism import Forgotten
@@ -139,7 +139,7 @@ class Publisher:
         with self._database.transaction() as connection:
             connection.execute(ONE_VIEW)  # where a query is hard, an API publishes too
             turn = Turn.begin(connection, publication.id)
-            against = witness.contradicts(connection, self._confirmer.files, told, turn.stream)
+            against = high_water_mark.contradicts(connection, self._confirmer.files, told, turn.stream)
         if not self._confirmer.belongs(turn.stream):
             return
         if against is not None:  # before anything is drawn

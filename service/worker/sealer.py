@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from service.ledger import witness
+from service.ledger import high_water_mark
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
 from service.logs import place_of
 from service.mechanisms.building import needs
@@ -150,10 +150,10 @@ class Sealer:
         try:
             with self._database.transaction() as connection:
                 logs = changes.logs(connection, list(mine))
-            told = {log: self._files.witness(log) for log in logs.values()}
+            told = {log: self._files.high_water_mark(log) for log in logs.values()}
             with self._database.transaction() as connection:
                 found = streams.of_each(connection, list(mine))
-                older = witness.behind_of_each(connection, told, found)
+                older = high_water_mark.behind_of_each(connection, told, found)
                 files = segments.files_of_each(connection, list(mine))
         except BaseException:
             self._keeper.drop(*taken)

@@ -6,7 +6,7 @@ import time
 import structlog
 
 from service import metrics
-from service.ledger import of_stream, witness
+from service.ledger import high_water_mark, of_stream
 from service.ledger.errors import LedgerBroken
 from service.logs import place_of
 from service.publishing import ticks
@@ -87,7 +87,7 @@ class Ticker:
                     ledger, waiting = ticks.open_tick(connection, stream)
                     if not self._confirmer.belongs(ledger.stream):
                         return
-                    witness.check(connection, self._confirmer.files, told, ledger.stream)
+                    high_water_mark.check(connection, self._confirmer.files, told, ledger.stream)
                     done = ticks.publish(ledger, waiting)
             except LedgerBroken as broken:
                 self._distrust(stream, str(broken))

@@ -82,7 +82,7 @@ WORKING = [
     ("Publisher._committed: commit", "after"),
     ("Ticker.publish: commit", "before"),
     ("Ticker.publish: commit", "after"),
-    ("SegmentFiles.put_witness: sync", "before"),
+    ("SegmentFiles.put_high_water_mark: sync", "before"),
     ("Confirmer.confirm: commit", "after"),
 ]
 
@@ -220,7 +220,7 @@ class History(RuleBasedStateMachine):
             charges = connection.execute(select(tables.charges)).all()
             known = publications.of_stream(connection, self.stream.id)
             stream = streams.get(connection, self.stream.id)
-        told = self.stage.files.witness(self.stream.log) or {"charges": 0, "releases": 0}
+        told = self.stage.files.high_water_mark(self.stream.log) or {"charges": 0, "releases": 0}
         assert stream.confirmed_charges <= told["charges"]
         assert stream.confirmed_releases <= told["releases"]
         assert stream.distrusted is None

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import delete, text, update
 from sqlalchemy.engine import make_url
 
-from service.ledger import of, witness
+from service.ledger import high_water_mark, of
 from service.ledger import verify as verifying
 from service.mechanisms.histogram import LinearQuery
 from service.publishing import answering, instances
@@ -168,12 +168,12 @@ def test_with_a_threshold_that_is_not_as_it_was_left_nothing_is_compared(bench: 
 
 
 def test_with_a_threshold_from_a_backup_nothing_is_compared_even_before_a_worker_looks(bench: Bench):
-    """A query was hard by it, and the ledger has forgotten that: the witness, written by a worker since, has not."""
+    """A query was hard by it, and the ledger has forgotten that: the mark, written by a worker since, has not."""
     with bench.database.transaction() as connection:
         stream = streams.get(connection, bench.now().stream_id)
-        mark = witness.marks(connection, [stream])[stream.log]
+        mark = high_water_mark.marks(connection, [stream])[stream.log]
     for told, compared in ((mark, True), (replace(mark, charges=mark.charges + 2, head="0" * 64), False)):
-        witness.write(bench.files, stream.log, told)
+        high_water_mark.write(bench.files, stream.log, told)
         (answer,) = bench.ask(bench.answerer(), share(2))
         assert (answer.measured, answer.frozen) == (compared, not compared)
     charged = bench.charges()

@@ -305,8 +305,8 @@ def test_nothing_parked_is_published_on_an_older_ledger(bench: Bench):
     shop = bench.shop()
     shop.audit.confirm()
     log = shop.confirmer.log(1)
-    told = bench.files.witness(log)
-    bench.files.put_witness(log, told | {"charges": 1, "head": "0" * 64})
+    told = bench.files.high_water_mark(log)
+    bench.files.put_high_water_mark(log, told | {"charges": 1, "head": "0" * 64})
     shop.audit._due["log"] = float("inf")  # which walks the whole ledger only every hour
     shop.ticker.publish(1)
     assert bench.counts() == (0, 0)

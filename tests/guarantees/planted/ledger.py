@@ -82,26 +82,28 @@ def an_end_that_mends_a_seal() -> None:
 )
 def a_mark_without_erasures() -> None:
     """A backup from before an erasure brings the erased records back."""
-    from service.ledger import witness
+    from service.ledger import high_water_mark
 
-    rewrite(witness._lost, ('("records", "erasures", "charges", "releases")', '("records", "charges", "releases")'))
+    rewrite(
+        high_water_mark._lost, ('("records", "erasures", "charges", "releases")', '("records", "charges", "releases")')
+    )
 
 
 @bug(f"{_CONFIRMATION}::test_where_there_was_a_mark_and_is_none_nothing_is_published")
 def a_mark_that_may_be_missing() -> None:
     """On an empty folder everything is as if nothing had ever been seen."""
-    from service.ledger import witness
+    from service.ledger import high_water_mark
 
-    rewrite(witness.contradicts, ("told is None and stream.marked", "False"))
+    rewrite(high_water_mark.contradicts, ("told is None and stream.marked", "False"))
 
 
 @bug("tests/worker/test_restored.py::test_what_can_not_be_read_is_no_leave_to_publish[]")
 def a_mark_that_may_be_unreadable() -> None:
     """A mark that can't be read is none."""
-    from service.ledger import witness
+    from service.ledger import high_water_mark
 
     rewrite(
-        witness.contradicts,
+        high_water_mark.contradicts,
         ('return "the file beside its segments that tells how far it had come can\'t be read"', "return None"),
     )
 

@@ -111,7 +111,7 @@ def a_mark_that_is_read_once() -> None:
     from service.publishing import instances
 
     def still(true: Any, connection: Any, _files: Any, known: Any, *rest: Any, **more: Any) -> Any:
-        return true(connection, SimpleNamespace(witness=lambda _log: known.mark), known, *rest, **more)
+        return true(connection, SimpleNamespace(high_water_mark=lambda _log: known.mark), known, *rest, **more)
 
     wrap(instances, "still", still)
 

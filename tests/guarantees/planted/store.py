@@ -210,7 +210,7 @@ def a_mark_that_is_not_synced() -> None:
     """Releases are seen that neither the database nor the mark remembers after a crash."""
     from service.store.segment_files import SegmentFiles
 
-    rewrite(SegmentFiles.put_witness, ("os.fsync(file.fileno())", "pass"))
+    rewrite(SegmentFiles.put_high_water_mark, ("os.fsync(file.fileno())", "pass"))
 
 
 @bug(_MARK_ON_DISK)
@@ -218,7 +218,7 @@ def a_mark_whose_name_is_not_synced() -> None:
     """After a crash the mark is the one before."""
     from service.store.segment_files import SegmentFiles
 
-    rewrite(SegmentFiles.put_witness, ("    _sync(self.root)", "    pass"))
+    rewrite(SegmentFiles.put_high_water_mark, ("    _sync(self.root)", "    pass"))
 
 
 @bug(_MARK_ON_DISK)
@@ -227,7 +227,7 @@ def a_mark_that_is_written_over_the_one_before() -> None:
     from service.store.segment_files import SegmentFiles
 
     rewrite(
-        SegmentFiles.put_witness,
+        SegmentFiles.put_high_water_mark,
         ('new = self.root / f"{log}.{secrets.token_hex(4)}.new"', 'new = self.root / f"{log}.witness"'),
         ('new.open("xb")', 'new.open("wb")'),
     )

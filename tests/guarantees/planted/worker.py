@@ -181,7 +181,7 @@ def a_release_that_is_seen_before_its_mark() -> None:
     rewrite(
         Confirmer.confirm,
         (
-            "if told != vars(mark):\n                witness.write(self.files, log, mark)",
+            "if told != vars(mark):\n                high_water_mark.write(self.files, log, mark)",
             "late = told != vars(mark)",
         ),
         (
@@ -189,7 +189,7 @@ def a_release_that_is_seen_before_its_mark() -> None:
             (
                 "_make_visible(connection, found, mark, unseen, worst)\n"
                 "    if late:\n"
-                "        witness.write(self.files, log, mark)"
+                "        high_water_mark.write(self.files, log, mark)"
             ),
         ),
     )
@@ -253,9 +253,9 @@ def a_long_ledger_that_is_published_on_unwalked() -> None:
 @bug(f"{_WALKS}::test_a_note_that_does_not_fit_is_not_believed[another ledger]")
 def a_note_of_another_ledger() -> None:
     """A walk of a ledger vouches for the one that was put in its place."""
-    from service.ledger import witness
+    from service.ledger import high_water_mark
 
-    rewrite(witness.walked_ago, (" or not holds(connection, mark, stream)", ""))
+    rewrite(high_water_mark.walked_ago, (" or not holds(connection, mark, stream)", ""))
 
 
 @bug(f"{_WALKS}::test_a_note_that_does_not_fit_is_not_believed[old]")

@@ -62,7 +62,7 @@ def marks(connection: Connection, found: Iterable[Stream]) -> dict[str, Mark]:
 
 def write(files: SegmentFiles, log: str, mark: Mark) -> None:
     """Write down how far a stream has come. The caller holds the file's lock."""
-    files.put_witness(log, asdict(mark))
+    files.put_high_water_mark(log, asdict(mark))
 
 
 def note(mark: Mark, at: float) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def walked_ago(connection: Connection, noted: dict[str, Any], stream: Stream) ->
 def behind(connection: Connection, told: dict[str, Any] | None, stream: Stream) -> str | None:
     """Why a stream is older than the file beside its segments; None: it has come as far, as far as anybody can tell.
 
-    told: what `SegmentFiles.witness` returned, before the stream was read.
+    told: what `SegmentFiles.high_water_mark` returned, before the stream was read.
     """
     return behind_of_each(connection, {stream.log: told}, [stream]).get(stream.log)
 
@@ -120,7 +120,7 @@ def contradicts(connection: Connection, files: SegmentFiles, told: dict[str, Any
     told: as above. Where the file was missing, the first mark may have been written since; it is there before the
     stream says so.
     """
-    if told is None and stream.marked and files.witness(stream.log) is None:
+    if told is None and stream.marked and files.high_water_mark(stream.log) is None:
         return "the file beside its segments that tells how far it had come is missing: is its folder there?"
     if told is None:
         return None
