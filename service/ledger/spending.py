@@ -34,7 +34,7 @@ from service.store.streams import Stream
 from service.store.tables import charges, outlines, spent, streams
 from service.store.tables import publications as publications_table
 
-MOST_RANGES = 512  # of a stream's outline, and of what is told at once exactly
+MOST_RANGES = 512  # of a stream's outline, and of what one answer holds exactly
 
 Stretch = tuple[int, int, Loss]
 """Records [start, stop) and what each of them has spent, or the most that any of them has."""
@@ -136,17 +136,17 @@ def outlined(connection: Connection, stream: int, start: int, stop: int) -> list
         .where(outlines.c.stream_id == stream, outlines.c.start < stop, outlines.c.stop > start)
         .order_by(outlines.c.start)
     )
-    found: list[Stretch] = []
+    stretches: list[Stretch] = []
     position = start
     for row in rows:
         low, high = max(start, row.start), min(stop, row.stop)
         if position < low:
-            found.append((position, low, Loss()))
-        found.append((low, high, Loss.of(row.epsilon, row.delta)))
+            stretches.append((position, low, Loss()))
+        stretches.append((low, high, Loss.of(row.epsilon, row.delta)))
         position = high
     if position < stop:
-        found.append((position, stop, Loss()))
-    return found
+        stretches.append((position, stop, Loss()))
+    return stretches
 
 
 def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal]:
@@ -285,11 +285,11 @@ def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
     accounts = {each[0].id: each[0] for each in charged}
     if len(accounts) == 1 and all(amount > 0 for *_, amount in charged):  # nothing to add up
         return _alone(charged, start, stop)
-    found: dict[tuple[int, int], Fraction] = {}
+    changes: dict[tuple[int, int], Fraction] = {}
     for account_, low, high, amount in charged:
         for where, change in (((max(start, low), account_.id), amount), ((min(stop, high), account_.id), -amount)):
-            found[where] = found.get(where, Fraction(0)) + change
-    ranges = account.add_up(accounts.values(), ((*where, found[where]) for where in sorted(found)))
+            changes[where] = changes.get(where, Fraction(0)) + change
+    ranges = account.add_up(accounts.values(), ((*where, changes[where]) for where in sorted(changes)))
     return [
         (max(start, each.start), stop if each.end is None else min(stop, each.end), each.spent)
         for each in ranges
@@ -299,18 +299,18 @@ def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
 
 def _alone(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
     losses: dict[Fraction, Loss] = {}
-    found: list[Stretch] = []
+    stretches: list[Stretch] = []
     position = start
     for account_, low, high, amount in sorted(charged, key=itemgetter(1)):
         if amount not in losses:
             losses[amount] = account_.loss(amount)
         if position < low:
-            found.append((position, low, Loss()))
+            stretches.append((position, low, Loss()))
         position = min(stop, high)
-        found.append((max(start, low), position, losses[amount]))
+        stretches.append((max(start, low), position, losses[amount]))
     if position < stop:
-        found.append((position, stop, Loss()))
-    return found
+        stretches.append((position, stop, Loss()))
+    return stretches
 
 
 def grain_to(record: int, grain: int) -> int:

@@ -136,9 +136,9 @@ def drop_dead_letter(connection: Connection, stream: int, entry: str) -> bool:
     return bool(connection.execute(update(dead_letters).where(mine).values(dropped_at=dropped)).rowcount)
 
 
-def waiting_dead_letters(connection: Connection, found: Sequence[int]) -> Counter[int]:
+def waiting_dead_letters(connection: Connection, identities: Sequence[int]) -> Counter[int]:
     """By stream, how many are not dropped."""
-    of_any = (dead_letters.c.stream_id == any_of(found)) & dead_letters.c.dropped_at.is_(None)
+    of_any = (dead_letters.c.stream_id == any_of(identities)) & dead_letters.c.dropped_at.is_(None)
     query = select(dead_letters.c.stream_id, func.count()).where(of_any).group_by(dead_letters.c.stream_id)
     return Counter(dict(connection.execute(query).all()))
 
@@ -148,10 +148,10 @@ def resume(connection: Connection, identity: int, *, sequence: int, lost_batches
     stream = locks.stream(connection, identity)
     if stream.halted is None:
         return None
-    told = {"reason": stream.halted, "records": stream.records, "entry": stream.sealed_entry}
+    halt = {"reason": stream.halted, "records": stream.records, "entry": stream.sealed_entry}
     row = connection.execute(
         insert(resumptions)
-        .values(stream_id=stream.id, lost_batches=lost_batches, **told)
+        .values(stream_id=stream.id, lost_batches=lost_batches, **halt)
         .returning(*(resumptions.c[name] for name in _RESUMPTION))
     ).one()
     connection.execute(update(streams).where(streams.c.id == stream.id).values(halted=None, sealed_sequence=sequence))
@@ -162,13 +162,13 @@ def resume(connection: Connection, identity: int, *, sequence: int, lost_batches
 _RESUMPTION = ("reason", "records", "entry", "lost_batches", "resumed_at")
 
 
-def resumptions_of(connection: Connection, found: Sequence[int], *, most: int) -> dict[int, list[Resumption]]:
+def resumptions_of(connection: Connection, identities: Sequence[int], *, most: int) -> dict[int, list[Resumption]]:
     """By stream, newest first; of many the last `most`."""
     place = func.row_number().over(partition_by=resumptions.c.stream_id, order_by=resumptions.c.id.desc())
-    placed = select(resumptions, place.label("place")).where(resumptions.c.stream_id == any_of(found)).subquery()
+    placed = select(resumptions, place.label("place")).where(resumptions.c.stream_id == any_of(identities)).subquery()
     columns = [placed.c[name] for name in ("stream_id", *_RESUMPTION)]
     query = select(*columns).where(placed.c.place <= most).order_by(placed.c.place)
-    by_stream: dict[int, list[Resumption]] = {each: [] for each in found}
+    by_stream: dict[int, list[Resumption]] = {each: [] for each in identities}
     for stream, *row in connection.execute(query):
         by_stream[stream].append(Resumption(**dict(zip(_RESUMPTION, row, strict=True))))
     return by_stream

@@ -35,7 +35,7 @@ from service.store.tables import shown as shown_clocks
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """`position` and all below it are told in tables/publishing.py. `stream_promise` and `distrusted` are the stream's.
+    """`position` and all below it: see tables/publishing.py. `stream_promise` and `distrusted` are the stream's.
 
     `position`, `due`, `version`, `latest` and the worst record's sum are what is committed; `visible_…` is what is
     confirmed too, and only that is shown to anybody.
@@ -137,7 +137,7 @@ def create(
 
 def promised(publication: Publication) -> str:
     """The digest of what never changes of a publication, and of what its stream promises."""
-    told = {
+    content = {
         "id": publication.id,
         "name": publication.name,
         "stream_promise": publication.stream_promise,
@@ -149,13 +149,13 @@ def promised(publication: Publication) -> str:
         "delta": str(Fraction(publication.delta)),
         "created_at": digests.timestamp(publication.created_at),
     }
-    return digests.of(told)
+    return digests.of(content)
 
 
 def sealed(publication: Publication) -> str:
     """The digest of all that does change of a publication, as it is left; whoever looks next can tell if it was."""
-    told = {name: getattr(publication, name) for name in (*_MOVED, "promise", "state", "reason")}
-    return digests.of(told | {"worst_amount": str(Fraction(publication.worst_amount))})
+    content = {name: getattr(publication, name) for name in (*_MOVED, "promise", "state", "reason")}
+    return digests.of(content | {"worst_amount": str(Fraction(publication.worst_amount))})
 
 
 def as_left(publication: Publication) -> bool:

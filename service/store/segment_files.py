@@ -79,18 +79,18 @@ class SegmentFiles:
             with (self.root / f"{log}.witness").open("rb") as file:
                 state = _state(file)
                 if (known := self._marks_read.get(log)) is None or known[0] != state:
-                    known = self._marks_read[log] = state, _told(file.read())
+                    known = self._marks_read[log] = state, _parsed(file.read())
         except FileNotFoundError:
             return None
         return known[1]
 
-    def put_high_water_mark(self, log: str, told: dict[str, Any]) -> None:
+    def put_high_water_mark(self, log: str, content: dict[str, Any]) -> None:
         """Writes something down about a stream, in the place of what was; on disk when this returns."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self.root / f"{log}.{secrets.token_hex(4)}.new"
         with new.open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.write(json.dumps(told).encode())
+            file.write(json.dumps(content).encode())
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.root / f"{log}.witness")
@@ -99,15 +99,15 @@ class SegmentFiles:
     def note(self, log: str) -> dict[str, Any]:
         """What `put_note` was last given about a stream; {} if it can't be read."""
         try:
-            return _told((self.root / f"{log}.walked").read_bytes())
+            return _parsed((self.root / f"{log}.walked").read_bytes())
         except OSError:
             return {}
 
-    def put_note(self, log: str, told: dict[str, Any]) -> None:
+    def put_note(self, log: str, content: dict[str, Any]) -> None:
         """Writes something down about a stream that may be lost in a crash."""
         new = self.root / f"{log}.{secrets.token_hex(4)}.new"
         new.touch(mode=0o600)
-        new.write_text(json.dumps(told))
+        new.write_text(json.dumps(content))
         new.replace(self.root / f"{log}.walked")
 
     @contextmanager
@@ -181,12 +181,12 @@ def _state(file: BinaryIO) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
 
 
-def _told(content: bytes) -> dict[str, Any]:
+def _parsed(content: bytes) -> dict[str, Any]:
     try:
-        told = json.loads(content)
+        parsed = json.loads(content)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _sync(folder: Path) -> None:

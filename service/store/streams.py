@@ -24,7 +24,7 @@ class StreamHalted(Exception):
 class Stream:
     """`records` are numbered so far; `log` names its keys in the log and its folder of segments.
 
-    The rest is told in tables/recording.py.
+    The rest is explained in tables/recording.py.
     """
 
     id: int
@@ -89,7 +89,7 @@ def create(
 
 def promised(stream: Stream) -> str:
     """The digest of what never changes of a stream: its name, schema, retention and budget."""
-    told = {
+    content = {
         "name": stream.name,
         "log": stream.log,
         "schema": stream.schema,
@@ -98,7 +98,7 @@ def promised(stream: Stream) -> str:
         "delta": str(Fraction(stream.delta)),
         "created_at": digests.timestamp(stream.created_at),
     }
-    return digests.of(told)
+    return digests.of(content)
 
 
 def find(connection: Connection, name: str) -> Stream | None:
@@ -114,9 +114,9 @@ def every(connection: Connection) -> list[Stream]:
     return [_stream(row) for row in connection.execute(select(streams).order_by(streams.c.id))]
 
 
-def of_each(connection: Connection, found: Sequence[int]) -> list[Stream]:
+def of_each(connection: Connection, identities: Sequence[int]) -> list[Stream]:
     """Some streams, with one query for all of them."""
-    return [_stream(row) for row in connection.execute(select(streams).where(streams.c.id == any_of(found)))]
+    return [_stream(row) for row in connection.execute(select(streams).where(streams.c.id == any_of(identities)))]
 
 
 def page(connection: Connection, *, limit: int, before: int | None, only: frozenset[str] | None) -> list[Stream]:

@@ -94,7 +94,7 @@ def a_mark_that_may_be_missing() -> None:
     """On an empty folder everything is as if nothing had ever been seen."""
     from service.ledger import high_water_mark
 
-    rewrite(high_water_mark.contradicts, ("told is None and stream.marked", "False"))
+    rewrite(high_water_mark.contradicts, ("stored is None and stream.marked", "False"))
 
 
 @bug("tests/worker/test_restored.py::test_what_can_not_be_read_is_no_leave_to_publish[]")
