@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ARRAY, BigInteger, Connection, Select, bindparam, func, not_, or_, select
 
-from service.store import labels, leases
-from service.store.parked import MOST_BYTES, MOST_WAITING
+from service.store import labels, leases, parked
 from service.store.tables import leases as leased
-from service.store.tables import parked, publications, streams
+from service.store.tables import parked as parked_steps
+from service.store.tables import publications, streams
 
 
 class DueStep(NamedTuple):
@@ -31,7 +31,7 @@ def due_steps(connection: Connection, *, but: Collection[int] = (), most: int = 
 
     but, most: some publications aside, and so many at most.
     """
-    bound = {"but": list(but), "most": most, "steps": MOST_WAITING, "bytes": MOST_BYTES}
+    bound = {"but": list(but), "most": most, "steps": parked.MOST_WAITING, "bytes": parked.MOST_BYTES}
     return [DueStep(*row) for row in connection.execute(_due(), bound)]
 
 
@@ -39,15 +39,15 @@ def due_steps(connection: Connection, *, but: Collection[int] = (), most: int = 
 def _due() -> Select[Any]:
     ahead = (
         select(
-            parked.c.publication_id,
-            func.max(parked.c.following_due).label("due"),
+            parked_steps.c.publication_id,
+            func.max(parked_steps.c.following_due).label("due"),
             or_(
-                func.bool_or(parked.c.following_due.is_(None)),
+                func.bool_or(parked_steps.c.following_due.is_(None)),
                 func.count() >= bindparam("steps"),
-                func.sum(func.octet_length(parked.c.content)) >= bindparam("bytes"),
+                func.sum(func.octet_length(parked_steps.c.content)) >= bindparam("bytes"),
             ).label("full"),
         )
-        .group_by(parked.c.publication_id)
+        .group_by(parked_steps.c.publication_id)
         .subquery()
     )
     own = publications.c
