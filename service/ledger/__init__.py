@@ -3,6 +3,6 @@
 `entry` is the one door: whoever publishes, reserves or ends anything gets there the locks that this needs.
 """
 
-from service.ledger.entry import Entry, StreamLedger, held, of, of_stream
+from service.ledger.entry import Entry, StreamLedger, open_entry, open_leased_entry, open_ledger
 
-__all__ = ["Entry", "StreamLedger", "held", "of", "of_stream"]
+__all__ = ["Entry", "StreamLedger", "open_entry", "open_leased_entry", "open_ledger"]

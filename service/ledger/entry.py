@@ -2,9 +2,9 @@
 
 | door | locks | who needs it |
 |---|---|---|
-| `of_stream` | the stream | who starts a publication, distrusts a stream, or publishes several steps at a tick |
-| `of` | the stream, then the publication | who ends a publication |
-| `held` | the lease, the stream and the publication, in one statement | who publishes a step |
+| `open_ledger` | the stream | who starts a publication, distrusts a stream, or publishes several steps at a tick |
+| `open_entry` | the stream, then the publication | who ends a publication |
+| `open_leased_entry` | the lease, the stream and the publication, in one statement | who publishes a step |
 
 `store.locks` tells why this is the order. Locks are given back when the transaction ends, by commit or rollback:
 nothing is to be closed. An `Entry` can be charged and ended: the end settles what stays reserved, too.
@@ -77,17 +77,17 @@ class StreamLedger:
         return streams.distrust(self.connection, self.stream, reason)
 
 
-def of_stream(connection: Connection, stream: int) -> StreamLedger:
+def open_ledger(connection: Connection, stream: int) -> StreamLedger:
     """Return the ledger of a stream, which it locks."""
     return StreamLedger(connection=connection, stream=locks.stream(connection, stream))
 
 
-def of(connection: Connection, publication: Publication) -> Entry:
+def open_entry(connection: Connection, publication: Publication) -> Entry:
     """Return a publication as it is now, locked."""
-    return of_stream(connection, publication.stream_id).entry(publication.id)
+    return open_ledger(connection, publication.stream_id).entry(publication.id)
 
 
-def held(connection: Connection, publication: int, lease: Lease, *, seconds: float | None = None) -> Entry:
+def open_leased_entry(connection: Connection, publication: int, lease: Lease, *, seconds: float | None = None) -> Entry:
     """Return a publication, locked with the lease on it; the transaction ends within so many seconds.
 
     Raises:

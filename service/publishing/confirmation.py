@@ -16,7 +16,7 @@ from decimal import Decimal
 import structlog
 from sqlalchemy import Connection, bindparam, func, or_, select
 
-from service.ledger import high_water_mark, of_stream, spending
+from service.ledger import high_water_mark, open_ledger, spending
 from service.ledger.high_water_mark import Mark
 from service.store import publications, shown, streams
 from service.store.database import (
@@ -152,7 +152,7 @@ def _make_visible(
 
     unseen, worst: what is to be shown with it, read in one view with what the mark says.
     """
-    now = of_stream(connection, before.id).stream  # on another server than before, perhaps
+    now = open_ledger(connection, before.id).stream  # on another server than before, perhaps
     if not high_water_mark.holds(connection, mark, now):
         return
     shown.show(connection, unseen)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection
 
-from service.ledger import held, high_water_mark
+from service.ledger import high_water_mark, open_leased_entry
 from service.ledger.errors import LedgerBroken
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
@@ -169,7 +169,7 @@ def close(database: Database, files: SegmentFiles, lease: Lease, state: State, c
     mark = files.high_water_mark(state.stream.log)
     with database.transaction() as connection:
         seconds = seconds_to_write(closing.measurement.moved.shares.nbytes)
-        entry = held(connection, state.publication.id, lease, seconds=seconds)
+        entry = open_leased_entry(connection, state.publication.id, lease, seconds=seconds)
         publication, stream = entry.publication, entry.stream
         if publication.state != "running":
             return False

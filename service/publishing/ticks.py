@@ -15,7 +15,7 @@ from dataclasses import replace
 import structlog
 from sqlalchemy import Connection
 
-from service.ledger import Entry, StreamLedger, of_stream
+from service.ledger import Entry, StreamLedger, open_ledger
 from service.ledger.errors import OverBudget
 from service.publishing.commit import check, commit, seconds_to_write
 from service.publishing.prepared import Prepared, packed, unpacked
@@ -64,7 +64,7 @@ def open_tick(connection: Connection, stream: int) -> tuple[StreamLedger, list[W
     """Return the ledger of a stream and the parked steps whose tick has come, for as long as their writing may take."""
     size = sum(each.size for each in parked.due(connection, stream, limit=MOST_AT_ONCE))
     read_together(connection, *within(connection, seconds_to_write(size)))
-    ledger = of_stream(connection, stream)
+    ledger = open_ledger(connection, stream)
     waiting = parked.due(connection, stream, limit=MOST_AT_ONCE)
     while sum(each.size for each in waiting) > size:  # more of them came meanwhile; the next transaction's
         waiting.pop()

@@ -18,7 +18,7 @@ import structlog
 
 from service import metrics
 from service.learning.solvers import Inaccurate
-from service.ledger import held, high_water_mark, of_stream
+from service.ledger import high_water_mark, open_leased_entry, open_ledger
 from service.ledger.errors import LedgerBroken, OverBudget
 from service.logs import place_of
 from service.mechanisms.mechanism import Forgotten
@@ -285,7 +285,7 @@ class Publisher:
         publication = turn.publication
         with self._database.transaction() as connection:
             seconds = seconds_to_write(step.size)
-            entry = held(connection, publication.id, lease, seconds=seconds)
+            entry = open_leased_entry(connection, publication.id, lease, seconds=seconds)
             current = entry.publication
             if current.state != "running":
                 return None
@@ -308,9 +308,9 @@ class Publisher:
             return
         _log.error("publication_halted", publication=publication.name, reason=reason)
         with self._database.transaction() as connection:
-            held(connection, publication.id, lease).end("halted", reason)
+            open_leased_entry(connection, publication.id, lease).end("halted", reason)
 
     def _distrust(self, publication: Publication | DueStep, reason: str) -> None:
         _log.error("ledger_distrusted", stream=publication.stream, reason=reason)
         with self._database.transaction() as connection:
-            of_stream(connection, publication.stream_id).distrust(reason)
+            open_ledger(connection, publication.stream_id).distrust(reason)

@@ -6,7 +6,7 @@ import time
 import structlog
 
 from service import metrics
-from service.ledger import high_water_mark, of_stream
+from service.ledger import high_water_mark, open_ledger
 from service.ledger.errors import LedgerBroken
 from service.logs import place_of
 from service.publishing import ticks
@@ -110,7 +110,7 @@ class Ticker:
 
     def _distrust(self, stream: int, reason: str) -> None:
         with self._database.transaction() as connection:
-            news = of_stream(connection, stream).distrust(reason)
+            news = open_ledger(connection, stream).distrust(reason)
         if news:
             _log.error("ledger_distrusted", stream=stream, reason=reason)
 

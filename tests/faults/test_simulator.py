@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 from sqlalchemy import select
 from sqlalchemy.engine import make_url
 
-from service.ledger import of_stream
+from service.ledger import open_ledger
 from service.ledger.errors import BudgetExceeded
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
@@ -178,7 +178,7 @@ class History(RuleBasedStateMachine):
         }
         built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(asked))
         with self.stage.database.transaction() as connection:
-            ledger = of_stream(connection, self.stream.id)
+            ledger = open_ledger(connection, self.stream.id)
             known, records = publications.of_stream(connection, self.stream.id), ledger.stream.records
             new = NewPublication(
                 name=f"p{len(known)}", start=records, configuration=asked, plan=built.plan(), kind=built.kind,
@@ -190,7 +190,7 @@ class History(RuleBasedStateMachine):
     @rule(which=st.integers(0, 3))
     def stop_publication(self, which):
         with self.stage.database.transaction() as connection:
-            ledger = of_stream(connection, self.stream.id)
+            ledger = open_ledger(connection, self.stream.id)
             running = [each for each in publications.of_stream(connection, self.stream.id) if each.state == "running"]
             if which < len(running):
                 ledger.entry(running[which].id).end("stopped")

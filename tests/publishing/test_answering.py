@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import delete, text, update
 from sqlalchemy.engine import make_url
 
-from service.ledger import high_water_mark, of
+from service.ledger import high_water_mark, open_entry
 from service.ledger import verify as verifying
 from service.mechanisms.histogram import LinearQuery
 from service.publishing import answering, instances
@@ -84,16 +84,16 @@ def test_a_threshold_is_the_same_for_every_process_and_after_every_start(bench: 
 
 def test_records_that_arrive_between_comparison_and_commit_pay_and_are_not_counted(bench: Bench, monkeypatch):
     answerer = bench.answerer()
-    true = instances.held
+    true = instances.open_leased_entry
 
     def hold(*args, **more):
         with monkeypatch.context() as patch:
-            patch.setattr(instances, "held", true)
+            patch.setattr(instances, "open_leased_entry", true)
             bench.arrive(*[5] * 10)
             bench.count_in()
         return true(*args, **more)
 
-    monkeypatch.setattr(instances, "held", hold)
+    monkeypatch.setattr(instances, "open_leased_entry", hold)
     (answer,) = bench.ask(answerer, share(0))
     monkeypatch.undo()
     assert answer.answer == pytest.approx(0.75, abs=0.01)
@@ -139,7 +139,7 @@ def test_of_a_publication_that_ended_the_histogram_answers_on(bench: Bench):
     bench.ask(answerer, share(0))
     before = bench.now()
     with bench.database.transaction() as connection:
-        of(connection, before).end("stopped")
+        open_entry(connection, before).end("stopped")
     charged = bench.charges()
     for process in (answerer, bench.another()):
         (answer,) = bench.ask(process, share(1))

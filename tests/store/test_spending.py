@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from sqlalchemy import Connection, func, select, update
 
-from service.ledger import charging, of, of_stream, reservations, spending
+from service.ledger import charging, open_entry, open_ledger, reservations, spending
 from service.ledger.charging import NewCharge
 from service.ledger.verify import verify
 from service.privacy.accounting import account
@@ -53,7 +53,7 @@ def make(connection: Connection, name: str, *, delta: str = "0", start: int = 0)
 
 
 def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float]) -> None:
-    entry = of_stream(connection, 1).entry(identity)
+    entry = open_ledger(connection, 1).entry(identity)
     new = [NewCharge(start=low, stop=high, version=None, amount=amount) for low, high, amount in ranges]
     charged = entry.charge(new, Fraction(1), None)
     streams.move(connection, charging.append(connection, charged))
@@ -137,7 +137,7 @@ def test_every_sum_is_that_of_all_charges_record_by_record(connection: Connectio
                     (position, position + 5, RANDOM.choice((1, 3)) * LITTLE),
                 )
         if position in (100, 200):
-            of(connection, made[position // 100]).end("stopped")
+            open_entry(connection, made[position // 100]).end("stopped")
         if position % 100 == 0:
             check(connection)
     check(connection)
@@ -176,7 +176,7 @@ def test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent(con
     gaussian = [make(connection, f"g{index}", delta="1e-6") for index in range(4)]
     charge(connection, ended.id, (0, 10, 0.25))
     for each in (ended, unused):
-        of(connection, each).end("stopped")
+        open_entry(connection, each).end("stopped")
     found = publications.of_stream(connection, 1)
     reserved = reservations.reserved(connection, 1, found)
     tighter = reservations.tighter(found, reserved)

@@ -10,7 +10,7 @@ from sqlalchemy import types as sql
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
-from service.ledger import of
+from service.ledger import open_entry
 from service.ledger.verify import _as_begun, verify, verify_segments
 from service.settings import Settings
 from service.store import publications, segments, streams, tables
@@ -217,7 +217,7 @@ def test_a_publication_that_was_changed_stays_so_when_it_ends(published: Databas
         running = next(each for each in publications.of_stream(connection, 1) if each.state == "running")
         mine = PUBLICATIONS.c.id == running.id
         connection.execute(update(PUBLICATIONS).where(mine).values(due=PUBLICATIONS.c.due + 1))
-        of(connection, running).end("stopped")
+        open_entry(connection, running).end("stopped")
         found = verify(connection, isolated=False).findings
         assert any(f"publication {running.name}: it is not as it was left" in each for each in found)
         raise Undo

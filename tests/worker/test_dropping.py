@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from service.ledger import of
+from service.ledger import open_entry
 from service.log import Reader
 from service.store import leases, publications, segments
 from service.worker.sealer import Sealer
@@ -17,7 +17,7 @@ from tests.worker.test_publishing import bench  # noqa: F401
 def stop(bench: Bench) -> None:
     """No publication needs anything."""
     with bench.database.transaction() as connection:
-        of(connection, publications.get(connection, bench.identity)).end("stopped")
+        open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
 
 
 def drop(bench: Bench) -> None:

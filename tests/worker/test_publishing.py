@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, update
 
 from service.learners.output_perturbation import OutputPerturbation
-from service.ledger import charging, of, reservations, spending
+from service.ledger import charging, open_entry, reservations, spending
 from service.log import Reader
 from service.store import charges, leases, publications, releases, segments, streams, tables
 from service.store.publications import NewPublication
@@ -182,7 +182,7 @@ def test_a_stopped_publication_commits_nothing_that_was_under_way(bench: Bench, 
 
     def stop_first(self, *args):
         with bench.database.transaction() as connection:
-            of(connection, publications.get(connection, bench.identity)).end("stopped")
+            open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
         return real(self, *args)
 
     monkeypatch.setattr(Publisher, "_commit", stop_first)

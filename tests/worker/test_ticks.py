@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import func, select, text, update
 
 from service.learners.output_perturbation import OutputPerturbation
-from service.ledger import of, spending
+from service.ledger import open_entry, spending
 from service.ledger.verify import verify
 from service.publishing.prepared import unpacked
 from service.store import parked, publications, releases, tables
@@ -175,7 +175,7 @@ def test_a_step_is_published_once_by_however_many_workers(bench: Bench):
 def test_a_stop_before_the_tick_drops_what_waits_uncharged(bench: Bench):
     park_all(bench)
     with bench.database.transaction() as connection:
-        of(connection, publications.get(connection, bench.identity)).end("stopped")
+        open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
     assert waiting(bench) == []
     publish(bench)
     assert bench.counts() == (0, 0)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from service.api.http.problems import Problem, documented
 from service.api.schemas import Before, Items, Name, Timestamp
 from service.api.services import Admin, KeyFirst, Reader, Shared, publication_or_404, stream_or_404
-from service.ledger import of, of_stream
+from service.ledger import open_entry, open_ledger
 from service.ledger.errors import BudgetExceeded
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
@@ -108,7 +108,7 @@ async def make_publication(
     """Starts a publication and reserves its whole lifetime cost on every record it may ever read."""
 
     def make(connection: Connection) -> PublicationInfo:
-        ledger = of_stream(connection, stream_or_404(connection, admin, request.stream).id)
+        ledger = open_ledger(connection, stream_or_404(connection, admin, request.stream).id)
         stream = ledger.stream
         mechanism = _build(stream, request)
         start = stream.records if request.start is None else request.start
@@ -171,7 +171,7 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
 
     def stop(connection: Connection) -> PublicationInfo:
         found = publication_or_404(connection, admin, publication)
-        of(connection, found).end("stopped")
+        open_entry(connection, found).end("stopped")
         return _told(connection, admin, [publications.get(connection, found.id)])[0]
 
     return await shared.run(stop)
