@@ -9,8 +9,6 @@ LONGER = {
     "benchmarks/paper_d.py": "the experiments of one paper, in its order",
     "service/ledger/verify.py": "to be split by what it verifies",
     "service/mechanisms/configuration.py": "to be split by families",
-    "service/streams/feature_maps.py": "to be split by maps",
-    "service/worker/sealer.py": "until streams.layout decodes what it reads from the log",
     "tests/guarantees/test_over_http.py": "to be split by guarantee",
     "tests/mechanisms/test_configuration.py": "to be split by families",
 }
