@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from benchmarks import digits, results
 from benchmarks.replay import Features, Labels, load, publication, replay, titles
-from service.learners.output_perturbation import OutputPerturbation, Perturbation
+from service.learners.linear import Perturbation
+from service.learners.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism, predict
 from service.streams import feature_maps

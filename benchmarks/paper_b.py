@@ -30,9 +30,10 @@ from benchmarks.replay import Features, Labels, load, publication, replay
 from service.learning.constraint_sets import ConstraintSet, Name
 from service.learning.records import Records
 from service.learning.regret import Hindsight
+from service.mechanisms.in_running_sums import InRunningSums
 from service.mechanisms.online_leader.conditional_gradient import Pursuit
 from service.mechanisms.online_leader.mechanism import OnlineLeader
-from service.mechanisms.online_leader.online_gradient import InRunningSums, OnlineGradient, State
+from service.mechanisms.online_leader.online_gradient import OnlineGradient, State
 
 Floats = NDArray[np.float64]
 

@@ -40,7 +40,7 @@ How long b may be. ‖b‖ follows Gamma(D, s), and P(‖b‖ > s·(4D + 200)) <
 the slack of the noise, 2^-100. So τ, which has to be public, is one for tilts of that length.
 
 A charge ε is spent so: ε/1024 on v, the curvature's share on the curvature and the rest on b. If the curvature would
-take more than half, Λ is raised until it takes half (a public rule; `Perturbed.regularization`). A charge ρ is
+take more than half, Λ is raised until it takes half (a public rule; `Tilted.regularization`). A charge ρ is
 ε = √(2ρ), as pure ε is (ε²/2)-zCDP. All of it depends on public quantities only.
 """
 
@@ -49,11 +49,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from service.learners.output_perturbation import Linear, Perturbation
+from service.learners.family import LinearFamily
+from service.learners.linear import Linear, LinearLearner, Perturbation
 from service.learning.objective import MARGIN, norm
 from service.learning.solvers import UNIT, Accuracy, accuracy, exact
 from service.privacy.accounting import claims
@@ -68,8 +69,17 @@ if TYPE_CHECKING:
 _OUTPUT = 2.0**-10  # the part of a charge that covers for not finding the exact minimiser
 
 
+class ObjectivePerturbationLearner(LinearLearner):
+    """Tilt that objective at random and release its minimiser. It needs a classification.
+
+    `regularization` is raised in a fit whose charge is too small for it.
+    """
+
+    kind: Literal["objective_perturbation"]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Perturbed(Perturbation):
+class Tilted(Perturbation):
     """`noise` is the tilt b, of which one record moves what the minimiser betrays by at most `sensitivity`."""
 
     kind: Kind
@@ -129,7 +139,7 @@ class ObjectivePerturbation(Linear):
             "steepness": self._steepness(trace),
         }
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Perturbed:
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Tilted:
         """Return the tilt, the regularization and the output noise that the charge buys. May raise Inaccurate."""
         whole = charge if kind is Kind.PURE else _epsilon(charge)
         rank, trace = self.loss.curvature(self.shape[0])
@@ -153,7 +163,7 @@ class ObjectivePerturbation(Linear):
         tolerance = promise.tolerance + longest * 2.0 * UNIT + tilt.grid * math.sqrt(self.dimension) / (2.0 * records)
         moved = MARGIN * 2.0 * tolerance / regularization
         output = noises.calibrate(Kind.PURE, sensitivity=moved, charge=whole * _OUTPUT, dimension=self.dimension)
-        return Perturbed(
+        return Tilted(
             noise=tilt,
             sensitivity=sensitivity,
             kind=kind,
@@ -167,12 +177,12 @@ class ObjectivePerturbation(Linear):
 
     def release(self, records: Records, n: int, center: Floats, perturbation: Perturbation) -> Floats:
         """Return the minimiser for a fresh tilt, with the output noise."""
-        if not isinstance(perturbation, Perturbed):
+        if not isinstance(perturbation, Tilted):
             raise TypeError("this learner needs a perturbation of its own")
         tilt = noises.add(np.zeros(self.shape), perturbation.noise) / n
         return noises.add(self.fit(records, n, center, perturbation, tilt), perturbation.output)
 
-    def fit(self, records: Records, n: int, center: Floats, perturbation: Perturbed, tilt: Floats) -> Floats:
+    def fit(self, records: Records, n: int, center: Floats, perturbation: Tilted, tilt: Floats) -> Floats:
         """Return about the minimiser for b/n = `tilt`, float64 of `shape`. NOT private before noise is added."""
         if center.shape != self.shape:
             raise ValueError("the centre has another shape than the model")
@@ -217,3 +227,17 @@ def _epsilon(rho: float) -> float:
     while Fraction(epsilon) ** 2 > 2 * Fraction(rho):
         epsilon = math.nextafter(epsilon, 0.0)
     return epsilon
+
+
+def _build(linear: Linear, settings: ObjectivePerturbationLearner, kind: Kind) -> ObjectivePerturbation:  # noqa: ARG001
+    return ObjectivePerturbation(**vars(linear))
+
+
+FAMILY = LinearFamily(
+    settings=ObjectivePerturbationLearner,
+    examples={"objective_perturbation": {"kind": "objective_perturbation"}},
+    build=_build,
+    accuracy_setting="learner.regularization",
+    exact_with_delta=False,
+    regressions=False,
+)

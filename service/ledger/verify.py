@@ -187,16 +187,15 @@ def _promised(publication: Publication) -> Iterator[str]:
         yield f"{where}: what it promises, its settings or its stream's, is not what its digest is of"
     if not publications.as_left(publication):
         yield f"{where}: it is not as it was left"
-    if publication.publish_delay != _delay(publication.configuration):
+    if publication.publish_delay != _delay(publication):
         yield f"{where}: its publish_delay is not the one that it was made with"
 
 
-def _delay(configuration: Mapping[str, Any]) -> Decimal:
-    """The publish_delay that was asked for, else the default, which is 0 for a publication without ticks."""
-    if "publish_delay" in configuration:
-        return Decimal(str(configuration["publish_delay"]))
-    without_ticks = configuration["mechanism"]["kind"] in ("linear_queries", "active_learning")
-    return Decimal(0) if without_ticks else Decimal(1)
+def _delay(publication: Publication) -> Decimal:
+    """The publish_delay that was asked for, else the default, which is 0 where records are charged as they arrive."""
+    if "publish_delay" in publication.configuration:
+        return Decimal(str(publication.configuration["publish_delay"]))
+    return Decimal(0) if _counts_in(publication) or _tosses(publication) else Decimal(1)
 
 
 def _releases(connection: Connection, publication: Publication) -> Iterator[str]:

@@ -42,7 +42,7 @@ class Perturbs(Described, Protocol):
         """How many draws of nearly exact noise one record of a fit moves."""
 
 
-class Perturbed(Protocol):
+class PlannedLearner(Protocol):
     """What is public of how models are made: of `shape`, each fit for a charge."""
 
     @property
@@ -62,7 +62,7 @@ class OnSchedule(Mechanism):
     """A publication of a learner's models, made at the times of a schedule."""
 
     schedule: Schedule
-    learner: Perturbed
+    learner: PlannedLearner
     origin: Floats
 
     def next_time(self, after: int) -> int:

@@ -101,10 +101,12 @@ def create(
     delta: Decimal,
     due: int,
     publish_delay: Decimal,
+    answers_queries: bool = False,
 ) -> Publication:
     """Store a publication. The caller checks, under the stream's lock, that the stream's budget can hold it.
 
     Args:
+        answers_queries: people ask it queries, so that processes need a lease to answer.
         visible: names of the streams that the asking key may see; None: every stream. A name that is taken on other
             streams alone is free, or the key would learn that it is taken.
 
@@ -139,7 +141,7 @@ def create(
         raise NameTaken(name) from error
     shown.begin(connection, identity, due=due)
     leases.create(connection, leases.publication(identity))
-    if configuration["mechanism"]["kind"] == "linear_queries":
+    if answers_queries:
         leases.create(connection, leases.queries(identity))
     notify(connection, NEW_PUBLICATION, name)
     stored = get(connection, identity)  # what is promised is what anybody will read

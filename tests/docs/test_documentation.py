@@ -18,14 +18,12 @@ from service.api.app import create_app
 from service.api.http.problems import _PROBLEMS
 from service.api.routes.publications import PublicationRequest
 from service.api.routes.streams import StreamRequest
+from service.learners.registry import LEARNERS
 from service.mechanisms.building import build
-from service.mechanisms.configuration import (
-    ConvolutionalEncoder,
-    DenseEncoder,
-    LifelongMechanism,
-    PublicationConfiguration,
-)
-from service.mechanisms.measured import LINES, measured
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.lifelong.settings import ConvolutionalEncoder, DenseEncoder, LifelongMechanism
+from service.mechanisms.measured import lines, measured
+from service.mechanisms.registry import MECHANISMS
 from service.privacy.loss import Kind
 from service.schedules.continual import Continual
 from service.schedules.sliding_window import SlidingWindow
@@ -48,7 +46,8 @@ def shapes(annotation: Any) -> dict[str, type[BaseModel]]:
 
 
 FOLDERS = {
-    f"{field}s": shapes(PublicationConfiguration.model_fields[field].annotation) for field in ("mechanism", "learner")
+    folder: {family.kind: family.settings for family in registry}
+    for folder, registry in (("mechanisms", MECHANISMS), ("learners", LEARNERS))
 }
 TASKS = shapes(StreamRequest.model_fields["task"].annotation)
 DESCRIBED = {
@@ -215,10 +214,10 @@ def test_every_page_can_be_reached_from_the_index():
 
 def test_the_page_on_choosing_shows_what_plans_tell_of_drift() -> None:
     shown = rows(PAGES["choosing.md"], "## Drift, measured").values()
-    assert list(shown) == [[line.title, *(f"{each:.3f}"[1:] for each in line.accuracies)] for line in LINES]
+    assert list(shown) == [[line.title, *(f"{each:.3f}"[1:] for each in line.accuracies)] for line in lines()]
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line.mechanism is not None], ids=lambda line: line.title)
+@pytest.mark.parametrize("line", [line for line in lines() if line.mechanism is not None], ids=lambda line: line.title)
 def test_a_plan_finds_what_was_measured(line: Any) -> None:
     sizes = {"continual": {"base": 70, "update_every": 10}, "sliding_window": {"block": 10, "blocks": 7}}
     sizes |= {"window_statistics": sizes["sliding_window"]}

@@ -6,73 +6,21 @@ from itertools import product
 import numpy as np
 import pytest
 
+from service.learners.family import LinearFamily
+from service.learners.registry import LEARNERS as REGISTERED_LEARNERS
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.lifelong import encoder_pass
+from service.mechanisms.registry import MECHANISMS as REGISTERED
 from service.privacy.accounting import claims
 from service.privacy.loss import Kind
 from service.streams.schema import StreamSchema
 
-MECHANISMS = {
-    "multi_resolution": {"kind": "multi_resolution", "base": 8},
-    **{
-        f"continual, {shares}": {"kind": "continual", "base": 16, "update_every": 4, "shares": shares}
-        for shares in ("equal", "paper", "improving")
-    },
-    "sliding_window": {"kind": "sliding_window", "block": 4, "blocks": 7},
-    "sliding_window, warm": {"kind": "sliding_window", "block": 4, "blocks": 7, "warm_up": "continual"},
-    "independent_batches": {"kind": "independent_batches", "batch": 8},
-    "independent_batches, warm": {"kind": "independent_batches", "batch": 8, "warm_start": True},
-    "scheduled_black_box": {"kind": "scheduled_black_box", "first": 8, "growth": 0.4},
-    "scheduled_black_box, warm": {"kind": "scheduled_black_box", "first": 8, "accuracy": 0.3, "warm_start": True},
-    "improving_black_box": {"kind": "improving_black_box", "first": 8, "every": 4},
-    "improving_black_box, warm": {"kind": "improving_black_box", "first": 8, "every": 4, "warm_start": True},
-    "window_statistics": {"kind": "window_statistics", "block": 8, "blocks": 2},
-    "lifelong": {"kind": "lifelong", "task_size": 16, "batch": 8},
-    "lifelong, agem": {"kind": "lifelong", "task_size": [4, 8], "training": "agem", "epochs": 3},
-    "lifelong, heads": {"kind": "lifelong", "task_size": 8, "heads": "per_task", "memory": 2},
-    "lifelong, encoder": {
-        "kind": "lifelong",
-        "task_size": 8,
-        "encoder": {"kind": "dense", "records": 8, "layers": [4, 3]},
-    },
-    **{
-        f"online_leader, {noise}": {"kind": "online_leader", "batch": 8, "noise": noise}
-        for noise in ("blt", "toeplitz", "tree")
-    },
-    **{
-        f"active_learning, {batching}, {selection}": {
-            "kind": "active_learning",
-            "batching": batching,
-            "size": 4,
-            "selection": selection,
-        }
-        for batching in ("fixed_window", "fixed_batch")
-        for selection in ("bernoulli", "exponential")
-    },
-    "linear_queries": {"kind": "linear_queries", "first": 8, "hits": 2},
-    "online_leader, window_tree": {"kind": "online_leader", "batch": 8, "noise": "window_tree", "window": 3},
-    **{
-        f"online_leader, {expiry}": {
-            "kind": "online_leader",
-            "batch": 8,
-            "noise": "window_tree",
-            "window": 2,
-            "expiry": expiry,
-            "acknowledge_declassification": True,
-        }
-        for expiry in ("leaf", "block")
-    },
-}
-LEARNERS = [
-    *({"kind": "output_perturbation", "solver": solver} for solver in ("exact", "psgd", "gradient_descent")),
-    {"kind": "objective_perturbation"},
-    {"kind": "noisy_gradient_descent"},
-]
-OF_CATEGORIES = [
-    {"kind": "small_database", "accuracy": 0.5, "queries": queries} for queries in ("points", "intervals", "all")
-]
+LINEAR = [family for family in REGISTERED_LEARNERS if isinstance(family, LinearFamily)]
+MECHANISMS = {name: example for family in REGISTERED for name, example in family.examples.items()}
+LEARNERS = [each for family in LINEAR for each in family.examples.values()]
+OF_CATEGORIES = [each for family in REGISTERED_LEARNERS if family not in LINEAR for each in family.examples.values()]
 LOSSES = [("logistic", 2), ("softmax", 3), ("huber_hinge", 2), ("huber_hinge", 3), ("squared", 0)]
 DELTAS = [0, 1e-6]
 FEATURES = 3

@@ -120,6 +120,7 @@ def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0,
             kind=built.kind,
             due=start + built.next_time(0),
             publish_delay=Decimal(0),
+            answers_queries=True,
             **exact,
         )
     return Bench(database, SegmentFiles(settings.segment_store), publication.id)

@@ -17,6 +17,7 @@ from service.api.http.problems import Problem, documented
 from service.api.routes.releases import wait_seconds, whole
 from service.api.schemas import Timestamp, as_json
 from service.api.services import KeyFirst, Labeller, Services, Shared, publication_or_404
+from service.mechanisms.registry import MECHANISMS
 from service.publishing.records import read_records
 from service.store import digests, labels, streams
 from service.store.keys import Key
@@ -128,7 +129,8 @@ def _asking(connection: Connection, key: Key, publication: str) -> Publication:
     """A publication that asks people for labels."""
     found = publication_or_404(connection, key, publication)
     if not found.asks_people:
-        raise Problem("no-labels", "Only a publication of active_learning on an unlabelled stream asks for labels.")
+        asking = " or ".join(MECHANISMS.kinds(lambda family: family.asks_people))
+        raise Problem("no-labels", f"Only a publication of {asking} on an unlabelled stream asks for labels.")
     return found
 
 

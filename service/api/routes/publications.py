@@ -15,6 +15,7 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
+from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.timing import largest_cost, timing
 from service.privacy.accounting.account import Loss
 from service.store import labels, publications, segments, streams
@@ -129,6 +130,7 @@ async def make_publication(
             delta=request.privacy.delta,
             due=start + mechanism.next_time(0),
             publish_delay=request.delay,
+            answers_queries=MECHANISMS.of(request.mechanism).answers_queries,
         )
         return _told(connection, admin, [made])[0]
 

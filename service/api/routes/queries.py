@@ -19,6 +19,7 @@ from service.api.http.representations import JSON
 from service.api.schemas import as_json
 from service.api.services import KeyFirst, Reader, Shared, publication_or_404
 from service.mechanisms.histogram import LinearQuery
+from service.mechanisms.registry import MECHANISMS
 from service.publishing.answering import Answer as Answered
 from service.publishing.answering import from_release
 from service.publishing.records import SegmentsMissing
@@ -88,7 +89,7 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
 
     def look(connection: Connection) -> tuple[int, Callable[[list[LinearQuery]], list[Answered]]]:
         found = publication_or_404(connection, key, publication)
-        if found.configuration["mechanism"]["kind"] == "linear_queries":
+        if MECHANISMS[found.configuration["mechanism"]["kind"]].answers_queries:
             cardinality = found.plan["model"]["cardinality"]
             return cardinality, partial(shared.answerer.answers, found)
         release = releases.find(connection, found.id, found.visible_latest or 0)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learners.output_perturbation import Perturbation
+from service.learners.linear import Perturbation
 from service.learning.objective import MARGIN
 from service.learning.solvers import SLACK, UNIT, Inaccurate
 from service.privacy.loss import Kind

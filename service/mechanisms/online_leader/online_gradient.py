@@ -35,9 +35,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from service.learners.linear import Linear
+from service.learners.noisy_gradient_descent import FAMILY as DESCENT
 from service.learners.noisy_gradient_descent import clipped_at, clipped_sum, logit, steepness
-from service.learners.output_perturbation import Linear, Perturbation
 from service.learning.objective import MARGIN, summed
+from service.mechanisms.in_running_sums import InRunningSums
 from service.mechanisms.online_leader.conditional_gradient import Pursuit
 from service.privacy.noise import running_sums
 
@@ -46,10 +48,7 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Records
     from service.privacy.loss import Kind
-    from service.privacy.noise.additive import Gaussian, SphericalLaplace
-    from service.privacy.noise.correlated import Correlated
-    from service.privacy.noise.running_sums import Factor, Runs
-    from service.privacy.noise.window_tree import Windowed
+    from service.privacy.noise.running_sums import Runs
 
 FIRST = 0.5
 LONGEST = 24.0
@@ -60,38 +59,10 @@ They are as secret as the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class InRunningSums(Perturbation):
-    """`noise` is drawn at every step, and what it adds is taken back by later ones as `factor` says."""
-
-    noise: Gaussian | SphericalLaplace
-    factor: Factor
-    largest: float
-    """a public bound on the norm of what it is added to"""
-    added_to: str = "running_sums"
-
-    @property
-    def sums(self) -> Correlated | Windowed:
-        return running_sums.with_noise(self.factor, self.noise, self.largest)
-
-    @property
-    def draws(self) -> int:
-        """How many draws of nearly exact noise one record moves, in its own step and in later ones."""
-        return super().draws * running_sums.moved_draws(self.factor)
-
-    def charge(self) -> float:
-        """Return what it costs each record of the batch, now and ever after, rounded up."""
-        return self.sums.charge(self.sensitivity)
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        return {**super().described(), "factor": self.factor.described(), "largest": self.largest}
-
-
-@dataclass(frozen=True, kw_only=True)
 class OnlineGradient(Linear):
     """See the module docstring. What is None is chosen by its rule."""
 
-    kind: ClassVar[str] = "noisy_gradient_descent"
+    kind: ClassVar[str] = DESCENT.kind
     same_everywhere: ClassVar[bool] = True
     runs: Runs
     clip: float | None = None

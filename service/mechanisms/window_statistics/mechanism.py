@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from service.learning.records import Records
-    from service.mechanisms.moments import InStatistics, Moments
+    from service.mechanisms.moments import InStatistics
+    from service.mechanisms.window_statistics.moments import Moments
     from service.schedules.schedule import Fit
 
 
