@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from service.api.routes.publications import PlanRequest
 from service.api.routes.streams import StreamRequest
-from service.inputs.words import EXAMPLES
+from service.inputs.words import EXAMPLES, _annotated
 from service.learners.registry import LEARNERS
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.registry import MECHANISMS
@@ -135,17 +135,20 @@ def test_a_parameter_of_the_address_is_explained(service: Service):
     assert problem["errors"] == [{"field": "query.limit", "reason": "must be a whole number"}]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_every_example_would_be_taken(name):
+REGISTERED = {"mechanism": MECHANISMS.example, "learner": LEARNERS.example}
+
+
+@pytest.mark.parametrize(("name", "example"), (EXAMPLES | REGISTERED).items())
+def test_every_example_would_be_taken(name, example):
     models = (PlanRequest, StreamRequest, PublicationConfiguration)
     known = {field: info for model in models for field, info in model.model_fields.items()}
     if name == "encoder":
-        document = {"kind": "lifelong", "task_size": 9, "encoder": json.loads(EXAMPLES[name])}
+        document = {"kind": "lifelong", "task_size": 9, "encoder": json.loads(example)}
         name, value = "mechanism", document
     else:
-        value = json.loads(EXAMPLES[name])
+        value = json.loads(example)
     info = known[name]
-    TypeAdapter(info.annotation, config=None).validate_python(value)
+    TypeAdapter(_annotated(info), config=None).validate_python(value)
 
 
 @pytest.mark.parametrize(
