@@ -40,11 +40,17 @@ class FamilySettings(Protocol):
 class Family(Generic[S]):
     """A kind of mechanism or of learner, as data: all that the rest of the service knows of it.
 
-    `settings` has the family's `kind` as a literal. `examples` are settings as people write them, by name: every
-    variant that tests of guarantees look at.
+    | field | |
+    |---|---|
+    | settings | the shape of what people write; its `kind` is a literal |
+    | source | the paper that it comes from, for the index of the documentation |
+    | summary | what to know of it in a few words, for the same |
+    | examples | settings as people write them, by name: every variant that tests of guarantees look at |
     """
 
     settings: type[S]
+    source: str
+    summary: str
     examples: Mapping[str, Mapping[str, Any]]
 
     @property

@@ -221,6 +221,8 @@ def _build(linear: Linear, settings: NoisyGradientDescentLearner, kind: Kind) ->
 
 FAMILY = LinearFamily(
     settings=NoisyGradientDescentLearner,
+    source="Bassily, Smith, Thakurta 2014",
+    summary="on every sum of gradients",
     examples={"noisy_gradient_descent": {"kind": "noisy_gradient_descent"}},
     build=_build,
     accuracy_setting="learner.step",

@@ -235,6 +235,8 @@ def _build(linear: Linear, settings: ObjectivePerturbationLearner, kind: Kind) -
 
 FAMILY = LinearFamily(
     settings=ObjectivePerturbationLearner,
+    source="paper E, Algorithm 1",
+    summary="on the objective, and a little on the weights",
     examples={"objective_perturbation": {"kind": "objective_perturbation"}},
     build=_build,
     accuracy_setting="learner.regularization",

@@ -140,6 +140,8 @@ def _solver(settings: OutputPerturbationLearner) -> Solver:
 EXAMPLE = {"kind": "output_perturbation"}
 FAMILY = LinearFamily(
     settings=OutputPerturbationLearner,
+    source="paper A, Algorithms 1 and 3",
+    summary="on the fitted weights",
     examples={solver: EXAMPLE | {"solver": solver} for solver in ("exact", "psgd", "gradient_descent")},
     build=_build,
     accuracy_setting="learner.regularization",

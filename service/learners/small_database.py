@@ -228,6 +228,8 @@ def _build(cardinality: int, settings: SmallDatabaseLearner) -> SmallDatabase:
 
 FAMILY = HistogramFamily(
     settings=SmallDatabaseLearner,
+    source="paper C's SmallDB; Blum, Ligett, Roth 2008",
+    summary="in which of many histograms is selected",
     examples={
         queries: {"kind": "small_database", "accuracy": 0.5, "queries": queries}
         for queries in ("points", "intervals", "all")

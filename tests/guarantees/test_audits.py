@@ -9,6 +9,7 @@ the promise where there is a bug.
 import numpy as np
 import pytest
 
+from service.learners.output_perturbation import FAMILY as OUTPUT
 from service.learners.registry import LEARNERS as REGISTERED_LEARNERS
 from service.learning.records import Records
 from service.mechanisms.building import build
@@ -132,7 +133,7 @@ def published(mechanism, privacy, learner="output_perturbation"):
 
 def _near(mechanism, learner):
     """Where it starts, and how strongly it is kept there: of second moments that is the origin's matter too."""
-    summed = MECHANISMS[mechanism]["kind"] in ("window_statistics", "lifelong")
+    summed = REGISTERED[MECHANISMS[mechanism]["kind"]].takes == (OUTPUT,)
     few = {"steps": 4} if (mechanism, learner) == ("every block by itself", "noisy_gradient_descent") else {}
     return {} if summed else {"origin": FAR} | LEARNERS[learner] | few
 

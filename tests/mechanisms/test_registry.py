@@ -1,13 +1,19 @@
 """Only a family's own folder or file knows its kind and its settings: everything else asks the registry."""
 
 import ast
+import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from service.api.app import create_app
 from service.learners.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
+from service.settings import Settings
 from tests.docs.pages import ROOT
 
 SERVICE = ROOT / "service"
@@ -17,7 +23,7 @@ FAMILIES = [*MECHANISMS, *LEARNERS]
 
 
 def room(family):
-    """Return the beginnings of the paths that may know a family: its folder or file, and schedules that it alone has."""
+    """Return how the paths begin that may know a family: its folder or file, and the schedules of `scheduled`."""
     folder = Path(*family.settings.__module__.split(".")[1:])
     own = folder if family in list(LEARNERS) else folder.parent
     return (own.as_posix(), "schedules/") if own.name == "scheduled" else (own.as_posix(),)
@@ -79,3 +85,33 @@ def test_whatever_is_offered_or_was_measured_has_a_place_of_its_own():
     offers = [offer.place for family in MECHANISMS for offer in family.offers]
     assert len(set(lines)) == len(lines)
     assert len(set(offers)) == len(offers)
+
+
+@pytest.mark.parametrize("family", ["window_statistics", "lifelong", "active_learning"])
+def test_a_family_is_taken_out_with_its_folder_and_its_lines_of_the_registry(family, tmp_path):
+    """Nothing else of the service knows it: without both the document is that of all others."""
+    shutil.copytree(SERVICE, tmp_path / "service", ignore=shutil.ignore_patterns("__pycache__", "samples"))
+    shutil.rmtree(tmp_path / "service" / "mechanisms" / family)
+    registry = tmp_path / "service" / "mechanisms" / "registry.py"
+    lines = registry.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if family not in line]
+    assert len(lines) - len(kept) == 2
+    registry.write_text("".join(kept))
+    code = "import json, sys; from service.api.app import create_app; from service.settings import Settings; "
+    code += "json.dump(create_app(Settings(_env_file=None)).openapi()['components']['schemas'], sys.stdout)"
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={}, capture_output=True, text=True, check=True
+    )
+    without, whole = json.loads(told.stdout), create_app(Settings(_env_file=None)).openapi()["components"]["schemas"]
+    gone = set(whole) - set(without)
+    assert MECHANISMS[family].settings.__name__ in gone
+    assert family not in json.dumps(without["PlanRequest"]["properties"]["mechanism"])
+    for other in MECHANISMS:
+        name = other.settings.__name__
+        assert name in gone or without[name] == json.loads(json.dumps(whole[name]))
+
+
+@pytest.mark.parametrize("family", MECHANISMS, ids=lambda family: family.kind)
+def test_a_mechanism_has_a_page_and_a_folder_of_tests(family):
+    assert (ROOT / "docs" / "mechanisms" / f"{family.kind}.md").exists()
+    assert list((ROOT / "tests" / room(family)[0]).glob("test_*.py"))

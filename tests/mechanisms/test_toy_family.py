@@ -80,6 +80,8 @@ class ToyMeans(Linear):
 
 TOY_LEARNER = LinearFamily(
     settings=ToyMeansLearner,
+    source="nowhere",
+    summary="on means",
     examples={"toy_means": {"kind": "toy_means"}},
     build=lambda model, settings, kind: ToyMeans(**vars(model)),
     accuracy_setting="mechanism.every",
@@ -132,6 +134,8 @@ def toy_echo(settings, asked):
 
 TOY_MECHANISM = MechanismFamily(
     settings=ToyEchoMechanism,
+    source="nowhere",
+    summary="all records so far",
     build=toy_echo,
     examples={"toy_echo": {"kind": "toy_echo", "every": 8}},
     adds_up=lambda _: 2,

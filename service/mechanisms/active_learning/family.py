@@ -161,6 +161,8 @@ def _falling(setting: float | FallingSetting, least: float | None = None) -> Fal
 
 FAMILY = MechanismFamily(
     settings=ActiveLearningMechanism,
+    source="paper E, FLSW and FLMB",
+    summary="all records so far, learnt from those that it selected",
     build=build,
     examples={
         f"active_learning, {batching}, {selection}": {

@@ -144,6 +144,8 @@ def _listed(setting: int | tuple[int, ...]) -> tuple[int, ...]:
 _KIND = {"kind": "lifelong"}
 FAMILY = MechanismFamily(
     settings=LifelongMechanism,
+    source="paper D's setting, with a guarantee that holds",
+    summary="all tasks so far, each record read once",
     build=build,
     examples={
         "lifelong": _KIND | {"task_size": 16, "batch": 8},

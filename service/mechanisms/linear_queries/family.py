@@ -27,6 +27,8 @@ def build(settings: LinearQueriesMechanism, asked: Asked) -> LinearQueries:
 
 FAMILY = MechanismFamily(
     settings=LinearQueriesMechanism,
+    source="paper C, PMWG",
+    summary="a histogram of all records so far, corrected where queries show it wrong",
     build=build,
     examples={"linear_queries": {"kind": "linear_queries", "first": 8, "hits": 2}},
     accuracy_setting="mechanism.accuracy",

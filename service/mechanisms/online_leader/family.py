@@ -87,6 +87,8 @@ _WINDOW_TREE = _KIND | {"batch": 8, "noise": "window_tree"}
 EXAMPLE = _KIND | {"batch": 100}
 FAMILY = MechanismFamily(
     settings=OnlineLeaderMechanism,
+    source="paper B's setting, Kairouz et al. 2021",
+    summary="all records so far, each read once",
     build=build,
     examples={
         **{f"online_leader, {noise}": _KIND | {"batch": 8, "noise": noise} for noise in ("blt", "toeplitz", "tree")},

@@ -133,11 +133,15 @@ _SCHEDULED, _IMPROVING = {"kind": "scheduled_black_box", "first": 8}, {"kind": "
 
 MULTI_RESOLUTION = MechanismFamily(
     settings=MultiResolutionMechanism,
+    source="paper A, Algorithm 2",
+    summary="a block of 2^k·`base` records",
     build=on(_multi_resolution),
     examples={"multi_resolution": {"kind": "multi_resolution", "base": 8}},
 )
 CONTINUAL = MechanismFamily(
     settings=ContinualMechanism,
+    source="paper A, Algorithm 4",
+    summary="all records so far",
     build=on(_continual),
     examples={
         f"continual, {shares}": _CONTINUAL | {"base": 16, "update_every": 4, "shares": shares}
@@ -173,6 +177,8 @@ CONTINUAL = MechanismFamily(
 )
 SLIDING_WINDOW = MechanismFamily(
     settings=SlidingWindowMechanism,
+    source="paper A, Algorithm 5",
+    summary="the last so many blocks of records",
     build=on(_sliding_window),
     examples={
         "sliding_window": _WINDOW | {"block": 4, "blocks": 7},
@@ -208,6 +214,8 @@ SLIDING_WINDOW = MechanismFamily(
 )
 INDEPENDENT_BATCHES = MechanismFamily(
     settings=IndependentBatchesMechanism,
+    source="the papers' baseline",
+    summary="the last batch, or what all batches taught",
     build=on(_independent_batches),
     examples={
         "independent_batches": _BATCHES | {"batch": 8},
@@ -261,6 +269,8 @@ INDEPENDENT_BATCHES = MechanismFamily(
 )
 SCHEDULED_BLACK_BOX = MechanismFamily(
     settings=ScheduledBlackBoxMechanism,
+    source="paper C, BBScheduler",
+    summary="all records so far, at geometric times",
     build=on(_scheduled_black_box),
     examples={
         "scheduled_black_box": _SCHEDULED | {"growth": 0.4},
@@ -269,6 +279,8 @@ SCHEDULED_BLACK_BOX = MechanismFamily(
 )
 IMPROVING_BLACK_BOX = MechanismFamily(
     settings=ImprovingBlackBoxMechanism,
+    source="paper C, BBImprover",
+    summary="all records so far, better and better",
     build=on(_improving_black_box),
     examples={
         "improving_black_box": _IMPROVING | {"every": 4},

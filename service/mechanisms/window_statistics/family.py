@@ -41,6 +41,8 @@ def build(settings: WindowStatisticsMechanism, asked: Asked) -> WindowStatistics
 _KIND = {"kind": "window_statistics"}
 FAMILY = MechanismFamily(
     settings=WindowStatisticsMechanism,
+    source="paper D's statistics, done right",
+    summary="the last so many blocks of records, each read once",
     build=build,
     examples={"window_statistics": _KIND | {"block": 8, "blocks": 2}},
     accuracy_setting="mechanism.block",
