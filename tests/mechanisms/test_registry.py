@@ -103,15 +103,13 @@ def test_a_family_is_taken_out_with_its_folder_and_its_lines_of_the_registry(fam
         [sys.executable, "-c", code], cwd=tmp_path, env={}, capture_output=True, text=True, check=True
     )
     without, whole = json.loads(told.stdout), create_app(Settings(_env_file=None)).openapi()["components"]["schemas"]
-    gone = set(whole) - set(without)
-    assert MECHANISMS[family].settings.__name__ in gone
+    names = {each.settings.__name__ for each in MECHANISMS}
+    assert names - set(without) == {MECHANISMS[family].settings.__name__}
     assert family not in json.dumps(without["PlanRequest"]["properties"]["mechanism"])
-    for other in MECHANISMS:
-        name = other.settings.__name__
-        assert name in gone or without[name] == json.loads(json.dumps(whole[name]))
+    assert all(without[name] == whole[name] for name in names & set(without))
 
 
-@pytest.mark.parametrize("family", MECHANISMS, ids=lambda family: family.kind)
+@pytest.mark.parametrize("family", list(MECHANISMS), ids=lambda family: family.kind)
 def test_a_mechanism_has_a_page_and_a_folder_of_tests(family):
     assert (ROOT / "docs" / "mechanisms" / f"{family.kind}.md").exists()
     assert list((ROOT / "tests" / room(family)[0]).glob("test_*.py"))
