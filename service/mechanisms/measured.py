@@ -36,13 +36,18 @@ def expectation() -> str:
     named = sorted(
         (line.recommendation for line in lines() if line.recommendation is not None), key=lambda each: each.place
     )
-    forgetting = " or ".join(each.name for each in named if each.forgets)
-    *others, last = [each.name for each in named if not each.forgets]
+    forgetting = _listed([each.name for each in named if each.forgets])
+    keeping = _listed([each.name for each in named if not each.forgets])
     return (
         f"Where a stream drifts, expect most from {forgetting} if old records must be forgotten; if they may stay, "
-        f"from {', '.join(others)} or {last}, which come out alike. "
+        f"from {keeping}, which come out alike. "
         "Where `same label as before` is better than all of them, look for better features first."
     )
+
+
+def _listed(names: list[str]) -> str:
+    *others, last = names or ["none that is here"]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def measured(schema: StreamSchema, configuration: PublicationConfiguration) -> dict[str, Any] | None:
