@@ -26,7 +26,8 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.linear import LinearMechanism, predict
 from service.mechanisms.registry import MechanismSettings
 from service.privacy.noise.additive import Unaffordable
-from service.streams.schema import FeatureMapShape, StreamSchema
+from service.streams.feature_maps import FeatureMapShape
+from service.streams.schema import StreamSchema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -31,7 +31,6 @@ from service.store.parts import Memory
 from service.store.publications import Publication
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
-from service.streams.schema import StreamSchema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +133,7 @@ def read(database: Database, files: SegmentFiles, identity: int, known: State | 
             assert release is not None  # noqa: S101 - it is visible in this view
             released = Histogram(shares=release.parameters[0], time=release.time - publication.start)
     configuration = PublicationConfiguration.model_validate(publication.configuration)
-    mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
+    mechanism = build(stream.parsed_schema, configuration)
     assert isinstance(mechanism, LinearQueries)  # noqa: S101 - the caller has checked
     known_of = Histogram.uniform(mechanism.cardinality, 0) if released is None else released
     trusted = not contradicted and _trusted(publication, mechanism, memory)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, text, update
@@ -16,6 +17,8 @@ from service.store.database import FREE_STREAM, NEW_RECORDS, any_of, notify
 from service.store.keys import NameTaken
 from service.store.segments import Segment
 from service.store.tables import dead_letters, entries, resumptions, streams
+from service.streams.layout import RecordLayout
+from service.streams.schema import StreamSchema, stored_schema
 
 
 class StreamHalted(Exception):
@@ -54,6 +57,16 @@ class Stream:
     visible_epsilon: Decimal
     visible_delta: Decimal
     created_at: datetime
+
+    @property
+    def parsed_schema(self) -> StreamSchema:
+        """The schema, with types. `schema` is the stored JSON, which the promise is about."""
+        return stored_schema(self.schema)
+
+    @cached_property
+    def layout(self) -> RecordLayout:
+        """How its records are laid out."""
+        return self.parsed_schema.layout()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,7 @@ from service.log import LogUnavailable, Reader
 from service.publishing.records import read_records
 from service.store import leases, segments, streams, tables
 from service.store.segment_files import SegmentFiles
-from service.streams import feature_maps
-from service.streams.feature_maps import build
+from service.streams.feature_maps import build, feature_map
 from service.worker import sealer as sealing
 from tests.conftest import run_out, wait_until
 from tests.worker.conftest import Bench, new_stream
@@ -303,7 +302,7 @@ def test_a_record_that_overflows_keeps_its_number_and_spoils_no_other(bench: Ben
 
 @with_map(TWICE)
 def test_a_segment_is_no_larger_than_memory_should_hold(bench: Bench, monkeypatch):
-    monkeypatch.setattr(feature_maps, "MOST_VALUES", 4 * 5)  # five mapped records
+    monkeypatch.setattr(feature_map, "MOST_VALUES", 4 * 5)  # five mapped records
     monkeypatch.setattr(sealing, "MERGED_VALUES", 4 * 40)
     for value in range(60):
         bench.append(*[value] * (1 + 6 * (value == 30)))  # a batch of seven is one segment all the same

@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 
+from service.api.auth.scopes import KeyFirst, Reader
 from service.api.http.problems import Problem, documented, media_type, unread_format
-from service.api.schemas import Before, Items, Timestamp
-from service.api.services import KeyFirst, Reader, Services, Shared
+from service.api.schemas import Before, Items, Limit, Timestamp
+from service.api.services import Services, Shared
 from service.explorer import datasets
 from service.explorer.comparison import Cell, Comparison, cells, mechanism
 from service.explorer.datasets import SAMPLES, Dataset, Unreadable
@@ -208,7 +209,7 @@ async def explore(request: Comparison, key: Reader, shared: Shared, response: Re
 async def list_explorations(
     key: Reader,
     shared: Shared,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Limit = 100,
     before: Before = None,
 ) -> Items[ExplorationInfo]:
     """What this key has asked for, newest first; the last fifty that have ended are kept."""

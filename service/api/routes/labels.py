@@ -13,10 +13,12 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
+from service.api.auth.scopes import KeyFirst, Labeller
+from service.api.auth.visibility import publication_or_404
 from service.api.http.problems import Problem, documented
 from service.api.routes.releases import wait_seconds, whole
 from service.api.schemas import Timestamp, as_json
-from service.api.services import KeyFirst, Labeller, Services, Shared, publication_or_404
+from service.api.services import Services, Shared
 from service.mechanisms.registry import MECHANISMS
 from service.publishing.records import read_records
 from service.store import digests, labels, streams

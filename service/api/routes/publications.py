@@ -1,14 +1,16 @@
 """`/v1/publications` and `/v1/plan`: what is published, from which stream, and what it costs."""
 
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
+from service.api.auth.scopes import Admin, KeyFirst, Reader
+from service.api.auth.visibility import publication_or_404, stream_or_404
 from service.api.http.problems import Problem, documented
-from service.api.schemas import Before, Items, Name, Timestamp
-from service.api.services import Admin, KeyFirst, Reader, Shared, publication_or_404, stream_or_404
+from service.api.schemas import Before, Items, Limit, Name, Timestamp
+from service.api.services import Shared
 from service.ledger import spending
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
@@ -21,7 +23,6 @@ from service.privacy.accounting.account import Loss
 from service.store import labels, publications, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
-from service.streams.schema import StreamSchema
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
 
@@ -85,7 +86,7 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
 
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
-        told = measured(StreamSchema.model_validate(stream.schema), request)
+        told = measured(stream.parsed_schema, request)
         planned = _build(stream, request).plan()
         queued = sum(largest_cost(each).seconds for each in publications.running_plans(connection, key.streams))
         tick = timing(planned, request.delay, queued)
@@ -143,7 +144,7 @@ async def make_publication(
 async def list_publications(
     key: Reader,
     shared: Shared,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Limit = 100,
     before: Before = None,
 ) -> Items[PublicationInfo]:
     """Lists the publications this key may see, newest first."""
@@ -182,7 +183,7 @@ def _build(stream: streams.Stream, request: PlanRequest) -> Mechanism:
     if request.privacy.delta > 0 and stream.delta == 0:
         _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
     try:
-        return admit(StreamSchema.model_validate(stream.schema), request)
+        return admit(stream.parsed_schema, request)
     except Refused as refused:
         _refuse(refused.path, refused.message)
 
@@ -192,7 +193,7 @@ def _refuse(path: str, reason: str) -> NoReturn:
 
 
 def _check_budget(connection: Connection, stream: streams.Stream, request: PublicationRequest, start: int) -> None:
-    """That every record it may read, now or ever, can hold its cap beside all that is reserved already."""
+    """Raise Problem unless every record it may ever read can hold its cap beside all that is reserved already."""
     asked = Loss.of(request.privacy.epsilon, request.privacy.delta)
     budget = Loss.of(stream.epsilon, stream.delta)
     worst = spending.refused(connection, stream, publications.of_stream(connection, stream.id), asked, start)
@@ -214,7 +215,10 @@ def _check_budget(connection: Connection, stream: streams.Stream, request: Publi
 
 
 def _told(connection: Connection, key: Key, found: list[publications.Publication]) -> list[PublicationInfo]:
-    """As a key may be told: how many labels came may tell of a record, so it is for who may see records."""
+    """Return the publications as this key may see them.
+
+    The number of labels can tell of a record, so only keys that may see records get it.
+    """
     may_label = not key.scopes.isdisjoint({"label", "admin"})
     progress = labels.progress(connection, [each.id for each in found if may_label and each.asks_people])
     due = due_fits(connection, [each.id for each in found])

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
+from service.api.auth.scopes import KeyFirst, Reader
+from service.api.auth.visibility import publication_or_404
 from service.api.http.bodies import refusal, require_json
 from service.api.http.problems import Problem, documented
 from service.api.http.representations import JSON
 from service.api.schemas import as_json
-from service.api.services import KeyFirst, Reader, Shared, publication_or_404
+from service.api.services import Shared
 from service.mechanisms.histogram import LinearQuery
 from service.mechanisms.registry import MECHANISMS
 from service.publishing.answering import Answer as Answered
@@ -156,7 +158,7 @@ def _read(body: bytes, cardinality: int) -> tuple[list[LinearQuery], list[tuple[
 
 
 class _Wrong(Exception):
-    """What is wrong with one query."""
+    """One query is wrong, and why."""
 
 
 def _query(asked: Any, cardinality: int, *, nested: bool) -> LinearQuery:

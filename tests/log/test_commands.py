@@ -1,4 +1,4 @@
-"""The log's answers belong to their questions, whatever became of the question before."""
+"""Each answer of the log belongs to its command, whatever became of the command before."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from service.log import LogUnavailable, asking
-from service.log.asking import Questions
+from service.log import LogUnavailable, commands
+from service.log.commands import Commands
 
 
 class Relay:
@@ -38,32 +38,32 @@ class Relay:
 
 
 @contextlib.asynccontextmanager
-async def relayed(url: str) -> AsyncIterator[tuple[Relay, Questions]]:
+async def relayed(url: str) -> AsyncIterator[tuple[Relay, Commands]]:
     relay = Relay(unquote(urlsplit(url).path))
     with tempfile.TemporaryDirectory() as folder:  # a socket's name may not be long
         path = Path(folder) / "s"
         async with await asyncio.start_unix_server(relay, path):
-            questions = Questions(f"unix://{path}")
-            yield relay, questions
-            await questions.close()
+            sender = Commands(f"unix://{path}")
+            yield relay, sender
+            await sender.close()
             await asyncio.gather(*relay.clients)
 
 
 @pytest.mark.parametrize("connected", [False, True])
-def test_what_comes_too_late_answers_no_other_question(servers, monkeypatch, connected):
+def test_a_late_answer_is_not_taken_for_that_of_the_next_command(servers, monkeypatch, connected):
     """Also what the server says when a connection begins."""
 
     async def ask() -> None:
-        async with relayed(servers.redis_url) as (relay, questions):
+        async with relayed(servers.redis_url) as (relay, sender):
             if connected:
                 relay.free.set()
-                assert await questions.ask([("ECHO", "first")]) == [b"first"]
+                assert await sender.send([("ECHO", "first")]) == [b"first"]
                 relay.free.clear()
-            monkeypatch.setattr(asking, "SECONDS_TO_ANSWER", 0.2)
+            monkeypatch.setattr(commands, "SECONDS_TO_ANSWER", 0.2)
             with pytest.raises(LogUnavailable):
-                await questions.ask([("ECHO", "late")])
-            monkeypatch.setattr(asking, "SECONDS_TO_ANSWER", 10.0)
-            again = asyncio.create_task(questions.ask([("ECHO", "a"), ("NO", "command"), ("ECHO", "b")]))
+                await sender.send([("ECHO", "late")])
+            monkeypatch.setattr(commands, "SECONDS_TO_ANSWER", 10.0)
+            again = asyncio.create_task(sender.send([("ECHO", "a"), ("NO", "command"), ("ECHO", "b")]))
             await asyncio.sleep(0.1)  # it is sent, and nothing has come back
             relay.free.set()
             one, error, other = await again
