@@ -11,6 +11,7 @@
 | objective | the minimiser of a randomly tilted objective, and noise | of the tilt, the curvature and the noise |
 | candidates | one of many, the likelier the less it is off | of selecting it, for errors that a record moves by 1/n |
 | query | one count, whatever follows from it | the noise's charge for a count that a record moves by `sensitivity` |
+| evaluation_counts | whole numbers with noise | the noise's charge for the counts that a record changes |
 
 A noise's charge is an ε (spherical Laplace) or a ρ (Gaussian), see `noise`. An ε counts ε²/2 where a publication's
 currency is ρ; a ρ is worth nothing where it is ε.
@@ -26,7 +27,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from service.privacy.loss import Kind, round_up
-from service.privacy.noise import numeric_sparse, running_sums, selection
+from service.privacy.noise import counts, numeric_sparse, running_sums, selection
 from service.privacy.noise.additive import Gaussian, SphericalLaplace
 from service.privacy.noise.exponential import Selection
 from service.privacy.noise.sparse_vector import STEPS, Instance
@@ -81,7 +82,7 @@ def opening(kind: Kind, instance: Mapping[str, Any]) -> Fraction:
 def curvature(*, rank: int, steepness: float, records: int, regularization: float) -> float:
     """Return what the curvature of a tilted objective costs, an ε: rank·ln(1 + steepness/(rank·n·Λ)), rounded up.
 
-    Statement (mechanisms.md section 5, Batch). Let A ⪰ nΛ·I, and H, H' ⪰ 0 of at most that rank and with traces of at
+    Statement (paper-audit.md 5.2). Let A ⪰ nΛ·I, and H, H' ⪰ 0 of at most that rank and with traces of at
     most that steepness. Then |ln det(A + H) - ln det(A + H')| is at most this.
 
     Why. ln det(A + H') ≥ ln det A, and det(A + H)/det A = det(I + A^(-1/2)·H·A^(-1/2)) = Π (1 + h_i), where the at most
@@ -104,6 +105,8 @@ def _cost(kind: Kind, noise: Mapping[str, Any], records: int) -> Fraction:  # no
             return _selected(kind, noise, records)
         case "query":
             return _measured(kind, noise)
+        case counts.ADDED_TO:
+            return _evaluated(kind, noise)
         case "gradient_sums":
             return _count(noise, "steps") * _charge(kind, noise)
         case "running_sums" | "statistics":
@@ -147,6 +150,12 @@ def _measured(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
     if noise["distribution"] != numeric_sparse.DISTRIBUTIONS[kind] or noise["sensitivity"] != STEPS:
         raise ValueError("a measured query has another noise, or another sensitivity, in this currency")
     return numeric_sparse.cost(kind, _positive(noise, "scale"))
+
+
+def _evaluated(kind: Kind, noise: Mapping[str, Any]) -> Fraction:
+    """Return the cost of noisy counts."""
+    change = counts.Change(counts=_count(noise["change"], "counts"), largest=_count(noise["change"], "largest"))
+    return counts.cost(kind, noise, scale=_positive(noise, "scale"), change=change)
 
 
 def _coin(told: Mapping[str, Any]) -> Fraction:
