@@ -5,7 +5,8 @@
 
 Every run appends its line to the results, and is left out if the line is there. The whole run of a line, however long,
 promises its ε (and δ) per record. Not private, and labelled so: the model without noise, and the paper's own printed
-calibration, which computes its noise from the records and for an average (mechanisms.md 0) and adds it per coordinate.
+calibration, which computes its noise from the records and for an average (paper-audit.md D3) and adds it per
+coordinate.
 """
 
 import argparse
@@ -21,9 +22,10 @@ from numpy.typing import NDArray
 
 from benchmarks import digits, results
 from benchmarks.replay import Features, Labels, load, publication, replay, titles
-from service.learners.output_perturbation import OutputPerturbation, Perturbation
+from service.learners.output_perturbation import OutputPerturbation
 from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism, predict
+from service.privacy.accounting.events import AddedNoise
 from service.streams import feature_maps
 
 WHERE = "benchmarks/README.md says how to make it"
@@ -118,7 +120,7 @@ class Printed(OutputPerturbation):
     update: int
     epsilon: float
 
-    def release(self, records: Records, n: int, center: NDArray[np.float64], perturbation: Perturbation) -> Any:  # noqa: ARG002
+    def release(self, records: Records, n: int, center: NDArray[np.float64], perturbation: AddedNoise) -> Any:  # noqa: ARG002
         """Return the minimiser and the noise that the paper prints."""
         size = self.update if center.any() else self.base
         steepness = (self.classes - 1) / (2 * n * self.classes) * float(np.linalg.norm(records.x))

@@ -32,7 +32,8 @@ from service.learning.records import Records
 from service.learning.regret import Hindsight
 from service.mechanisms.online_leader.conditional_gradient import Pursuit
 from service.mechanisms.online_leader.mechanism import OnlineLeader
-from service.mechanisms.online_leader.online_gradient import InRunningSums, OnlineGradient, State
+from service.mechanisms.online_leader.online_gradient import OnlineGradient, State
+from service.privacy.accounting.events import NoisyRunningSums
 
 Floats = NDArray[np.float64]
 
@@ -115,7 +116,7 @@ class HeadStart(OnlineGradient):
     """Follows the leader by projection as late as `Pursuit` has to: over t + C₀ steps instead of t."""
 
     def advance(
-        self, state: State, records: Records, n: int, origin: Floats, perturbation: InRunningSums, step: int
+        self, state: State, records: Records, n: int, origin: Floats, perturbation: NoisyRunningSums, step: int
     ) -> State:
         """Return the state with w_(t+1) = Π(c - u/(μ(t + C₀)))."""
         assert self.strong_convexity is not None

@@ -35,7 +35,7 @@ from benchmarks.l2dp_ml import Batch, Floats, Parameters, Printed
 from benchmarks.replay import load, publication
 from service.learning.records import Records
 from service.mechanisms.lifelong.task_statistics import TaskStatistics
-from service.mechanisms.moments import InStatistics
+from service.privacy.accounting.events import NoisyStatistics
 
 WHERE = "benchmarks/README.md says how to make it"
 DELTA = 1e-6
@@ -126,7 +126,7 @@ class Ours:
     """What `lifelong` keeps of a task of so many records, from which all its models follow: noisy statistics."""
 
     learner: TaskStatistics
-    perturbation: InStatistics
+    perturbation: NoisyStatistics
     records: int
 
     @classmethod

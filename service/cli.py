@@ -176,14 +176,15 @@ def plan(
     try:
         configuration = _checked(PublicationConfiguration, wanted)
         kept = _checked(NewStreamSchema, schema)
-        planned = admit(kept, configuration).plan()
+        mechanism = admit(kept, configuration)
+        planned = mechanism.plan()
     except Refused as refused:
         _fail(str(refused))
     if isinstance(budget, dict) and budget.get("delta", 0) == 0 and configuration.privacy.delta > 0:
         _fail("privacy.delta: the stream's budget has delta 0, so only publications with delta 0 fit")
     told = {
         "measured": measured(kept, configuration),
-        "timing": timing(planned, configuration.delay),
+        "timing": timing(mechanism.obligations().fit, configuration.delay),
         "notes": notes(planned, configuration),
     }
     print(json.dumps(planned | told, indent=2))

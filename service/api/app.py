@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import logs
 from service.api.auth import audit_log as audit
 from service.api.http import problems
+from service.api.http.direct import answer_directly
 from service.api.http.problems import Problem
-from service.api.http.shortcut import Shortcut
 from service.api.notifier import Notifier
 from service.api.routes import (
     events,
@@ -26,6 +26,7 @@ from service.api.routes import (
     health,
     keys,
     labels,
+    ledger,
     metrics,
     publications,
     queries,
@@ -76,7 +77,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
             appender=appender,
             files=files,
             answerer=Answerer(database, files, lease_seconds=settings.lease_seconds),
-            notifier=Notifier(database, keys_changed=lambda: services.look_at_keys_again()),  # noqa: PLW0108 - not made yet
+            notifier=Notifier(database, keys_changed=lambda: services.keys.look_again()),  # noqa: PLW0108 - not made yet
         )
         if settings.admin_key is not None:
             secret = settings.admin_key.get_secret_value()
@@ -110,6 +111,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         releases,
         keys,
         streams,
+        ledger,
         publications,
         labels,
         events,
@@ -121,9 +123,9 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         pages,
     ):  # tried in this order
         app.include_router(part.router)
+    answer_directly(app, records.POST, records.post_records)
+    answer_directly(app, releases.LATEST, releases.latest_release)
     app.add_middleware(ConfigurationLimit)
-    quick = (records.POST, records.post_records), (releases.LATEST, releases.quick_latest)
-    app.add_middleware(Shortcut, routes=quick, handlers=app.exception_handlers)
     if metrics_port is not None:
         app.add_middleware(metrics.MetricsPort, port=metrics_port)
     app.add_middleware(Outermost)
@@ -158,7 +160,7 @@ class ConfigurationLimit:
 
 
 class Outermost:
-    """What holds for every request and every answer.
+    """Add to every request and every answer what they all have.
 
     Each request has an id, which every line of the log about it names. HEAD is GET without the body, which the server
     leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look; the

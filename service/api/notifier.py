@@ -33,7 +33,7 @@ class Notifier:
 
     @staticmethod
     async def wait(event: asyncio.Event, seconds: float) -> None:
-        """Until the event is set, or the time is up."""
+        """Wait until the event is set, or the time is up."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), seconds)
 
@@ -51,7 +51,7 @@ class Notifier:
                 del self._waiting[publication]
 
     def wake_everybody(self) -> None:
-        """So that nobody is still waiting when the server stops."""
+        """Wake all who wait, so that the server can stop."""
         for publication in list(self._waiting):
             self._wake(publication)
 

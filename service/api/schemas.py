@@ -2,7 +2,7 @@
 
 import re
 from datetime import datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
 from fastapi import Query, Response
@@ -12,6 +12,7 @@ from service.store.digests import timestamp
 
 _NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
+Limit = Annotated[int, Query(ge=1, le=1000)]
 Before = Annotated[
     int | None, Query(ge=1, lt=2**63, description="`id` or `version` of the last item of the page before")
 ]
@@ -27,7 +28,7 @@ def is_name(text: str) -> bool:
 
 
 def is_entry(text: str) -> bool:
-    """Whether it could be the log's id of a batch."""
+    """Return whether a text could be the log's id of a batch."""
     return re.fullmatch(r"\d{1,20}-\d{1,20}", text) is not None
 
 
@@ -49,75 +50,6 @@ class Loss(BaseModel):
 
     epsilon: float
     delta: float
-
-
-class LedgerRange(BaseModel):
-    """What every record of [start, end) has spent.
-
-    `declassified`: it is no longer protected at all, by anything on this stream; `epsilon` and `delta` are null then,
-    since what it loses is unbounded.
-    """
-
-    start: int
-    end: int
-    epsilon: float | None
-    delta: float | None
-    declassified: bool
-
-
-class Tighter(Loss):
-    """The least (ε, δ) that can be shown for any record from what is reserved; told, never used to admit.
-
-    It holds only if nobody chose a publication, its privacy or its start by looking at releases of the stream;
-    `reserved` holds in any case. At the δ of `reserved`, the least of three bounds (`how`): the sum of ε; `zcdp`, what
-    the sum of ρ implies, a pure ε counted as ε²/2; `pure_plus_gaussian`, the pure ε plus what the Gaussian ρ alone
-    imply. The sums are there too.
-    """
-
-    how: Literal["sum", "zcdp", "pure_plus_gaussian"]
-    pure: float = Field(description="Σ ε of pure publications")
-    zcdp: float = Field(description="Σ ρ of all")
-    gaussian: float = Field(description="Σ ρ of Gaussian publications")
-
-
-class WorstRecord(Loss):
-    """The record that a publication has charged most. Gaussian: `rho` is what it charged, ε what that implies."""
-
-    record: int | None
-    rho: float | None
-
-
-class LedgerPublication(BaseModel):
-    """What one publication reserves on each record from `start` on, why that suffices for ever, and how far it is.
-
-    Once it has ended, `reserved` is what it keeps on the worst record.
-    """
-
-    name: str
-    running: bool
-    start: int
-    declassified: int = Field(description="How many records, from `start` on, what it released no longer protects")
-    reserved: Loss
-    lifetime: dict[str, Any] | None = Field(
-        description="The record (counted from `start`) that all its fits for ever charge most, and how that adds up"
-    )
-    spent: WorstRecord
-
-
-class Ledger(BaseModel):
-    """`spent` and `reserved` are the worst record's; the ranges cover [0, records), or the part that was asked for.
-
-    Both are of what records are charged while they are protected: what one that is declassified loses has no bound.
-    """
-
-    budget: Loss
-    reserved: Loss
-    spent: Loss
-    declassified: int = Field(description=DECLASSIFIED)
-    tighter: Tighter
-    publications: list[LedgerPublication]
-    exact: bool = Field(description="False: a range tells the most that any of its records has spent")
-    ranges: list[LedgerRange]
 
 
 class Charge(BaseModel):

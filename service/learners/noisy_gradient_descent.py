@@ -39,19 +39,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from service.learners.output_perturbation import Linear, Perturbation
+from service.inputs.fields import Positive, Steps
+from service.learners.family import LinearFamily
+from service.learners.linear import Linear, LinearLearner
 from service.learning.objective import MARGIN, ROWS, norm, summed
 from service.learning.solvers import SLACK, UNIT, Inaccurate
-from service.privacy.loss import Kind, round_down, round_up
+from service.privacy.accounting.events import NoisyGradientSums
+from service.privacy.loss import Kind, round_down
 from service.privacy.noise import additive as noises
 
 if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Prepared, Records
+    from service.privacy.accounting.events import AddedNoise
 
 FIRST = 0.7
 NEAR = 0.2
@@ -59,24 +64,35 @@ FEWEST = 24
 MOST = 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoisySteps(Perturbation):
-    """`noise` is added to each of `steps` sums, which one record moves by at most `sensitivity`."""
+class NoisyGradientDescentLearner(LinearLearner):
+    """Steps from c along sums of clipped gradients with noise. It needs delta > 0.
 
-    steps: int
+    What is null is chosen from public quantities alone; so far a fit goes that its noise stays small, which is why it
+    needs no pull towards c (`regularization` 0).
+    """
+
+    kind: Literal["noisy_gradient_descent"]
+    regularization: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.0, le=1e6)] = 0.0
+    steps: Annotated[Steps | None, Field(description="how many; default 24 to 100, the more the less noise")] = None
+    step: Annotated[Positive | None, Field(description="size of a step along the mean gradient")] = None
+    clip: Annotated[
+        Positive | None,
+        Field(description="norm to which a record's gradient is clipped; default a quarter of the steepest at zero"),
+    ] = None
+    momentum: Annotated[
+        float | None,
+        Field(strict=True, allow_inf_nan=False, ge=0.0, le=0.99, description="default 0.9; with online_leader 0"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisySteps(NoisyGradientSums):
+    """The noise of each step, and how far the steps go."""
+
     step: float
     """η, on the mean gradient"""
     radius: float
     """of the ball around the centre in which iterates are kept"""
-    added_to: str = "gradient_sums"
-
-    def charge(self) -> float:
-        """Return what all steps cost each record, a ρ, rounded up."""
-        return round_up(self.steps * Fraction(self.noise.charge(self.sensitivity)))
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        return {**super().described(), "steps": self.steps}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +144,7 @@ class NoisyGradientDescent(Linear):
         )
         return NoisySteps(noise=noise, sensitivity=sensitivity, steps=steps, step=step, radius=radius)
 
-    def release(self, records: Records, n: int, center: Floats, perturbation: Perturbation) -> Floats:
+    def release(self, records: Records, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
         """Return the last iterate."""
         if not isinstance(perturbation, NoisySteps):
             raise TypeError("this learner needs a perturbation of its own")
@@ -183,3 +199,24 @@ def clipped_sum(linear: Linear, *, clip: float, records: int, weights: float) ->
     if not error <= clip / 2.0:
         raise Inaccurate("double precision cannot add up the gradients of so many records: lower the step")
     return MARGIN * 2.0 * (clip + error)
+
+
+def _build(linear: Linear, settings: NoisyGradientDescentLearner, kind: Kind) -> NoisyGradientDescent:  # noqa: ARG001
+    return NoisyGradientDescent(
+        **vars(linear),
+        clip=settings.clip,
+        steps=settings.steps,
+        step=settings.step,
+        momentum=0.9 if settings.momentum is None else settings.momentum,
+    )
+
+
+FAMILY = LinearFamily(
+    settings=NoisyGradientDescentLearner,
+    source="Bassily, Smith, Thakurta 2014",
+    summary="on every sum of gradients",
+    examples={"noisy_gradient_descent": {"kind": "noisy_gradient_descent"}},
+    build=_build,
+    accuracy_setting="learner.step",
+    needs_delta="adds Gaussian noise in every step",
+)

@@ -2,7 +2,7 @@
 
 (Chaudhuri, Monteleoni, Sarwate 2011; Kifer, Smith, Thakurta 2012; paper E, Algorithm 1.)
 
-Statement (mechanisms.md section 5, Batch). Private: the records a fit reads. Neighbours: R⊥. The loss of one record is
+Statement (paper-audit.md 5.2). Private: the records a fit reads. Neighbours: R⊥. The loss of one record is
 convex, has gradients of norm ≤ L in w and second derivatives S ⊗ xxᵀ with S ⪰ 0 of rank ≤ r and trace ≤ T, ‖x‖ ≤ R; n
 is the public number of slots and c public or released before. Draw b with density ∝ exp(-‖b‖/s) on R^D and let
     w* = argmin J_b,  J_b(w) = (1/n)·Σ loss(w; z_i) + (Λ/2)·‖w - c‖² + ⟨b/n, w - c⟩.
@@ -13,7 +13,7 @@ f(w) = p(b(w))·det(-∂b/∂w) almost everywhere: b(·) is a Lipschitz map with
 a Huber hinge bends. Let the neighbours differ in one record.
  - p: ‖b(w) - b'(w)‖ ≤ 2L, so the quotient of the densities of the tilts is at most e^(2L/s).
  - det: -∂b/∂w = A + S ⊗ xxᵀ with A ⪰ nΛ·I from the other records and the regulariser, which A + S' ⊗ x'x'ᵀ shares;
-   `claims.curvature` bounds the quotient (Kronecker: rank S ⊗ xxᵀ ≤ r, tr S ⊗ xxᵀ = tr S·‖x‖² ≤ TR²). An erased
+   `events.objective` bounds the quotient (Kronecker: rank S ⊗ xxᵀ ≤ r, tr S ⊗ xxᵀ = tr S·‖x‖² ≤ TR²). An erased
    record is S' = 0. The centre c cancels everywhere. (Two replaced records each cost one logarithm in CMS's proof; one
    is enough for replacement, since det(A + H') ≥ det A.)
 
@@ -40,7 +40,7 @@ How long b may be. ‖b‖ follows Gamma(D, s), and P(‖b‖ > s·(4D + 200)) <
 the slack of the noise, 2^-100. So τ, which has to be public, is one for tilts of that length.
 
 A charge ε is spent so: ε/1024 on v, the curvature's share on the curvature and the rest on b. If the curvature would
-take more than half, Λ is raised until it takes half (a public rule; `Perturbed.regularization`). A charge ρ is
+take more than half, Λ is raised until it takes half (a public rule; `TiltedObjective.regularization`). A charge ρ is
 ε = √(2ρ), as pure ε is (ε²/2)-zCDP. All of it depends on public quantities only.
 """
 
@@ -49,62 +49,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from service.learners.output_perturbation import Linear, Perturbation
+from service.learners.family import LinearFamily
+from service.learners.linear import Linear, LinearLearner
 from service.learning.objective import MARGIN, norm
 from service.learning.solvers import UNIT, Accuracy, accuracy, exact
-from service.privacy.accounting import claims
-from service.privacy.loss import Kind, round_down, round_up
+from service.privacy.accounting.events import TiltedObjective
+from service.privacy.accounting.events.objective import curvature
+from service.privacy.loss import Kind, round_down
 from service.privacy.noise import additive as noises
 
 if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Records
+    from service.privacy.accounting.events import AddedNoise
     from service.privacy.noise.additive import Noise
 
 _OUTPUT = 2.0**-10  # the part of a charge that covers for not finding the exact minimiser
 
 
-@dataclass(frozen=True, kw_only=True)
-class Perturbed(Perturbation):
-    """`noise` is the tilt b, of which one record moves what the minimiser betrays by at most `sensitivity`."""
+class ObjectivePerturbationLearner(LinearLearner):
+    """Tilt that objective at random and release its minimiser. It needs a classification.
 
-    kind: Kind
-    records: int
-    regularization: float
-    """Λ"""
-    rank: int
-    steepness: float
-    """T·R²"""
-    output: Noise
-    output_sensitivity: float
-    added_to: str = "objective"
+    `regularization` is raised in a fit whose charge is too small for it.
+    """
 
-    @property
-    def draws(self) -> int:
-        """How many draws of nearly exact noise one record moves: the tilt and the output's."""
-        return super().draws + int(self.output.slack > 0.0)
-
-    def charge(self) -> float:
-        """Return what it costs each record, in the publication's currency, rounded up."""
-        return round_up(claims.cost(self.kind, self.described(), records=self.records))
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        return {
-            **super().described(),
-            "regularization": self.regularization,
-            "curvature": {"rank": self.rank, "steepness": self.steepness},
-            "output": {
-                "distribution": self.output.distribution,
-                "scale": self.output.scale,
-                "sensitivity": self.output_sensitivity,
-                "dimension": self.output.dimension,
-            },
-        }
+    kind: Literal["objective_perturbation"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +102,7 @@ class ObjectivePerturbation(Linear):
             "steepness": self._steepness(trace),
         }
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Perturbed:
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> TiltedObjective:
         """Return the tilt, the regularization and the output noise that the charge buys. May raise Inaccurate."""
         whole = charge if kind is Kind.PURE else _epsilon(charge)
         rank, trace = self.loss.curvature(self.shape[0])
@@ -138,9 +111,7 @@ class ObjectivePerturbation(Linear):
         regularization = self.regularization
 
         def curved() -> Fraction:
-            return Fraction(
-                claims.curvature(rank=rank, steepness=steepness, records=records, regularization=regularization)
-            )
+            return Fraction(curvature(rank=rank, steepness=steepness, records=records, regularization=regularization))
 
         if 2 * curved() > rest:
             half = float(rest) / 2.0
@@ -153,11 +124,9 @@ class ObjectivePerturbation(Linear):
         tolerance = promise.tolerance + longest * 2.0 * UNIT + tilt.grid * math.sqrt(self.dimension) / (2.0 * records)
         moved = MARGIN * 2.0 * tolerance / regularization
         output = noises.calibrate(Kind.PURE, sensitivity=moved, charge=whole * _OUTPUT, dimension=self.dimension)
-        return Perturbed(
+        return TiltedObjective(
             noise=tilt,
             sensitivity=sensitivity,
-            kind=kind,
-            records=records,
             regularization=regularization,
             rank=rank,
             steepness=steepness,
@@ -165,14 +134,14 @@ class ObjectivePerturbation(Linear):
             output_sensitivity=moved,
         )
 
-    def release(self, records: Records, n: int, center: Floats, perturbation: Perturbation) -> Floats:
+    def release(self, records: Records, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
         """Return the minimiser for a fresh tilt, with the output noise."""
-        if not isinstance(perturbation, Perturbed):
+        if not isinstance(perturbation, TiltedObjective):
             raise TypeError("this learner needs a perturbation of its own")
         tilt = noises.add(np.zeros(self.shape), perturbation.noise) / n
         return noises.add(self.fit(records, n, center, perturbation, tilt), perturbation.output)
 
-    def fit(self, records: Records, n: int, center: Floats, perturbation: Perturbed, tilt: Floats) -> Floats:
+    def fit(self, records: Records, n: int, center: Floats, perturbation: TiltedObjective, tilt: Floats) -> Floats:
         """Return about the minimiser for b/n = `tilt`, float64 of `shape`. NOT private before noise is added."""
         if center.shape != self.shape:
             raise ValueError("the centre has another shape than the model")
@@ -217,3 +186,19 @@ def _epsilon(rho: float) -> float:
     while Fraction(epsilon) ** 2 > 2 * Fraction(rho):
         epsilon = math.nextafter(epsilon, 0.0)
     return epsilon
+
+
+def _build(linear: Linear, settings: ObjectivePerturbationLearner, kind: Kind) -> ObjectivePerturbation:  # noqa: ARG001
+    return ObjectivePerturbation(**vars(linear))
+
+
+FAMILY = LinearFamily(
+    settings=ObjectivePerturbationLearner,
+    source="paper E, Algorithm 1",
+    summary="on the objective, and a little on the weights",
+    examples={"objective_perturbation": {"kind": "objective_perturbation"}},
+    build=_build,
+    accuracy_setting="learner.regularization",
+    exact_with_delta=False,
+    regressions=False,
+)

@@ -24,11 +24,11 @@ then up where the remainders are largest, R of the N + 1 cells with ⊥, what th
 at most R·(N + 1 - R)/(N + 1) ≤ (N + 1)/4 m-ths (they have the smaller remainders, whose mean over all cells is R/(N +
 1)).
 
-Where it differs from the paper (mechanisms.md 3.4). Its m = ⌈2·ln(2|F| + 1)/α²⌉ is from sampling m of the records, for
+Where it differs from the paper (paper-audit.md 3.4). Its m = ⌈2·ln(2|F| + 1)/α²⌉ is from sampling m of the records, for
 any F; for these classes rounding does with far fewer. Candidates are multisets, each as likely as its error says (the
 paper's N^m lists weigh a multiset by its orders); there are C(N + m, m), and so the bound has that in the place of N^m.
 
-| here | paper C, mechanisms.md 3.4 |
+| here | paper C, paper-audit.md 3.4 |
 |---|---|
 | queries | F |
 | accuracy, size | α, m |
@@ -42,10 +42,15 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
+from service.inputs.fields import Shape, Share
+from service.inputs.refused import Refused
+from service.learners.family import HistogramFamily
+from service.privacy.accounting.events import SelectedCandidate
 from service.privacy.loss import round_up
 from service.privacy.noise.exponential import MAX_CANDIDATES, Selection, select
 
@@ -65,28 +70,17 @@ FAILURE = 0.05  # for which a plan states the error
 _ROWS = 2**14  # candidates at a time
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """How a histogram was selected; all of it public. One record moves the errors by at most the sensitivity."""
+class SmallDatabaseLearner(Shape):
+    """Select a small synthetic database that answers linear queries as the records do. It needs categories."""
 
-    noise: Selection
-    sensitivity: float
-    draws: ClassVar[int] = 0
-    """How many draws of nearly exact noise one record moves: a candidate is selected exactly."""
-
-    def charge(self) -> float:
-        """Return what it costs each record that is read, in the publication's currency, rounded up."""
-        return self.noise.charge(self.sensitivity)
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        return {
-            "distribution": self.noise.distribution,
-            "scale": self.noise.scale,
-            "sensitivity": self.sensitivity,
-            "dimension": self.noise.dimension,
-            "added_to": "candidates",
-        }
+    kind: Literal["small_database"]
+    queries: Annotated[
+        Queries,
+        Field(description="What is to be answered: shares of categories, of neighbouring ones, or any weights"),
+    ] = "all"
+    accuracy: Annotated[
+        Share, Field(description="α: half of it is how near the nearest database is; the smaller, the more candidates")
+    ]
 
 
 def error_bound(told: Mapping[str, Any], scale: float) -> float:
@@ -128,6 +122,13 @@ class SmallDatabase:
         """Whether there are more candidates than can be looked at."""
         return self.candidates > MAX_CANDIDATES or self.candidates * self.cardinality > MAX_NUMBERS
 
+    def error_bound(self, scale: float) -> float:
+        """Return how far off the answer to any query of the class is at most, but for a probability of FAILURE.
+
+        scale: of the selection.
+        """
+        return error_bound(self.describe(), scale)
+
     def describe(self) -> dict[str, Any]:
         """Return what it does, as JSON."""
         return {
@@ -137,13 +138,13 @@ class SmallDatabase:
             "candidates": self.candidates,
         }
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Chosen:  # noqa: ARG002 - it starts from nothing
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> SelectedCandidate:  # noqa: ARG002 - it starts from nothing
         """Return the selection among candidates that the charge buys."""
         sensitivity = round_up(Fraction(1, records))
         noise = Selection.calibrated(kind, sensitivity=sensitivity, charge=charge, dimension=self.cardinality)
-        return Chosen(noise=noise, sensitivity=sensitivity)
+        return SelectedCandidate(noise=noise, sensitivity=sensitivity)
 
-    def release(self, records: Records, n: int, center: Floats, perturbation: Chosen) -> Floats:  # noqa: ARG002
+    def release(self, records: Records, n: int, center: Floats, perturbation: SelectedCandidate) -> Floats:  # noqa: ARG002
         """Return the selected histogram of n slots, shares of shape (1, N). What is no category counts as empty."""
         y = records.y.astype(np.int64)
         counts = np.bincount(y[(y >= 0) & (y < self.cardinality)], minlength=self.cardinality)
@@ -188,3 +189,28 @@ def _multisets(categories: int, size: int) -> NDArray[np.int32]:
         rows = np.column_stack((np.repeat(rows, choices, axis=0), taken))
         left = np.repeat(left, choices) - taken
     return rows
+
+
+def _build(cardinality: int, settings: SmallDatabaseLearner) -> SmallDatabase:
+    learner = SmallDatabase(cardinality=cardinality, queries=settings.queries, accuracy=Fraction(settings.accuracy))
+    if learner.too_many:
+        raise Refused(
+            "learner.accuracy",
+            f"there are too many databases of {learner.size} records over {learner.cardinality} categories to look at "
+            f"each: at most {MAX_CANDIDATES}, and {MAX_NUMBERS} numbers in all; ask for less accuracy, or for fewer "
+            "queries (intervals, points)",
+        )
+    return learner
+
+
+FAMILY = HistogramFamily(
+    settings=SmallDatabaseLearner,
+    source="paper C's SmallDB; Blum, Ligett, Roth 2008",
+    summary="in which of many histograms is selected",
+    examples={
+        queries: {"kind": "small_database", "accuracy": 0.5, "queries": queries}
+        for queries in ("points", "intervals", "all")
+    },
+    build=_build,
+    accuracy_setting="learner.accuracy",
+)

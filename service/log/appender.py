@@ -17,7 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, ResponseError
 
-from service.log.asking import Questions, told, unavailable
+from service.log.commands import Commands
 from service.log.connection import (
     CONNECTING,
     SECONDS_TO_ANSWER,
@@ -25,10 +25,12 @@ from service.log.connection import (
     Position,
     dead_key,
     entries_key,
+    errors_as_unavailable,
     following,
     idempotency_key,
     require_synced_writes,
     state_key,
+    unavailable,
 )
 
 IDEMPOTENCY_SECONDS = 24 * 3600
@@ -110,7 +112,7 @@ class BacklogFull(Exception):
 
 
 class IdempotencyConflict(Exception):
-    """The same Idempotency-Key came with another body. Nothing was stored."""
+    """An Idempotency-Key came again with another body. Nothing was stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,7 @@ class Resumed:
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
-    """What a log holds that is not numbered, and how long the oldest of it has waited."""
+    """The part of a log that is not numbered, and how long its oldest batch has waited."""
 
     backlog_batches: int = 0
     backlog_bytes: int = 0
@@ -160,7 +162,7 @@ class Appender:
             retry=Retry(NoBackoff(), 0),
             **CONNECTING,
         )
-        self._questions = Questions(url)
+        self._commands = Commands(url)
         self._waiting: deque[_Waiting] = deque()
         self._senders: set[asyncio.Task[None]] = set()
         self._backlog = self._redis.register_script(_BACKLOG)
@@ -170,7 +172,7 @@ class Appender:
     async def create(self, log: str) -> None:
         """Makes an empty log. Harmless when it is never used."""
         await self._check_durability()
-        with told():
+        with errors_as_unavailable():
             empty: Any = {"log": log, "sequence": 0, "total": 0, "trimmed": 0}
             await self._redis.hset(state_key(log), mapping=empty)
 
@@ -204,8 +206,8 @@ class Appender:
         return Appended(entry=answer[1].decode(), records=int(answer[2]), new=answer[0] == b"appended")
 
     async def backlogs(self, positions: Mapping[str, Position]) -> dict[str, Backlog]:
-        """By name of the log, what each holds after the position that it is numbered to."""
-        with told():
+        """Return, by name of the log, what follows the position that it is numbered to."""
+        with errors_as_unavailable():
             async with self._redis.pipeline(transaction=False) as pipe:
                 await pipe.ping()
                 for log, position in positions.items():
@@ -225,7 +227,7 @@ class Appender:
         """
         arguments = (log, position.entry, following(position.entry), position.sequence)
         await self._check_durability()
-        with told():
+        with errors_as_unavailable():
             keys = (entries_key(log), state_key(log))
             first, newest, now = await cast("Any", self._redis.eval(_RESUME, 2, *keys, *arguments))
         due = int(first) if first else int(now) + 1
@@ -235,17 +237,17 @@ class Appender:
 
     async def drop_dead(self, log: str, entry: str) -> None:
         """Deletes what could not be numbered. Repeating it changes nothing."""
-        with told():
+        with errors_as_unavailable():
             await self._redis.xdel(dead_key(log), entry)
 
     async def ready(self) -> None:
         """Raises LogUnavailable unless the log answers and keeps what it is given."""
-        with told():
+        with errors_as_unavailable():
             await self._redis.ping()
         await self._check_durability()
 
     async def close(self) -> None:
-        await self._questions.close()
+        await self._commands.close()
         await self._redis.aclose()
 
     async def _answer(self, arguments: tuple[Any, ...], size: int) -> list[Any]:
@@ -288,28 +290,30 @@ class Appender:
                 each.answer.set_result(answer)
 
     async def _evaluate(self, batches: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """What the script says to each batch, or the error."""
+        """Return the script's answer to each batch, or the error."""
         commands = [("EVALSHA", _APPEND_SHA, 3, *arguments) for arguments in batches]
-        answers = await self._questions.ask(commands)
+        answers = await self._commands.send(commands)
         unknown = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if unknown:  # a server that was restarted has forgotten it, and has done nothing for these
             await self._load()
-            for index, answer in zip(unknown, await self._questions.ask([commands[i] for i in unknown]), strict=True):
+            for index, answer in zip(unknown, await self._commands.send([commands[i] for i in unknown]), strict=True):
                 answers[index] = answer
         return [unavailable(answer) if isinstance(answer, ResponseError) else answer for answer in answers]
 
     async def _load(self) -> None:
-        with told():
+        with errors_as_unavailable():
             await self._redis.script_load(_APPEND)
 
     async def _check_durability(self) -> None:
-        """That an answered write is on disk. Asked again now and then: an operator can change it while it runs.
+        """Raise LogUnavailable unless the server answers a write only after it is on disk.
+
+        It is asked again now and then: an operator can change it while it runs.
 
         WAITAOF is no way round `appendfsync always`: under `everysec` the Valkey that was tried confirms too early.
         """
         if time.monotonic() < self._durable_until:
             return
-        with told():
+        with errors_as_unavailable():
             try:
                 configuration = await self._redis.config_get("append*")
             except ResponseError as error:

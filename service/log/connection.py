@@ -1,7 +1,11 @@
-"""How both ends of the log connect, name keys, and know that what they wrote is on disk."""
+"""Settings, names of keys and errors that both ends of the log share."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from redis.exceptions import RedisError
 
 SECONDS_TO_ANSWER = 5.0
 CONNECTING: dict[str, Any] = {"protocol": 2, "driver_info": None}
@@ -10,6 +14,20 @@ CONNECTING: dict[str, Any] = {"protocol": 2, "driver_info": None}
 
 class LogUnavailable(Exception):
     """The log is away, or would not keep what it is given. Nothing was promised; try again later."""
+
+
+@contextmanager
+def errors_as_unavailable() -> Iterator[None]:
+    """Raise LogUnavailable where the server refuses a command, is away or does not answer in time."""
+    try:
+        yield
+    except (RedisError, TimeoutError) as error:
+        raise unavailable(error) from error
+
+
+def unavailable(error: Exception) -> LogUnavailable:
+    """Return the error that names the kind of the library's error, but not its text."""
+    return LogUnavailable(f"the log does not answer ({type(error).__name__})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +47,7 @@ def state_key(log: str) -> str:
 
 
 def dead_key(log: str) -> str:
-    """Of what could not be numbered."""
+    """Return the key of the entries that could not be numbered."""
     return f"perennial:{{{log}}}:dead"
 
 
@@ -38,7 +56,7 @@ def idempotency_key(log: str, scope: str) -> str:
 
 
 def following(entry: str) -> str:
-    """The least id that is greater."""
+    """Return the least id that is greater."""
     milliseconds, sequence = map(int, entry.split("-"))
     return f"{milliseconds}-{sequence + 1}" if sequence < 2**64 - 1 else f"{milliseconds + 1}-0"
 
@@ -48,7 +66,7 @@ def decode(fields: dict[bytes, bytes]) -> dict[str, bytes]:
 
 
 def require_synced_writes(configuration: dict[Any, Any]) -> None:
-    """That the server answers a write only after it is on disk.
+    """Check that the server answers a write only after it is on disk.
 
     Raises:
         LogUnavailable: it does not, so a 202 would promise too much.

@@ -7,16 +7,16 @@ from typing import Any, cast
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from service.log.connection import (
     CONNECTING,
     SECONDS_TO_ANSWER,
-    LogUnavailable,
     Position,
     dead_key,
     entries_key,
+    errors_as_unavailable,
     following,
     state_key,
 )
@@ -73,10 +73,8 @@ class Reader:
         """
         by_key = {entries_key(log).encode(): log for log in positions}
         last: Any = {entries_key(log): position.entry for log, position in positions.items()}
-        try:
+        with errors_as_unavailable():
             answer: Any = self._redis.xread(last, count=1, block=milliseconds or None)
-        except RedisError as error:
-            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
         return [by_key[key] for key, _ in answer]
 
     def read(self, log: str, position: Position, *, batches: int) -> list[Entry]:
@@ -85,14 +83,12 @@ class Reader:
         Raises:
             LogUnavailable: the log does not answer.
         """
-        try:
+        with errors_as_unavailable():
             answer: Any = self._redis.xrange(entries_key(log), min=f"({position.entry}", count=batches)
-        except RedisError as error:
-            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
         return [_entry(raw) for raw in answer]
 
     def check(self, log: str, position: Position) -> None:
-        """That this is the log that was numbered up to `position`, and that nothing was lost from it since.
+        """Check that this is the log that was numbered up to `position`, and that nothing was lost from it since.
 
         Raises:
             LogLost: it is not, or something was.
@@ -102,7 +98,7 @@ class Reader:
             raise lost
 
     def check_each(self, positions: Mapping[str, Position]) -> dict[str, LogLost]:
-        """The same of several logs, by name, asked together: what `check` would raise.
+        """Return, by name of the log, what `check` would raise; all logs are asked together.
 
         Raises:
             LogUnavailable: the log does not answer.
@@ -111,10 +107,8 @@ class Reader:
         for log, position in positions.items():
             pipe.hmget(state_key(log), "log", "sequence")
             pipe.xrange(entries_key(log), min=f"({position.entry}", count=1)
-        try:
+        with errors_as_unavailable():
             answers = iter(pipe.execute())
-        except RedisError as error:
-            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
         lost = {}
         for log, position in positions.items():
             (of_log, newest), after = next(answers), next(answers)
@@ -125,20 +119,16 @@ class Reader:
 
     def trim(self, log: str, entry: str) -> None:
         """Deletes the entries up to and with `entry`, which must be numbered for good."""
-        try:
+        with errors_as_unavailable():
             self._trim(keys=[entries_key(log), state_key(log)], args=[following(entry)])
-        except RedisError as error:
-            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
 
     def bury(self, log: str, entries: Iterable[Entry]) -> None:
         """Keeps what can't be numbered beside the log, until an operator drops it. Repeating it changes nothing."""
-        try:
+        with errors_as_unavailable():
             for entry in entries:
                 # None is added where it is kept already: ids only grow.
                 with suppress(ResponseError):
                     self._redis.xadd(dead_key(log), cast("Any", entry.fields), id=entry.id)
-        except RedisError as error:
-            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
 
     def go_on(self, positions: Mapping[str, Position]) -> None:
         """Takes back `halt`, where the record knows nothing of it (any more), and trims what is numbered.
@@ -150,29 +140,24 @@ class Reader:
             pipe.hdel(state_key(log), "halted")
             if position.sequence:
                 self._trim(keys=[entries_key(log), state_key(log)], args=[following(position.entry)], client=pipe)
-        try:
+        with errors_as_unavailable():
             pipe.execute()
-        except RedisError as error:
-            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
 
     def halt(self, log: str) -> None:
         """Nothing more is appended to this log until an operator has looked at it: it could not be numbered."""
-        try:
+        with errors_as_unavailable():
             self._redis.hset(state_key(log), "halted", "1")
-        except RedisError as error:
-            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
 
     def forget(self) -> bool:
         """Asks the server to write its file anew, without what was trimmed; whether it begins that.
 
         It does not while it is at it already, from an older state, and servers may forbid it: those do it in time.
         """
-        try:
-            self._redis.bgrewriteaof()
-        except ResponseError as error:
-            return "in progress" not in str(error)
-        except RedisError as error:
-            raise LogUnavailable(f"the log does not answer ({type(error).__name__})") from error
+        with errors_as_unavailable():
+            try:
+                self._redis.bgrewriteaof()
+            except ResponseError as error:
+                return "in progress" not in str(error)
         return True
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learners import small_database
+from service.learners.small_database import error_bound as error_of_selection
 from service.privacy.noise.sparse_vector import STEPS
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Histogram:
     def grown(self, time: int) -> Histogram:
         """Return it for `time` ≥ self.time slots, of which the new ones are taken to be spread evenly.
 
-        After each slot y ← (t-1)/t·y + 1/t·uniform (paper C, Algorithm 4; mechanisms.md 3.1), which telescopes.
+        After each slot y ← (t-1)/t·y + 1/t·uniform (paper C, Algorithm 4; paper-audit.md 3.1), which telescopes.
         """
         old = self.time / time
         return Histogram(shares=old * self.shares + (1.0 - old) / (len(self.shares) + 1), time=time)
@@ -100,7 +100,7 @@ def error_bound(model: Mapping[str, Any], noise: Mapping[str, Any], query: Linea
     """
     if noise["added_to"] != "candidates" or not query.within(model["queries"]):
         return None
-    return small_database.error_bound(model, noise["scale"])
+    return error_of_selection(model, noise["scale"])
 
 
 def described(cardinality: int, **more: Any) -> dict[str, Any]:

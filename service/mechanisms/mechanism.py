@@ -9,8 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from service.mechanisms.timing import fit_size
+from service.privacy.accounting.obligations import Obligations, WithEachRelease
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise.sampler_distance import added_delta
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Records
     from service.mechanisms.configuration import Privacy
+    from service.privacy.accounting.events import PrivacyEvent
+    from service.privacy.accounting.obligations import Charging
     from service.schedules.schedule import Role
 
 
@@ -47,13 +51,6 @@ class Part:
 Kept = Model | Part
 
 
-class Described(Protocol):
-    """How a release was made private."""
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge (`accounting.claims`)."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Release:
     """One noisy model. Everything in it is public; ranges are relative to the publication's start."""
@@ -65,7 +62,7 @@ class Release:
     fit: tuple[int, int]
     parent: int | None
     parameters: Floats
-    perturbation: Described
+    perturbation: PrivacyEvent
     charge: float
     at_arrival: bool = False
     """Whether its records were charged for it when they arrived; the last of them by a charge that ends with `fit`."""
@@ -160,6 +157,15 @@ class Mechanism(ABC):
     @abstractmethod
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and to its releases, as JSON: for a person to judge."""
+
+    @property
+    def charging(self) -> Charging:
+        """When a record is charged, and for what: most mechanisms charge it with each release that reads it."""
+        return WithEachRelease()
+
+    def obligations(self) -> Obligations:
+        """Return what a publication owes whatever it releases. It is stored when the publication is created."""
+        return Obligations(charging=self.charging, fit=fit_size(self.plan()))
 
     def guarantee(self) -> dict[str, Any]:
         """Return what is promised of one record, as JSON."""

@@ -8,8 +8,8 @@ a⊗a as the triangle on and above the diagonal, with √2 off it; without an in
 there. Of each block an estimate is released for the records' whole charge (`noise.correlated`, Δ below); everything
 else is computed from estimates of the last W blocks and public numbers, and reads no record again. So a record is
 charged once, whatever W is, and W blocks later nothing depends on it: the noise that is taken back from later estimates
-is independent of every record (`noise.correlated`: in exact arithmetic it is C⁻¹z). (L2DP-C of mechanisms.md 4, over
-a window: section 8.)
+is independent of every record (`noise.correlated`: in exact arithmetic it is C⁻¹z). (L2DP-C of paper-audit.md 4.2, over
+a window: paper-audit.md 8.6.)
 
 Codes. Two classes: v = ±1. K > 2: v = √(K/(K - 1))·(e_y - 1/K), unit vectors with inner products -1/(K - 1). A
 regression: v = y/Y, y clipped to ±Y. The number of slots is public and needs no noise; an empty one adds nothing.
@@ -28,7 +28,7 @@ Solving. The losses' second-order expansions at zero have gradients -c·v⊗φ a
 weights, so the minimiser of their sum over the window and (α/2)·‖w - w₀‖² per slot is
     w = w₀ + (g·V - w₀·M)·(M + λ)⁻¹,   g = c/h,   λ = α·slots/h,
 V and M being the estimates of Σ v⊗φ and Σ φ⊗φ, M without its negative eigenvalues. For `squared` that is ridge
-regression, for the others the degree-2 classifier of mechanisms.md 4: least squares on codes, which is Fisher's
+regression, for the others the degree-2 classifier of paper-audit.md 4.2: least squares on codes, which is Fisher's
 discriminant. Where `ridge` (α) is not given, λ is a third of √(2p) times the standard deviation of the noise on M's
 diagonal: that is the size of noise as a matrix of p columns, and what is not longer than it is not to be believed. The
 third was found on noaa_weather and elec2, the root also holds on 54 columns of covtype.
@@ -54,22 +54,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.learners.output_perturbation import Linear
+from service.learners.linear import Linear
+from service.learners.output_perturbation import FAMILY as OUTPUT
 from service.learning.losses import Squared
 from service.learning.objective import MARGIN
 from service.learning.solvers import SLACK, UNIT, Inaccurate
-from service.mechanisms.online_leader.online_gradient import InRunningSums
 from service.privacy import sensitivity
+from service.privacy.accounting.events import NoisyStatistics
 from service.privacy.loss import Kind, round_down
 from service.privacy.noise import correlated
 from service.privacy.noise.additive import Gaussian
-from service.privacy.noise.correlated import Blt, Toeplitz
+from service.privacy.noise.correlated import Toeplitz
+from service.privacy.sensitivity import StatisticsWeights
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats
     from service.learning.records import Records
+    from service.privacy.noise.additive import SphericalLaplace
     from service.privacy.noise.correlated import Factor, Memory
 
 CHUNK = 1024
@@ -77,31 +80,10 @@ LENGTH = 2
 BIAS = Fraction(1, 4)
 _FIRST = 256  # blocks, after which noise that a block brought is taken back as far as it ever is
 _TWENTIETHS = tuple(Fraction(each, 20) for each in range(4, 31))
-State = tuple["Floats", ...]
-"""The estimates of the last blocks, W - 1 at most, oldest first; then what `correlated` remembers, which is secret."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Weights:
-    """What each part of a record's statistics is multiplied by before noise: s, f, l and k. Public."""
-
-    second: float
-    first: float
-    label: float
-    count: float
-
-    @property
-    def norm(self) -> float:
-        """F, rounded up."""
-        return MARGIN * math.hypot(self.second, self.first, self.label, self.count)
-
-    def described(self) -> dict[str, float]:
-        """Return those of the parts that there are."""
-        return {name: value for name, value in vars(self).items() if value}
 
 
 @lru_cache(maxsize=64)
-def weights(features: int, classes: int, *, intercept: bool) -> Weights:
+def weights(features: int, classes: int, *, intercept: bool) -> StatisticsWeights:
     """Return the weights for so many features and classes, 0 for a regression; see the module."""
     codes = max(classes, 2)  # a regression's are between two opposite ones
     contrasts = codes - 1
@@ -122,40 +104,14 @@ def weights(features: int, classes: int, *, intercept: bool) -> Weights:
 
     second, first = min(product(_TWENTIETHS, _TWENTIETHS if intercept else (Fraction(0),)), key=lambda at: error(*at))
     count = math.sqrt(round_down(counted(second, first))) if intercept else 0.0
-    return Weights(second=float(second), first=float(first), label=1.0, count=count)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InStatistics(InRunningSums):
-    """`noise` is drawn for every block's statistics, and what it adds is taken back by later ones' as `factor` says."""
-
-    factor: Factor
-    weights: Weights
-    added_to: str = "statistics"
-    rows: int | None = None
-    """of labels in the statistics, where what is released has another number of rows"""
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        told = {} if self.rows is None else {"rows": self.rows}
-        return super().described() | {"weights": self.weights.described()} | told
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of a coordinate of one draw."""
-        spread = 1.0 if isinstance(self.noise, Gaussian) else math.sqrt(self.noise.dimension + 1.0)
-        return self.noise.scale * spread
-
-    def place(self, step: int) -> int:
-        """Return the number of a step in its run."""
-        return step if self.factor.steps is None else step % self.factor.steps
+    return StatisticsWeights(second=float(second), first=float(first), label=1.0, count=count)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Linear):
     """What a model is solved from: see the module docstring, for any choice of the blocks whose estimates are added."""
 
-    kind: ClassVar[str] = "output_perturbation"
+    kind: ClassVar[str] = OUTPUT.kind
     same_everywhere: ClassVar[bool] = True
     ridge: float | None = None
     """α; None: by its rule"""
@@ -163,12 +119,12 @@ class Statistics(Linear):
     def describe(self, origin: Floats) -> dict[str, Any]:  # noqa: ARG002
         """Return what is added up, and how far a record moves it."""
         return {
-            "weights": self.weights.described(),
+            "weights": self.weights.to_json(),
             "sensitivity": "of the weighted statistics of the one block that a record is in, and rounding",
         }
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> StatisticsWeights:
         return weights(self.features, self.classes, intercept=self.intercept)
 
     @property
@@ -181,11 +137,12 @@ class Statistics(Linear):
         """Return how noise is taken back: not at all, a block's is its own."""
         return Toeplitz(bands=1, decay=1.0)
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> InStatistics:  # noqa: ARG002
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> NoisyStatistics:  # noqa: ARG002
         """Return how a block of n = `records` slots spends at most `charge`. Public. May raise Inaccurate."""
         weighted = self.weights
-        error = max(SLACK, 2.0 * UNIT * records * (CHUNK + records / CHUNK + 16.0)) * weighted.norm
-        if not error <= weighted.norm / 2.0:
+        norm = MARGIN * math.hypot(weighted.second, weighted.first, weighted.label, weighted.count)  # F, rounded up
+        error = max(SLACK, 2.0 * UNIT * records * (CHUNK + records / CHUNK + 16.0)) * norm
+        if not error <= norm / 2.0:
             raise Inaccurate("double precision cannot add up the statistics of so many records: use smaller blocks")
         moved = MARGIN * (
             sensitivity.moments(
@@ -197,12 +154,12 @@ class Statistics(Linear):
             )
             + 2.0 * error
         )
-        largest = MARGIN * records * weighted.norm + moved
+        largest = MARGIN * records * norm + moved
         factor = self.factor(kind)
         found = correlated.calibrate(
             kind, factor=factor, sensitivity=moved, largest=largest, charge=charge, dimension=self.entries
         )
-        return InStatistics(noise=found.noise, sensitivity=moved, factor=factor, largest=largest, weights=weighted)
+        return NoisyStatistics(noise=found.noise, sensitivity=moved, factor=factor, largest=largest, weights=weighted)
 
     def statistics(self, records: Records, n: int) -> Floats:
         """Return the weighted sums over the records present among n slots, (entries,). NOT private without noise."""
@@ -303,47 +260,8 @@ class Statistics(Linear):
         return np.asarray(math.sqrt(self.classes / (self.classes - 1.0)) * (own - 1.0 / self.classes))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Moments(Statistics):
-    """A model of the last W blocks. `blocks` is W."""
-
-    blocks: int
-
-    def factor(self, kind: Kind) -> Factor:
-        """Return how noise is taken back: for a sum of W blocks nearly what is best, or not at all in pure ε."""
-        if kind is Kind.PURE or self.blocks == 1:
-            return super().factor(kind)
-        return Blt.decaying(1.0 - 1.0 / self.blocks)
-
-    def pull(self, perturbation: InStatistics, records: int, step: int) -> float:
-        """Return α after block number `step`."""
-        noise = perturbation.deviation * _spread(perturbation.factor, self.blocks, step) / perturbation.weights.second
-        return self.strength(noise, records * min(step + 1, self.blocks))
-
-    def remembers(self, perturbation: InStatistics, step: int) -> int:
-        """Return of how many arrays the state is before that step, which needs it whole."""
-        return min(step, self.blocks - 1) + perturbation.factor.remembers(perturbation.place(step))
-
-    def advance(
-        self, state: State, records: Records, n: int, origin: Floats, perturbation: InStatistics, step: int
-    ) -> tuple[State, Floats]:
-        """Return the state after block number `step`, and the model of the window that ends with it.
-
-        The model may be released for the records' charge. records: those present among the n slots of the block. State
-        and release are kept together or lost together.
-        """
-        older = min(step, self.blocks - 1)
-        estimate, memory = perturbation.sums.release(
-            self.statistics(records, n), state[older:], perturbation.place(step)
-        )
-        window = (*state[:older], estimate)
-        ridge = self.pull(perturbation, n, step)
-        model = self.solve(np.sum(window, axis=0), n * len(window), ridge, origin)
-        return (*window[len(window) - min(len(window), self.blocks - 1) :], *memory), model
-
-
 @lru_cache(maxsize=64)
-def _spreads(factor: Factor, blocks: int) -> tuple[float, ...]:
+def spreads(factor: Factor, blocks: int) -> tuple[float, ...]:
     """Return the standard deviation of the sum of the last blocks' noises, of draws of 1, after each of some steps.
 
     Of the first of them; later ones hardly differ.
@@ -359,9 +277,10 @@ def _spreads(factor: Factor, blocks: int) -> tuple[float, ...]:
     return tuple(np.sqrt(np.cumsum(sums**2)).tolist())
 
 
-def _spread(factor: Factor, blocks: int, step: int) -> float:
-    spreads = _spreads(factor, blocks)
-    return spreads[min(step, len(spreads) - 1)]
+def deviation(noise: Gaussian | SphericalLaplace) -> float:
+    """Return the standard deviation of a coordinate of one draw."""
+    spread = 1.0 if isinstance(noise, Gaussian) else math.sqrt(noise.dimension + 1.0)
+    return noise.scale * spread
 
 
 def spread(factor: Factor, blocks: int) -> float:
@@ -369,6 +288,6 @@ def spread(factor: Factor, blocks: int) -> float:
 
     In one run without end. Where the response to a draw is over, each further block adds the same.
     """
-    first = _spreads(factor, _FIRST)[:_FIRST]
+    first = spreads(factor, _FIRST)[:_FIRST]
     known = first[min(blocks, len(first)) - 1]
     return math.sqrt(known**2 + max(0, blocks - len(first)) / float(factor.column.total) ** 2)

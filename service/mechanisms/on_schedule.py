@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
-from service.mechanisms.mechanism import Described, Mechanism
+from service.mechanisms.mechanism import Mechanism
+from service.privacy.accounting.events import AddedNoise, SelectedCandidate
 from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
 
 if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.schedules.schedule import Pattern, Schedule
+
+Perturbation = AddedNoise | SelectedCandidate
+"""How a fit is made private."""
 
 _GROWS = (
     "the sensitivity is proportional to norm_bound·‖c‖ + bound, c being the released model that the fit is kept near; "
@@ -23,26 +27,7 @@ _GROWS = (
 )
 
 
-class Law(Protocol):
-    """What a plan tells of a noise beside its description."""
-
-    @property
-    def slack(self) -> float: ...
-    def expected_norm(self) -> float | None:
-        """Return the mean length of what is added; None where nothing is."""
-
-
-class Perturbs(Described, Protocol):
-    """How a fit is made private: the law that it has from a charge."""
-
-    @property
-    def noise(self) -> Law: ...
-    @property
-    def draws(self) -> int:
-        """How many draws of nearly exact noise one record of a fit moves."""
-
-
-class Perturbed(Protocol):
+class PlannedLearner(Protocol):
     """What is public of how models are made: of `shape`, each fit for a charge."""
 
     @property
@@ -53,7 +38,7 @@ class Perturbed(Protocol):
     def same_everywhere(self) -> bool:
         """Whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Perturbs:
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Perturbation:
         """Return how a fit of n = `records` slots near `center` (0 if None) spends at most `charge`."""
 
 
@@ -62,7 +47,7 @@ class OnSchedule(Mechanism):
     """A publication of a learner's models, made at the times of a schedule."""
 
     schedule: Schedule
-    learner: Perturbed
+    learner: PlannedLearner
     origin: Floats
 
     def next_time(self, after: int) -> int:
@@ -147,7 +132,7 @@ class OnSchedule(Mechanism):
             **({} if known else {"at_least": {"sensitivity": sensitivity, "scale": scale, "why": _GROWS}}),
         }
 
-    def _planned(self, pattern: Pattern) -> Perturbs:
+    def _planned(self, pattern: Pattern) -> Perturbation:
         charge, center = self._charge(pattern.share), self.origin if self._is_known(pattern) else None
         return self.learner.perturbation(self.kind, charge, pattern.records, center)
 
@@ -156,7 +141,7 @@ class OnSchedule(Mechanism):
         return pattern.near_origin or self.learner.same_everywhere
 
 
-def noise_told(perturbation: Perturbs) -> dict[str, Any]:
+def noise_told(perturbation: Perturbation) -> dict[str, Any]:
     """Return a perturbation as a plan tells it."""
     noise = perturbation.noise
-    return perturbation.described() | {"expected_norm": noise.expected_norm(), "slack": noise.slack}
+    return perturbation.to_json() | {"expected_norm": noise.expected_norm(), "slack": noise.slack}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from service.privacy.accounting.obligations import FitSize
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from decimal import Decimal
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 SECONDS_AT_LEAST = 0.02  # of any step
 PRODUCTS_PER_SECOND = 1e9  # of a record's feature with a weight, on one core
 PRODUCTS_OF_A_SCORE = 64  # so many more take as long as all else that is done with a record's score
-MOST_PASSES = 30  # of a solver over all records of a fit, where its plan states none; `exact` needs at least 2
+MOST_PASSES = 30  # of a solver over all records of a fit, where their number depends on them; `exact` needs at least 2
 SECONDS_OF_A_STEP = 1.5e-6  # of stochastic gradient descent, for each record of a pass
 BYTES_OF_A_RECORD = 64
 BYTES_OF_A_FEATURE = 8  # of each record: its value is in memory twice while segments are read
@@ -30,40 +32,45 @@ class Cost:
     bytes: int
 
 
-def fit_cost(plan: Mapping[str, Any], records: int) -> Cost:
-    """Return what a fit of so many records may take, by a publication's plan."""
-    model = plan.get("model", {})
+def fit_size(plan: Mapping[str, Any]) -> FitSize:
+    """Return the size of a publication's fits, as the mechanism planned them."""
+    model, fits = plan["model"], plan.get("fits", ())
     rows, columns = model.get("shape") or (1, model.get("cardinality") or 1)
-    weights = max(rows * (columns + PRODUCTS_OF_A_SCORE), model.get("encoder", {}).get("dimension", 0))
-    passes = _stated_passes(plan) or MOST_PASSES
-    seconds = SECONDS_AT_LEAST + passes * records * weights / PRODUCTS_PER_SECOND
-    return Cost(
-        seconds=seconds + SECONDS_OF_A_STEP * records * model.get("passes", 0),
-        bytes=records * (BYTES_OF_A_RECORD + BYTES_OF_A_FEATURE * columns),
+    stated = [model.get("steps"), model.get("passes"), *(each["noise"].get("steps") for each in fits)]
+    return FitSize(
+        records=max((each["records"] for each in fits), default=0),
+        rows=rows,
+        columns=columns,
+        encoder=model.get("encoder", {}).get("dimension", 0),
+        passes=max(each or 0 for each in stated),
+        descent_passes=model.get("passes") or 0,
     )
 
 
-def _stated_passes(plan: Mapping[str, Any]) -> int:
-    """Return how often a fit reads its records; 0 where that depends on them."""
-    model = plan.get("model", {})
-    stated = [model.get("steps"), model.get("passes"), *(each["noise"].get("steps") for each in plan.get("fits", ()))]
-    return max(int(each or 0) for each in stated)
+def fit_cost(size: FitSize, records: int) -> Cost:
+    """Return what a fit of so many records may take."""
+    weights = max(size.rows * (size.columns + PRODUCTS_OF_A_SCORE), size.encoder)
+    seconds = SECONDS_AT_LEAST + (size.passes or MOST_PASSES) * records * weights / PRODUCTS_PER_SECOND
+    return Cost(
+        seconds=seconds + SECONDS_OF_A_STEP * records * size.descent_passes,
+        bytes=records * (BYTES_OF_A_RECORD + BYTES_OF_A_FEATURE * size.columns),
+    )
 
 
-def largest_cost(plan: Mapping[str, Any]) -> Cost:
-    """Return what the largest of the kinds of fits in a plan may take, the first time."""
-    return fit_cost(plan, max((each.get("records") or 0 for each in plan.get("fits", ())), default=0))
+def largest_cost(size: FitSize) -> Cost:
+    """Return what the largest of the kinds of fits may take, the first time."""
+    return fit_cost(size, size.records)
 
 
-def timing(plan: Mapping[str, Any], delay: Decimal, queued: float = 0.0) -> dict[str, Any]:
-    """Return when releases appear, as a plan says it.
+def timing(size: FitSize, delay: Decimal, queued: float = 0.0) -> dict[str, Any]:
+    """Return when releases appear, for people to read beside a plan.
 
     Args:
-        plan: the publication's.
+        size: of the publication's fits.
         delay: T, in seconds; 0: a release appears when its fit is ready.
         queued: seconds that the fits of other publications may take which queue before this one's on a worker.
     """
-    largest = largest_cost(plan)
+    largest = largest_cost(size)
     own = largest.seconds
     told: dict[str, Any] = {
         "publish_delay": float(delay),
@@ -71,7 +78,7 @@ def timing(plan: Mapping[str, Any], delay: Decimal, queued: float = 0.0) -> dict
         "fit_bytes": largest.bytes,
         "queue_seconds": round(own + queued, 3),
     }
-    if not delay and plan.get("fits"):
+    if not delay and size.records:
         told["warning"] = (
             "publish_delay is 0: each release appears as soon as its fit is ready, and the time that a fit takes tells "
             "of its records"

@@ -33,6 +33,10 @@ class Kind(StrEnum):
         """Return p such that, at equal noise, a loss is proportional to sensitivity^p: Δ/scale or Δ²/(2σ²)."""
         return 1 if self is Kind.PURE else 2
 
+    def worth(self, epsilon: Fraction) -> Fraction:
+        """Return how much an ε of pure loss counts: ε itself, or ε²/2 of ρ."""
+        return epsilon if self is Kind.PURE else epsilon**2 / 2
+
 
 def round_down(amount: Fraction) -> float:
     """Return the largest double ≤ amount. Raises OverflowError beyond the doubles."""
@@ -64,7 +68,7 @@ def _epsilon_at(order: float, rho: float, log_inverse_delta: float) -> float:
 def zcdp_epsilon(rho: float, delta: float) -> float:
     """Return an ε such that every ρ-zCDP mechanism is (ε, δ)-differentially private, rounded up.
 
-    ε = min over a > 1 of aρ + [ln(1/δ) + (a-1)·ln(1 - 1/a) - ln a] / (a-1)   (mechanisms.md N3).
+    ε = min over a > 1 of aρ + [ln(1/δ) + (a-1)·ln(1 - 1/a) - ln a] / (a-1)   (paper-audit.md N3).
 
     Every a proves a bound, so the search for the best one needs no proof; only the value at the a it ends with is
     used, and that is inflated for the error of floating point.

@@ -37,7 +37,7 @@ import structlog
 from numpy.typing import NDArray
 from sqlalchemy import Connection
 
-from service.ledger.ledger import LedgerBroken
+from service.ledger.errors import LedgerBroken
 from service.logs import place_of
 from service.mechanisms.histogram import LinearQuery, error_bound
 from service.publishing import confirmation, instances
@@ -167,7 +167,7 @@ class Answerer:
     def _keep(self, publication: Publication) -> _Held:
         """Return what is kept of a publication; forget the records of those that nobody asked for longest."""
         with self._lock:
-            cells = publication.plan["model"]["cardinality"]
+            cells = publication.owes.cells or 0
             new = _Held(identity=publication.id, promise=publication.promise, cells=cells)
             held = self._held.setdefault(publication.promise, new)
             self._held.move_to_end(publication.promise)

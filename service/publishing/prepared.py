@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load, save
 
-from service.ledger.ledger import NewCharge
+from service.ledger.charging import NewCharge
 from service.mechanisms.mechanism import Mechanism, Model, Part, Step
 from service.store import parts
 from service.store.database import to_json
@@ -93,7 +93,7 @@ def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> Prep
             parent=each.parent,
             parameters=each.parameters,
             model=model if each.model is None else each.model,
-            noise=each.perturbation.described(),
+            noise=each.perturbation.to_json(),
         )
         for each in step.releases
     )

@@ -175,7 +175,7 @@ def _answers(
     connection: Connection, stream: Stream, publication: int | None, start: int, stop: int
 ) -> tuple[tuple[int, int], ...] | None:
     """Return the labels that people gave, of a stream that comes without; None where it comes with them."""
-    if stream.schema["task"]["kind"] != "unlabelled":
+    if stream.layout.labelled:
         return None
     if publication is None:
         return ()

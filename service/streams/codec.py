@@ -29,7 +29,7 @@ def pack(columns: Columns) -> bytes:
 
 @lru_cache(maxsize=256)
 def _head(arrays: tuple[tuple[str, np.dtype[np.generic], tuple[int, ...]], ...]) -> bytes:
-    """What precedes the numbers in a safetensors file: a length of 8 bytes, and JSON filled up to a multiple of 8."""
+    """Return the head of a safetensors file: a length of 8 bytes, and JSON filled up to a multiple of 8."""
     described, start = {}, 0
     for name, kind, shape in arrays:
         stop = start + kind.itemsize * math.prod(shape)

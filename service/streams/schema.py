@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.inputs.fields import Positive, Shape, Weight
+from service.inputs.fields import Positive, Shape
 from service.streams import feature_maps
-from service.streams.feature_maps import FeatureMap
+from service.streams.feature_maps import MAX_MAPPED, ComposedMap, FeatureMap, FeatureMapShape, StandardizeMap
+from service.streams.layout import RecordLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_DIMENSION = 2**24
-MAX_MAPPED = 2**16  # numbers that a feature map of a size of its own choice may make of a record
 
 
 class Classification(Shape):
@@ -43,98 +48,6 @@ class Categorical(Shape):
 
 
 Task = Annotated[Classification | Regression | Unlabelled | Categorical, Field(discriminator="kind")]
-
-
-_Mapped = Annotated[int, Field(strict=True, ge=1, le=MAX_MAPPED, description="Numbers in a mapped record")]
-_Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63, description="Public; another seed is another map")]
-_Version = Annotated[Literal[1], Field(description="What a version computes never changes")]
-_Pixels = Annotated[int, Field(strict=True, ge=1, le=4096)]
-_Few = Annotated[int, Field(strict=True, ge=1, le=64)]
-_Length = Annotated[int, Field(strict=True, ge=1, le=8)]
-
-
-class RandomFourierMap(Shape):
-    """Random Fourier features of the Gaussian kernel exp(-‖x-x'‖² / (2·width²))."""
-
-    kind: Literal["random_fourier"]
-    version: _Version = 1
-    features: _Mapped
-    width: Positive = 1.0
-    seed: _Seed = 0
-
-
-class HashingMap(Shape):
-    """Signed counts of hashed tokens. Of `categories` a record is numbers, of all else texts."""
-
-    kind: Literal["hashing"]
-    version: _Version = 1
-    features: _Mapped
-    tokens: Annotated[
-        Literal["categories", "words", "characters", "whole"],
-        Field(
-            description="What is hashed, by column: a number or the `whole` text as it is, or each of a text's n-grams"
-        ),
-    ]
-    ngrams: Annotated[
-        tuple[_Length, _Length], Field(description="The least and the most words or characters of one token")
-    ] = (1, 1)
-    seed: _Seed = 0
-
-    @model_validator(mode="after")
-    def _lengths(self) -> Self:
-        if self.ngrams[0] > self.ngrams[1]:
-            raise PydanticCustomError("ngrams", "ngrams are the least and the most words or characters of a token")
-        if self.tokens in ("categories", "whole") and self.ngrams != (1, 1):
-            raise PydanticCustomError("ngrams", "ngrams are for words and characters")
-        return self
-
-
-class HogMap(Shape):
-    """Histograms of oriented gradients of grey images, pixels row by row."""
-
-    kind: Literal["hog"]
-    version: _Version = 1
-    width: _Pixels
-    height: _Pixels
-    orientations: _Few = 8
-    cell: Annotated[_Few, Field(description="Pixels along the side of a cell")] = 4
-    block: Annotated[_Few, Field(description="Cells along the side of a block")] = 3
-
-
-class StandardizeMap(Shape):
-    """(x - mean) / scale by public constants, one for all columns or one for each. The operator vouches for them."""
-
-    kind: Literal["standardize"]
-    version: _Version = 1
-    mean: Weight | tuple[Weight, ...] = 0.0
-    scale: Positive | tuple[Positive, ...] = 1.0
-
-
-class CenterMap(Shape):
-    """Every record less the mean of its own numbers."""
-
-    kind: Literal["center"]
-    version: _Version = 1
-
-
-class NormalizeMap(Shape):
-    """Every record at length 1."""
-
-    kind: Literal["normalize"]
-    version: _Version = 1
-
-
-_SingleMap = RandomFourierMap | HashingMap | HogMap | StandardizeMap | CenterMap | NormalizeMap
-
-
-class ComposedMap(Shape):
-    """One map after another, the first one first."""
-
-    kind: Literal["compose"]
-    maps: Annotated[tuple[Annotated[_SingleMap, Field(discriminator="kind")], ...], Field(min_length=1, max_length=8)]
-
-
-FeatureMapShape = Annotated[_SingleMap | ComposedMap, Field(discriminator="kind")]
 
 
 class StreamSchema(Shape):
@@ -173,7 +86,26 @@ class StreamSchema(Shape):
 
     def mapping(self) -> FeatureMap:
         """Return the feature map; of no steps if there is none."""
-        return feature_maps.of_stream(self.model_dump(mode="json"))
+        described = None if self.feature_map is None else self.feature_map.model_dump(mode="json")
+        return feature_maps.build(described, self.features or 0)
+
+    @property
+    def _classes(self) -> int | None:
+        match self.task:
+            case Classification():
+                return self.task.classes
+            case Categorical():
+                return self.task.cardinality
+        return None
+
+    def layout(self) -> RecordLayout:
+        """Return how records are laid out."""
+        return RecordLayout(
+            features=self.features or 0,
+            labelled=not isinstance(self.task, Unlabelled),
+            classes=self._classes,
+            feature_map=self.mapping(),
+        )
 
 
 class NewStreamSchema(StreamSchema):
@@ -191,3 +123,13 @@ class NewStreamSchema(StreamSchema):
                 {"example": '{"kind": "standardize", "mean": [54, 1017], "scale": [20, 8.4]}'},
             )
         return value
+
+
+def stored_schema(stored: Mapping[str, Any]) -> StreamSchema:
+    """Return the schema of a stream from its stored JSON, which is parsed once however often it is read."""
+    return _parsed(json.dumps(stored))
+
+
+@lru_cache(maxsize=128)
+def _parsed(stored: str) -> StreamSchema:
+    return StreamSchema.model_validate(json.loads(stored))

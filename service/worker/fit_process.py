@@ -36,7 +36,7 @@ from service.privacy.noise.additive import Unaffordable
 from service.publishing.prepared import packed, prepare
 from service.publishing.records import Located, SegmentsMissing, load
 from service.store.segment_files import SegmentDamaged, SegmentFiles
-from service.streams.schema import StreamSchema
+from service.streams.schema import stored_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +100,7 @@ def _taken(task: Task, chain: Sequence[Kept], connection: Connection) -> bytes:
     """Return the step as bytes."""
     files = SegmentFiles(Path(task.folder))
     configuration = PublicationConfiguration.model_validate(task.configuration)
-    mechanism = build(StreamSchema.model_validate(task.schema), configuration)
+    mechanism = build(stored_schema(task.schema), configuration)
 
     def located(start: int, stop: int) -> Located:
         _send(connection, {"read": [start, stop]})

@@ -50,7 +50,7 @@ class FitDied(Exception):
 
 def next_cost(turn: Turn) -> Cost:
     """Return what the next step of a publication may cost."""
-    return fit_cost(turn.publication.plan, turn.mechanism.reads(turn.time_due()))
+    return fit_cost(turn.publication.owes.fit, turn.mechanism.reads(turn.time_due()))
 
 
 def draw(database: Database, files: SegmentFiles, turn: Turn, wanted: Callable[[], bool]) -> Prepared:

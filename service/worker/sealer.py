@@ -12,24 +12,23 @@ from collections.abc import Callable
 from functools import partial
 from heapq import nsmallest
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 import structlog
 
-from service.ledger import witness
+from service.ledger import high_water_mark
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
 from service.logs import place_of
 from service.mechanisms.building import needs
-from service.store import changes, leases, publications, segments, streams
+from service.store import changes, leases, numbering, retention, segments, streams
 from service.store.database import FREE_STREAM, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
+from service.store.numbering import SealedEntry, Unreadable
 from service.store.segment_files import FilesReplaced, SegmentFiles
 from service.store.segments import Segment
-from service.store.streams import SealedEntry, Stream, StreamHalted, Unreadable
-from service.streams import feature_maps
-from service.streams.codec import Columns, unpack
-from service.streams.feature_maps import FeatureMap
+from service.store.streams import Stream, StreamHalted
+from service.streams.codec import Columns
+from service.streams.layout import RecordLayout, UnreadableBatch
 from service.worker.leases import LeaseKeeper
 from service.worker.share import TAKEN_AT_ONCE, Share
 
@@ -61,7 +60,7 @@ class Sealer:
         self._rung = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
-        """Until told to stop; whatever is away is waited for."""
+        """Seal until `stop` is set; wait while the database or the log is away."""
         while not stop.is_set():
             try:
                 if self._rung.is_set() or time.monotonic() >= self._look_at:
@@ -120,7 +119,7 @@ class Sealer:
         self._tidy(erased)
 
     def _let_go(self, *logs: str) -> None:
-        """Of streams, so that anybody can take them, this sealer too: a lease that is only forgotten is renewed on."""
+        """Give up the leases of streams, for any sealer to take. A lease that is only forgotten is renewed."""
         self._keeper.drop(*[self._held.pop(log)[0] for log in list(logs) if log in self._held])
 
     def _take_over(self, taken: list[Lease]) -> None:
@@ -149,10 +148,10 @@ class Sealer:
         try:
             with self._database.transaction() as connection:
                 logs = changes.logs(connection, list(mine))
-            told = {log: self._files.witness(log) for log in logs.values()}
+            told = {log: self._files.high_water_mark(log) for log in logs.values()}
             with self._database.transaction() as connection:
                 found = streams.of_each(connection, list(mine))
-                older = witness.behind_of_each(connection, told, found)
+                older = high_water_mark.behind_of_each(connection, told, found)
                 files = segments.files_of_each(connection, list(mine))
         except BaseException:
             self._keeper.drop(*taken)
@@ -178,7 +177,7 @@ class Sealer:
         self._tidy_again = due_since | dict.fromkeys(due, now + TIDY_SECONDS)
         lost = self._reader.check_each({log: _position(self._held[log][1]) for log in due})
         with self._database.transaction() as connection:
-            moved = publications.moved(connection, [self._held[log][1].id for log in due])
+            moved = retention.progress_of_each(connection, [self._held[log][1].id for log in due])
         for log in due:
             self._guard(log, partial(self._tidy_one, self._held[log][1], lost.get(log), moved))
 
@@ -194,7 +193,6 @@ class Sealer:
         batch: list[Entry] = self._reader.read(log, _position(stream), batches=BATCHES_AT_ONCE)
         if not batch:
             return
-        feature_map = feature_maps.of_stream(stream.schema)
         sealed: list[SealedEntry] = []
         columns: list[Columns] = []
         dead: list[Entry] = []
@@ -202,35 +200,33 @@ class Sealer:
         for entry in batch:
             if entry.sequence not in (None, due):
                 raise LogLost(f"batch {entry.sequence} came where {due} was due")
-            each = None if entry.sequence is None else _readable(entry.batch, stream.schema, feature_map)
+            each = _decoded(entry, stream.layout)
             if each is None:
                 dead.append(entry)
             else:
                 records = len(next(iter(each.values())))
                 if (
-                    columns and stop + records - stream.records > feature_map.most_records
+                    columns and stop + records - stream.records > stream.layout.most_records
                 ):  # the rest is another segment
                     break
                 start, stop = stop, stop + records
                 columns.append(each)
                 sealed.append(SealedEntry(entry=entry.id, sequence=due, start=start, stop=stop))
             due += entry.sequence is not None
-        segment = self._write(stream, stop, columns, feature_map) if columns else None
+        segment = self._write(stream, stop, columns) if columns else None
         self._reader.bury(log, dead)
         letters = [_letter(entry) for entry in dead]
         with self._database.transaction() as connection:
-            streams.seal(connection, lease, stream, segment, sealed, letters)
+            numbering.seal(connection, lease, stream, segment, sealed, letters)
         for letter in letters:
             _log.error("dead_letter", stream=stream.name, entry=letter.entry, reason=letter.reason)
         self._held[log] = (lease, self._again(stream))
         self._reader.trim(log, self._held[log][1].sealed_entry)
         self._merge(log)
 
-    def _write(self, stream: Stream, stop: int, columns: list[Columns], feature_map: FeatureMap) -> Segment:
-        joined = _joined(columns)
-        if not feature_map.reads_text and "x" in joined:  # texts were mapped before they came into the log
-            joined["x"] = feature_map(joined["x"])
-        file, sha256 = self._files.write(stream.log, stream.records, stop, joined)
+    def _write(self, stream: Stream, stop: int, columns: list[Columns]) -> Segment:
+        mapped = stream.layout.mapped(_joined(columns))
+        file, sha256 = self._files.write(stream.log, stream.records, stop, mapped)
         return Segment(start=stream.records, stop=stop, file=file, sha256=sha256)
 
     def _again(self, stream: Stream) -> Stream:
@@ -245,7 +241,7 @@ class Sealer:
         would be larger than memory should hold stays in parts.
         """
         lease, stream = self._held[log]
-        most = MERGED_VALUES // max(1, feature_maps.of_stream(stream.schema).features)
+        most = MERGED_VALUES // max(1, stream.layout.mapped_features)
         with self._database.transaction() as connection:
             newest = segments.newest(connection, stream.id, MERGED_AT_ONCE * LARGE_ENOUGH)
         for size_class in range(LARGE_ENOUGH):
@@ -269,22 +265,17 @@ class Sealer:
             self._files.delete(stream.log, each.file)
 
     def _drop_unneeded(self, stream: Stream) -> None:
-        """With retention `needed`: segments that no running publication can want again."""
+        """Drop the segments that no running publication can want again, where the retention is `needed`."""
         if stream.retention != "needed":
             return
         lease, _ = self._held[stream.log]
         with self._database.transaction() as connection:
-            leases.check(connection, lease)
-            records = streams.lock(connection, stream.id).records  # no publication starts meanwhile
-            needed = {
-                each.name: each.start + needs(stream.schema, each.configuration, each.position)
-                for each in publications.of_stream(connection, stream.id)
-                if each.state == "running"
-            }
-            floor = min(needed.values(), default=records)
-            gone = [each for each in segments.holding(connection, stream.id, 0, floor) if each.stop <= floor]
-            if gone:
-                segments.replace(connection, lease, stream, gone, [])
+            gone, needed = retention.drop_unneeded(
+                connection,
+                lease,
+                stream,
+                lambda each: each.start + needs(stream.schema, each.configuration, each.position),
+            )
         for each in gone:
             self._files.delete(stream.log, each.file)
         if gone:
@@ -372,22 +363,14 @@ class Sealer:
             self._let_go(log)
 
 
-def _readable(batch: bytes, schema: dict[str, Any], feature_map: FeatureMap) -> Columns | None:
-    """What a batch of the log holds, if it is what a stream of this schema can hold."""
-    try:
-        columns = unpack(batch)
-    except Exception:  # noqa: BLE001 - whatever is in it
+def _decoded(entry: Entry, layout: RecordLayout) -> Columns | None:
+    """Return the records of an entry; None where it is not a batch of this stream."""
+    if entry.sequence is None:
         return None
-    task = schema["task"]["kind"]
-    width = feature_map.features if feature_map.reads_text else schema.get("features")
-    wanted: dict[str, tuple[str, tuple[int | None, ...]]] = {}
-    if task != "categorical":
-        wanted["x"] = "float32", (width,)
-    if task != "unlabelled":
-        wanted["y"] = "float32" if task == "regression" else "int32", ()
-    records = {len(column) for column in columns.values() if column.ndim}
-    found = {name: (column.dtype.name, column.shape[1:]) for name, column in columns.items() if column.ndim}
-    return columns if found == wanted and len(records) == 1 and 0 not in records else None
+    try:
+        return layout.decode(entry.batch)
+    except UnreadableBatch:
+        return None
 
 
 def _letter(entry: Entry) -> Unreadable:

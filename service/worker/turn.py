@@ -11,7 +11,6 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.mechanism import Kept, Mechanism, Model, Part
 from service.publishing.prepared import Prepared, remembered_after, unpacked
 from service.store import lineage, parked, parts, publications, releases, streams
-from service.streams.schema import StreamSchema
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -41,7 +40,7 @@ class Turn:
         publication = publications.get(connection, identity)
         stream = streams.get(connection, publication.stream_id)
         configuration = PublicationConfiguration.model_validate(publication.configuration)
-        mechanism = build(StreamSchema.model_validate(stream.schema), configuration)
+        mechanism = build(stream.parsed_schema, configuration)
         models = {version: releases.parameters(connection, identity, version) for version in publication.chain}
         turn = cls(publication, stream, mechanism, parts.load(connection, identity), models)
         for waiting in parked.of_publication(connection, identity):

@@ -16,30 +16,32 @@ from service.api.http.bodies import read_body, zstd
 from service.api.http.flight import InFlight
 from service.api.http.problems import Problem
 from service.streams.batches import READERS, InvalidRecords, arrow
+from service.streams.layout import RecordLayout
+from service.streams.schema import stored_schema
 from tests.api.formats import ARROW, JSON, NDJSON, WRITERS, Arrow, as_json, as_stream
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, unique
 
 NAN, INF = math.nan, math.inf
 PAST_FLOAT32 = 3.4028235677973366e38  # the least double that rounds to infinity
-TWO = {"features": 2, "task": {"kind": "classification", "classes": 2}}
-REGRESSION = {"features": 2, "task": {"kind": "regression", "bound": 1.0}}
-UNLABELLED = {"features": 2, "task": {"kind": "unlabelled"}}
-CATEGORICAL = {"task": {"kind": "categorical", "cardinality": 3}}
+TWO = stored_schema({"features": 2, "task": {"kind": "classification", "classes": 2}}).layout()
+REGRESSION = stored_schema({"features": 2, "task": {"kind": "regression", "bound": 1.0}}).layout()
+UNLABELLED = stored_schema({"features": 2, "task": {"kind": "unlabelled"}}).layout()
+CATEGORICAL = stored_schema({"task": {"kind": "categorical", "cardinality": 3}}).layout()
 NOT_FINITE = "is not finite as a 32-bit float"
 MISSING = "is missing (null or NaN): fill it in with a public constant, or leave the whole record out"
 LABEL = "y: must be a whole number from 0 to 1"
 formats = pytest.mark.parametrize("name", WRITERS)
 
 
-def read(name: str, x, y, schema):
+def read(name: str, x, y, layout):
     media_type, write = WRITERS[name]
-    return READERS[media_type](write(x, y), schema)
+    return READERS[media_type](write(x, y), layout)
 
 
 @formats
 @pytest.mark.parametrize(
-    ("schema", "x", "y"),
+    ("layout", "x", "y"),
     [
         (TWO, [[1, 2.5], [-3, 0], [1e-40, -0.0]], [0, 1, 1]),
         (TWO, [[1, 2]], [1.0]),
@@ -48,20 +50,20 @@ def read(name: str, x, y, schema):
         (CATEGORICAL, None, [2, 0, 1]),
     ],
 )
-def test_the_same_records_give_the_same_columns(name, schema, x, y):
-    columns = read(name, x, y, schema)
+def test_the_same_records_give_the_same_columns(name, layout, x, y):
+    columns = read(name, x, y, layout)
     assert list(columns) == [column for column, values in (("x", x), ("y", y)) if values is not None]
     if x is not None:
         assert columns["x"].dtype == np.float32
         assert np.array_equal(columns["x"], np.array(x, dtype=np.float32))
     if y is not None:
-        assert columns["y"].dtype == (np.float32 if schema is REGRESSION else np.int32)
+        assert columns["y"].dtype == (np.float32 if layout is REGRESSION else np.int32)
         assert np.array_equal(columns["y"], y)
 
 
 @formats
 @pytest.mark.parametrize(
-    ("schema", "x", "y", "reasons"),
+    ("layout", "x", "y", "reasons"),
     [
         (TWO, [[1, 2], [NAN, 2]], [0, 1], [(1, f"x: column 0 {MISSING}")]),
         (TWO, [[1, -INF], [1, 2]], [0, 1], [(0, f"x: column 1 {NOT_FINITE}")]),
@@ -81,9 +83,9 @@ def test_the_same_records_give_the_same_columns(name, schema, x, y):
         (CATEGORICAL, None, [0, 3], [(1, "y: must be a whole number from 0 to 2")]),
     ],
 )
-def test_the_same_mistakes_get_the_same_reasons(name, schema, x, y, reasons):
+def test_the_same_mistakes_get_the_same_reasons(name, layout, x, y, reasons):
     with pytest.raises(InvalidRecords) as refusal:
-        read(name, x, y, schema)
+        read(name, x, y, layout)
     assert list(refusal.value.reasons) == reasons
 
 
@@ -157,9 +159,9 @@ class TestLines:
 
 
 class TestArrow:
-    def reason(self, body: bytes, schema=TWO) -> str:
+    def reason(self, body: bytes, layout=TWO) -> str:
         with pytest.raises(InvalidRecords) as refusal:
-            READERS[ARROW](body, schema)
+            READERS[ARROW](body, layout)
         ((row, reason),) = refusal.value.reasons
         assert row is None
         return reason
@@ -178,7 +180,7 @@ class TestArrow:
 
     def test_buffers_that_would_grow_are_refused_before_they_do(self):
         packed = base64.b85decode(COMPRESSED)
-        assert "uncompressed" in self.reason(zlib.decompress(packed), {"features": 2, "task": {"kind": "unlabelled"}})
+        assert "uncompressed" in self.reason(zlib.decompress(packed), UNLABELLED)
 
     @pytest.mark.parametrize("lists", ["fixed", "list", "large"])
     def test_no_damage_does_more_than_be_refused(self, lists):
@@ -226,7 +228,7 @@ class TestArrow:
         assert '"x" must be' in self.reason(as_stream({"x": kind}, (2**40, [x])), UNLABELLED)
         many = 200_000
         with pytest.raises(InvalidRecords) as refusal:
-            READERS[ARROW](Arrow("list")([[]] * many, None), UNLABELLED | {"features": many})
+            READERS[ARROW](Arrow("list")([[]] * many, None), RecordLayout.of_features(many, None))
         assert [row for row, _ in refusal.value.reasons] == list(range(100))
 
     def test_big_endian_numbers_and_dictionaries_are_refused(self):

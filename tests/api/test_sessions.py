@@ -9,14 +9,14 @@ import pytest
 import sqlalchemy
 from pydantic import SecretStr
 
-from service.api.services import OF_OUR_PAGES, SESSION
+from service.api.auth.credentials import PAGE_HEADER, SESSION_COOKIE
 from service.store import keys, sessions
 from service.store.database import Database
 from tests.api.test_labels import post, publish, unlabelled
 from tests.api.test_records import refused
 from tests.conftest import Service, make_world, ok, serving, wait_until
 
-PAGE = {OF_OUR_PAGES: "1"}
+PAGE = {PAGE_HEADER: "1"}
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_a_cookie_that_no_script_reads_and_no_other_site_sends(service: Service,
     assert ok(answer, 201)["streams"] is None
     assert answer.headers["cache-control"] == "no-store"
     name_and_value, *attributes = answer.headers["set-cookie"].split("; ")
-    assert name_and_value.startswith(f"{SESSION}=prs_")
+    assert name_and_value.startswith(f"{SESSION_COOKIE}=prs_")
     assert key not in answer.headers["set-cookie"]
     assert {each.lower() for each in attributes} == {"httponly", "samesite=strict", "path=/", "max-age=43200"}
     assert "; Secure" in sign_in(visitor, key, Origin="https://perennial.example").headers["set-cookie"]
@@ -80,7 +80,7 @@ def test_what_is_more_than_looking_needs_a_page_of_ours(service: Service, visito
     for method, path in (("POST", "/v1/plan"), ("DELETE", "/v1/session")):
         refused(visitor.request(method, path), 401, "unauthenticated")
     refused(visitor.post("/v1/plan", json={}, headers=PAGE), 422, "invalid-request")
-    preflight = {"Origin": "http://127.0.0.1:3000", "Access-Control-Request-Headers": OF_OUR_PAGES}
+    preflight = {"Origin": "http://127.0.0.1:3000", "Access-Control-Request-Headers": PAGE_HEADER}
     asked = visitor.options("/v1/session", headers=preflight | {"Access-Control-Request-Method": "DELETE"})
     refused(asked, 405, "method-not-allowed")
     assert not [name for name in asked.headers if name.startswith("access-control-")]
@@ -102,20 +102,20 @@ def test_a_key_that_may_not_read_cannot_sign_in(service: Service, visitor):
 def test_its_secret_is_no_key_and_a_key_is_no_session(service: Service, visitor):
     key = service.key("read")
     sign_in(visitor, key)
-    secret = visitor.cookies[SESSION]
+    secret = visitor.cookies[SESSION_COOKIE]
     ok(visitor.get("/v1/session"))
     visitor.cookies.clear()
     refused(visitor.get("/v1/streams", headers={"Authorization": f"Bearer {secret}"}), 401, "unauthenticated")
-    visitor.cookies.set(SESSION, key)
+    visitor.cookies.set(SESSION_COOKIE, key)
     refused(visitor.get("/v1/streams"), 401, "unauthenticated")
 
 
 def test_signing_out_ends_it_for_whoever_kept_the_cookie(service: Service, visitor):
     sign_in(visitor, service.key("read"))
-    secret = visitor.cookies[SESSION]
+    secret = visitor.cookies[SESSION_COOKIE]
     assert visitor.delete("/v1/session", headers=PAGE).status_code == 204
-    assert SESSION not in visitor.cookies
-    visitor.cookies.set(SESSION, secret)
+    assert SESSION_COOKIE not in visitor.cookies
+    visitor.cookies.set(SESSION_COOKIE, secret)
     refused(visitor.get("/v1/session"), 401, "unauthenticated")
 
 
@@ -126,12 +126,12 @@ def test_it_ends_with_its_key_and_in_time(service: Service, visitor):
     assert service.client().delete(f"/v1/keys/{key['id']}").status_code == 204
     refused(visitor.get("/v1/session"), 401, "unauthenticated")
     sign_in(visitor, service.key("read"))
-    hash_of_it = hashlib.sha256(visitor.cookies[SESSION].encode()).digest()
+    hash_of_it = hashlib.sha256(visitor.cookies[SESSION_COOKIE].encode()).digest()
     database = Database(str(service.settings.database_url))
     with database.transaction() as connection:
         table = connection.execute(sqlalchemy.text("SELECT hash, sessions::text FROM sessions")).all()
         assert hash_of_it in [bytes(row.hash) for row in table]
-        assert not [row for row in table if visitor.cookies[SESSION] in row[1]]
+        assert not [row for row in table if visitor.cookies[SESSION_COOKIE] in row[1]]
         connection.execute(
             sqlalchemy.text("UPDATE sessions SET expires_at = now() WHERE hash = :hash"), {"hash": hash_of_it}
         )
@@ -156,10 +156,10 @@ def test_of_one_key_there_are_only_so_many(service: Service, monkeypatch, visito
     key, kept = service.key("read"), []
     for _ in range(3):
         sign_in(visitor, key)
-        kept.append(visitor.cookies[SESSION])
+        kept.append(visitor.cookies[SESSION_COOKIE])
     answers = []
     for secret in kept:
-        visitor.cookies.set(SESSION, secret)
+        visitor.cookies.set(SESSION_COOKIE, secret)
         answers.append(visitor.get("/v1/session").status_code)
     assert answers == [401, 200, 200]
 
@@ -169,9 +169,9 @@ def test_it_ends_when_the_environments_key_is_replaced(servers, tmp_path):
     before = serving(settings.model_copy(update={"admin_key": SecretStr("a" * 40)}))
     with before as url, httpx.Client(base_url=url) as client:
         sign_in(client, "a" * 40)
-        secret = client.cookies[SESSION]
+        secret = client.cookies[SESSION_COOKIE]
     with serving(settings.model_copy(update={"admin_key": SecretStr("b" * 40)})) as url:
-        refused(httpx.get(f"{url}/v1/session", cookies={SESSION: secret}), 401, "unauthenticated")
+        refused(httpx.get(f"{url}/v1/session", cookies={SESSION_COOKIE: secret}), 401, "unauthenticated")
 
 
 def test_following_ends_with_the_session(service: Service, visitor):

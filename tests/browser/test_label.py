@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from service.api.services import OF_OUR_PAGES
+from service.api.auth.credentials import PAGE_HEADER
 from tests import chance
 from tests.api.test_labels import give, post, publish, unlabelled
 from tests.browser.looking import enter, show, sign_in
@@ -207,7 +207,7 @@ def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labell
     expect(page.locator("#problem")).to_be_empty()
     expect(refused).to_be_empty()
     kept = choose(page, "1")
-    assert page.request.delete("/v1/session", headers={OF_OUR_PAGES: "1"}).status == 204
+    assert page.request.delete("/v1/session", headers={PAGE_HEADER: "1"}).status == 204
     page.keyboard.press("Enter")
     expect(page.locator("#problem")).to_contain_text("what you chose stays here")
     expect(page.locator("#held")).to_contain_text(f"Record {kept}1, positive")

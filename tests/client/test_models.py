@@ -216,10 +216,10 @@ def test_a_histogram_predicts_nothing(service: Service, client):
 
 def test_every_combination_is_here():
     from service.learning.losses import LOSSES
-    from service.streams.feature_maps import _STEPS
+    from service.streams.feature_maps.kinds import STEPS
 
     steps = {step["kind"] for each in MAPS.values() if each for step in each.get("maps", [each])}
-    assert steps == set(_STEPS)
+    assert steps == set(STEPS)
     assert {mapped for mapped in MAPS if mapped in TEXTS} == set(HASHED) - {"categories"}
     losses = {"logistic", *(kind.learner.get("loss") for kind in KINDS.values()), "squared"} - {None}
     assert losses == set(LOSSES)

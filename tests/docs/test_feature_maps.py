@@ -7,8 +7,7 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from service.streams.feature_maps import MOST_CHARACTERS, MOST_RANDOM, MOST_VALUES
-from service.streams.schema import FeatureMapShape
+from service.streams.feature_maps import MOST_CHARACTERS, MOST_RANDOM, MOST_VALUES, FeatureMapShape
 from tests.docs.pages import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "feature-maps.md").read_text()

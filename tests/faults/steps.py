@@ -18,7 +18,7 @@ import redis
 import redis.asyncio
 
 import service
-from service.log.asking import Questions
+from service.log.commands import Commands
 from service.mechanisms.active_learning.mechanism import ActiveLearning
 from service.mechanisms.lifelong.mechanism import Lifelong
 from service.mechanisms.online_leader.mechanism import OnlineLeader
@@ -86,7 +86,7 @@ def instrument(reach: Callable[[str, When], None], put: Callable[[Any, str, Any]
     around(ActiveLearning, "step", "fit")
     around(redis.Redis, "execute_command", "log")
     around(redis.client.Pipeline, "execute", "log")
-    around_awaited(Questions, "ask", "log")
+    around_awaited(Commands, "send", "log")
     around_awaited(redis.asyncio.Redis, "execute_command", "log")
     around_awaited(redis.asyncio.client.Pipeline, "execute", "log")
 
@@ -143,7 +143,7 @@ def _step_of(called: str) -> str | None:
     owner, _, name = called.rpartition(".")
     if owner.startswith("self._redis"):
         return None if name in {"pipeline", "register_script", "close", "aclose"} else "log"
-    if called in {"pipe.execute", "self._trim", "self._questions.ask"}:
+    if called in {"pipe.execute", "self._trim", "self._commands.send"}:
         return "log"
     if called.endswith("mechanism.step"):
         return "fit"

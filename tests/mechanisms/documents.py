@@ -151,7 +151,7 @@ def document(name):
                     "delay": str(configuration.delay),
                     "draws": built.draws(),
                     "plan": built.plan(),
-                    "timing": timing(built.plan(), configuration.delay, queued=0.12345),
+                    "timing": timing(built.obligations().fit, configuration.delay, queued=0.12345),
                     "measured": expected and [line["what"] for line in expected["lines"] if line["this"]],
                     "model": built.model_description(),
                     "steps": _steps(built, 5 if "feature_map" in stream else stream.get("features", 0))
@@ -195,7 +195,7 @@ def _steps(built, features):
                         "parent": each.parent,
                         "shape": each.parameters.shape,
                         "charge": each.charge,
-                        "noise": each.perturbation.described(),
+                        "noise": each.perturbation.to_json(),
                         "model": each.model,
                     }
                     for each in step.releases

@@ -6,7 +6,7 @@ import pytest
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.streams.schema import StreamSchema
 from tests import chance
 from tests.mechanisms.steps import FEATURES, GAUSSIAN, PURE, RHO, nothing, reader, run
@@ -58,11 +58,11 @@ def charged_everything_once(mechanism, fits, records):
 
 def paid_for(mechanism, release, records):
     """It costs all there is, as its noise tells whoever verifies the ledger, and holds as many numbers as that."""
-    described = release.perturbation.described()
+    described = release.perturbation.to_json()
     assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
-    assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
-    assert 0 < claims.cost(mechanism.kind, described, records=records) <= release.charge
-    assert described["dimension"] == claims.dimension(described, release.parameters.shape)
+    cost = events.from_json(described).cost(mechanism.kind, records=records)
+    assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.kind, records) <= release.charge
+    assert described["dimension"] == release.perturbation.dimension(release.parameters.shape)
     assert np.isfinite(release.parameters).all()
 
 
@@ -76,19 +76,19 @@ def never_made_up(mechanism, times, *wrongs):
     with pytest.raises(Forgotten):
         mechanism.step(first, chain, 1, reader())
     assert mechanism.terms(first) is None
-    assert mechanism.terms(second)["weights"] == mechanism.learner.weights.described()
+    assert mechanism.terms(second)["weights"] == mechanism.learner.weights.to_json()
 
 
 def tells_its_noise(mechanism, told):
     """A plan tells the noise of the first fit, as its release does."""
-    described = run(mechanism, 1, reader())[0][0].perturbation.described()
+    described = run(mechanism, 1, reader())[0][0].perturbation.to_json()
     names = ("scale", "factor", "largest", "weights")
     assert {name: told["noise"][name] for name in names} == {name: described[name] for name in names}
     assert told["noise"]["dimension"] == ENTRIES
 
 
 def running_sums_column(decay):
-    """Of the buffered Toeplitz factor that mechanisms.md 8 gives for 1,024 steps, times decay^i."""
+    """Of the buffered Toeplitz factor that paper-audit.md 8.1 gives for 1,024 steps, times decay^i."""
     decays = np.array([0.99897285, 0.97855964, 0.74328276]) * decay
     scales = np.array([0.04444111, 0.12054534, 0.31138952]) * decay
     return np.array([1.0, *(decays ** np.arange(3000)[:, None] @ scales)])

@@ -95,8 +95,8 @@ def test_neighbours_lose_no_more_than_is_charged(pairs, scale, order):
     """Errors that a record moves by at most 1: pure ε = 2/scale, and order·ρ with ρ = 1/(2·scale²)."""
     errors, moves = (np.array(each) for each in zip(*pairs, strict=True))
     p, q = law(errors, 1 / scale), law(errors + moves, 1 / scale)
-    assert np.abs(np.log(p / q)).max() <= Selection(kind=Kind.PURE, scale=scale, dimension=1).charge(1.0) + 1e-9
-    assert renyi(p, q, order) <= order * Selection(kind=Kind.ZCDP, scale=scale, dimension=1).charge(1.0) + 1e-9
+    assert np.abs(np.log(p / q)).max() <= Selection(scale=scale, dimension=1).charge(Kind.PURE, 1.0) + 1e-9
+    assert renyi(p, q, order) <= order * Selection(scale=scale, dimension=1).charge(Kind.ZCDP, 1.0) + 1e-9
 
 
 def test_the_charge_is_attained():
@@ -112,8 +112,8 @@ def test_the_charge_is_attained():
 @pytest.mark.parametrize("sensitivity", [1.0, 1 / 3, 1e-7])
 def test_the_scale_is_the_least_that_the_charge_allows(kind, charge, sensitivity):
     found = Selection.calibrated(kind, sensitivity=sensitivity, charge=charge, dimension=3)
-    assert charge * (1 - 1e-12) < found.charge(sensitivity) <= charge
-    less = Selection(kind=kind, scale=math.nextafter(found.scale, 0), dimension=3)
+    assert charge * (1 - 1e-12) < found.charge(kind, sensitivity) <= charge
+    less = Selection(scale=math.nextafter(found.scale, 0), dimension=3)
     ratio = Fraction(sensitivity) / Fraction(less.scale)
     assert (2 * ratio if kind is Kind.PURE else ratio**2 / 2) > Fraction(charge)
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from service.privacy import sensitivity
-from service.privacy.accounting import claims
+from service.privacy.accounting.events.objective import curvature
 from service.privacy.noise.correlated import Toeplitz
 
 ULP = Fraction(1, 2**52)
@@ -22,7 +22,7 @@ def test_a_column_s_sums_are_raised_by_two_to_the_minus_50(factor):
 
 @pytest.mark.parametrize(("rank", "steepness", "records"), [(1, 0.75, 10), (3, 0.75, 1000), (2, 8.0, 1)])
 def test_the_cost_of_curvature_is_raised_by_two_to_the_minus_45(rank, steepness, records):
-    found = claims.curvature(rank=rank, steepness=steepness, records=records, regularization=0.125)
+    found = curvature(rank=rank, steepness=steepness, records=records, regularization=0.125)
     ratio = Fraction(steepness) / (rank * records * Fraction(0.125))
     exact = rank * EXACT.ln(1 + EXACT.divide(Decimal(ratio.numerator), Decimal(ratio.denominator)))
     assert abs(Fraction(found) / Fraction(exact) - 1 - Fraction(1, 2**45)) <= 8 * ULP

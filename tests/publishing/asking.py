@@ -11,20 +11,22 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from service.ledger import ledger, spending
+from service.ledger import spending
 from service.ledger import verify as verifying
 from service.ledger.invariants import INVARIANTS
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import LinearQuery
 from service.mechanisms.linear_queries.mechanism import opened
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
+from service.privacy.accounting.events import OpenedInstance
 from service.privacy.loss import Kind, round_up
 from service.publishing import instances
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
-from service.store import parts, publications, releases, streams
+from service.store import charges, parts, publications, releases, streams
 from service.store.database import Database
+from service.store.publications import NewPublication
 from service.store.segment_files import SegmentFiles
 from service.streams.schema import StreamSchema
 from service.worker.leases import LeaseKeeper
@@ -93,7 +95,7 @@ class Bench:
 
     def charges(self) -> list[dict]:
         with self.database.transaction() as connection:
-            return list(ledger.walk(connection, self.now().stream_id))
+            return list(charges.walk(connection, self.now().stream_id))
 
     def all_is_well(self) -> None:
         with self.database.transaction() as connection:
@@ -110,18 +112,18 @@ def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0,
     with database.transaction() as connection:
         name = unique("stream")
         stream = streams.create(connection, name=name, log=name, schema=SCHEMA, retention="keep", **exact)
-        publication = publications.create(
-            connection,
+        new = NewPublication(
             name=unique("publication"),
-            stream=stream.id,
             start=start,
             configuration=asked.stored(),
             plan=built.plan(),
+            obligations=built.obligations(),
             kind=built.kind,
             due=start + built.next_time(0),
             publish_delay=Decimal(0),
             **exact,
         )
+        publication = publications.create(connection, stream.id, new)
     return Bench(database, SegmentFiles(settings.segment_store), publication.id)
 
 
@@ -172,7 +174,7 @@ def by_hand(bench: Bench) -> None:
         for record in range(each["start"], each["end"]):
             charged[record] += Fraction(each["epsilon"] if kind is Kind.PURE else each["rho"])
     owed = [Fraction(0)] * found.position
-    every = [found.plan["first_instance"], *(each["noise"]["next"] for each in released)]
+    every = [found.obligations["charging"]["event"], *(each["noise"]["next"] for each in released)]
     arrived = [each["end"] for each in bench.charges()]
     closed = [each["id"] for each in bench.charges() if each["version"] is not None]
     for number, instance in enumerate(every):
@@ -181,10 +183,10 @@ def by_hand(bench: Bench) -> None:
         until = closed[number] if number < len(closed) else len(arrived) + 1
         there = max(end for end in arrived[: until - 1])
         for record in range(there):
-            owed[record] += Fraction(round_up(claims.opening(kind, instance)))
+            owed[record] += Fraction(round_up(OpenedInstance.from_json(instance).cost(kind, records=1)))
     for each in released:
         for record in range(each["fit_stop"]):
-            owed[record] += claims.cost(kind, each["noise"], records=1)
+            owed[record] += events.from_json(each["noise"]).cost(kind, records=1)
     assert all(0 <= paid - debt < Fraction(1, 10**12) for paid, debt in zip(charged, owed, strict=True))
     level, walked = Fraction(0), {record: change for record, _, change in kept}
     for record in range(found.position):

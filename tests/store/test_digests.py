@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.ledger import ledger
-from service.store import digests, lineage, parts, publications, releases, segments, streams
+from service.store import charges, digests, lineage, parts, publications, releases, segments, streams
 from service.store.publications import Publication
 from service.store.segments import Segment
 from service.store.streams import Stream
@@ -79,7 +78,7 @@ PUBLICATION = Publication(
     **dict.fromkeys((each.name for each in fields(Publication)), "0")
     | {"id": 1, "start": 2, "position": 3, "due": 4, "version": 5, "latest": 5, "chain": [4, 5], "worst_record": 1}
     | {name: Decimal(1) for name in ("epsilon", "delta", "worst_amount", "publish_delay")}
-    | {"configuration": {"a": 1}, "plan": {"b": 1}, "created_at": MOMENT}
+    | {"configuration": {"a": 1}, "plan": {"b": 1}, "obligations": {"c": 1}, "created_at": MOMENT}
 )
 PROMISED = (
     *("id", "name", "stream_promise", "start", "configuration", "plan", "kind", "epsilon", "delta", "created_at"),
@@ -88,6 +87,7 @@ LEFT = (
     *("position", "due", "version", "latest", "chain", "digest", "worst_record", "worst_amount"),
     *("promise", "state", "reason"),
 )
+OWED = ("obligations", "promise")
 
 
 def changed(thing: Any, name: str) -> Any:
@@ -104,13 +104,24 @@ def test_each_part_of_how_a_publication_is_left_is_in_its_seal(name):
     assert publications.sealed(PUBLICATION) != publications.sealed(changed(PUBLICATION, name))
 
 
+@pytest.mark.parametrize("name", OWED)
+def test_obligations_and_the_promise_are_in_their_digest(name):
+    assert publications.owed(PUBLICATION) != publications.owed(changed(PUBLICATION, name))
+
+
 def test_every_column_of_a_publication_is_promised_or_sealed_or_said_elsewhere():
     elsewhere = {
-        *("seal", "stream", "stream_id", "distrusted"),  # of the stream, whose charges name the publication
+        *(
+            "seal",
+            "obligations_digest",
+            "stream",
+            "stream_id",
+            "distrusted",
+        ),  # of the stream, whose charges name the publication
         "publish_delay",  # of the configuration
         *(each.name for each in fields(Publication) if each.name.startswith("visible_")),
     }
-    assert {each.name for each in fields(Publication)} == {*PROMISED, *LEFT} | elsewhere
+    assert {each.name for each in fields(Publication)} == {*PROMISED, *LEFT, *OWED} | elsewhere
 
 
 STREAM = Stream(
@@ -189,4 +200,4 @@ CHARGE = {
 
 @pytest.mark.parametrize("name", CHARGE)
 def test_each_part_of_a_charge_is_in_its_hash(name):
-    assert ledger.digest(CHARGE | {name: another(CHARGE[name])}) != ledger.digest(CHARGE)
+    assert charges.digest(CHARGE | {name: another(CHARGE[name])}) != charges.digest(CHARGE)

@@ -10,8 +10,9 @@ from sqlalchemy import types as sql
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
-from service.ledger import spending
-from service.ledger.verify import _as_begun, verify, verify_segments
+from service.ledger import open_entry
+from service.ledger.verify import verify, verify_segments
+from service.ledger.verify.released import Run, as_begun
 from service.settings import Settings
 from service.store import publications, segments, streams, tables
 from service.store.database import Database
@@ -24,16 +25,21 @@ from tests.worker.conftest import Bench, bench  # noqa: F401
 
 @pytest.mark.parametrize("added_to", ["running_sums", "statistics"])
 def test_noise_that_later_steps_take_back_goes_on_as_its_run_began(added_to):
-    def findings(*noises: dict[str, Any]) -> int:
-        run: dict[str, Any] = {}
-        return sum(len([*_as_begun("here", run, {"added_to": added_to, **noise})]) for noise in noises)
+    about = {"added_to": added_to, "distribution": "gaussian", "dimension": 5, "sensitivity": 1.0, "largest": 9.0}
 
-    two, four = ({"scale": 1.0, "factor": {"kind": "tree", "steps": steps}} for steps in (2, 4))
-    for_ever = {"scale": 1.0, "factor": {"kind": "toeplitz", "bands": 3, "decay": 0.5}}
+    def findings(*noises: dict[str, Any]) -> int:
+        run = Run()
+        return sum(len([*as_begun("here", run, about | noise)]) for noise in noises)
+
+    both = {"scale": 1.0, "weights": {"second": 1.0, "label": 1.0}}
+    two, four = (both | {"factor": {"kind": "tree", "steps": steps}} for steps in (2, 4))
+    for_ever = both | {"factor": {"kind": "toeplitz", "bands": 3, "decay": 0.5}}
     assert findings(two, two, four, four, four, four, two) == 0
     assert findings(two, four, four) == 1
     assert findings(two, two | {"scale": 0.9}) == 1
+    assert findings(two, two | {"largest": 8.0}) == 1
     assert findings(*[for_ever] * 50, for_ever | {"scale": 0.9}) == 1
+    assert findings(two, {"added_to": "weights", "scale": 3.0}, two) == 0
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +189,8 @@ CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables
         (update(PUBLICATIONS).values(epsilon=Decimal("1.01")), "another guarantee than is reserved for it"),
         (update(PUBLICATIONS).values(state="stopped"), "it is not as it was left"),
         (update(PUBLICATIONS).values(plan={}), "what it promises"),
+        (update(PUBLICATIONS).values(obligations={}), "its obligations are not what their digest is of"),
+        (update(PUBLICATIONS).values(obligations_digest="0" * 64), "its obligations are not what their digest is of"),
         (update(tables.streams).values(schema={}), "what it promises"),
         (update(tables.segments).values(sha256=b""), "is not what was sealed"),
         (delete(tables.segments), "one is missing or another"),
@@ -217,8 +225,7 @@ def test_a_publication_that_was_changed_stays_so_when_it_ends(published: Databas
         running = next(each for each in publications.of_stream(connection, 1) if each.state == "running")
         mine = PUBLICATIONS.c.id == running.id
         connection.execute(update(PUBLICATIONS).where(mine).values(due=PUBLICATIONS.c.due + 1))
-        publications.end(connection, running.id, state="stopped")
-        spending.settle(connection, 1)
+        open_entry(connection, running).end("stopped")
         found = verify(connection, isolated=False).findings
         assert any(f"publication {running.name}: it is not as it was left" in each for each in found)
         raise Undo

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from service.streams.feature_maps import MOST_RANDOM, MOST_VALUES, _mix, build, of_stream
+from service.streams.feature_maps import MOST_RANDOM, MOST_VALUES, build
+from service.streams.feature_maps.hashing import _mix
 from tests.learning import by_definition
 
 FOURIER = {"kind": "random_fourier", "version": 1, "features": 6, "width": 2.0, "seed": 7}
@@ -74,7 +75,7 @@ def test_a_record_that_overflows_is_none_and_spoils_no_other():
 @of_numbers
 def test_a_description_builds_the_same_map_again(description):
     x = np.random.default_rng(2).normal(size=(5, FEATURES)).astype(np.float32)
-    first = of_stream({"features": FEATURES, "feature_map": description})
+    first = build(description, FEATURES)
     assert np.array_equal(build(first.description, FEATURES)(x), first(x))
 
 
@@ -343,7 +344,7 @@ def test_another_version_or_kind_is_not_guessed():
 
 def test_a_batch_is_as_large_as_memory_should_hold():
     assert build(FOURIER | {"features": 4096}, 1).most_records == MOST_VALUES // 4096
-    assert of_stream({"features": None}).most_records == MOST_VALUES
+    assert build(None, 0).most_records == MOST_VALUES
 
 
 def test_many_images_are_mapped():

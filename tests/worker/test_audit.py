@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from service import metrics
+from service.ledger import open_entry
 from service.ledger.invariants import INVARIANTS
 from service.store import publications, segments, streams, tables
 from service.store.database import Database
@@ -97,10 +98,11 @@ def test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to(bench: Bench, 
         (update(CHARGES).where(CHARGES.c.id == 1).values(charged_at=text("'infinity'")), "stream s"),
         (update(tables.segments).values(sha256=b"0" * 32), "records 0 to 10"),
         (update(tables.publications).values(plan={"another": 1}), "publication p"),
+        (update(tables.publications).values(obligations={"another": 1}), "publication p"),
         (update(tables.spent).values(amount=0.25), "stream s"),
         (update(tables.streams).values(epsilon=3), "stream s"),
     ],
-    ids=["charge", "weights", "role", "no number", "no time", "segment", "promise", "sum", "budget"],
+    ids=["charge", "weights", "role", "no number", "no time", "segment", "promise", "obligations", "sum", "budget"],
 )
 def test_a_worker_that_starts_walks_the_whole_ledger_before_it_publishes(bench: Bench, owner, tamper, where):
     halfway(bench)
@@ -184,7 +186,7 @@ def test_what_a_worker_timed_goes_with_its_publication(bench: Bench):
         looks.forget_ended()
     assert name in metrics.timed_publications()
     with bench.database.transaction() as connection:
-        publications.end(connection, bench.identity, state="stopped")
+        open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
     looks.forget_ended()
     assert name in metrics.timed_publications()
     looks.forget_ended()

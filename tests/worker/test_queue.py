@@ -13,17 +13,17 @@ from service.worker.queue import Queue
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     now = SimpleNamespace(seconds=0.0)
     monkeypatch.setattr(queue.time, "monotonic", lambda: now.seconds)
-    monkeypatch.setattr(queue, "largest_cost", lambda plan: SimpleNamespace(seconds=plan))
+    monkeypatch.setattr(queue, "largest_cost", lambda size: SimpleNamespace(seconds=size))
     return now
 
 
 def waits(identity: int, stream: int, seconds: float, position: int = 0) -> Any:
-    return SimpleNamespace(id=identity, stream_id=stream, plan=seconds, position=position, version=0)
+    return SimpleNamespace(id=identity, stream_id=stream, size=seconds, position=position, version=0)
 
 
 def in_order(line: Queue, waiting: list[Any]) -> list[Any]:
     unknown = line.unknown(waiting)
-    line.reckon({each.id: each.plan for each in waiting if each.id in unknown})
+    line.reckon({each.id: each.size for each in waiting if each.id in unknown})
     return line.in_order(waiting)
 
 

@@ -44,13 +44,32 @@ def walking(shop: Workshop) -> Iterator[None]:
         thread.join()
 
 
+def charged(bench: Bench) -> None:
+    """Some releases are out, others are due, and no walk has left a note."""
+    halfway(bench)
+    bench.files.put_note("log", {})
+
+
 def noted(bench: Bench) -> None:
     """Some releases are out, others are due, and a walk has found nothing."""
     halfway(bench)
     bench.shop().audit.walk(1)
 
 
+def test_an_empty_ledger_is_published_on_at_once_and_walked_later(bench: Bench, monkeypatch):
+    shop, walked = started(bench), []
+    monkeypatch.setattr(shop.audit, "walk", walked.append)
+    assert shop.audit.look(1)
+    monkeypatch.setattr(auditing, "SECONDS_BETWEEN_AUDITS", 0.0)
+    shop.audit.confirm()  # which hears of the stream
+    shop.audit._due.clear()
+    assert shop.audit.look(1)
+    with walking(shop):
+        wait_until(lambda: walked == [1] or walked[1:])
+
+
 def test_a_long_ledger_is_not_published_on_before_it_is_walked(bench: Bench):
+    charged(bench)
     shop = started(bench)
     assert not shop.audit.look(1)
     with walking(shop):
@@ -58,13 +77,15 @@ def test_a_long_ledger_is_not_published_on_before_it_is_walked(bench: Bench):
 
 
 def test_a_publisher_passes_over_what_is_not_walked(bench: Bench):
+    charged(bench)
+    before = bench.counts()
     shop = started(bench)
     publisher = Publisher(shop)
     assert publisher.step(threading.Event()), "others may be due"
     assert not publisher.step(threading.Event())
-    assert bench.counts() == (0, 0)
+    assert bench.counts() == before
     with walking(shop):
-        wait_until(lambda: (publisher.step(threading.Event()), bench.counts() != (0, 0))[1])
+        wait_until(lambda: (publisher.step(threading.Event()), bench.counts() != before)[1])
 
 
 def test_a_short_ledger_is_walked_by_who_asks(bench: Bench, monkeypatch):
@@ -114,6 +135,7 @@ def test_a_note_that_does_not_fit_is_not_believed(bench: Bench, why):
 
 
 def test_a_walk_that_fails_holds_up_no_other(bench: Bench, monkeypatch):
+    charged(bench)
     shop, real, asked = started(bench), auditing.verify.look, []
 
     def fails_once(connection, identity):

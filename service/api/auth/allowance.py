@@ -1,4 +1,4 @@
-"""How often somebody may ask: so much a second on average, and more for a while if nothing was asked before.
+"""A limit of requests: so many a second on average, and more for a while after a pause.
 
 The generic cell rate algorithm (ITU-T I.371): one number for each who asks, the time at which all they asked would have
 been due at the even rate. It is kept in this process alone, so that asking costs no network; several APIs allow
@@ -24,18 +24,18 @@ class Allowance:
         self._due: dict[Hashable, float] = {}
 
     def early(self, who: Hashable) -> float:
-        """How many seconds too early one more would be. 0: it is allowed."""
+        """Return how many seconds too early one more request would be; 0: it is allowed."""
         return max(0.0, self._due.get(who, 0.0) - time.monotonic() - self._slack)
 
     def count(self, who: Hashable) -> None:
-        """One more was asked."""
+        """Count one more request."""
         now = time.monotonic()
         self._due[who] = max(self._due.get(who, 0.0), now) + self._interval
         if len(self._due) > MOST_KEPT:
             self._forget(now)
 
     def _forget(self, now: float) -> None:
-        """Those who could ask as if they never had; everybody, if an army fills it."""
+        """Drop clients whose allowance has recovered; if the table is still full, drop all."""
         self._due = {who: due for who, due in self._due.items() if due > now}
         if len(self._due) > MOST_KEPT:
             self._due.clear()

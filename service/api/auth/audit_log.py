@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 def log(scope: Scope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """For a request that needed an administrator's key and had a known one.
+    """Log a request that needed an administrator's key and had a known one.
 
     Args:
         scope: the request's, after it was routed; `perennial.audit` is the id of its key.

@@ -26,7 +26,7 @@ MOST_HEAD_BYTES = 2**16
 MOST_PACKAGING = 16  # bytes of framing to a byte of body, where it is sent in chunks
 
 
-class Together:
+class JoinedWrites:
     """A transport that sends at once what is written in one turn of the loop: an answer's head with its body.
 
     A system call costs as much as checking a small batch, and wakes the client, which finds half an answer.
@@ -67,7 +67,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Starts its clock, unless there are too many already."""
-        super().connection_made(Together(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self._wait_for_request()
         self._unread, self._unread_since = 0, self._since
         if len(self.connections) > self.most:
@@ -114,15 +114,15 @@ class Connection(HttpToolsProtocol):
         self._whole = True
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, which are not a problem's
-        """What came is not HTTP."""
+        """Refuse bytes that are not HTTP."""
         self._refuse("malformed-request", "malformed")
 
     def _unsupported_upgrade_warning(self) -> None:
         """Anybody can ask for an upgrade, so that is not worth a line in the log; it is passed over, as HTTP says."""
 
-    def look(self, now: float) -> None:
+    def close_if_overdue(self, now: float) -> None:
         """Lets it go if its time is up."""
-        self._look_at_reader(now)
+        self._abort_stalled_reader(now)
         if self.transport.is_closing():
             return
         answered = self.cycle is None or self.cycle.response_complete
@@ -136,7 +136,7 @@ class Connection(HttpToolsProtocol):
         elif now > self._since + SECONDS_TO_SEND + (0 if answered else self._body / LEAST_BYTES_A_SECOND):
             self._refuse("request-timed-out", "slow to send")
 
-    def _look_at_reader(self, now: float) -> None:
+    def _abort_stalled_reader(self, now: float) -> None:
         unread = self.transport.get_write_buffer_size()
         if unread == 0 or unread > self._unread:
             self._unread, self._unread_since = unread, now
@@ -156,11 +156,11 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-def look_at_all(connections: Iterable[object], now: float) -> None:
-    """For once a second; `now` on the loop's clock."""
+def close_overdue(connections: Iterable[object], now: float) -> None:
+    """Close connections whose time is up. Call it once a second with the time on the loop's clock."""
     for connection in list(connections):
         if isinstance(connection, Connection):
-            connection.look(now)
+            connection.close_if_overdue(now)
 
 
 _DETAILS = {

@@ -36,7 +36,7 @@ class InFlight:
         return Body(self, key)
 
     def resize(self, key: int, before: int, after: int) -> None:
-        """A body of this key grows or shrinks. Raises Problem where there is no room for it."""
+        """Count that a body of this key grows or shrinks. Raises Problem where there is no room for it."""
         more = after - before
         only_one = self._held[key] == before
         of_all = self._of_all if only_one else self._of_all - self._of_all // FREE_PART
@@ -57,7 +57,7 @@ class InFlight:
 
 
 class Body:
-    """What one request holds."""
+    """The bytes that one request holds."""
 
     def __init__(self, flight: InFlight, key: int) -> None:
         self._flight, self._key, self._size = flight, key, 0

@@ -1,5 +1,6 @@
 """Errors as `application/problem+json` (RFC 9457): a stable type, what went wrong, what to do. Never anybody's data."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -106,7 +107,7 @@ class Problem(Exception):
 
 
 def media_type(request: Request) -> str:
-    """Of the body. One without a type counts as JSON."""
+    """Return the media type of the body. A body without a type counts as JSON."""
     return request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
 
 
@@ -128,6 +129,15 @@ def unread_coding(*read: str) -> Problem:
     )
 
 
+def too_many_requests(what: str, early: float) -> Problem:
+    """Return the refusal of a request that came so many seconds too early."""
+    return Problem(
+        "too-many-requests",
+        f"{what} Nothing was done; wait as long as Retry-After says.",
+        headers={"Retry-After": str(math.ceil(early))},
+    )
+
+
 def documented(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """The answers of a route for OpenAPI."""
     answers: dict[int | str, dict[str, Any]] = {}
@@ -145,7 +155,7 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
     """Every error leaves the service as a problem."""
 
     @app.exception_handler(Problem)
-    def problem(_: Request, error: Problem) -> Response:
+    async def problem(_: Request, error: Problem) -> Response:
         return error.response()
 
     @app.exception_handler(RequestValidationError)
@@ -161,7 +171,7 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         return Problem("invalid-request", detail, errors=errors).response()
 
     @app.exception_handler(HTTPException)
-    def http(request: Request, error: HTTPException) -> Response:
+    async def http(request: Request, error: HTTPException) -> Response:
         if isinstance(error.__cause__, Problem):  # raised while the framework read the body, which it calls a 400
             return error.__cause__.response()
         if error.status_code == 400 and request.headers.get("content-encoding", "identity").lower() != "identity":
@@ -178,11 +188,11 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         return Problem(slug, detail, headers=headers).response()
 
     @app.exception_handler(NameTaken)
-    def name_taken(_: Request, __: NameTaken) -> Response:
+    async def name_taken(_: Request, __: NameTaken) -> Response:
         return Problem("name-taken", "Choose another name; names are never used again.").response()
 
     @app.exception_handler(LogUnavailable)
-    def log_unavailable(_: Request, error: LogUnavailable) -> Response:
+    async def log_unavailable(_: Request, error: LogUnavailable) -> Response:
         return Problem(
             "log-unavailable",
             f"{error}. Nothing was promised; send it again with the same Idempotency-Key.",
@@ -190,11 +200,11 @@ def install(app: FastAPI) -> None:  # noqa: C901 - a list of handlers
         ).response()
 
     @app.exception_handler(DatabaseUnavailable)
-    def database_unavailable(_: Request, __: DatabaseUnavailable) -> Response:
+    async def database_unavailable(_: Request, __: DatabaseUnavailable) -> Response:
         return Problem("database-unavailable", "Try again later.", headers={"Retry-After": "1"}).response()
 
     @app.exception_handler(ClientDisconnect)
-    def gone(_: Request, __: ClientDisconnect) -> Response:
+    async def gone(_: Request, __: ClientDisconnect) -> Response:
         return Problem("malformed-request", "It ended before all of it was here.").response()  # nobody reads this
 
 
@@ -226,7 +236,7 @@ def _other_methods(request: Request, allowed: str) -> str:
 
 
 def field_name(place: tuple[int | str, ...]) -> str:
-    """Where in the request; a name that nobody could have meant is not repeated."""
+    """Return a place in the request. A name that nobody could have meant is not repeated."""
     return ".".join(str(part) if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", str(part)) else "…" for part in place)
 
 

@@ -1,4 +1,4 @@
-"""How a release is sent: as JSON, or its weights as a safetensors file; the same bytes for ever."""
+"""The formats of a release: JSON, or its weights as a safetensors file; the same bytes for ever."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -58,7 +58,10 @@ SAFETENSORS = Representation(
 
 
 def choose(accept: str, offered: Sequence[Representation] = (JSON, SAFETENSORS)) -> Representation | None:
-    """What an Accept header likes best (RFC 9110, 12.5.1); None: it takes none of them. Ties go to what is named."""
+    """Return the format that an Accept header prefers (RFC 9110, 12.5.1); None: it accepts none.
+
+    Of formats that it prefers alike, a format that it names goes first.
+    """
     ranges = [_range(each) for each in accept.split(",") if each.strip()] or [("*/*", 1.0)]
 
     def liking(media_type: str) -> tuple[float, int]:
@@ -75,3 +78,25 @@ def _range(text: str) -> tuple[str, float]:
         match for part in parameters if (match := re.fullmatch(r"q\s*=\s*(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", part))
     ]
     return name, float(weights[0][1]) if weights else 1.0
+
+
+@dataclass
+class Rendered:
+    """The newest few releases as they are sent, so that many readers of one model cost one query."""
+
+    most_bytes: int = 64 * 2**20
+    _bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self._bodies: dict[tuple[str, int, str], bytes] = {}
+
+    def get(self, which: tuple[str, int, str]) -> bytes | None:
+        return self._bodies.get(which)
+
+    def put(self, which: tuple[str, int, str], body: bytes) -> None:
+        if which in self._bodies or len(body) > self.most_bytes:
+            return
+        self._bodies[which] = body
+        self._bytes += len(body)
+        while self._bytes > self.most_bytes:
+            self._bytes -= len(self._bodies.pop(next(iter(self._bodies))))

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from service import metrics
 from service.api.app import create_app
-from service.api.http.connections import Connection, look_at_all
+from service.api.http.connections import Connection, close_overdue
 from service.settings import API_METRICS_PORT, Settings
 
 CONFIGURATION_ERROR = 78  # sysexits.h: EX_CONFIG; whoever supervises need not try again
@@ -27,7 +27,7 @@ SWITCH_SECONDS = 0.0005
 
 
 def configuration(app: FastAPI, settings: Settings, **more: Any) -> uvicorn.Config:
-    """How uvicorn serves it."""
+    """Return uvicorn's settings for this application."""
     limited = type("Connection", (Connection,), {"most": settings.max_connections})
     return uvicorn.Config(
         app,
@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
         if counter % 10 == 0:
-            look_at_all(self.server_state.connections, asyncio.get_running_loop().time())
+            close_overdue(self.server_state.connections, asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: object) -> None:

@@ -10,9 +10,12 @@ from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
 from sqlalchemy import Connection
 
+from service.api.auth.credentials import Secret, secret_of
+from service.api.auth.scopes import KeyFirst, Reader
+from service.api.auth.visibility import publication_or_404
 from service.api.http.problems import Problem, documented
 from service.api.routes.releases import shown
-from service.api.services import KeyFirst, Reader, Secret, Services, Shared, publication_or_404, shown_by
+from service.api.services import Services, Shared
 from service.store import releases
 from service.store.database import DatabaseUnavailable
 
@@ -52,7 +55,7 @@ async def follow(
         return EventSourceResponse(iter(()), headers=headers)
     after = (found.visible_latest or 1) - 1 if last_event_id is None else last_event_id
     return EventSourceResponse(
-        _events(shared, shown_by(request), publication, found.id, after),
+        _events(shared, secret_of(request), publication, found.id, after),
         headers=headers,
     )
 
@@ -67,7 +70,7 @@ async def _events(
         while True:
             changed.clear()
             try:
-                if shared.stopping.is_set() or shown_key is None or await shared.key(shown_key) is None:
+                if shared.stopping.is_set() or shown_key is None or await shared.keys.find(shown_key) is None:
                     return  # who asks again is told why
                 new = await shared.run_once(("events", identity, after), _newer, publication, identity, after)
             except DatabaseUnavailable:

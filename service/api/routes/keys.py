@@ -2,13 +2,14 @@
 
 from typing import Annotated, Literal, Self
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from service.api.auth.scopes import Admin, KeyFirst
 from service.api.http.problems import Problem, documented
-from service.api.schemas import Before, Items, Name, Timestamp
-from service.api.services import Admin, KeyFirst, Shared
+from service.api.schemas import Before, Items, Limit, Name, Timestamp
+from service.api.services import Shared
 from service.store import keys
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/keys", tags=["keys"])
@@ -65,7 +66,7 @@ async def make_key(request: KeyRequest, admin: Admin, shared: Shared, response: 
 async def list_keys(
     admin: Admin,
     shared: Shared,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Limit = 100,
     before: Before = None,
 ) -> Items[KeyInfo]:
     """Lists the keys, revoked ones too, newest first. Never the keys themselves."""
@@ -83,7 +84,7 @@ async def revoke_key(key: int, admin: Admin, shared: Shared) -> Response:
         raise Problem("last-admin-key", "Make another admin key first; without one nobody could make keys.") from None
     if not known:
         raise Problem("not-found", "There is no key with this id; GET /v1/keys lists them.")
-    shared.look_at_keys_again()
+    shared.keys.look_again()
     return Response(status_code=204)
 
 

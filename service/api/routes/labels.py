@@ -13,10 +13,14 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
+from service.api.auth.scopes import KeyFirst, Labeller
+from service.api.auth.visibility import publication_or_404
 from service.api.http.problems import Problem, documented
 from service.api.routes.releases import wait_seconds, whole
 from service.api.schemas import Timestamp, as_json
-from service.api.services import KeyFirst, Labeller, Services, Shared, publication_or_404
+from service.api.services import Services, Shared
+from service.mechanisms.registry import MECHANISMS
+from service.privacy.accounting.obligations import Labelling
 from service.publishing.records import read_records
 from service.store import digests, labels, streams
 from service.store.keys import Key
@@ -71,14 +75,14 @@ async def next_label_request(
     """
     wait = wait_seconds(whole(request, "prefer", prefer))
     headers = {"Cache-Control": "no-store"} | ({} if wait is None else {"Preference-Applied": f"wait={wait}"})
-    found = await shared.run(_asking, key, publication)
+    found, labelling = await shared.run(_asking, key, publication)
     deadline = asyncio.get_running_loop().time() + (wait or 0)
     async with shared.notifier.waiting(publication) as changed:
         while True:
             changed.clear()
             if await request.is_disconnected():  # nobody would look at what is leased for this
                 return Response(status_code=204)
-            leased = await shared.run(labels.lease, found.id, seconds=found.plan["labels"]["lease_seconds"])
+            leased = await shared.run(labels.lease, found.id, seconds=labelling.lease_seconds)
             if leased is not None:
                 x = await run_in_threadpool(_read, shared, found, leased)
                 if x is None:  # erased at this moment: others may wait to be labelled
@@ -110,7 +114,7 @@ async def give_label(publication: str, given: Label, key: Labeller, shared: Shar
     """Say what a record is. The first answer counts, until the record is erased. An erased record takes none."""
 
     def take(connection: Connection) -> Taken:
-        found = _asking(connection, key, publication)
+        found, _ = _asking(connection, key, publication)
         if not labels.answer(connection, found.id, publication, given.record, given.label):
             raise Problem(
                 "label-not-awaited",
@@ -124,12 +128,14 @@ async def give_label(publication: str, given: Label, key: Labeller, shared: Shar
     return taken
 
 
-def _asking(connection: Connection, key: Key, publication: str) -> Publication:
-    """A publication that asks people for labels."""
+def _asking(connection: Connection, key: Key, publication: str) -> tuple[Publication, Labelling]:
+    """Return a publication that asks people for labels, and for how long it does."""
     found = publication_or_404(connection, key, publication)
-    if not found.asks_people:
-        raise Problem("no-labels", "Only a publication of active_learning on an unlabelled stream asks for labels.")
-    return found
+    labelling = found.owes.labelling
+    if labelling is None:
+        asking = " or ".join(MECHANISMS.kinds(lambda family: family.asks_people))
+        raise Problem("no-labels", f"Only a publication of {asking} on an unlabelled stream asks for labels.")
+    return found, labelling
 
 
 def _read(shared: Services, publication: Publication, leased: Leased) -> list[float] | None:

@@ -7,20 +7,19 @@ import asyncio
 import time
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import metrics
+from service.api.auth.scopes import KeyFirst, MetricsReader
 from service.api.http.problems import Problem, documented
-from service.api.services import KeyFirst, May, Services, Shared
+from service.api.services import Services, Shared
+from service.ledger.overview import Overview, overview
 from service.log import Backlog, LogUnavailable, Position
 from service.mechanisms.building import declassified
 from service.store.database import DatabaseUnavailable
-from service.store.keys import Key
-from service.store.overview import Overview, overview
 
 router = APIRouter(route_class=KeyFirst, tags=["health"])
 
@@ -33,7 +32,7 @@ SECONDS_BETWEEN_LOOKS = 1.0  # on its own port this needs no key, so it must not
     responses=documented()
     | {200: {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def get_metrics(key: Annotated[Key, Depends(May("metrics"))], shared: Shared) -> Response:
+async def get_metrics(key: MetricsReader, shared: Shared) -> Response:
     """Counts, sizes, times and privacy budgets of everything, for Prometheus.
 
     `PERENNIAL_METRICS_PORT` answers the same without a key, whatever else is away. A key that is limited to streams
@@ -48,10 +47,10 @@ ROUTE = router.routes[-1]
 
 
 async def _exposition(shared: Services) -> Response:
-    async with shared.looking:
-        if time.monotonic() >= shared.looked[0] + SECONDS_BETWEEN_LOOKS:
-            shared.looked = (time.monotonic(), await _look(shared))
-    body = metrics.exposition(metrics.API, metrics.PROCESS) + shared.looked[1]
+    async with shared.metrics_lock:
+        if time.monotonic() >= shared.gathered_metrics[0] + SECONDS_BETWEEN_LOOKS:
+            shared.gathered_metrics = (time.monotonic(), await _look(shared))
+    body = metrics.exposition(metrics.API, metrics.PROCESS) + shared.gathered_metrics[1]
     return Response(body, media_type=metrics.CONTENT_TYPE)
 
 

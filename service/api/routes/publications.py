@@ -1,26 +1,29 @@
 """`/v1/publications` and `/v1/plan`: what is published, from which stream, and what it costs."""
 
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
+from service.api.auth.scopes import Admin, KeyFirst, Reader
+from service.api.auth.visibility import publication_or_404, stream_or_404
 from service.api.http.problems import Problem, documented
-from service.api.schemas import Before, Items, Name, Timestamp
-from service.api.services import Admin, KeyFirst, Reader, Shared, publication_or_404, stream_or_404
-from service.ledger import spending
+from service.api.schemas import Before, Items, Limit, Name, Timestamp
+from service.api.services import Shared
+from service.ledger import open_entry, open_ledger
+from service.ledger.errors import BudgetExceeded
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
 from service.mechanisms.timing import largest_cost, timing
-from service.privacy.accounting.account import Loss
+from service.privacy.accounting.account import Loss, Range
 from service.store import labels, publications, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
-from service.streams.schema import StreamSchema
+from service.store.publications import NewPublication
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
 
@@ -84,10 +87,11 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
 
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
-        told = measured(StreamSchema.model_validate(stream.schema), request)
-        planned = _build(stream, request).plan()
-        queued = sum(largest_cost(each).seconds for each in publications.running_plans(connection, key.streams))
-        tick = timing(planned, request.delay, queued)
+        told = measured(stream.parsed_schema, request)
+        mechanism = _build(stream, request)
+        planned = mechanism.plan()
+        queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
+        tick = timing(mechanism.obligations().fit, request.delay, queued)
         return planned | {"measured": told, "timing": tick, "notes": notes(planned, request)}
 
     return await shared.run(look)
@@ -106,7 +110,8 @@ async def make_publication(
     """Starts a publication and reserves its whole lifetime cost on every record it may ever read."""
 
     def make(connection: Connection) -> PublicationInfo:
-        stream = streams.lock(connection, stream_or_404(connection, admin, request.stream).id)
+        ledger = open_ledger(connection, stream_or_404(connection, admin, request.stream).id)
+        stream = ledger.stream
         mechanism = _build(stream, request)
         start = stream.records if request.start is None else request.start
         if start < stream.records and start < (kept := segments.kept_from(connection, stream.id)):
@@ -115,21 +120,22 @@ async def make_publication(
                 f"Records before {kept} are no longer kept; start there or later.",
                 errors=[{"field": "start", "reason": f"must be at least {kept}"}],
             )
-        _check_budget(connection, stream, request, start)
-        made = publications.create(
-            connection,
+        new = NewPublication(
             name=request.name,
-            stream=stream.id,
-            visible=admin.streams,
             start=start,
             configuration=request.stored(),
             plan=mechanism.plan(),
+            obligations=mechanism.obligations(),
             kind=mechanism.kind,
             epsilon=request.privacy.epsilon,
             delta=request.privacy.delta,
             due=start + mechanism.next_time(0),
             publish_delay=request.delay,
         )
+        try:
+            made = ledger.admit(new, visible=admin.streams)
+        except BudgetExceeded as refused:
+            raise _over_budget(stream, request, refused.worst) from None
         return _told(connection, admin, [made])[0]
 
     info = await shared.run(make)
@@ -141,7 +147,7 @@ async def make_publication(
 async def list_publications(
     key: Reader,
     shared: Shared,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Limit = 100,
     before: Before = None,
 ) -> Items[PublicationInfo]:
     """Lists the publications this key may see, newest first."""
@@ -168,9 +174,7 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
 
     def stop(connection: Connection) -> PublicationInfo:
         found = publication_or_404(connection, admin, publication)
-        streams.lock(connection, found.stream_id)  # no fit is published between the decision and its record
-        publications.end(connection, found.id, state="stopped")
-        spending.settle(connection, found.stream_id)
+        open_entry(connection, found).end("stopped")
         return _told(connection, admin, [publications.get(connection, found.id)])[0]
 
     return await shared.run(stop)
@@ -180,7 +184,7 @@ def _build(stream: streams.Stream, request: PlanRequest) -> Mechanism:
     if request.privacy.delta > 0 and stream.delta == 0:
         _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
     try:
-        return admit(StreamSchema.model_validate(stream.schema), request)
+        return admit(stream.parsed_schema, request)
     except Refused as refused:
         _refuse(refused.path, refused.message)
 
@@ -189,30 +193,31 @@ def _refuse(path: str, reason: str) -> NoReturn:
     raise Problem("invalid-request", f"{path}: {reason}", errors=[{"field": path, "reason": reason}])
 
 
-def _check_budget(connection: Connection, stream: streams.Stream, request: PublicationRequest, start: int) -> None:
-    """That every record it may read, now or ever, can hold its cap beside all that is reserved already."""
+def _over_budget(stream: streams.Stream, request: PublicationRequest, worst: Range) -> Problem:
+    """Explain which record can't hold the cap of a publication beside all that is reserved already."""
     asked = Loss.of(request.privacy.epsilon, request.privacy.delta)
     budget = Loss.of(stream.epsilon, stream.delta)
-    worst = spending.refused(connection, stream, publications.of_stream(connection, stream.id), asked, start)
-    if worst is not None:
-        reserved = worst.reserved.shown()
-        raise Problem(
-            "budget-exceeded",
-            f"On record {worst.start}, epsilon {reserved['epsilon']} and delta {reserved['delta']} are "
-            f"reserved of {float(stream.epsilon)} and {float(stream.delta)}; this asks for "
-            f"{float(request.privacy.epsilon)} and {float(request.privacy.delta)}. "
-            "Ask for at most what is left, stop a publication, or start later.",
-            record=worst.start,
-            budget=budget.shown(),
-            spent=worst.spent.shown(),
-            reserved=reserved,
-            asked=asked.shown(),
-            left=worst.reserved.left_of(budget).shown_down(),
-        )
+    reserved = worst.reserved.shown()
+    return Problem(
+        "budget-exceeded",
+        f"On record {worst.start}, epsilon {reserved['epsilon']} and delta {reserved['delta']} are "
+        f"reserved of {float(stream.epsilon)} and {float(stream.delta)}; this asks for "
+        f"{float(request.privacy.epsilon)} and {float(request.privacy.delta)}. "
+        "Ask for at most what is left, stop a publication, or start later.",
+        record=worst.start,
+        budget=budget.shown(),
+        spent=worst.spent.shown(),
+        reserved=reserved,
+        asked=asked.shown(),
+        left=worst.reserved.left_of(budget).shown_down(),
+    )
 
 
 def _told(connection: Connection, key: Key, found: list[publications.Publication]) -> list[PublicationInfo]:
-    """As a key may be told: how many labels came may tell of a record, so it is for who may see records."""
+    """Return the publications as this key may see them.
+
+    The number of labels can tell of a record, so only keys that may see records get it.
+    """
     may_label = not key.scopes.isdisjoint({"label", "admin"})
     progress = labels.progress(connection, [each.id for each in found if may_label and each.asks_people])
     due = due_fits(connection, [each.id for each in found])

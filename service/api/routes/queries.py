@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
+from service.api.auth.scopes import KeyFirst, Reader
+from service.api.auth.visibility import publication_or_404
 from service.api.http.bodies import refusal, require_json
 from service.api.http.problems import Problem, documented
 from service.api.http.representations import JSON
 from service.api.schemas import as_json
-from service.api.services import KeyFirst, Reader, Shared, publication_or_404
+from service.api.services import Shared
 from service.mechanisms.histogram import LinearQuery
 from service.publishing.answering import Answer as Answered
 from service.publishing.answering import from_release
@@ -88,9 +90,8 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
 
     def look(connection: Connection) -> tuple[int, Callable[[list[LinearQuery]], list[Answered]]]:
         found = publication_or_404(connection, key, publication)
-        if found.configuration["mechanism"]["kind"] == "linear_queries":
-            cardinality = found.plan["model"]["cardinality"]
-            return cardinality, partial(shared.answerer.answers, found)
+        if (cells := found.owes.cells) is not None:
+            return cells, partial(shared.answerer.answers, found)
         release = releases.find(connection, found.id, found.visible_latest or 0)
         if release is None or release.model["kind"] != "histogram":
             raise Problem("no-queries", "Only a publication whose latest release is a histogram answers queries.")
@@ -155,7 +156,7 @@ def _read(body: bytes, cardinality: int) -> tuple[list[LinearQuery], list[tuple[
 
 
 class _Wrong(Exception):
-    """What is wrong with one query."""
+    """One query is wrong, and why."""
 
 
 def _query(asked: Any, cardinality: int, *, nested: bool) -> LinearQuery:

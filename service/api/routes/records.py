@@ -3,33 +3,25 @@
 import contextlib
 import hashlib
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from service import metrics
+from service.api.auth.scopes import INGESTER, Admin, Ingester, KeyFirst
+from service.api.auth.visibility import no_stream, stream_or_404, visible
 from service.api.http.bodies import INLINE_BYTES, refusal
 from service.api.http.problems import Problem, documented, media_type, unread_format
 from service.api.schemas import Range, as_json, is_entry
-from service.api.services import (
-    INGESTER,
-    Admin,
-    Ingester,
-    KeyFirst,
-    Services,
-    Shared,
-    no_stream,
-    services,
-    stream_or_404,
-    visible,
-)
+from service.api.services import Services, Shared, services
 from service.log import BacklogFull, IdempotencyConflict
-from service.store import labels, segments, streams
-from service.streams import batches, feature_maps
-from service.streams.codec import pack
+from service.store import erasing, numbering
+from service.store.erasing import NotNumbered
+from service.streams import batches
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
 
@@ -110,29 +102,28 @@ async def post_records(request: Request) -> Response:
     read = batches.READERS.get(media_type(request))
     if read is None:
         raise unread_format(*batches.READERS)
-    feature_map = feature_maps.of_stream(found.schema)
+    layout = found.layout
     scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
     once = _only_one(shared, f"{found.log}:{scope}") if scope else contextlib.nullcontext()
     with once, shared.in_flight.body(key.id) as held:
         body = await shared.body(request, held)
         try:
-            if len(body) <= INLINE_BYTES and not feature_map.reads_text:
-                columns = read(body, found.schema)
+            if len(body) <= INLINE_BYTES and not layout.reads_text:
+                columns = read(body, layout)
             else:
                 async with shared.large if len(body) > INLINE_BYTES else contextlib.nullcontext():
-                    columns = await run_in_threadpool(read, body, found.schema)
+                    columns = await run_in_threadpool(read, body, layout)
         except batches.InvalidRecords as refused:
             raise refusal(refused, " Nothing was stored.") from None
         records = len(next(iter(columns.values())))
-        most = min(shared.settings.max_batch_records, feature_map.most_records)
+        most = min(shared.settings.max_batch_records, layout.most_records)
         if records > most:
             raise Problem("too-large", f"A batch of this stream holds at most {most} records; split it.")
-        if feature_map.reads_text:  # the log holds numbers; other maps run when records are sealed
-            columns["x"] = await run_in_threadpool(feature_map, columns["x"])
+        batch = await run_in_threadpool(layout.encode, columns) if layout.reads_text else layout.encode(columns)
         try:
             appended = await shared.appender.append(
                 found.log,
-                pack(columns),
+                batch,
                 records,
                 idempotency=(scope, hashlib.sha256(body).hexdigest()) if scope else None,
             )
@@ -170,8 +161,7 @@ router.add_api_route(
     ),
 )
 
-
-POST = router.routes[-1]
+POST = cast("APIRoute", router.routes[-1])
 
 
 @router.get("/entries/{entry}", responses=documented("not-found"))
@@ -180,7 +170,7 @@ async def get_entry(stream: str, entry: str, key: Ingester, shared: Shared) -> R
 
     def look(connection: Connection) -> Range:
         identity = stream_or_404(connection, key, stream).id
-        found = streams.find_entry(connection, identity, entry) if is_entry(entry) else None
+        found = numbering.find_entry(connection, identity, entry) if is_entry(entry) else None
         if found is None:
             raise Problem("not-found", "This entry is not numbered yet, or there is none; ask again shortly.")
         return Range(start=found[0], end=found[1])
@@ -199,13 +189,13 @@ async def erase_records(
     """Erases records [start, end): nothing for every later fit, and their bytes are deleted. They stay charged."""
 
     def erase(connection: Connection) -> Range:
-        found = streams.lock(connection, stream_or_404(connection, admin, stream).id)
-        if not start < end <= found.records:
+        try:
+            erasing.erase(connection, stream_or_404(connection, admin, stream).id, start, end)
+        except NotNumbered as refused:
+            within = f"[0, {refused.records})"
             raise Problem(
-                "invalid-request", f"Give start < end within the records numbered so far, [0, {found.records})."
-            )
-        segments.erase(connection, found.id, start, end)
-        labels.erase(connection, found.id, start, end)
+                "invalid-request", f"Give start < end within the records numbered so far, {within}."
+            ) from None
         return Range(start=start, end=end)
 
     return await shared.run(erase)

@@ -2,33 +2,28 @@
 
 import asyncio
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
+from service.api.auth.scopes import READER, KeyFirst, Reader
+from service.api.auth.visibility import no_publication, publication_or_404
 from service.api.http.bodies import refusal, require_json
 from service.api.http.problems import Problem, documented
 from service.api.http.representations import JSON, SAFETENSORS, Representation, choose
-from service.api.schemas import Items, Release, ReleaseInfo, Timestamp, as_json, is_name
-from service.api.services import (
-    READER,
-    KeyFirst,
-    Reader,
-    Services,
-    Shared,
-    no_publication,
-    publication_or_404,
-    services,
-)
+from service.api.schemas import Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
+from service.api.services import Services, Shared, services
 from service.mechanisms.linear import predict
 from service.store import digests, publications, releases
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
 from service.store.publications import Newest, Publication
-from service.streams import batches, feature_maps
+from service.streams import batches
+from service.streams.layout import RecordLayout
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications/{publication}", tags=["releases"])
 
@@ -68,7 +63,7 @@ async def list_releases(
     publication: str,
     key: Reader,
     shared: Shared,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Limit = 100,
     before: Annotated[
         int | None, Query(ge=1, lt=2**31, description="version of the last release of the page before")
     ] = None,
@@ -139,8 +134,8 @@ async def get_latest_release(
     )
 
 
-async def quick_latest(request: Request) -> Response:
-    """The same without the framework (shortcut.py)."""
+async def latest_release(request: Request) -> Response:
+    """Return the same without the framework (direct.py)."""
     return await get_latest_release(
         request.path_params["publication"],
         request,
@@ -151,7 +146,7 @@ async def quick_latest(request: Request) -> Response:
     )
 
 
-LATEST = router.routes[-1]
+LATEST = cast("APIRoute", router.routes[-1])
 
 
 @router.get(
@@ -229,10 +224,10 @@ async def predict_labels(
                 "That release is no model of labels: of a histogram ask `POST …/queries`; with an encoder, a later "
                 "version predicts.",
             )
-        x = batches.read_features(body, release.model["features"], release.model["feature_map"])
-        most = feature_maps.of_stream(release.model).most_records
-        if len(x) > most:
-            raise Problem("too-large", f"At most {most} records of this stream at once; split them.")
+        layout = RecordLayout.of_features(release.model["features"], release.model["feature_map"])
+        x = batches.read_json(body, layout)["x"]
+        if len(x) > layout.most_records:
+            raise Problem("too-large", f"At most {layout.most_records} records of this stream at once; split them.")
         told = release.model.get("encoder")
         encoder = None if told is None else releases.parameters(connection, found.id, told["release"])
         labels, scores = predict(release.model, release.parameters, x, encoder)
@@ -274,7 +269,10 @@ async def _answer(
 
 
 async def _newest(shared: Services, key: Key, publication: str) -> Newest:
-    """As it is committed now. Keys that see other streams ask another question: a name may mean another publication."""
+    """Return the newest version that is committed now.
+
+    Keys that see other streams ask another question, since a name can mean another publication for them.
+    """
     if not is_name(publication):
         raise no_publication()
     question = ("newest", publication, key.streams)
@@ -302,7 +300,7 @@ async def _newer(
 
 
 def shown(publication: str, release: releases.ReleaseInfo) -> dict[str, Any]:
-    """As it is served, with its parameters' values if they are there."""
+    """Return a release as it is served, with its parameters' values if they are there."""
     parameters: dict[str, Any] = {"shape": list(release.shape)}
     if isinstance(release, releases.Release):
         parameters["values"] = np.ascontiguousarray(release.parameters)
@@ -337,7 +335,10 @@ def _known_version(header: str | None) -> int | None:
 
 
 def wait_seconds(prefer: str | None) -> int | None:
-    """Of the preference `wait`; any other, and a `wait` that is no whole number, is passed over (RFC 7240)."""
+    """Return the seconds of the preference `wait`; None: there is none (RFC 7240).
+
+    Other preferences, and a `wait` that is not a whole number, are ignored.
+    """
     for preference in re.sub(r'"[^"]*"', lambda quoted: quoted[0].replace(",", " "), prefer or "").split(","):
         if match := re.fullmatch(r'\s*wait\s*=\s*"?(\d{1,9})"?\s*(;.*)?', preference, re.IGNORECASE):
             return min(int(match[1]), MOST_WAIT_SECONDS)
@@ -345,7 +346,7 @@ def wait_seconds(prefer: str | None) -> int | None:
 
 
 def whole(request: Request, name: str, first: str | None) -> str | None:
-    """A header that may come in several lines, as the one list that they are."""
+    """Return a header that can come in several lines as one list."""
     return ", ".join(request.headers.getlist(name)) or first
 
 

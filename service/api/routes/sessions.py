@@ -3,8 +3,10 @@
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from service.api.auth.credentials import SESSION_COOKIE
+from service.api.auth.scopes import Credentials, KeyFirst, Reader
 from service.api.http.problems import Problem, documented
-from service.api.services import SESSION, Credentials, KeyFirst, Reader, Shared
+from service.api.services import Shared
 from service.store import sessions
 from service.store.keys import Key
 
@@ -32,7 +34,7 @@ async def sign_in(
         raise Problem("forbidden", "A session can't begin another; send the key itself.")
     secret = await shared.run(sessions.begin, key.id)
     response.set_cookie(
-        SESSION,
+        SESSION_COOKIE,
         secret,
         max_age=int(sessions.LASTS.total_seconds()),
         httponly=True,
@@ -52,10 +54,10 @@ async def who_is_looking(key: Reader) -> SessionInfo:
 @router.delete("", status_code=204, responses=documented())
 async def sign_out(request: Request, key: Reader, shared: Shared, response: Response) -> None:  # noqa: ARG001
     """Ends the session that asks for it, at once and everywhere. A key is none: nothing happens to it."""
-    if secret := request.cookies.get(SESSION):
+    if secret := request.cookies.get(SESSION_COOKIE):
         await shared.run(sessions.end, secret)
-        shared.look_at_keys_again()
-    response.delete_cookie(SESSION, httponly=True, samesite="strict")
+        shared.keys.look_again()
+    response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
 
 
 def _info(key: Key) -> SessionInfo:

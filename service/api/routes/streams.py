@@ -1,35 +1,28 @@
 """`/v1/streams`: what is collected, under which budget, and what of it is spent."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from fractions import Fraction
-from itertools import groupby, pairwise
-from operator import itemgetter
+from collections.abc import Sequence
 from secrets import token_hex
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
+from service.api.auth.scopes import Admin, KeyFirst, Reader
+from service.api.auth.visibility import no_stream, stream_or_404, visible
 from service.api.http.problems import Problem, documented
-from service.api.schemas import DECLASSIFIED, Before, Charge, Items, Ledger, Name, Range, Timestamp, as_json, is_entry
+from service.api.schemas import DECLASSIFIED, Before, Items, Limit, Name, Range, Timestamp, is_entry
 from service.api.schemas import Loss as ShownLoss
-from service.api.services import Admin, KeyFirst, Reader, Shared, no_stream, stream_or_404, visible
-from service.ledger import ledger, spending
+from service.api.services import Shared
+from service.ledger import summaries
+from service.ledger.summaries import Summary
 from service.log import Position
 from service.mechanisms.building import declassified, needs
 from service.mechanisms.configuration import Privacy
-from service.privacy.accounting.account import Loss
-from service.privacy.accounting.profile import covered
-from service.privacy.loss import Kind, round_up
-from service.store import publications, streams, summaries
-from service.store.keys import Key
-from service.store.summaries import Summary
+from service.store import numbering, streams
 from service.streams.schema import NewStreamSchema, StreamSchema, Task
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
-
-Edge = Annotated[int | None, Query(ge=0, lt=2**62, description="Only of records from `start` on, before `end`")]
 
 
 class StreamRequest(NewStreamSchema):
@@ -143,7 +136,7 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
 async def list_streams(
     key: Reader,
     shared: Shared,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Limit = 100,
     before: Before = None,
 ) -> Response:
     """Lists the streams this key may see, newest first."""
@@ -185,10 +178,9 @@ async def resume_stream(stream: str, admin: Admin, shared: Shared) -> Resumption
     log = await shared.appender.resume(found.log, position)
 
     def resume(connection: Connection) -> Resumption:
-        current = streams.lock(connection, found.id)
-        if current.halted is None:
+        resumed = numbering.resume(connection, found.id, sequence=log.sequence, lost_batches=log.lost_batches)
+        if resumed is None:
             raise Problem("not-halted", "Somebody else has resumed it meanwhile.")
-        resumed = streams.resume(connection, current, sequence=log.sequence, lost_batches=log.lost_batches)
         return Resumption.model_validate(resumed)
 
     return await shared.run(resume)
@@ -199,14 +191,14 @@ async def list_dead_letters(
     stream: str,
     admin: Admin,
     shared: Shared,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Limit = 100,
     before: Before = None,
 ) -> Items[DeadLetter]:
     """What came in the log and could not be numbered, newest first: not written by this service, or damaged since."""
 
     def look(connection: Connection) -> Items[DeadLetter]:
         found = stream_or_404(connection, admin, stream)
-        letters = streams.page_of_dead_letters(connection, found.id, limit=limit, before=before)
+        letters = numbering.page_of_dead_letters(connection, found.id, limit=limit, before=before)
         return Items(items=[DeadLetter.model_validate(each) for each in letters])
 
     return await shared.run(look)
@@ -218,67 +210,11 @@ async def drop_dead_letter(stream: str, entry: str, admin: Admin, shared: Shared
 
     def drop(connection: Connection) -> str:
         found = stream_or_404(connection, admin, stream)
-        if not is_entry(entry) or not streams.drop_dead_letter(connection, found.id, entry):
+        if not is_entry(entry) or not numbering.drop_dead_letter(connection, found.id, entry):
             raise Problem("not-found", "There is no such dead letter; GET …/dead-letters lists them.")
         return found.log
 
     await shared.appender.drop_dead(await shared.run(drop), entry)
-
-
-@router.get("/{stream}/ledger", response_model=Ledger, responses=documented("invalid-request", "not-found"))
-async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = None, end: Edge = None) -> Response:
-    """What every record has spent, what is reserved on the worst one, and how that adds up.
-
-    The ranges cover [0, records), or the part of it from `start` to `end`. A stream can have more of them than anybody
-    reads: then neighbours are told as one range with the most that any of its records has spent, and `exact` is false.
-    Ask for a part of it to be told exactly. `spent` is the worst record's, exactly, in any case.
-
-    Where a publication's settings make records expire, those past its window are `declassified`: what they lose is
-    unbounded, so their range has no `epsilon` and no `delta`, and beside `spent` stands how many they are. All other
-    figures are of what records were charged while they were protected.
-    """
-
-    def look(connection: Connection) -> Response:
-        found = stream_or_404(connection, key, stream)
-        of_it = publications.of_stream(connection, found.id)
-        reserved = spending.reserved(connection, found.id, of_it)
-        low, high = min(start or 0, found.records), found.records if end is None else min(end, found.records)
-        exact = spending.exact(connection, found.id, low, high) if low < high else []
-        told = exact if exact is not None else _outlined(connection, found, low, high)
-        tighter = spending.tighter(of_it, reserved)
-        exposed = _exposed(found, of_it)
-        return as_json(
-            {
-                **summaries.sums(found, reserved),
-                "declassified": covered(exposed.values()),
-                "tighter": tighter.loss.shown()
-                | {"how": tighter.how}
-                | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
-                "publications": [_share(each, exposed[each.name]) for each in of_it],
-                "exact": exact is not None,
-                "ranges": list(_merged(_with_declassified(told, exposed.values()))),
-            }
-        )
-
-    return await shared.run(look)
-
-
-@router.get("/{stream}/ledger/charges", responses=documented("invalid-request", "not-found"))
-async def list_charges(
-    stream: str,
-    key: Reader,
-    shared: Shared,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: Before = None,
-) -> Items[Charge]:
-    """The append-only list of charges, newest first, chained by hashes."""
-
-    def look(connection: Connection, key: Key) -> Items[Charge]:
-        found = stream_or_404(connection, key, stream)
-        rows = ledger.page(connection, found.id, limit=limit, before=before)
-        return Items(items=[Charge(**row) for row in rows])
-
-    return await shared.run(look, key)
 
 
 def _infos(connection: Connection, found: Sequence[streams.Stream]) -> list[StreamInfo]:
@@ -317,67 +253,3 @@ def _needed(summary: Summary) -> list[Need]:
         for each in summary.publications
         if each.configuration is not None and each.state == "running" and summary.stream.retention == "needed"
     ]
-
-
-def _exposed(stream: streams.Stream, of_it: Iterable[publications.Publication]) -> dict[str, tuple[int, int]]:
-    """By publication, the records that what it released no longer protects; of most, none."""
-    return {
-        each.name: (each.start, each.start + declassified(stream.schema, each.configuration, each.visible_position))
-        for each in of_it
-    }
-
-
-def _outlined(connection: Connection, stream: streams.Stream, start: int, stop: int) -> list[spending.Stretch]:
-    """The most that a record of each stretch has spent, which no stretch can have spent more of than the worst."""
-    worst = summaries.spent(stream)
-    return [
-        (low, high, Loss(epsilon=min(loss.epsilon, worst.epsilon), delta=min(loss.delta, worst.delta)))
-        for low, high, loss in spending.outlined(connection, stream.id, start, stop)
-    ]
-
-
-def _share(publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
-    """How one publication explains itself."""
-    account = spending.account_of(publication)
-    kept, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
-    pure = publication.kind == Kind.PURE
-    return {
-        "name": publication.name,
-        "running": account.running,
-        "start": publication.start,
-        "declassified": exposed[1] - exposed[0],
-        "reserved": (account.cap if account.running else account.kept(kept)).shown(),
-        "lifetime": publication.plan.get("lifetime"),
-        "spent": {
-            "record": publication.visible_worst_record,
-            "rho": None if pure else round_up(amount),
-            **account.loss(amount).shown(),
-        },
-    }
-
-
-def _with_declassified(
-    told: Iterable[spending.Stretch], exposed: Iterable[tuple[int, int]]
-) -> Iterator[tuple[int, int, Loss | None]]:
-    """Stretches of what records have spent, cut where some are declassified; those have no loss: it is unbounded."""
-    exposed = [each for each in exposed if each[0] < each[1]]
-    edges = sorted({edge for each in exposed for edge in each})
-    for start, end, loss in told:
-        cuts = [start, *(edge for edge in edges if start < edge < end), end]
-        for low, high in pairwise(cuts):
-            yield low, high, None if any(first <= low < last for first, last in exposed) else loss
-
-
-def _merged(ranges: Iterable[tuple[int, int, Loss | None]]) -> Iterator[dict[str, Any]]:
-    """Neighbours that spent the same are one range, whatever is reserved on them; so are those declassified."""
-    shown = ((start, end, None if loss is None else tuple(loss.shown().values())) for start, end, loss in ranges)
-    for spent, alike in groupby(shown, key=itemgetter(2)):
-        first, *others = alike
-        epsilon, delta = spent or (None, None)
-        yield {
-            "start": first[0],
-            "end": others[-1][1] if others else first[1],
-            "epsilon": epsilon,
-            "delta": delta,
-            "declassified": spent is None,
-        }

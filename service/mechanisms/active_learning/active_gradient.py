@@ -10,7 +10,7 @@ selected as any other, but adds nothing. Released before slot t: w, the iterate,
    (`noisy_gradient_descent`: E is rounding, on the public ball), and z has noise for Δ: ε_g or ρ_g per slot of B.
 So a slot costs ε_s + ε_g (pure) or ε_s²/2 + ρ_g (zCDP) for the whole run, if it is in one batch only.
 
-Why that holds though |B|, who is in B and when it is full are private too (mechanisms.md 5; the proofs in paper E's
+Why that holds though |B|, who is in B and when it is full are private too (paper-audit.md 5.1; the proofs in paper E's
 appendix condition on less). Let all coins be seen. For each pattern s of coins the law of all that is released is a
 product over slots and batches; of two streams that differ in slot j its factors are the same but for the coin of j,
 at most e^(ε_s) apart, and, only if s_j = 1, for the step of the batch that holds j, at most e^(ε_g) apart at equal s
@@ -39,12 +39,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from service.learners.linear import Linear
+from service.learners.noisy_gradient_descent import FAMILY as DESCENT
 from service.learners.noisy_gradient_descent import clipped_sum, steepness
-from service.learners.output_perturbation import Linear, Perturbation
 from service.learning.objective import summed
 from service.learning.records import Prepared
-from service.privacy.accounting import claims
-from service.privacy.loss import Kind, round_down, round_up
+from service.privacy.accounting.events import NoisySelectedGradients
+from service.privacy.loss import Kind, round_down
 from service.privacy.noise import additive as noises
 from service.privacy.noise.selection import Bernoulli, Exponential
 
@@ -71,28 +72,10 @@ class Falling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InSelectedGradients(Perturbation):
-    """`noise` is added to the sum of a batch's gradients; who is in the batch has been decided by `selection`."""
-
-    selection: Selection
-    currency: Kind
-    added_to: str = "selected_gradients"
-
-    def charge(self) -> float:
-        """Return what selection and update cost each slot, selected or not, rounded up."""
-        selected = claims.total(self.currency, self.selection.loss())
-        return round_up(selected + Fraction(self.noise.charge(self.sensitivity)))
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        return {**super().described(), "selection": self.selection.described()}
-
-
-@dataclass(frozen=True, kw_only=True)
 class ActiveGradient(Linear):
     """See the module docstring."""
 
-    kind: ClassVar[str] = "noisy_gradient_descent"
+    kind: ClassVar[str] = DESCENT.kind
     same_everywhere: ClassVar[bool] = True
     law: Literal["bernoulli", "exponential"]
     epsilon_selection: float
@@ -137,22 +120,22 @@ class ActiveGradient(Linear):
         records: int,
         center: Floats | None = None,
         update: int = 1,
-    ) -> InSelectedGradients:
+    ) -> NoisySelectedGradients:
         """Return how slots before update m, of at most n = `records` in a batch, spend at most `charge` each.
 
         center: the origin. A function of public quantities only. Raises Unaffordable where selection leaves nothing for
         updates; may raise Inaccurate.
         """
         selection = self.selection(update)
-        left = Fraction(charge) - claims.total(kind, selection.loss())
+        left = Fraction(charge) - kind.worth(selection.loss())
         if left <= 0:
             raise noises.Unaffordable("selection leaves nothing of the budget for updates")
         farthest = self.constraint.farthest(np.zeros(self.shape) if center is None else center)
         sensitivity = clipped_sum(self, clip=self.longest, records=records, weights=farthest)
         noise = noises.calibrate(kind, sensitivity=sensitivity, charge=round_down(left), dimension=self.dimension)
-        return InSelectedGradients(noise=noise, sensitivity=sensitivity, selection=selection, currency=kind)
+        return NoisySelectedGradients(noise=noise, sensitivity=sensitivity, selection=selection)
 
-    def rate(self, perturbation: Perturbation, update: int) -> float:
+    def rate(self, perturbation: NoisySelectedGradients, update: int) -> float:
         """Return η_m. Where nobody says otherwise, it falls as 1/√m from where noise alone moves w HALFWAY, or, with so
         little noise, from where the steepest gradient takes it as far as the ball reaches.
         """
@@ -197,7 +180,13 @@ class ActiveGradient(Linear):
         return np.where(present & usable, far, 0.0)
 
     def update(
-        self, records: Records, count: int, weights: Floats, origin: Floats, perturbation: Perturbation, update: int
+        self,
+        records: Records,
+        count: int,
+        weights: Floats,
+        origin: Floats,
+        perturbation: NoisySelectedGradients,
+        update: int,
     ) -> Floats:
         """Return w', to be released for the charge of the slots of a batch of `count` ≥ 1 selected ones.
 

@@ -24,12 +24,12 @@ coin, all that is released has the same law as if nobody had labelled it. The gu
 being part of its own: whether it comes, and which, must not depend on the records of others. When a release comes out
 does depend on who labels, and the moments are not protected.
 
-Where it differs from paper E: the corrections of mechanisms.md 5, told in the modules that this one builds on.
+Where it differs from paper E: the corrections of paper-audit.md 5.1, told in the modules that this one builds on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -40,13 +40,15 @@ from service.learning.records import Records
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Charge, Forgotten, Kept, Model, Part, Release, Step, parts_of
 from service.mechanisms.on_schedule import noise_told
-from service.privacy.accounting import claims
+from service.privacy.accounting.obligations import AtArrival, Labelling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from service.learning.losses import Floats
-    from service.mechanisms.active_learning.active_gradient import ActiveGradient, InSelectedGradients
+    from service.mechanisms.active_learning.active_gradient import ActiveGradient
+    from service.privacy.accounting.events import NoisySelectedGradients
+    from service.privacy.accounting.obligations import Obligations
 
 PATIENCE = 64  # times the slots that a batch takes on average at worst: it takes more with probability < e^-(30·size)
 LONGEST = 2**40
@@ -120,7 +122,7 @@ class ActiveLearning(LinearMechanism):
 
     def terms(self, time: int) -> dict[str, Any] | None:  # noqa: ARG002 - at no time others
         """Return the coin and the noise that the slots of a batch have been charged for."""
-        return self._perturbation(1).described()
+        return self._perturbation(1).to_json()
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
         """Toss the coins of slots up to `time` or until the batch is closed, and learn from it; see `Mechanism.step`.
@@ -229,12 +231,22 @@ class ActiveLearning(LinearMechanism):
     def _charged_at_arrival(self) -> float:
         return self._charge(Fraction(1))
 
-    def _perturbation(self, update: int) -> InSelectedGradients:
+    def _perturbation(self, update: int) -> NoisySelectedGradients:
         return self.learner.perturbation(self.kind, self._charged_at_arrival, self.learner.batch, self.origin, update)
 
     def draws(self) -> int:
         """Return how many draws the update of its batch has: coins are exact."""
         return self._perturbation(1).draws
+
+    @property
+    def charging(self) -> AtArrival:
+        """Each record pays when its coin is tossed, for the coin and the update of its batch."""
+        return AtArrival(self._perturbation(1))
+
+    def obligations(self) -> Obligations:
+        """Return what is owed to records that arrive, and to people who label them."""
+        labelling = Labelling(seconds=self.label_seconds, lease_seconds=self.lease_seconds) if self.asks else None
+        return replace(super().obligations(), labelling=labelling, ticks=False)
 
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record, and how it asks for labels."""
@@ -242,14 +254,14 @@ class ActiveLearning(LinearMechanism):
         if not self.by_window:
             plan["first_releases"] = []  # nobody knows yet when enough are selected
         first = self.learner.selection(1)
-        coin = claims.total(self.kind, first.loss()) / self.capacity
+        coin = self.kind.worth(first.loss()) / self.capacity
         plan["lifetime"]["parts"] = [
             {"what": what, "fits": 1, "share": f"{float(share):.4g}", **self._loss(share)}
             for what, share in (("its coin", coin), ("the update of its batch", 1 - coin))
         ]
         plan["arrival"] = {
             "charge": self._charged_at_arrival,
-            "noise": self._perturbation(1).described(),
+            "noise": self._perturbation(1).to_json(),
             "when": "each record when its coin is tossed, selected or not",
         }
         plan["labels"] = (

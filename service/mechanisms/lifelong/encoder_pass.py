@@ -4,8 +4,8 @@ Statement. Private: the records of n public slots. Neighbours: R⊥. The slots a
 for batch t and weights w_t, a function of G_1 … G_(t-1) and public numbers,
     G_t = Σ_i clip_C(∇loss(w_t; z_i)) + N(0, σ²I),   clip_C(g) = g·min(1, C/‖g‖), and 0 where g is not finite,
 over the records of batch t. One record moves the sum of its batch by at most 2C, whatever w_t is, and every other G_t
-only through what was released before: all T together cost it (2C)²/(2σ²) of ρ, once, not T times (mechanisms.md L1; and
-section 4, deep encoder variant). What is released follows from G_1 … G_T. (Abadi et al. 2016, without sampling.)
+only through what was released before: all T together cost it (2C)²/(2σ²) of ρ, once, not T times (paper-audit.md L1,
+4.2). What is released follows from G_1 … G_T. (Abadi et al. 2016, without sampling.)
 
 Why nothing has to be known of a network's gradients, neither how long they are nor how exactly a library computes them:
 what is clipped is whatever was computed for one slot, a function of that slot's record and of public numbers. Gradients
@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learners.output_perturbation import Perturbation
 from service.learning.objective import MARGIN
 from service.learning.solvers import SLACK, UNIT, Inaccurate
+from service.privacy.accounting.events import NoisyDisjointGradientSums
 from service.privacy.loss import Kind
 from service.privacy.noise import additive as noises
 
@@ -55,13 +55,6 @@ FASTEST = 8.0
 def available() -> bool:
     """Return whether the library is installed that takes gradients."""
     return find_spec("jax") is not None
-
-
-@dataclass(frozen=True, kw_only=True)
-class InPass(Perturbation):
-    """`noise` is added to the sum of each batch, which one record of it moves by at most `sensitivity`."""
-
-    added_to: str = "disjoint_gradient_sums"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +84,7 @@ class EncoderPass:
         """T"""
         return -(-self.records // self.batch)
 
-    def rate(self, perturbation: InPass) -> float:
+    def rate(self, perturbation: NoisyDisjointGradientSums) -> float:
         """Return η."""
         noise = perturbation.noise.scale * math.sqrt(self.steps) * self.steps / self.records
         return self.learning_rate or min(FASTEST, NOISE / noise)
@@ -106,7 +99,7 @@ class EncoderPass:
             "sensitivity": "2·clip + rounding, of the sum of gradients of the one batch that a record is in",
         }
 
-    def perturbation(self, kind: Kind, charge: float) -> InPass:
+    def perturbation(self, kind: Kind, charge: float) -> NoisyDisjointGradientSums:
         """Return how the pass spends at most `charge`, a ρ, on every record. Public. May raise Inaccurate."""
         if kind is not Kind.ZCDP:
             raise ValueError("noisy gradients have no pure guarantee")
@@ -115,9 +108,9 @@ class EncoderPass:
             raise Inaccurate("double precision cannot add up the gradients of so many records: use smaller batches")
         sensitivity = MARGIN * 2.0 * (self.clip + error)
         noise = noises.calibrate(kind, sensitivity=sensitivity, charge=charge, dimension=self.dimension)
-        return InPass(noise=noise, sensitivity=sensitivity)
+        return NoisyDisjointGradientSums(noise=noise, sensitivity=sensitivity)
 
-    def release(self, records: Records, start: int, perturbation: InPass) -> Floats:
+    def release(self, records: Records, start: int, perturbation: NoisyDisjointGradientSums) -> Floats:
         """Return weights learnt from the records present among the slots from `start`, (1, dimension)."""
         x, finite = self.encoder.rows(records.x)
         present = finite & self.loss.present(records.y, self.classes)

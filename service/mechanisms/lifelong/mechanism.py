@@ -14,8 +14,8 @@ with independent noise, and ‖Σ_j c^(b_j)‖²/‖c‖² times where noise is 
 With an `encoder`, the records before the first task are what it is learnt from, each in one step of `encoder_pass`, for
 its whole charge too. Its weights are the first release: from then on they are public and stay as they are, and tasks
 are learnt from statistics of the features that it makes. A record is before the first task or in a batch of one, never
-both, so that it pays once. (mechanisms.md 4 learns from and counts the same records, for the sum of both charges. But
-statistics of an encoder that learns on would be of features that nobody can compute of other records any more.)
+both, so that it pays once. (paper-audit.md 4.2 learns from and counts the same records, for the sum of both charges.
+But statistics of an encoder that learns on would be of features that nobody can compute of other records any more.)
 
 Features that are made here, by a map of its own or an encoder, are made of all slots of a batch at once, each in its
 public place, empty ones as zeros. What a library makes of a row may depend on the row's place and on how many there are
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from service.mechanisms.lifelong.encoder_pass import EncoderPass
     from service.mechanisms.lifelong.task_statistics import TaskStatistics
     from service.mechanisms.lifelong.tasks import Tasks
-    from service.mechanisms.moments import InStatistics
+    from service.privacy.accounting.events import NoisyStatistics
     from service.schedules.schedule import Fit, Pattern
     from service.streams.feature_maps import FeatureMap
 
@@ -60,6 +60,13 @@ class Lifelong(LinearMechanism):
     """What is done to the stream's mapped records before they are read; part of `feature_map`."""
     encoder: EncoderPass | None = None
     """What is learnt before the first task, and then done to records that `own_map` has mapped."""
+
+    @property
+    def setting_of_features(self) -> str | None:
+        """The setting by which it makes features of its own of the stream's records; None: it makes none."""
+        if self.encoder is not None:
+            return "encoder"
+        return "features" if self.own_map.steps else None
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
         """Count the batch that ends at `time` and learn from all that is remembered; see `Mechanism.step`."""
@@ -97,7 +104,7 @@ class Lifelong(LinearMechanism):
     def terms(self, time: int) -> dict[str, Any] | None:
         """Return the noise, its factor and the weights: estimates with others could not be added up."""
         (fit,) = self.schedule.fits(time)
-        return self._perturbation().described() if fit.start > self.schedule.before else None
+        return self._perturbation().to_json() if fit.start > self.schedule.before else None
 
     def model_description(self) -> dict[str, Any]:
         """Return all it takes to compute a prediction from released parameters, as JSON."""
@@ -152,7 +159,7 @@ class Lifelong(LinearMechanism):
     def _mapped(self, records: Records, fit: Fit) -> NDArray[Any]:
         return _in_place(self.own_map, records, fit) if self.own_map.steps else records.x
 
-    def _perturbation(self) -> InStatistics:
+    def _perturbation(self) -> NoisyStatistics:
         """Return the noise of every batch: that for the largest, since those of one run must be alike."""
         return self.learner.perturbation(self.kind, self._charge(self.schedule.lifetime().share), self.schedule.largest)
 

@@ -3,7 +3,7 @@
 Statement. Private: the records, each of which is in one batch of a task. Neighbours: R⊥. Of each batch the statistics
 of `mechanisms.moments` are released once, with noise of their own, for the records' whole charge, and the records are
 not read again. Everything else here is computed from such estimates and public numbers: any number of steps, tasks
-and releases costs nothing more. (L2DP-C, which mechanisms.md 4 puts in the place of paper D's L2DP-ML.)
+and releases costs nothing more. (L2DP-C, which paper-audit.md 4.2 puts in the place of paper D's L2DP-ML.)
 
 What is remembered. Losses below are linear in the statistics, so a task is remembered by the sum of its batches'
 estimates, and a sum of tasks by the sum of these: the mean of their losses is the loss of that sum. Without `memory`
@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from service.mechanisms.moments import Statistics, spread
+from service.mechanisms.moments import Statistics, deviation, spread
 from service.privacy.loss import Kind
 from service.privacy.noise.correlated import Blt
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from service.learning.losses import Floats
     from service.learning.records import Records
-    from service.mechanisms.moments import InStatistics
+    from service.privacy.accounting.events import NoisyStatistics
     from service.privacy.noise.correlated import Factor
 
 DECAY = 0.97  # of the noise where only the sum of all batches counts
@@ -132,12 +132,12 @@ class TaskStatistics(Statistics):
         """Return how noise is taken back: as for running sums where they are all that counts, else not at all."""
         return Blt.decaying(DECAY) if self.adds_up and kind is Kind.ZCDP else super().factor(kind)
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> InStatistics:
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> NoisyStatistics:
         """Return how a batch of n = `records` slots spends at most `charge`. Public. May raise Inaccurate."""
         found = super().perturbation(kind, charge, records, center)
         return replace(found, rows=self.shape[0]) if self.heads == "per_task" else found
 
-    def remembers(self, perturbation: InStatistics, place: Place) -> int:
+    def remembers(self, perturbation: NoisyStatistics, place: Place) -> int:
         """Return of how many arrays the state is before that batch, which needs it whole."""
         if self.adds_up:
             return min(place.number, 1) + perturbation.factor.remembers(perturbation.place(place.number))
@@ -145,7 +145,7 @@ class TaskStatistics(Statistics):
         return older + min(place.batch, 1) + (2 if self.training == "agem" and place.number else 0)
 
     def advance(
-        self, state: State, records: Records, n: int, origin: Floats, perturbation: InStatistics, place: Place
+        self, state: State, records: Records, n: int, origin: Floats, perturbation: NoisyStatistics, place: Place
     ) -> tuple[State, Floats]:
         """Return the state after that batch, and a model that may be released for the records' charge.
 
@@ -171,18 +171,18 @@ class TaskStatistics(Statistics):
             released = self._joint(sum(older, start=latest), origin, perturbation)
         return (*self._memory(older, latest, place), *model), released
 
-    def pull(self, perturbation: InStatistics, slots: int, batches: int) -> float:
+    def pull(self, perturbation: NoisyStatistics, slots: int, batches: int) -> float:
         """Return α for the sum of so many batches, with so many slots together."""
-        noise = perturbation.deviation * spread(perturbation.factor, batches) / perturbation.weights.second
+        noise = deviation(perturbation.noise) * spread(perturbation.factor, batches) / perturbation.weights.second
         return self.strength(noise, slots)
 
-    def _joint(self, total: Floats, origin: Floats, perturbation: InStatistics) -> Floats:
+    def _joint(self, total: Floats, origin: Floats, perturbation: NoisyStatistics) -> Floats:
         """Return the model of all that is added up in `total`."""
         slots, batches = _sizes(total)
         ridge = self.pull(perturbation, slots, batches)
         return self.solve(total[:-_SIZES], slots, ridge, origin, rank=self.codes)
 
-    def _per_task(self, tasks: Sequence[Floats], origin: Floats, perturbation: InStatistics) -> Floats:
+    def _per_task(self, tasks: Sequence[Floats], origin: Floats, perturbation: NoisyStatistics) -> Floats:
         """Return the tasks' models, one below the other, and below them each task's scores: see the module."""
         total = sum(tasks[1:], start=tasks[0])
         center = self._joint(total, origin, perturbation) if self.near == "shared" else origin
@@ -206,7 +206,7 @@ class TaskStatistics(Statistics):
         return tuple(older) if left >= self.memory else (*older[:left], *older[left + 1 :], latest)
 
     def _descend(
-        self, model: State, older: Sequence[Floats], latest: Floats, epochs: int, perturbation: InStatistics
+        self, model: State, older: Sequence[Floats], latest: Floats, epochs: int, perturbation: NoisyStatistics
     ) -> State:
         """Return (θ, W) after so many steps along the losses of the latest task, not against those of older ones."""
         means = self._means(latest, perturbation)
@@ -241,7 +241,7 @@ class TaskStatistics(Statistics):
         by_score = curvature * (classifier @ moved.T - gain * labels)
         return reconstructed + by_score.T @ classifier, by_score @ encoder + curvature * pulled * classifier
 
-    def _means(self, total: Floats, perturbation: InStatistics) -> _Means:
+    def _means(self, total: Floats, perturbation: NoisyStatistics) -> _Means:
         slots, batches = _sizes(total)
         second, labels = self.sums(total[:-_SIZES], slots)
         values, vectors = np.linalg.eigh(second)
@@ -264,7 +264,7 @@ def projected(
     """Return the gradient without what of it goes against the reference, if anything does (A-GEM, equation 11).
 
     Inner products are those of the parameters divided by the roots of their rates, in which a step is as long for all.
-    (The paper's line 11 always projects, and divides by zero where the reference is zero: mechanisms.md 4.)
+    (The paper's line 11 always projects, and divides by zero where the reference is zero: paper-audit.md 4.)
     """
 
     def inner(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> float:

@@ -1,4 +1,4 @@
-"""Linear queries of a growing database, answered from a public histogram (paper C, PMWG; mechanisms.md 3.1).
+"""Linear queries of a growing database, answered from a public histogram (paper C, PMWG; paper-audit.md 3.1).
 
 Statement. Private: every record of the stream. Neighbours: R⊥. Told: the answers to any number of queries, which may
 be chosen adaptively by anybody, and every release of the histogram. Over the whole run one record loses at most
@@ -13,7 +13,7 @@ Why it is private. An instance that opens over t slots is paid for by these when
 while it is open when it comes: `version` of that charge is null. A measured answer is paid for by the slots that it
 counted, with the version of the release that follows from it. So each slot pays for each instance that was open while
 it was there, once, and all of it: `sparse_vector` and `numeric_sparse` prove the amounts, the ledger theorem
-(mechanisms.md L1) adds them up. An instance opens only if all of it, its measured answer too, fits the cap of the slot
+(paper-audit.md L1) adds them up. An instance opens only if all of it, its measured answer too, fits the cap of the slot
 that has paid most; when it does not, the histogram is `frozen`: it goes on answering, and nothing that is told depends
 on a record any more. The stop is what the guarantee rests on; how many hard queries there can be is only reckoned
 with.
@@ -28,11 +28,11 @@ together at most e0·(1 + 3·H0) or e0²·(1 + 2·H0), whatever t is, and that s
 those bounds, but for a probability β, once n ≥ 54·ln((3k + 1)/β)/(α·e0): at most k comparisons, k + 1 thresholds and k
 measurements are made, whose scales are at most 6/(n·e0), 3/(n·e0) and 3/(n·e0).
 
-Where it differs from mechanisms.md 3.1: one comparison with |f(x) - a| in the place of two; HEIGHT 5α/6 and not 2α/3,
+Where it differs from paper-audit.md 3.1: one comparison with |f(x) - a| in the place of two; HEIGHT 5α/6 and not 2α/3,
 a step of 4·(measured - guess) and not α/6, which need 16 times fewer records for the same promise; under δ > 0 an
 instance is counted as what its parts cost, ρ = 5e²/18 and not e²/2, and its number has Gaussian noise.
 
-| here | mechanisms.md 3.1 | paper C |
+| here | paper-audit.md 3.1 | paper C |
 |---|---|---|
 | first n, time t, cells N' | n, t, N | n, t, N |
 | accuracy α, failure_probability β | α, β | α, β |
@@ -53,6 +53,8 @@ import numpy as np
 from service.mechanisms import histogram
 from service.mechanisms.histogram import Histogram, LinearQuery
 from service.mechanisms.mechanism import Charge, Forgotten, Kept, Mechanism, Part, Release, Step
+from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
+from service.privacy.accounting.obligations import Obligations, OnOpening
 from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
 from service.privacy.noise import numeric_sparse
 from service.privacy.noise.additive import Unaffordable
@@ -82,34 +84,6 @@ class Measurement:
 
     answer: float
     moved: Histogram
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hit:
-    """How a hard query's release was made private: what was measured, and which instance it closed and which it opened.
-
-    Whoever has these can tell what every slot had to be charged while each of them was open.
-    """
-
-    kind: Kind
-    closed: Instance
-    opened: Instance | None
-
-    def charge(self) -> float:
-        """Return what the measured answer costs each slot that it counted, rounded up."""
-        return round_up(numeric_sparse.cost(self.kind, self.closed.scale))
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON. Scales are in steps: one slot moves a count by at most `sensitivity` of them."""
-        return {
-            "distribution": numeric_sparse.DISTRIBUTIONS[self.kind],
-            "scale": self.closed.scale,
-            "sensitivity": STEPS,
-            "dimension": 1,
-            "added_to": "query",
-            "instance": vars(self.closed),
-            "next": None if self.opened is None else vars(self.opened),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,10 +206,8 @@ class LinearQueries(Mechanism):
             next_version: of the release.
         """
         moved = measurement.moved
-        hit = Hit(kind=self.kind, closed=now.instance, opened=None)
-        following = self._next(now, moved.time, spent + Fraction(hit.charge()))
-        if following is not None:
-            hit = replace(hit, opened=following.instance)
+        charge = self._answer_charge(now.instance)
+        following = self._next(now, moved.time, spent + Fraction(charge))
         release = Release(
             version=next_version,
             role="model",
@@ -244,8 +216,8 @@ class LinearQueries(Mechanism):
             fit=(0, moved.time),
             parent=next_version - 1 or None,
             parameters=moved.shares[None, :],
-            perturbation=hit,
-            charge=hit.charge(),
+            perturbation=self._measured(now.instance, None if following is None else following.instance),
+            charge=charge,
         )
         if following is None:
             frozen = Part(number=now.number + 1, values=np.zeros(0))
@@ -279,7 +251,7 @@ class LinearQueries(Mechanism):
         except Unaffordable:
             return None
         opening = Fraction(self._opening_charge(following.instance))
-        answer = Fraction(round_up(numeric_sparse.cost(self.kind, following.instance.scale)))
+        answer = Fraction(self._answer_charge(following.instance))
         return following if spent + opening + answer <= self.capacity else None
 
     def _opening(self, time: int, *, number: int, paid: int) -> Opened:
@@ -288,7 +260,13 @@ class LinearQueries(Mechanism):
         return Opened(number=number, instance=instance, noise=instance.threshold_noise(), paid=paid)
 
     def _opening_charge(self, instance: Instance) -> float:
-        return round_up(numeric_sparse.cost_of_opening(self.kind, instance))
+        return round_up(OpenedInstance(instance=instance).cost(self.kind, records=instance.opened))
+
+    def _answer_charge(self, instance: Instance) -> float:
+        return round_up(self._measured(instance, None).cost(self.kind, records=instance.opened))
+
+    def _measured(self, closed: Instance, following: Instance | None) -> MeasuredQuery:
+        return MeasuredQuery(currency=self.kind, scale=closed.scale, closed=closed, opened=following)
 
     def _scale(self, time: int) -> float:
         """Return the scale of the instance that opens at a time. Raises Unaffordable where no noise is that large."""
@@ -323,12 +301,23 @@ class LinearQueries(Mechanism):
         """Return 0: thresholds, comparisons and measured answers have exact noise."""
         return 0
 
+    @property
+    def charging(self) -> OnOpening:
+        """Each record pays for every instance that is open while it is there."""
+        return OnOpening(OpenedInstance(instance=self._first_instance()))
+
+    def obligations(self) -> Obligations:
+        """Return what is owed to records that arrive, and which categories queries are about."""
+        return replace(super().obligations(), cells=self.cardinality, ticks=False)
+
+    def _first_instance(self) -> Instance:
+        return Instance(opened=self.first, scale=self._scale(self.first))
+
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and how accurate it is, as JSON: for a person to judge."""
-        scale = self._scale(self.first)
-        first = Instance(opened=self.first, scale=scale)
+        first = self._first_instance()
         opening = self._opening_charge(first)
-        answer = round_up(numeric_sparse.cost(self.kind, scale))
+        answer = self._answer_charge(first)
         promised = RECKONED if self.accuracy is not None else ()
         return {
             "kind": self.kind.value,
@@ -340,7 +329,7 @@ class LinearQueries(Mechanism):
             "height": self.height,
             "first_instance": {
                 "opened": self.first,
-                "scale": scale,
+                "scale": first.scale,
                 "charge": {"comparisons": opening, "answer": answer},
                 "error_bound": {
                     "easy": self.error_of_easy(first),

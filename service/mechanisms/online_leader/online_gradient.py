@@ -15,16 +15,16 @@ or with a `strong_convexity` μ, following the leader of all losses so far and (
 
 Π the projection onto a convex set that holds the origin c (`constraint_sets`). The average forgets what the first,
 worst iterates did; without `averaging` w itself is released. Following the leader is paper B's WDP-COCOP, whose
-equation 10 lacks the 1/t; only the losses' gradients enter the sums, those of the regulariser are public (mechanisms.md
-2). With `conditional_gradient` w goes towards the leader instead of to it, and nothing is projected: WDP-COCOL, see
-`conditional_gradient`.
+equation 10 lacks the 1/t; only the losses' gradients enter the sums, those of the regulariser are public
+(paper-audit.md 2). With `conditional_gradient` w goes towards the leader instead of to it, and nothing is projected:
+WDP-COCOL, see `conditional_gradient`.
 
 Where η is not given it is such that the noise of one step has a spread of FIRST in a score, in units of a logit, but so
 that no step moves a score by more than LONGEST. Without clipping, which bounds what overshooting can do, that would be
 far from stable; with it, and the average, smaller steps and momentum learnt more slowly and came no nearer on MNIST,
 elec2 and noaa_weather.
 
-A record is charged with its batch's step, for all steps to come (mechanisms.md 6).
+A record is charged with its batch's step, for all steps to come (paper-audit.md 6).
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from service.learners.linear import Linear
+from service.learners.noisy_gradient_descent import FAMILY as DESCENT
 from service.learners.noisy_gradient_descent import clipped_at, clipped_sum, logit, steepness
-from service.learners.output_perturbation import Linear, Perturbation
 from service.learning.objective import MARGIN, summed
 from service.mechanisms.online_leader.conditional_gradient import Pursuit
+from service.privacy.accounting.events import NoisyRunningSums
 from service.privacy.noise import running_sums
 
 if TYPE_CHECKING:
@@ -46,10 +48,7 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Records
     from service.privacy.loss import Kind
-    from service.privacy.noise.additive import Gaussian, SphericalLaplace
-    from service.privacy.noise.correlated import Correlated
-    from service.privacy.noise.running_sums import Factor, Runs
-    from service.privacy.noise.window_tree import Windowed
+    from service.privacy.noise.running_sums import Runs
 
 FIRST = 0.5
 LONGEST = 24.0
@@ -60,38 +59,10 @@ They are as secret as the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class InRunningSums(Perturbation):
-    """`noise` is drawn at every step, and what it adds is taken back by later ones as `factor` says."""
-
-    noise: Gaussian | SphericalLaplace
-    factor: Factor
-    largest: float
-    """a public bound on the norm of what it is added to"""
-    added_to: str = "running_sums"
-
-    @property
-    def sums(self) -> Correlated | Windowed:
-        return running_sums.with_noise(self.factor, self.noise, self.largest)
-
-    @property
-    def draws(self) -> int:
-        """How many draws of nearly exact noise one record moves, in its own step and in later ones."""
-        return super().draws * running_sums.moved_draws(self.factor)
-
-    def charge(self) -> float:
-        """Return what it costs each record of the batch, now and ever after, rounded up."""
-        return self.sums.charge(self.sensitivity)
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON, with all it takes to recompute the charge."""
-        return {**super().described(), "factor": self.factor.described(), "largest": self.largest}
-
-
-@dataclass(frozen=True, kw_only=True)
 class OnlineGradient(Linear):
     """See the module docstring. What is None is chosen by its rule."""
 
-    kind: ClassVar[str] = "noisy_gradient_descent"
+    kind: ClassVar[str] = DESCENT.kind
     same_everywhere: ClassVar[bool] = True
     runs: Runs
     clip: float | None = None
@@ -121,7 +92,7 @@ class OnlineGradient(Linear):
 
     def perturbation(
         self, kind: Kind, charge: float, records: int, center: Floats | None = None, step: int = 0
-    ) -> InRunningSums:
+    ) -> NoisyRunningSums:
         """Return how step number `step`, over n = `records` slots, spends at most `charge`; center: the origin.
 
         A function of public quantities only. May raise Inaccurate.
@@ -133,9 +104,9 @@ class OnlineGradient(Linear):
         found = running_sums.calibrate(
             kind, factor=factor, sensitivity=sensitivity, largest=largest, charge=charge, dimension=self.dimension
         )
-        return InRunningSums(noise=found.noise, sensitivity=sensitivity, factor=factor, largest=largest)
+        return NoisyRunningSums(noise=found.noise, sensitivity=sensitivity, factor=factor, largest=largest)
 
-    def rate(self, perturbation: InRunningSums, records: int) -> float:
+    def rate(self, perturbation: NoisyRunningSums, records: int) -> float:
         """Return η, on the mean gradient."""
         if self.learning_rate is not None:
             return self.learning_rate
@@ -154,7 +125,7 @@ class OnlineGradient(Linear):
         return np.zeros(1), origin, np.zeros(self.shape), origin
 
     def advance(
-        self, state: State, records: Records, n: int, origin: Floats, perturbation: InRunningSums, step: int
+        self, state: State, records: Records, n: int, origin: Floats, perturbation: NoisyRunningSums, step: int
     ) -> State:
         """Return the state after step number `step`; its last member may be released for the records' charge.
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from service.learning.records import Records
-    from service.mechanisms.moments import InStatistics, Moments
+    from service.mechanisms.window_statistics.moments import Moments
+    from service.privacy.accounting.events import NoisyStatistics
     from service.schedules.schedule import Fit
 
 
@@ -66,9 +67,9 @@ class WindowStatistics(LinearMechanism):
     def terms(self, time: int) -> dict[str, Any] | None:
         """Return the noise, its factor and the weights: estimates with others could not be added up."""
         (fit,) = self.schedule.fits(time)
-        return self._perturbation(fit).described() if fit.start else None
+        return self._perturbation(fit).to_json() if fit.start else None
 
-    def _perturbation(self, fit: Fit) -> InStatistics:
+    def _perturbation(self, fit: Fit) -> NoisyStatistics:
         return self.learner.perturbation(self.kind, self._charge(fit.share), fit.end - fit.start)
 
     def _fits(self) -> list[dict[str, Any]]:

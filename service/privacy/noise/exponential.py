@@ -41,11 +41,10 @@ _NEGLIGIBLE = 64.0  # beyond, 2^42·exp(-x) < 1, whatever doubles make of x
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """P ∝ exp(-error/scale), in the currency `kind`; what is selected has `dimension` coordinates."""
+    """P ∝ exp(-error/scale); what is selected has `dimension` coordinates."""
 
     distribution: ClassVar[str] = "exponential_mechanism"
     slack: ClassVar[float] = 0.0
-    kind: Kind
     scale: float
     dimension: int
 
@@ -57,12 +56,12 @@ class Selection:
             scale = SphericalLaplace.least_scale(2 * moved, charge)
         else:
             scale = Gaussian.least_scale(moved, charge)
-        return Selection(kind=kind, scale=scale, dimension=dimension)
+        return Selection(scale=scale, dimension=dimension)
 
-    def charge(self, sensitivity: float) -> float:
-        """Return 2Δ/scale, an ε, or Δ²/(2·scale²), a ρ, rounded up."""
+    def charge(self, kind: Kind, sensitivity: float) -> float:
+        """Return 2Δ/scale, an ε (PURE), or Δ²/(2·scale²), a ρ (ZCDP), rounded up."""
         ratio = Fraction(sensitivity) / Fraction(self.scale)
-        return round_up(2 * ratio if self.kind is Kind.PURE else ratio**2 / 2)
+        return round_up(2 * ratio if kind is Kind.PURE else ratio**2 / 2)
 
     def expected_norm(self) -> None:
         """Return None: nothing is added."""

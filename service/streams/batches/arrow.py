@@ -26,10 +26,9 @@ from service.streams.batches.checks import (
     Mask,
     from_numbers,
     listed,
-    of_texts,
-    wanted,
 )
 from service.streams.codec import Columns
+from service.streams.layout import RecordLayout
 
 _SCHEMA, _RECORD_BATCH = 1, 3  # kinds of messages
 _INT, _FLOAT, _LIST, _FIXED_SIZE_LIST, _LARGE_LIST = 2, 3, 12, 16, 21  # kinds of types
@@ -44,7 +43,7 @@ _NOT_ARROW = "the body is not an Arrow IPC stream"
 
 @dataclass(frozen=True)
 class _Column:
-    """How record batches hold a column."""
+    """The form in which record batches hold a column."""
 
     name: str
     numbers: np.dtype[Any]
@@ -53,7 +52,7 @@ class _Column:
 
     @property
     def arrays(self) -> int:
-        """How many it consists of: itself, and the numbers in its lists."""
+        """The number of its arrays: itself, and the numbers in its lists."""
         return 1 if self.offsets is None and self.width is None else 2
 
     @property
@@ -70,7 +69,7 @@ class _Layout(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """What its metadata says of a message; of a record batch, also how its arrays and buffers lie."""
+    """The metadata of a message; of a record batch, also where its arrays and buffers lie."""
 
     kind: int
     size: int  # in bytes, of its buffers
@@ -87,13 +86,13 @@ class _Part(NamedTuple):
     nulls: Mask | None  # in the shape of `numbers`
 
 
-def read_arrow(body: bytes, schema: dict[str, Any]) -> Columns:
-    """The records of a batch, or InvalidRecords."""
-    names = wanted(schema)
-    if of_texts(schema):
+def read_arrow(body: bytes, layout: RecordLayout) -> Columns:
+    """Return the records of a batch. Raises InvalidRecords."""
+    names = layout.column_names
+    if layout.reads_text:
         raise InvalidRecords((None, "texts are read from JSON and NDJSON only"))
     try:
-        batches = list(_record_batches(body, tuple(names), schema.get("features", 0)))
+        batches = list(_record_batches(body, tuple(names), layout.features))
     except (struct.error, ValueError):
         raise InvalidRecords((None, _NOT_ARROW)) from None
     if not any(len(part.numbers) for batch in batches for part in batch.values()):
@@ -102,7 +101,7 @@ def read_arrow(body: bytes, schema: dict[str, Any]) -> Columns:
     flaws = {name: column.nulls for name, column in columns.items()}
     if "x" in columns:
         flaws["rows"] = columns["x"].wrong
-    return from_numbers({name: column.numbers for name, column in columns.items()}, schema, Flaws(**flaws))
+    return from_numbers({name: column.numbers for name, column in columns.items()}, layout, Flaws(**flaws))
 
 
 def _joined(parts: Sequence[_Part]) -> _Part:
@@ -116,7 +115,7 @@ def _joined(parts: Sequence[_Part]) -> _Part:
 
 
 def _together(masks: Sequence[tuple[Any, Mask | None]]) -> Mask | None:
-    """Those of all parts, each with its shape; None as long as no part has one."""
+    """Return the masks of all parts, each with its shape, as one; None if no part has a mask."""
     if all(mask is None for _, mask in masks):
         return None
     return np.concatenate([np.zeros(shape, np.bool_) if mask is None else mask for shape, mask in masks])
@@ -150,7 +149,7 @@ def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Itera
 
 @lru_cache(maxsize=256)  # batches of one size have the same, and a client sends many
 def _message(metadata: bytes) -> _Message:
-    """What its metadata says of a message. Of a schema only that it is one: what it says depends on who reads it."""
+    """Return the metadata of a message. Of a schema it is only the kind: the columns depend on the reader."""
     message = _root(metadata)
     kind, size = message.number(1, "B"), message.number(3, "Q")
     if kind != _RECORD_BATCH:
@@ -192,7 +191,7 @@ def _number(field: "_Table") -> _Column:
 
 
 def _type(field: "_Table") -> np.dtype[Any] | None:
-    """Of its numbers, if it has any and has them in place."""
+    """Return the type of its numbers, if it has any and has them in place."""
     kind = field.number(2, "B")
     if kind not in {_INT, _FLOAT} or field.has(_DICTIONARY):
         return None
@@ -236,7 +235,7 @@ class _RecordBatch:
         return _rows(numbers, nulls, starts, right if missing is None else right & ~missing, features)
 
     def _next_nulls(self) -> tuple[int, Mask | None]:
-        """How long the next array is, and which of it are null."""
+        """Return how long the next array is, and which of it are null."""
         length, _ = next(self._arrays)
         if length < 0:
             raise ValueError("an array cannot be shorter than empty")
@@ -291,7 +290,7 @@ class _Table:
         return self._where(member) is not None
 
     def number(self, member: int, kind: str) -> int:
-        """Of a kind that `struct` knows; absent ones are 0."""
+        """Return a number of a kind that `struct` knows; absent ones are 0."""
         where = self._where(member)
         return 0 if where is None else _read(kind, self._data, where)
 

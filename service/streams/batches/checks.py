@@ -1,4 +1,4 @@
-"""What is asked of a record in any format: vectorised for numbers, one by one for what may be no number."""
+"""Checks of records in every format: vectorised for numbers, one by one where a value may not be a number."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.streams import feature_maps
 from service.streams.codec import Columns
 from service.streams.feature_maps import MOST_CHARACTERS
+from service.streams.layout import RecordLayout
 
 MOST_REASONS = 100
 EMPTY = "a batch holds at least one record"
@@ -33,7 +33,7 @@ class InvalidRecords(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Flaws:
-    """Where a format that can leave numbers out did so."""
+    """The places where a format that can leave numbers out did so."""
 
     rows: Mask | None = None  # x is no array of the right length
     x: Mask | None = None  # null, by row and column
@@ -43,38 +43,16 @@ class Flaws:
 _NONE = Flaws()
 
 
-def wanted(schema: dict[str, Any]) -> list[str]:
-    """Which of x and y a record of the stream has."""
-    kind = schema["task"]["kind"]
-    return [name for name, without in (("x", "categorical"), ("y", "unlabelled")) if kind != without]
-
-
 def listed(names: Sequence[str]) -> str:
     return " and ".join(f'"{name}"' for name in names)
 
 
-def classes(schema: dict[str, Any]) -> int | None:
-    """How many values y can take; None where it is a real number or absent."""
-    task = schema["task"]
-    match task["kind"]:
-        case "classification":
-            return int(task["classes"])
-        case "categorical":
-            return int(task["cardinality"])
-    return None
-
-
-def of_texts(schema: dict[str, Any]) -> bool:
-    """Whether x holds texts, which the stream's feature map will hash."""
-    return feature_maps.of_stream(schema).reads_text
-
-
-def from_numbers(numbers: dict[str, NDArray[Any]], schema: dict[str, Any], flaws: Flaws = _NONE) -> Columns:
-    """x as float32 (records × features), y as int32 (labels, categories) or float32.
+def from_numbers(numbers: dict[str, NDArray[Any]], layout: RecordLayout, flaws: Flaws = _NONE) -> Columns:
+    """Return x as float32 (records × features), y as int32 (labels, categories) or float32.
 
     Args:
         numbers: x and y, as the stream has them, of one length.
-        schema: the stream's, with `features` and `task`.
+        layout: the stream's.
         flaws: where there is no number at all; what `numbers` holds there does not matter.
 
     Raises:
@@ -84,9 +62,9 @@ def from_numbers(numbers: dict[str, NDArray[Any]], schema: dict[str, Any], flaws
     reasons: list[tuple[int | None, str]] = []
     if "x" in numbers:
         columns["x"] = x = _single(numbers["x"])
-        reasons += _wrong_rows(x, schema["features"], flaws)
+        reasons += _wrong_rows(x, layout.features, flaws)
     if "y" in numbers:
-        y, most = numbers["y"], classes(schema)
+        y, most = numbers["y"], layout.classes
         if (labels := None if flaws.y is not None else _labels(y, most)) is not None:
             columns["y"] = labels  # as usual
         else:
@@ -100,15 +78,15 @@ def from_numbers(numbers: dict[str, NDArray[Any]], schema: dict[str, Any], flaws
     return columns
 
 
-def from_values(document: dict[str, list[Any]], schema: dict[str, Any]) -> Columns:
-    """The same from what JSON can hold in the place of numbers. Slow, for texts and batches that are probably wrong.
+def from_values(document: dict[str, list[Any]], layout: RecordLayout) -> Columns:
+    """Return the same from lists of JSON values. It is slow, for texts and for batches that are probably wrong.
 
     Texts stay texts: x is then an array of str objects (records × features).
     """
-    most, texts = classes(schema), of_texts(schema)
+    most, texts = layout.classes, layout.reads_text
     wrong_row = _wrong_texts if texts else _wrong_row
     checks: dict[str, Callable[[Any], str | None]] = {
-        "x": lambda row: wrong_row(row, schema["features"]),
+        "x": lambda row: wrong_row(row, layout.features),
         "y": lambda value: _wrong_y(value, most),
     }
     reasons: list[tuple[int | None, str]] = []
@@ -122,9 +100,9 @@ def from_values(document: dict[str, list[Any]], schema: dict[str, Any]) -> Colum
         raise InvalidRecords(*reasons)
     if texts:
         numbers = {"y": np.array(document["y"], dtype=np.float64)} if "y" in document else {}
-        x = np.array(document["x"], dtype=np.object_).reshape(-1, schema["features"])
-        return {"x": x} | (from_numbers(numbers, schema) if numbers else {})
-    return from_numbers({name: np.array(values, dtype=np.float64) for name, values in document.items()}, schema)
+        x = np.array(document["x"], dtype=np.object_).reshape(-1, layout.features)
+        return {"x": x} | (from_numbers(numbers, layout) if numbers else {})
+    return from_numbers({name: np.array(values, dtype=np.float64) for name, values in document.items()}, layout)
 
 
 def _wrong_rows(x: NDArray[np.float32], features: int, flaws: Flaws) -> list[tuple[int | None, str]]:

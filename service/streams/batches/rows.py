@@ -12,30 +12,29 @@ from service.streams.batches.checks import (
     from_numbers,
     from_values,
     listed,
-    of_texts,
-    wanted,
 )
 from service.streams.batches.columns import UNUSUAL, parsed, whole
 from service.streams.codec import Columns
+from service.streams.layout import RecordLayout
 
 
-def read_rows(body: bytes, schema: dict[str, Any]) -> Columns:
-    """The records of a batch, or InvalidRecords. A line break at the end is no record."""
+def read_rows(body: bytes, layout: RecordLayout) -> Columns:
+    """Return the records of a batch. Raises InvalidRecords. A line break at the end is no record."""
     try:
-        numbers = None if of_texts(schema) else _usual(body, schema)
+        numbers = None if layout.reads_text else _usual(body, layout)
     except UNUSUAL:
         numbers = None
-    return _slowly(body.rstrip(), schema) if numbers is None else from_numbers(numbers, schema)
+    return _slowly(body.rstrip(), layout) if numbers is None else from_numbers(numbers, layout)
 
 
-def _usual(body: bytes, schema: dict[str, Any]) -> dict[str, NDArray[Any]] | None:
-    """As one JSON array of the lines, provided that every line break is between two objects."""
-    names = wanted(schema)
+def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
+    """Read all lines as one JSON array, provided that every line break is between two objects."""
+    names = layout.column_names
     array, lines = _as_array(body, arrays="x" in names)
     if array is None or len(rows := parsed(array)) != lines:
         return None
     x, y = [], []
-    has_x, has_y, features = "x" in names, "y" in names, schema.get("features")
+    has_x, has_y, features = "x" in names, "y" in names, layout.features
     for row in rows:
         if len(row) != len(names):
             return None
@@ -78,8 +77,8 @@ def _as_array(body: bytes, *, arrays: bool) -> tuple[memoryview | None, int]:
     return array.data, lines
 
 
-def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:
-    names = wanted(schema)
+def _slowly(body: bytes, layout: RecordLayout) -> Columns:
+    names = layout.column_names
     document: dict[str, list[Any]] = {name: [] for name in names}
     reasons: list[tuple[int | None, str]] = []
     for row, line in enumerate(body.split(b"\n") if body else ()):
@@ -99,4 +98,4 @@ def _slowly(body: bytes, schema: dict[str, Any]) -> Columns:
         raise InvalidRecords(*reasons)
     if not body:
         raise InvalidRecords((None, EMPTY))
-    return from_values(document, schema)
+    return from_values(document, layout)

@@ -28,10 +28,10 @@ def _wide(x, features):
 
 if sys.orig_argv[-1:] == ["api"]:
     from service.api.routes import labels as _labels
-    from service.api.routes import records as _records
     from service.publishing import answering as _answering
+    from service.streams.layout import RecordLayout
 
-    _records.pack = _quoting(_records.pack, lambda args, _: _wide(args[0].get("x"), 2))
+    RecordLayout.encode = _quoting(RecordLayout.encode, lambda args, _: _wide(args[1].get("x"), 2))
     _labels.read_records = _quoting(_labels.read_records, lambda _, records: _wide(records.x, 5))
     _answering.read_records = _quoting(_answering.read_records, lambda _, records: records.y)
 elif sys.orig_argv[-1:] == ["worker"]:

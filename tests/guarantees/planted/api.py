@@ -25,27 +25,26 @@ def a_refusal_that_repeats_a_name_that_nobody_could_have_meant() -> None:
 @bug(f"{_PUBLICATIONS}::test_of_two_at_the_same_moment_the_budget_holds_one")
 def a_budget_that_is_checked_without_the_streams_lock() -> None:
     """Two publications at once each find room for one."""
-    from service.api.routes import publications
-    from service.store import streams
+    from service.ledger import entry
+    from service.store import locks, streams
 
-    publications.streams = SimpleNamespace(**vars(streams) | {"lock": streams.get})  # type: ignore[assignment]
+    entry.locks = SimpleNamespace(**vars(locks) | {"stream": streams.get})  # type: ignore[assignment]
 
 
 @bug(f"{_PUBLICATIONS}::test_publications_add_up_against_the_stream_and_the_one_too_many_is_told_the_numbers")
 def a_budget_that_nobody_checks() -> None:
     """Publications are accepted whatever is reserved."""
-    from service.api.routes import publications
+    from service.ledger import admission
 
-    wrap(publications, "_check_budget", lambda *_: None)
+    wrap(admission, "check", lambda *_: None)
 
 
 @bug(f"{_PUBLICATIONS}::test_stopping_gives_back_what_is_unspent")
 def a_stop_that_settles_nothing() -> None:
     """What a stopped publication has charged is free for others."""
-    from service.api.routes import publications
-    from service.ledger import spending
+    from service.ledger import ending
 
-    publications.spending = SimpleNamespace(**vars(spending) | {"settle": lambda *_: None})  # type: ignore[assignment]
+    wrap(ending, "settle", lambda *_: None)
 
 
 @bug(f"{_RECORDS}::test_what_no_publication_can_want_again_is_dropped_and_told")
@@ -59,9 +58,9 @@ def a_publication_of_records_that_are_gone() -> None:
 @bug(f"{_RECORDS}::test_erased_records_stay_numbered_and_must_exist")
 def an_erasure_of_records_that_will_come() -> None:
     """Whoever asks for it erases what others send later."""
-    from service.api.routes import records
+    from service.store import erasing
 
-    rewrite(records.erase_records, ("not start < end <= found.records", "not start < end"))
+    rewrite(erasing.erase, ("not start < stop <= records", "not start < stop"))
 
 
 @bug(f"{_RECORDS}::test_too_large_is_413_with_and_without_a_declared_length")
@@ -115,7 +114,7 @@ def a_packed_body_that_chooses_its_window() -> None:
 @bug(f"{_ACCESS}::test_a_key_may_do_what_its_scope_says_and_nothing_else")
 def a_scope_that_allows_everything() -> None:
     """Any key may do anything."""
-    from service.api.services import May
+    from service.api.auth.scopes import May
 
     rewrite(May.__call__, ('not {self._needed, "admin"} & key.scopes', "not key.scopes"))
 
@@ -123,9 +122,9 @@ def a_scope_that_allows_everything() -> None:
 @bug(f"{_ACCESS}::test_for_a_limited_key_other_streams_are_as_if_they_were_not")
 def a_limited_key_that_sees_every_stream() -> None:
     """The limit of a key to some streams is stored, and nothing else."""
-    from service.api import services
+    from service.api.auth import visibility
 
-    rewrite(services.visible, (" and (key.streams is None or stream in key.streams)", ""))
+    rewrite(visibility.visible, (" and (key.streams is None or stream in key.streams)", ""))
 
 
 @bug(f"{_ACCESS}::test_a_limited_key_sees_only_its_streams")
@@ -139,9 +138,9 @@ def a_list_of_every_stream() -> None:
 @bug(f"{_NAMES}::test_a_name_means_the_oldest_publication_that_the_key_may_see")
 def a_publication_of_a_stream_that_a_key_may_not_see() -> None:
     """A limited key reads others' releases by their name."""
-    from service.api import services
+    from service.api.auth import visibility
 
-    rewrite(services.publication_or_404, ("visible=key.streams", "visible=None"))
+    rewrite(visibility.publication_or_404, ("visible=key.streams", "visible=None"))
 
 
 @bug(f"{_NAMES}::test_readers_at_the_same_moment_each_get_their_own")
@@ -181,7 +180,7 @@ def a_body_that_is_read_before_its_key() -> None:
     """Whoever has no key is told what is wrong with his request, and makes the service read it."""
     from fastapi.routing import APIRoute
 
-    from service.api.services import KeyFirst
+    from service.api.auth.scopes import KeyFirst
 
     KeyFirst.get_route_handler = APIRoute.get_route_handler  # type: ignore[method-assign]
 
@@ -189,11 +188,11 @@ def a_body_that_is_read_before_its_key() -> None:
 @bug(f"{_SESSIONS}::test_a_session_may_look_and_do_nothing_else_whatever_its_key_may")
 def a_session_that_may_do_what_its_key_may() -> None:
     """Another site makes an administrator's browser stop publications."""
-    from service.api import services
+    from service.api.auth import credentials
 
-    rewrite(services.looking, ('key and replace(key, scopes=frozenset({"read"}))', "key"))
+    rewrite(credentials.session_key, ('key and replace(key, scopes=frozenset({"read"}))', "key"))
     rewrite(
-        services.of_our_page,
+        credentials.page_session_key,
         ('key and replace(key, scopes=frozenset({"read"}) | (key.scopes & {"label"}))', "key"),
     )
 
@@ -201,9 +200,9 @@ def a_session_that_may_do_what_its_key_may() -> None:
 @bug(f"{_SESSIONS}::test_what_is_more_than_looking_needs_a_page_of_ours")
 def a_session_that_any_page_may_use() -> None:
     """Another site makes a browser do what is more than looking."""
-    from service.api import services
+    from service.api.auth import credentials
 
-    rewrite(services.shown_by, ("session and OF_OUR_PAGES in request.headers", "session"))
+    rewrite(credentials.secret_of, ("session and PAGE_HEADER in request.headers", "session"))
 
 
 @bug(f"{_SESSIONS}::test_a_cookie_that_no_script_reads_and_no_other_site_sends")
@@ -227,7 +226,7 @@ def a_revoked_key_that_follows_on() -> None:
     """Who has begun to listen hears everything for ever."""
     from service.api.routes import events
 
-    rewrite(events._events, (" or shown_key is None or await shared.key(shown_key) is None", ""))
+    rewrite(events._events, (" or shown_key is None or await shared.keys.find(shown_key) is None", ""))
 
 
 @bug(f"{_LABELS}::test_how_many_labels_came_is_told_to_who_may_give_some")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tests.guarantees.planted.bug import bug, rewrite, wrap
@@ -16,11 +17,9 @@ _WALKS = "tests/worker/test_audit.py::test_a_worker_that_starts_walks_the_whole_
 _COMMAND = "tests/test_cli.py::test_verify_fails_where_anything_is_wrong_and_names_it"
 
 
-def _unlooked(name: str) -> None:
+def _unlooked(module: str, name: str) -> None:
     """Let one of the looks at a ledger find nothing."""
-    from service.ledger import verify
-
-    wrap(verify, name, lambda *_: iter(()))
+    wrap(import_module(f"service.ledger.verify.{module}"), name, lambda *_: iter(()))
 
 
 @bug(f"{_SEGMENTS}[newest]")
@@ -38,9 +37,9 @@ def the_newest_segment_is_not_looked_at() -> None:
 @bug(f"{_SEGMENTS}[middle]")
 def a_walk_of_segments_that_begins_anew() -> None:
     """The first segment is looked at, and no other."""
-    from service.ledger import verify
+    from service.ledger.verify import segments
 
-    rewrite(verify.verify_segments, ("            position = segment.stop\n", "            break\n"))
+    rewrite(segments.verify_segments, ("            position = segment.stop\n", "            break\n"))
 
 
 @bug(f"{_COMMAND}[a charge]")
@@ -70,60 +69,60 @@ def files_that_the_command_does_not_look_at() -> None:
 @bug(f"{_VERIFY}::test_charges_cut_from_the_end_are_missed")
 def a_chain_whose_end_nobody_knows() -> None:
     """Charges that were cut from the end are not missed."""
-    from service.ledger import verify
+    from service.ledger.verify import charges
 
-    rewrite(verify._charges, ("(number, previous) != (stream.charges, stream.head)", "False"))
-    _unlooked("_releases")
+    rewrite(charges.chain, ("(number, previous) != (stream.charges, stream.head)", "False"))
+    _unlooked("released", "chain")
 
 
 @bug(f"{_COLUMN}[charges.previous_hash]")
 def charges_that_are_not_hashed_again() -> None:
     """Nobody looks at the ledger's own chain."""
-    _unlooked("_charges")
+    _unlooked("charges", "chain")
 
 
 @bug(f"{_COLUMN}[releases.number]")
 def numbers_of_releases_that_nobody_looks_at() -> None:
     """A release that is missing from a stream's numbers is not missed."""
-    from service.ledger import verify
+    from service.ledger.verify import released
 
-    _unlooked("_numbered_releases")
-    rewrite(verify._releases, ('row["number"] <= of_stream', "False"))
+    _unlooked("numbering", "releases")
+    rewrite(released.chain, ('row["number"] <= of_stream', "False"))
 
 
 @bug(f"{_COLUMN}[streams.promise]")
 def a_streams_promise_that_nobody_looks_at() -> None:
     """The budget of a stream may be another than it was made with."""
-    from service.ledger import verify
+    from service.ledger.verify import promises
 
-    rewrite(verify._promised_by_stream, ("streams.promised(stream) != stream.promise", "False"))
-    rewrite(verify._promised, ("publications.promised(publication) != publication.promise", "False"))
+    rewrite(promises.of_stream, ("streams.promised(stream) != stream.promise", "False"))
+    rewrite(promises.of_publication, ("publications.promised(publication) != publication.promise", "False"))
 
 
 @bug(f"{_COLUMN}[segments.digest]")
 def rows_of_segments_that_nobody_looks_at() -> None:
     """A segment's row may name any file."""
-    _unlooked("_segments")
+    _unlooked("segments", "rows")
 
 
 @bug(f"{_COLUMN}[streams.segments_sum]")
 def segments_of_which_one_may_be_missing() -> None:
     """Each segment is looked at by itself."""
-    from service.ledger import verify
+    from service.ledger.verify import segments
 
-    rewrite(verify._segments, ("total % segments.MODULUS != stream.segments_sum", "False"))
+    rewrite(segments.rows, ("total % segments.MODULUS != stream.segments_sum", "False"))
 
 
 @bug(f"{_VERIFY}::test_tampering_is_found_and_named[-more is reserved than the stream's budget]")
 def sums_that_nobody_adds_up_again() -> None:
     """What is told of a stream is not compared with its charges."""
-    _unlooked("_reserved")
+    _unlooked("reserved", "within_budget")
 
 
 @bug(f"{_COLUMN}[visible.position]")
 def what_is_shown_may_be_anything() -> None:
     """What readers see is not compared with what was committed."""
-    _unlooked("_shown")
+    _unlooked("numbering", "shown")
 
 
 @bug(f"{_COLUMN}[publications.seal]")
@@ -137,45 +136,64 @@ def a_publication_that_may_be_left_anyhow() -> None:
 @bug(f"{_VERIFY}::test_tampering_is_found_and_named[-what is told of its worst record]")
 def charges_that_nobody_adds_up() -> None:
     """What a publication has spent is not compared with its charges."""
-    _unlooked("_spent")
+    _unlooked("charges", "sums")
 
 
 @bug(f"{_VERIFY}::test_tampering_is_found_and_named[-version 2: it was charged, but there is no such release]")
 def charges_without_a_release() -> None:
     """Nobody misses a release that was paid for."""
-    _unlooked("_released")
+    _unlooked("charges", "have_releases")
 
 
 @bug(f"{_VERIFY}::test_tampering_is_found_and_named[-its noise costs more than its charge]")
 def noise_that_costs_more_than_was_paid() -> None:
     """A release is not compared with its charge."""
-    _unlooked("_paid")
+    _unlooked("released", "paid_for")
 
 
 @bug(f"{_VERIFY}::test_tampering_is_found_and_named[-end at record 8, not at 9]")
 def records_without_a_batch() -> None:
     """Numbers may have gaps."""
-    _unlooked("_numbering")
+    _unlooked("numbering", "records")
 
 
 @bug("tests/publishing/test_answering.py::test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay")
 def records_that_need_not_have_paid_for_an_instance() -> None:
     """Charges at arrival are not compared with what was open."""
-    _unlooked("_arrivals")
+    _unlooked("arrivals", "instances")
 
 
 @bug("tests/worker/test_labelling.py::test_who_did_not_pay_on_arrival_is_found")
 def coins_that_nobody_need_have_paid() -> None:
     """Charges at arrival are not compared with what a coin costs."""
-    _unlooked("_coins")
+    _unlooked("arrivals", "coins")
+
+
+@bug("tests/worker/test_labelling.py::test_who_did_not_pay_on_arrival_is_found")
+def obligations_that_forget_charges_at_arrival() -> None:
+    """Whoever reads what a publication owes believes that it charges with its releases alone."""
+    from service.privacy.accounting import obligations
+
+    rewrite(obligations._charging, ('return AtArrival(events.from_json(content["event"]))', "return WithEachRelease()"))
+
+
+@bug(f"{_COLUMN}[publications.obligations_digest]")
+def obligations_that_may_be_changed() -> None:
+    """What a publication owes is not compared with its digest."""
+    from service.ledger.verify import promises
+
+    rewrite(
+        promises.of_publication,
+        ("publications.owed(publication) != publication.obligations_digest", "False"),
+    )
 
 
 @bug("tests/worker/test_erasing.py::test_erased_bytes_that_came_back_are_found")
 def erased_bytes_that_nobody_looks_for() -> None:
     """A segment from a backup brings erased records back."""
-    from service.ledger import verify
+    from service.ledger.verify import segments
 
-    rewrite(verify._still_there, ("column.any() for column in rows.values()", "False for _ in rows.values()"))
+    rewrite(segments._still_there, ("column.any() for column in rows.values()", "False for _ in rows.values()"))
 
 
 @bug(f"{_WALKS}[charge]")
@@ -197,12 +215,12 @@ def a_walk_that_changes_nothing() -> None:
 @bug("tests/worker/test_restored.py::test_it_is_noticed_by_a_worker_that_has_looked_already")
 def a_walk_that_does_not_look_at_the_mark() -> None:
     """A backup that verifies is published from."""
-    from service.ledger import witness
+    from service.ledger import high_water_mark
     from service.publishing import confirmation
 
     for name in ("contradicts", "behind"):
-        wrap(witness, name, lambda *_: None)
-    wrap(confirmation.witness, "holds", lambda *_: True)
+        wrap(high_water_mark, name, lambda *_: None)
+    wrap(confirmation.high_water_mark, "holds", lambda *_: True)
 
 
 _INVARIANT = "tests/worker/test_audit.py::test_each_invariant_is_seen_to_be_violated"

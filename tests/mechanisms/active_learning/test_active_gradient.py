@@ -1,6 +1,5 @@
 """No record moves a sum of selected gradients further than stated, some do nearly; distances and steps are right."""
 
-from fractions import Fraction
 from math import exp, sqrt
 
 import numpy as np
@@ -13,7 +12,7 @@ from service.learning.losses import LOSSES, HuberHinge
 from service.learning.records import Records
 from service.mechanisms.active_learning import active_gradient
 from service.mechanisms.active_learning.active_gradient import ActiveGradient, Falling
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind
 from service.privacy.noise.additive import Gaussian, SphericalLaplace, Unaffordable
 
@@ -92,7 +91,7 @@ def test_neighbours_never_move_a_sum_further(loss, clip, intercept, seed):
 
 @pytest.mark.parametrize("loss", [SVM, LOSSES["logistic"]], ids=["svm", "logistic"])
 def test_some_neighbours_come_close(loss, silent):
-    """Two records on the wrong side of the hyperplane that pull apart along it: by 2M (mechanisms.md 5)."""
+    """Two records on the wrong side of the hyperplane that pull apart along it: by 2M (paper-audit.md 5.1)."""
     one = learner(loss, constraint=ConstraintSet(name="ball", radius=100.0))
     first, second = (np.array([[0.1, side * sqrt(0.99), 0.0]]) for side in (1, -1))
     positive = np.ones(1)
@@ -168,12 +167,13 @@ def test_slabs_and_steps_fall_with_the_updates():
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_selection_and_noise_together_cost_what_is_charged(kind):
-    """ε_s + ε_g, or ε_s²/2 + ρ_g; and the noise is for 2M (mechanisms.md 5)."""
+    """ε_s + ε_g, or ε_s²/2 + ρ_g; and the noise is for 2M (paper-audit.md 5.1)."""
     charge = 2.5 if kind is Kind.PURE else 0.9
     spent = learner().perturbation(kind, charge, 8, ORIGIN)
-    assert spent.charge() <= charge
-    assert spent.charge() == pytest.approx(charge, rel=1e-9)
-    assert claims.cost(kind, spent.described(), records=8) == Fraction(spent.charge())
+    cost = spent.cost(kind, records=8)
+    assert cost <= charge
+    assert cost == pytest.approx(charge, rel=1e-9)
+    assert events.from_json(spent.to_json()).cost(kind, records=8) == cost
     if kind is Kind.PURE:
         assert isinstance(spent.noise, SphericalLaplace)
         assert spent.noise.scale == pytest.approx(2 / 1.5, rel=1e-4)

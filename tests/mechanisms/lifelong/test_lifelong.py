@@ -286,7 +286,7 @@ def test_batches_of_unequal_sizes_have_one_noise(settings):
     mechanism = publication(task_size=[3, 4], batch=2, **settings)
     released, _ = run(mechanism, 5, reader())
     assert {each.fit[1] - each.fit[0] for each in released} == {1, 2}
-    first, *others = (each.perturbation.described() for each in released)
+    first, *others = (each.perturbation.to_json() for each in released)
     assert all(each == first for each in others)
     assert all(mechanism.terms(each.time) == first for each in released[1:])
 

@@ -63,7 +63,7 @@ def test_a_record_teaches_the_encoder_or_is_counted_and_is_charged_everything_on
     assert seen == [each.fit for each in released] == list(zip([0, *ENDS], ENDS, strict=False))
     assert [each.role for each in released] == ["base", *["model"] * 5]
     for number, release in enumerate(released):
-        described = release.perturbation.described()
+        described = release.perturbation.to_json()
         assert described["added_to"] == ("statistics" if number else "disjoint_gradient_sums")
         paid_for(mechanism, release, 6)
     assert released[0].parameters.shape == (1, 6 * 6 + 7 * 4 + 4 * 3)

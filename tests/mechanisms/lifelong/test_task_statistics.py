@@ -11,7 +11,7 @@ from scipy import stats
 from service.learning.losses import LOSSES
 from service.learning.records import Records
 from service.mechanisms.lifelong.task_statistics import Place, TaskStatistics, _Means, forgotten, projected
-from service.mechanisms.moments import spread
+from service.mechanisms.moments import deviation, spread
 from service.privacy.loss import Kind
 from service.privacy.noise.correlated import Blt, Toeplitz
 from service.streams import feature_maps
@@ -36,7 +36,7 @@ def means(rng, rows, columns):
 
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_the_losses(case):
-    """By differences of R and of L, with their traces written out as in mechanisms.md 4."""
+    """By differences of R and of L, with their traces written out as in paper-audit.md 4."""
     one, rng = learner(*case), np.random.default_rng(2)
     rows, columns = one.shape
     of, encoder, classifier = means(rng, rows, columns), rng.normal(size=(columns, 2)), rng.normal(size=(rows, 2))
@@ -150,7 +150,7 @@ def test_nothing_but_noise_leads_nowhere_far():
     noise = one.perturbation(Kind.ZCDP, RHO, 4)
     model, older = (), ()
     for task in range(1000):
-        drawn = rng.normal(size=one.entries) * noise.deviation - 100.0 * (task < 3)
+        drawn = rng.normal(size=one.entries) * deviation(noise.noise) - 100.0 * (task < 3)
         latest = np.concatenate((drawn, (4.0, 1.0)))
         model = one._descend(model, older, latest, 5, noise)
         older = (sum(older, start=latest),)

@@ -14,9 +14,10 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.histogram import MAX_CARDINALITY, Histogram, LinearQuery
 from service.mechanisms.linear_queries import mechanism as linear_queries
-from service.mechanisms.linear_queries.mechanism import NO_CATEGORY, Hit, LinearQueries, opened
+from service.mechanisms.linear_queries.mechanism import NO_CATEGORY, LinearQueries, opened
 from service.mechanisms.mechanism import Forgotten, Part
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
+from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
 from service.privacy.loss import Kind, round_up
 from service.privacy.noise import numeric_sparse
 from service.privacy.noise.sparse_vector import STEPS, Instance
@@ -63,7 +64,8 @@ class Run:
         for release in step.releases:
             self.charge(*release.fit, release.charge)
             self.released.append(release)
-            assert claims.cost(self.mechanism.kind, release.perturbation.described(), records=1) <= release.charge
+            event = events.from_json(release.perturbation.to_json())
+            assert event.cost(self.mechanism.kind, records=1) <= release.charge
         for charge in step.charges:
             self.charge(charge.start, charge.stop, charge.amount)
         self.chain = step.chain
@@ -133,12 +135,12 @@ def test_every_slot_pays_once_for_each_instance_that_was_open(privacy, settings)
             run.hit(at_random(4, choose))
             hits += 1
             for slot in there:
-                owed[slot] += Fraction(round_up(claims.opening(kind, vars(now.instance))))
+                owed[slot] += Fraction(round_up(OpenedInstance(instance=now.instance).cost(kind, records=1)))
                 owed[slot] += Fraction(run.released[-1].charge)
         assert run.worst <= run.mechanism.capacity
     if now := opened(run.chain):
         for slot in range(run.position):
-            owed[slot] += Fraction(round_up(claims.opening(kind, vars(now.instance))))
+            owed[slot] += Fraction(round_up(OpenedInstance(instance=now.instance).cost(kind, records=1)))
     assert run.spent == owed
     assert hits >= 2
 
@@ -205,7 +207,7 @@ def test_the_bound_on_records_is_that_of_its_derivation():
     told = mechanism.records_needed(asked)
     formula = 54 * 3 * (162 / 143) * log(cardinality + 1) * log((3 * asked + 1) / beta) / alpha**3
     assert told == pytest.approx(formula, rel=0.01)  # but for the 1 in 1 + 3·H0
-    assert told < 2916 * log(cardinality + 1) * log(2 * asked / beta) / alpha**3 / 12, "mechanisms.md 3.1"
+    assert told < 2916 * log(cardinality + 1) * log(2 * asked / beta) / alpha**3 / 12, "paper-audit.md 3.1"
 
 
 def test_a_step_lowers_the_entropy_to_the_truth_by_what_the_hits_are_reckoned_with():
@@ -347,8 +349,8 @@ def test_a_budget_that_noise_cannot_follow_any_further_freezes():
 
 @pytest.mark.parametrize("following", [None, Instance(opened=2, scale=3.0)])
 def test_a_hit_says_what_it_measured_and_which_instances_it_closed_and_opened(following):
-    hit = Hit(kind=Kind.PURE, closed=Instance(opened=1, scale=8.0), opened=following)
-    assert hit.described() == {
+    hit = MeasuredQuery(currency=Kind.PURE, scale=8.0, closed=Instance(opened=1, scale=8.0), opened=following)
+    assert hit.to_json() == {
         "distribution": numeric_sparse.DISTRIBUTIONS[Kind.PURE],
         "scale": 8.0,
         "sensitivity": STEPS,

@@ -8,7 +8,7 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten
-from service.privacy.accounting import claims
+from service.privacy.accounting import events
 from service.privacy.loss import Kind
 from service.privacy.noise import additive as noises
 from service.privacy.noise.additive import Gaussian
@@ -117,8 +117,8 @@ def test_a_record_is_read_with_its_batch_only_and_charged_everything_once(noise)
     assert [release.parent for release in released] == [None, *range(1, 9)]
     for release in released:
         assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
-        assert 0.999 * release.charge < release.perturbation.charge() <= release.charge
-        assert claims.cost(Kind.ZCDP, release.perturbation.described(), records=BATCH) <= release.charge
+        cost = events.from_json(release.perturbation.to_json()).cost(Kind.ZCDP, records=BATCH)
+        assert 0.999 * release.charge < cost == release.perturbation.cost(Kind.ZCDP, records=BATCH) <= release.charge
     assert [mechanism.next_time(7), mechanism.next_time(8), mechanism.needs(23)] == [8, 16, 16]
 
 
@@ -151,7 +151,7 @@ def test_what_was_forgotten_is_never_made_up(noise):
 
 
 def factor(noise, steps):
-    """C of mechanisms.md 8, by hand, and its norm over an infinite stream."""
+    """C of paper-audit.md 8.1, by hand, and its norm over an infinite stream."""
     lags = np.arange(steps)
     if noise == "toeplitz":
         column = np.array([special.binom(2 * l, l) / 4.0**l for l in lags]) * 0.9**lags
@@ -181,7 +181,7 @@ def test_from_released_models_comes_white_noise_of_the_right_size(kind):
 
 
 def test_from_released_models_come_nodes_with_spherical_laplace_noise():
-    """A window of 4 batches: every record is in at most 3 nodes, each of scale 3Δ/ε (mechanisms.md 2, strict)."""
+    """A window of 4 batches: every record is in at most 3 nodes, each of scale 3Δ/ε (paper-audit.md 2, strict)."""
     settings = {"averaging": False, "clip": 0.25, "learning_rate": 1.0, "learner": {"momentum": 0.0}}
     mechanism = publication("window_tree", {"epsilon": 1}, **settings)
     noise = []
@@ -206,7 +206,7 @@ def test_the_plan_tells_the_noise_of_every_run(noise):
         assert len(scales) == 1
     released, _ = run(mechanism, 5, reader())
     told = plan["fits"][0]["noise"]
-    described = released[0].perturbation.described()
+    described = released[0].perturbation.to_json()
     assert {name: described[name] for name in ("scale", "factor", "largest")} == {
         name: told[name] for name in ("scale", "factor", "largest")
     }

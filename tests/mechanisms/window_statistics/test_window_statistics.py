@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from service.learning.records import Records
-from service.mechanisms.configuration import MAX_REMEMBERED
+from service.mechanisms.limits import MAX_REMEMBERED
 from service.mechanisms.linear import predict
 from service.privacy.loss import Kind
 from service.privacy.noise.additive import Gaussian
@@ -47,9 +47,7 @@ def test_a_record_is_read_with_its_block_only_and_charged_everything_once(privac
     blocks = [(start, start + BLOCK) for start in range(0, 9 * BLOCK, BLOCK)]
     released = charged_everything_once(mechanism, blocks, BLOCK)
     assert [release.window for release in released] == [(max(0, end - 3 * BLOCK), end) for _, end in blocks]
-    assert {(release.parent, release.perturbation.described()["dimension"]) for release in released} == {
-        (None, ENTRIES)
-    }
+    assert {(release.parent, release.perturbation.to_json()["dimension"]) for release in released} == {(None, ENTRIES)}
     assert [mechanism.next_time(7), mechanism.next_time(8), mechanism.needs(23)] == [8, 16, 16]
 
 
@@ -119,7 +117,7 @@ def test_what_was_forgotten_is_never_made_up(privacy):
 
 
 def test_from_released_models_comes_white_noise_of_the_right_size():
-    """Of sums over a window: what leaves it is added again before it is looked at (mechanisms.md 8)."""
+    """Of sums over a window: what leaves it is added again before it is looked at (paper-audit.md 8.2)."""
     steps = 12
     mechanism = publication(classes=2, ridge=1e6)
     sums = sums_with_labels(mechanism, steps, BLOCK * np.minimum(np.arange(1, steps + 1), BLOCKS))

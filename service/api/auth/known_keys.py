@@ -1,0 +1,65 @@
+"""The keys that requests showed lately, so that not every request asks the database for its key."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from service.api.auth.allowance import Allowance
+from service.api.http.problems import too_many_requests
+from service.store import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+
+    from service.api.auth.credentials import Secret
+    from service.store.keys import Key
+
+KEY_CACHE_SECONDS = 2.0  # a revocation is notified at once; this is for the case that the notification is lost
+MOST_CACHED = 10_000
+SECONDS_OF_UNKNOWN_KEYS = 10.0
+
+
+class KnownKeys:
+    """One per process.
+
+    Args:
+        run_once: asks the database, as `Services.run_once` does.
+        guesses: how many keys that are not known an address may send a second.
+    """
+
+    def __init__(self, run_once: Callable[..., Awaitable[Any]], *, guesses: float) -> None:
+        self._run_once = run_once
+        self._known: dict[Hashable, tuple[Key, float]] = {}
+        self._guesses = Allowance(guesses, seconds=SECONDS_OF_UNKNOWN_KEYS)
+
+    async def find(self, shown: Secret, asker: str | None = None) -> Key | None:
+        """Return the key that a request shows, if it is valid.
+
+        It is found by a hash: no secret is compared with another.
+
+        Args:
+            shown: what somebody sent.
+            asker: the address that sent it, which has so many guesses a second; each asks the database. A key that was
+                valid when it was last looked at is no guess. None: who was let in before.
+        """
+        secret, find = shown
+        which = find, keys.digest(secret)
+        cached = self._known.get(which)
+        if cached is not None and cached[1] > time.monotonic():
+            return cached[0]
+        if cached is None and asker is not None and (early := self._guesses.early(asker)):
+            raise too_many_requests("This address sends too many keys that are not known.", early)
+        key: Key | None = await self._run_once(("key", which), find, secret)
+        self._known.pop(which, None)
+        if key is None:
+            self._guesses.count(asker)
+        else:
+            if len(self._known) >= MOST_CACHED:
+                self._known.clear()
+            self._known[which] = (key, time.monotonic() + KEY_CACHE_SECONDS)
+        return key
+
+    def look_again(self) -> None:
+        """Ask the database again for every key: some key was made or revoked."""
+        self._known = {which: (key, 0.0) for which, (key, _) in self._known.items()}

@@ -1,0 +1,43 @@
+"""Routes that answer requests without the framework: for the two requests that come in their thousands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.routing import Match, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from fastapi import FastAPI, Request, Response
+    from fastapi.routing import APIRoute
+    from starlette.types import Scope
+
+    Answer = Callable[[Request], Awaitable[Response]]
+
+
+class DirectRoute(Route):
+    """Calls a function with the request, where the framework would first read what each parameter of a function needs.
+
+    Through the framework a request costs 176 µs, through this route 22 µs. To answer before the router, without a
+    route, would save 11 µs of those, less than 3 % of a whole `GET latest` or of a record that is posted by itself.
+
+    `documented` is the framework's route of the same address: it describes this one in the OpenAPI document, and names
+    it in metrics.
+    """
+
+    def __init__(self, documented: APIRoute, answer: Answer) -> None:
+        super().__init__(documented.path, answer, methods=documented.methods)
+        self._documented = documented
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether a request is for this route, and its parameters."""
+        match, found = super().matches(scope)
+        if match is not Match.NONE:
+            found["route"] = self._documented
+        return match, found
+
+
+def answer_directly(app: FastAPI, documented: APIRoute, answer: Answer) -> None:
+    """Answer the requests of a route directly. They are looked for before those of all other routes."""
+    app.router.routes.insert(0, DirectRoute(documented, answer))

@@ -1,0 +1,218 @@
+"""`/v1/streams/{stream}/ledger`: what every record has spent, what is reserved, and the charges one by one."""
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
+
+from service.api.auth.scopes import KeyFirst, Reader
+from service.api.auth.visibility import stream_or_404
+from service.api.http.problems import documented
+from service.api.schemas import DECLASSIFIED, Before, Charge, Items, Limit, as_json
+from service.api.schemas import Loss as ShownLoss
+from service.api.services import Shared
+from service.ledger import reservations, spending, summaries
+from service.mechanisms.building import declassified
+from service.privacy.accounting.account import Loss
+from service.privacy.accounting.profile import covered
+from service.privacy.loss import Kind, round_up
+from service.store import charges, publications, streams
+from service.store.keys import Key
+
+router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
+
+Edge = Annotated[int | None, Query(ge=0, lt=2**62, description="Only of records from `start` on, before `end`")]
+
+
+class LedgerRange(BaseModel):
+    """What every record of [start, end) has spent.
+
+    `declassified`: it is no longer protected at all, by anything on this stream; `epsilon` and `delta` are null then,
+    since what it loses is unbounded.
+    """
+
+    start: int
+    end: int
+    epsilon: float | None
+    delta: float | None
+    declassified: bool
+
+
+class Tighter(ShownLoss):
+    """The least (ε, δ) that can be shown for any record from what is reserved; told, never used to admit.
+
+    It holds only if nobody chose a publication, its privacy or its start by looking at releases of the stream;
+    `reserved` holds in any case. At the δ of `reserved`, the least of three bounds (`how`): the sum of ε; `zcdp`, what
+    the sum of ρ implies, a pure ε counted as ε²/2; `pure_plus_gaussian`, the pure ε plus what the Gaussian ρ alone
+    imply. The sums are there too.
+    """
+
+    how: Literal["sum", "zcdp", "pure_plus_gaussian"]
+    pure: float = Field(description="Σ ε of pure publications")
+    zcdp: float = Field(description="Σ ρ of all")
+    gaussian: float = Field(description="Σ ρ of Gaussian publications")
+
+
+class WorstRecord(ShownLoss):
+    """The record that a publication has charged most. Gaussian: `rho` is what it charged, ε what that implies."""
+
+    record: int | None
+    rho: float | None
+
+
+class LedgerPublication(BaseModel):
+    """What one publication reserves on each record from `start` on, why that suffices for ever, and how far it is.
+
+    Once it has ended, `reserved` is what it keeps on the worst record.
+    """
+
+    name: str
+    running: bool
+    start: int
+    declassified: int = Field(description="How many records, from `start` on, what it released no longer protects")
+    reserved: ShownLoss
+    lifetime: dict[str, Any] | None = Field(
+        description="The record (counted from `start`) that all its fits for ever charge most, and how that adds up"
+    )
+    spent: WorstRecord
+
+
+class Ledger(BaseModel):
+    """`spent` and `reserved` are the worst record's; the ranges cover [0, records), or the part that was asked for.
+
+    Both are of what records are charged while they are protected: what one that is declassified loses has no bound.
+    """
+
+    budget: ShownLoss
+    reserved: ShownLoss
+    spent: ShownLoss
+    declassified: int = Field(description=DECLASSIFIED)
+    tighter: Tighter
+    publications: list[LedgerPublication]
+    exact: bool = Field(description="False: a range tells the most that any of its records has spent")
+    ranges: list[LedgerRange]
+
+
+@router.get("/{stream}/ledger", response_model=Ledger, responses=documented("invalid-request", "not-found"))
+async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = None, end: Edge = None) -> Response:
+    """What every record has spent, what is reserved on the worst one, and how that adds up.
+
+    The ranges cover [0, records), or the part of it from `start` to `end`. A stream can have more of them than anybody
+    reads: then neighbours are told as one range with the most that any of its records has spent, and `exact` is false.
+    Ask for a part of it to be told exactly. `spent` is the worst record's, exactly, in any case.
+
+    Where a publication's settings make records expire, those past its window are `declassified`: what they lose is
+    unbounded, so their range has no `epsilon` and no `delta`, and beside `spent` stands how many they are. All other
+    figures are of what records were charged while they were protected.
+    """
+
+    def look(connection: Connection) -> Response:
+        found = stream_or_404(connection, key, stream)
+        of_it = publications.of_stream(connection, found.id)
+        reserved = reservations.reserved(connection, found.id, of_it)
+        low, high = min(start or 0, found.records), found.records if end is None else min(end, found.records)
+        exact = spending.exact(connection, found.id, low, high) if low < high else []
+        told = exact if exact is not None else _outlined(connection, found, low, high)
+        tighter = reservations.tighter(of_it, reserved)
+        exposed = _exposed(found, of_it)
+        return as_json(
+            {
+                **summaries.sums(found, reserved),
+                "declassified": covered(exposed.values()),
+                "tighter": tighter.loss.shown()
+                | {"how": tighter.how}
+                | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
+                "publications": [_share(each, exposed[each.name]) for each in of_it],
+                "exact": exact is not None,
+                "ranges": list(_merged(_with_declassified(told, exposed.values()))),
+            }
+        )
+
+    return await shared.run(look)
+
+
+@router.get("/{stream}/ledger/charges", responses=documented("invalid-request", "not-found"))
+async def list_charges(
+    stream: str,
+    key: Reader,
+    shared: Shared,
+    limit: Limit = 100,
+    before: Before = None,
+) -> Items[Charge]:
+    """The append-only list of charges, newest first, chained by hashes."""
+
+    def look(connection: Connection, key: Key) -> Items[Charge]:
+        found = stream_or_404(connection, key, stream)
+        rows = charges.page(connection, found.id, limit=limit, before=before)
+        return Items(items=[Charge(**row) for row in rows])
+
+    return await shared.run(look, key)
+
+
+def _exposed(stream: streams.Stream, of_it: Iterable[publications.Publication]) -> dict[str, tuple[int, int]]:
+    """Return, by publication, the records that its releases no longer protect; mostly none."""
+    return {
+        each.name: (each.start, each.start + declassified(stream.schema, each.configuration, each.visible_position))
+        for each in of_it
+    }
+
+
+def _outlined(connection: Connection, stream: streams.Stream, start: int, stop: int) -> list[spending.Stretch]:
+    """The most that a record of each stretch has spent, which no stretch can have spent more of than the worst."""
+    worst = summaries.spent(stream)
+    return [
+        (low, high, Loss(epsilon=min(loss.epsilon, worst.epsilon), delta=min(loss.delta, worst.delta)))
+        for low, high, loss in spending.outlined(connection, stream.id, start, stop)
+    ]
+
+
+def _share(publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
+    """Return the share of one publication in the ledger."""
+    account = spending.account_of(publication)
+    kept, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
+    pure = publication.kind == Kind.PURE
+    return {
+        "name": publication.name,
+        "running": account.running,
+        "start": publication.start,
+        "declassified": exposed[1] - exposed[0],
+        "reserved": (account.cap if account.running else account.kept(kept)).shown(),
+        "lifetime": publication.plan.get("lifetime"),
+        "spent": {
+            "record": publication.visible_worst_record,
+            "rho": None if pure else round_up(amount),
+            **account.loss(amount).shown(),
+        },
+    }
+
+
+def _with_declassified(
+    told: Iterable[spending.Stretch], exposed: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int, Loss | None]]:
+    """Stretches of what records have spent, cut where some are declassified; those have no loss: it is unbounded."""
+    exposed = [each for each in exposed if each[0] < each[1]]
+    edges = sorted({edge for each in exposed for edge in each})
+    for start, end, loss in told:
+        cuts = [start, *(edge for edge in edges if start < edge < end), end]
+        for low, high in pairwise(cuts):
+            yield low, high, None if any(first <= low < last for first, last in exposed) else loss
+
+
+def _merged(ranges: Iterable[tuple[int, int, Loss | None]]) -> Iterator[dict[str, Any]]:
+    """Neighbours that spent the same are one range, whatever is reserved on them; so are those declassified."""
+    shown = ((start, end, None if loss is None else tuple(loss.shown().values())) for start, end, loss in ranges)
+    for spent, alike in groupby(shown, key=itemgetter(2)):
+        first, *others = alike
+        epsilon, delta = spent or (None, None)
+        yield {
+            "start": first[0],
+            "end": others[-1][1] if others else first[1],
+            "epsilon": epsilon,
+            "delta": delta,
+            "declassified": spent is None,
+        }

@@ -1,0 +1,184 @@
+"""The high-water mark: a small file beside each stream's segments that says how far the stream has come.
+
+It is outside PostgreSQL, so that it tells when PostgreSQL has forgotten something: an old backup was put in its place,
+or a standby took over that lacked the newest commits. A ledger that has come less far, or another way, is not the one
+that was published from: nothing may be published on it, or versions that were seen would be published again with other
+content, and what they cost would be forgotten. Nothing is visible before the mark holds it (`publishing.confirmation`).
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from service.ledger.errors import LedgerBroken
+from service.store.database import TIMELINE
+from service.store.segment_files import SegmentFiles
+from service.store.streams import Stream
+from service.store.tables import charges, erasures, releases
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """How far a stream had come: records numbered, erasures asked, charges and releases made, the newest ones' hashes.
+
+    `timeline`: PostgreSQL's, which is another one after a standby was promoted or a recovery ended early.
+    """
+
+    records: int
+    erasures: int
+    charges: int
+    head: str | None
+    releases: int = 0
+    newest_release: str | None = None
+    timeline: int | None = None
+
+
+def marks(connection: Connection, streams: Iterable[Stream]) -> dict[str, Mark]:
+    """How far streams have come, by the name of their logs."""
+    streams = list(streams)
+    query = (
+        select(erasures.c.stream_id, func.count().label("asked"))
+        .where(erasures.c.stream_id.in_([stream.id for stream in streams]))
+        .group_by(erasures.c.stream_id)
+    )
+    asked = {row.stream_id: row.asked for row in connection.execute(query)}
+    timeline = connection.execute(select(TIMELINE)).scalar_one()
+    return {
+        stream.log: Mark(
+            records=stream.records,
+            erasures=asked.get(stream.id, 0),
+            charges=stream.charges,
+            head=stream.head,
+            releases=stream.releases,
+            newest_release=stream.newest_release,
+            timeline=timeline,
+        )
+        for stream in streams
+    }
+
+
+def write(files: SegmentFiles, log: str, mark: Mark) -> None:
+    """Write down how far a stream has come. The caller holds the file's lock."""
+    files.put_high_water_mark(log, asdict(mark))
+
+
+def note(mark: Mark, at: float) -> dict[str, Any]:
+    """What to write down of a walk that found nothing: when it began, in Unix time, and how far the stream was."""
+    return {"at": at, "mark": asdict(mark)}
+
+
+def walked_ago(connection: Connection, noted: dict[str, Any], stream: Stream) -> float | None:
+    """How many seconds ago a walk found nothing, if the stream still has the charge and release that it ended with.
+
+    noted: what `SegmentFiles.note` returned.
+    """
+    stored, at = noted.get("mark"), noted.get("at")
+    mark = _mark(stored) if isinstance(stored, dict) else None
+    if mark is None or not isinstance(at, float) or not holds(connection, mark, stream):
+        return None
+    return time.time() - at
+
+
+def behind(connection: Connection, stored: dict[str, Any] | None, stream: Stream) -> str | None:
+    """Why a stream is older than the file beside its segments; None: it has come as far, as far as anybody can tell.
+
+    stored: what `SegmentFiles.high_water_mark` returned, before the stream was read.
+    """
+    return behind_of_each(connection, {stream.log: stored}, [stream]).get(stream.log)
+
+
+def behind_of_each(
+    connection: Connection, stored: Mapping[str, dict[str, Any] | None], streams: Iterable[Stream]
+) -> dict[str, str]:
+    """The same by log, of the streams that are older, with the same queries for all; stored: by log."""
+    reasons = {}
+    for log, now in marks(connection, streams).items():
+        mark = _mark(stored[log])
+        if mark is not None and (lost := _lost(mark, now)):
+            reasons[log] = (
+                f"it is older than what was done: the file beside its segments tells of {lost}; {_why(mark, now)}"
+            )
+    return reasons
+
+
+def _lost(mark: Mark, now: Mark) -> str:
+    """What a mark tells of and the database lacks."""
+    less = [
+        f"{name} {getattr(mark, name)} (there are {getattr(now, name)})"
+        for name in ("records", "erasures", "charges", "releases")
+        if getattr(mark, name) > getattr(now, name)
+    ]
+    return ", ".join(less)
+
+
+def contradicts(
+    connection: Connection, files: SegmentFiles, stored: dict[str, Any] | None, stream: Stream
+) -> str | None:
+    """Why a stream can't be the one that the file beside its segments tells of; None: it may be.
+
+    stored: as above. Where the file was missing, the first mark may have been written since; it is there before the
+    stream says so.
+    """
+    if stored is None and stream.marked and files.high_water_mark(stream.log) is None:
+        return "the file beside its segments that tells how far it had come is missing: is its folder there?"
+    if stored is None:
+        return None
+    mark = _mark(stored)
+    if mark is None:
+        return "the file beside its segments that tells how far it had come can't be read"
+    if (less := behind(connection, stored, stream)) is not None:
+        return less
+    if (other := _differs(connection, mark, stream)) is None:
+        return None
+    why = _why(mark, marks(connection, [stream])[stream.log])
+    return f"it is another one than was published from: the file beside its segments knows {other}; {why}"
+
+
+def check(connection: Connection, files: SegmentFiles, stored: dict[str, Any] | None, stream: Stream) -> None:
+    """Raise LedgerBroken if a stream can't be the one that the file beside its segments tells of. stored: as above."""
+    if (against := contradicts(connection, files, stored, stream)) is not None:
+        raise LedgerBroken(f"stream {stream.name}: {against}")
+
+
+def holds(connection: Connection, mark: Mark, stream: Stream) -> bool:
+    """Whether the stream in this database has the very charge and release that a mark names as its newest."""
+    return _differs(connection, mark, stream) is None
+
+
+def _differs(connection: Connection, mark: Mark, stream: Stream) -> str | None:
+    """Which of what a mark names is another, or missing, in this database."""
+    charge = select(charges.c.hash).where(charges.c.stream_id == stream.id, charges.c.id == mark.charges)
+    if mark.charges and connection.execute(charge).scalar_one_or_none() != mark.head:
+        return f"another charge {mark.charges}"
+    release = select(releases.c.digest).where(releases.c.stream_id == stream.id, releases.c.number == mark.releases)
+    if mark.releases and connection.execute(release).scalar_one_or_none() != mark.newest_release:
+        return f"another release {mark.releases} of the stream"
+    return None
+
+
+PROMOTED = "a standby without the newest commits was promoted, or a recovery ended before them"
+REPLACED = "an older copy of the database was put in its place, or it lost commits in a crash"
+
+
+def lost_commits(reason: str | None) -> bool:
+    """Return whether a stream is distrusted because the database lacks what was committed."""
+    return reason is not None and reason.endswith((PROMOTED, REPLACED))
+
+
+def _why(mark: Mark, now: Mark) -> str:
+    """What PostgreSQL's timeline tells of how that came about."""
+    if mark.timeline is not None and now.timeline is not None and now.timeline > mark.timeline:
+        return PROMOTED
+    return REPLACED
+
+
+def _mark(stored: dict[str, Any] | None) -> Mark | None:
+    """None: there is none, or it can't be read."""
+    known = {each.name: each for each in fields(Mark)}
+    if stored is None or not {"records", "erasures", "charges", "head"} <= stored.keys() <= known.keys():
+        return None
+    counts = [value for name, value in stored.items() if name in ("records", "erasures", "charges", "releases")]
+    return Mark(**stored) if all(type(value) is int for value in counts) else None

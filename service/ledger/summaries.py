@@ -1,0 +1,146 @@
+"""What is shown of streams at a glance: each kind of row is read once for all streams, however many they are."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Connection, and_, case, or_, select
+
+from service.ledger import reservations
+from service.privacy.accounting.account import Loss
+from service.privacy.accounting.profile import covered
+from service.store import numbering, segments
+from service.store.database import any_of
+from service.store.numbering import Resumption
+from service.store.segments import Erased
+from service.store.streams import Stream
+from service.store.tables import publications, shown
+from service.store.tables import streams as streams_table
+
+MOST_RANGES = 512  # of what was erased
+MOST_RESUMPTIONS = 100
+
+Declassified = Callable[[Mapping[str, Any], Mapping[str, Any], int], int]
+"""From a stream's schema, a publication's configuration and its position: how many records it no longer protects."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicationSummary:
+    """`configuration` None: no record of it expires and no record is kept for it, so that nobody asks what it is."""
+
+    name: str
+    stream_id: int
+    state: str
+    start: int
+    epsilon: Decimal
+    delta: Decimal
+    visible_position: int
+    configuration: dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """A stream, its publications, newest first, and what they cost its worst record.
+
+    dead_letters: how many are not dropped. declassified: how many records are no longer protected.
+    """
+
+    stream: Stream
+    publications: list[PublicationSummary]
+    reserved: Loss
+    dead_letters: int
+    declassified: int
+
+    @property
+    def sums(self) -> dict[str, dict[str, float]]:
+        return sums(self.stream, self.reserved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(Totals):
+    """And what became of its records and of its log.
+
+    kept_from: the first record whose bytes are kept. erased: with the last `MOST_RANGES` ranges. resumptions: the last
+    `MOST_RESUMPTIONS`, newest first.
+    """
+
+    kept_from: int
+    erased: Erased
+    resumptions: list[Resumption]
+
+
+def spent(stream: Stream) -> Loss:
+    """Return what the worst record has spent, of what is confirmed."""
+    return Loss.of(stream.visible_epsilon, stream.visible_delta)
+
+
+def sums(stream: Stream, reserved: Loss) -> dict[str, dict[str, float]]:
+    """Return a stream's budget, what is reserved on its worst record and what that has spent, as numbers to read."""
+    return {
+        "budget": {"epsilon": float(stream.epsilon), "delta": float(stream.delta)},
+        "reserved": reserved.shown(),
+        "spent": spent(stream).shown(),
+    }
+
+
+def totals(connection: Connection, streams: Sequence[Stream], *, declassified: Declassified) -> list[Totals]:
+    """Return the totals of these streams, in their order."""
+    identities = [each.id for each in streams]
+    of_it = _publications(connection, identities)
+    reserved = reservations.reserved_of_each(connection, {each: of_it[each] for each in identities})
+    dead = numbering.waiting_dead_letters(connection, identities)
+    return [
+        Totals(
+            stream=each,
+            publications=of_it[each.id],
+            reserved=reserved[each.id],
+            dead_letters=dead[each.id],
+            declassified=covered(
+                (one.start, one.start + declassified(each.schema, one.configuration, one.visible_position))
+                for one in of_it[each.id]
+                if one.configuration is not None
+            ),
+        )
+        for each in streams
+    ]
+
+
+def summaries(connection: Connection, streams: Sequence[Stream], *, declassified: Declassified) -> list[Summary]:
+    """Return the summaries of these streams, in their order."""
+    identities = [each.id for each in streams]
+    kept_from = segments.kept_from_of_each(connection, identities)
+    erased = segments.erased_of_each(connection, {each.id: each.records for each in streams}, most=MOST_RANGES)
+    resumptions = numbering.resumptions_of(connection, identities, most=MOST_RESUMPTIONS)
+    return [
+        Summary(
+            **vars(each),
+            kept_from=kept_from[each.stream.id],
+            erased=erased[each.stream.id],
+            resumptions=resumptions[each.stream.id],
+        )
+        for each in totals(connection, streams, declassified=declassified)
+    ]
+
+
+# A configuration is long: most are not read.
+_EXPIRES = publications.c.configuration["mechanism"]["expiry"].as_string() != "never"
+_KEEPS_RECORDS = and_(publications.c.state == "running", streams_table.c.retention == "needed")
+_SUMMARY = (
+    select(
+        *(publications.c[name] for name in ("name", "stream_id", "state", "start", "epsilon", "delta")),
+        shown.c.position.label("visible_position"),
+        case((or_(_EXPIRES, _KEEPS_RECORDS), publications.c.configuration)).label("configuration"),
+    )
+    .join(streams_table, streams_table.c.id == publications.c.stream_id)
+    .join(shown, shown.c.publication_id == publications.c.id)
+    .order_by(publications.c.id.desc())
+)
+
+
+def _publications(connection: Connection, identities: list[int]) -> dict[int, list[PublicationSummary]]:
+    by_stream: dict[int, list[PublicationSummary]] = defaultdict(list)
+    for row in connection.execute(_SUMMARY.where(publications.c.stream_id == any_of(identities))):
+        by_stream[row.stream_id].append(PublicationSummary(**row._asdict()))
+    return by_stream

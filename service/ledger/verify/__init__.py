@@ -1,0 +1,94 @@
+"""Walks the whole ledger and recomputes every hash and bound, from the charges alone.
+
+It believes nothing that was computed before: what a record has spent is added up anew from the charges and compared
+with what publishing used, with each publication's cap, and with the stream's budget. What streams and publications
+promise, what they were left as, releases and segments are compared with their digests.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError
+
+from service.ledger.verify import arrivals, charges, numbering, promises, released, reserved, segments
+from service.ledger.verify.reading import read
+from service.ledger.verify.segments import verify_segments
+from service.store import publications, streams
+from service.store.database import ONE_VIEW
+from service.store.publications import Publication
+from service.store.streams import Stream
+
+__all__ = ["Report", "look", "verify", "verify_segments"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was walked, and what does not hold."""
+
+    streams: int
+    charges: int
+    findings: list[str]
+
+
+def verify(connection: Connection, *, isolated: bool = True) -> Report:
+    """Every stream, publication, charge and release; a finding names what does not hold. It takes little memory.
+
+    `isolated`: see one moment of the whole ledger, however much is published meanwhile. For that nothing may have
+    happened yet in the transaction.
+    """
+    if isolated:
+        connection.execute(ONE_VIEW)
+    try:
+        known = streams.every(connection)
+    except DataError:
+        return Report(streams=0, charges=0, findings=["the table streams holds what was never written there"])
+    findings = [
+        finding
+        for stream in known
+        for finding in (
+            *_of_stream(connection, stream),
+            *read(f"stream {stream.name}", numbering.records(connection, stream)),
+        )
+    ]
+    return Report(streams=len(known), charges=sum(each.charges for each in known), findings=findings)
+
+
+def look(connection: Connection, stream: int, *, most: int = 100) -> tuple[Stream, list[str]]:
+    """One stream and what of it does not hold, in a transaction of its own; its batches' numbers aside.
+
+    Those are as many as batches were ever sent, and an invariant asks for them.
+    """
+    connection.execute(ONE_VIEW)
+    found = streams.get(connection, stream)
+    return found, list(islice(_of_stream(connection, found), most))
+
+
+def _of_stream(connection: Connection, stream: Stream) -> Iterator[str]:
+    """All that does not hold of one stream; `stream` must have been read in the same view of the database."""
+    where = f"stream {stream.name}"
+    yield from read(where, charges.chain(connection, stream))
+    yield from read(where, numbering.releases(connection, stream))
+    yield from read(where, promises.of_stream(stream))
+    yield from read(where, segments.rows(connection, stream))
+    yield from read(where, reserved.within_budget(connection, stream))
+    yield from read(where, numbering.shown(connection, stream))
+    yield from read(where, _publications(connection, stream))
+
+
+def _publications(connection: Connection, stream: Stream) -> Iterator[str]:
+    """All that does not hold of a stream's publications. Another stream may have publications of the same names."""
+    for publication in publications.of_stream(connection, stream.id):
+        for finding in _of_publication(connection, publication):
+            yield f"{finding} (stream {stream.name})"
+
+
+def _of_publication(connection: Connection, publication: Publication) -> Iterator[str]:
+    where = f"publication {publication.name}"
+    yield from read(where, promises.of_publication(publication))
+    yield from read(where, released.chain(connection, publication))
+    yield from read(where, charges.sums(connection, publication))
+    yield from read(where, charges.have_releases(connection, publication))
+    yield from read(where, arrivals.instances(connection, publication))
+    yield from read(where, arrivals.coins(connection, publication))

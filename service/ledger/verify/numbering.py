@@ -1,0 +1,76 @@
+"""Numbers: of batches and segments, of the releases of a stream, and what of them is shown."""
+
+from collections.abc import Iterator
+
+from sqlalchemy import Connection, select
+
+from service.ledger import spending
+from service.store import publications, tables
+from service.store.streams import Stream
+
+
+def records(connection: Connection, stream: Stream) -> Iterator[str]:
+    """Entries cover [0, records) without a gap or an overlap; so do segments, those that were dropped aside."""
+    for table, name in ((tables.entries, "entries"), (tables.segments, "segments")):
+        named = table.c.entry if table is tables.entries else table.c.file
+        query = select(table.c.start, table.c.stop, named).where(table.c.stream_id == stream.id).order_by(table.c.start)
+        position = None if name == "segments" and stream.retention == "needed" else 0
+        last = None
+        with connection.execute(query, execution_options={"yield_per": 1000}) as ranges:
+            for start, stop, last in ranges:  # noqa: B007 - the last one is looked at below
+                if start != (position if position is not None else start):
+                    yield f"stream {stream.name}: {name} are not continuous at record {position}"
+                position = stop
+        if position not in (None, stream.records):
+            yield f"stream {stream.name}: {name} end at record {position}, not at {stream.records}"
+        if table is not tables.entries or last is None:
+            continue
+        if stream.sealed_entry not in (last, _last_dead_letter(connection, stream)):
+            yield f"stream {stream.name}: its log is said to be numbered to another batch than {last}"
+
+
+def _last_dead_letter(connection: Connection, stream: Stream) -> str | None:
+    table = tables.dead_letters
+    query = select(table.c.entry).where(table.c.stream_id == stream.id).order_by(table.c.id.desc()).limit(1)
+    entry: str | None = connection.execute(query).scalar_one_or_none()
+    return entry
+
+
+def releases(connection: Connection, stream: Stream) -> Iterator[str]:
+    """That the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
+    table, number, digest = tables.releases, 0, None
+    query = select(table.c.number, table.c.digest).where(table.c.stream_id == stream.id).order_by(table.c.number)
+    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
+        for number, (found, digest) in enumerate(rows, 1):  # noqa: B007 - the last digest is looked at below
+            if found != number:
+                yield f"stream {stream.name}: release {number} of the stream is missing"
+                return
+    if (number, digest) != (stream.releases, stream.newest_release):
+        yield f"stream {stream.name}: release {stream.releases} of the stream is missing or another"
+    if stream.confirmed_charges > stream.charges or stream.confirmed_releases > stream.releases:
+        yield f"stream {stream.name}: more is confirmed than was charged and released"
+
+
+def shown(connection: Connection, stream: Stream) -> Iterator[str]:
+    """That no sum or clock is shown that is ahead of what is committed; once all is confirmed, nothing but that."""
+    shown, worst = (stream.visible_epsilon, stream.visible_delta), spending.worst(connection, stream.id)
+    if stream.confirmed_charges == stream.charges:
+        wrong = shown != worst
+    else:
+        wrong = any(one > other for one, other in zip(shown, worst, strict=True))
+    if wrong:
+        yield f"stream {stream.name}: what is shown as spent is not what its records have"
+    table = tables.publications
+    known = set(connection.execute(select(table.c.id).where(table.c.stream_id == stream.id)).scalars())
+    found = publications.of_stream(connection, stream.id)
+    for identity in known - {each.id for each in found}:
+        yield f"stream {stream.name}: nothing is shown of the publication with id {identity}"
+    for each in found:
+        ahead = (
+            each.visible_position > each.position
+            or each.visible_due > each.due
+            or each.visible_worst_amount > each.worst_amount
+        )
+        same = each.visible_worst_amount == each.worst_amount
+        if ahead or (same and each.visible_worst_record != each.worst_record):
+            yield f"publication {each.name}: what is shown of its clock or its sum is not what was committed"

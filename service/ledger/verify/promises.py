@@ -1,0 +1,33 @@
+"""Promises: of a stream, and of a publication, which must also be as it was left."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+from service.store import publications, streams
+from service.store.publications import Publication
+from service.store.streams import Stream
+
+
+def of_stream(stream: Stream) -> Iterator[str]:
+    if streams.promised(stream) != stream.promise:
+        yield f"stream {stream.name}: what it promises, its budget or its schema, is not what its digest is of"
+
+
+def of_publication(publication: Publication) -> Iterator[str]:
+    """That a publication promises what it did when it was made, and is as it was left."""
+    where = f"publication {publication.name}"
+    if publications.promised(publication) != publication.promise:
+        yield f"{where}: what it promises, its settings or its stream's, is not what its digest is of"
+    if publications.owed(publication) != publication.obligations_digest:
+        yield f"{where}: its obligations are not what their digest is of"
+    if not publications.as_left(publication):
+        yield f"{where}: it is not as it was left"
+    if publication.publish_delay != _delay(publication):
+        yield f"{where}: its publish_delay is not the one that it was made with"
+
+
+def _delay(publication: Publication) -> Decimal:
+    """The publish_delay that was asked for, else the default, which is 0 for a publication without ticks."""
+    if "publish_delay" in publication.configuration:
+        return Decimal(str(publication.configuration["publish_delay"]))
+    return Decimal(1) if publication.owes.ticks else Decimal(0)

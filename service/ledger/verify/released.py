@@ -1,0 +1,92 @@
+"""Releases: their chain, the charge that pays for each, and noise that goes on as it began."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from sqlalchemy import Connection
+
+from service.ledger.verify.reading import read
+from service.privacy.accounting import events
+from service.privacy.accounting.events import NoisyRunningSums
+from service.privacy.accounting.obligations import AtArrival, WithEachRelease
+from service.privacy.loss import Kind
+from service.store import releases
+from service.store.publications import Publication
+
+
+def chain(connection: Connection, publication: Publication) -> Iterator[str]:
+    """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
+    previous = publication.promise
+    number, latest, time, batched, of_stream = 0, None, publication.start, publication.start, 0
+    run = Run()
+    charging = publication.owes.charging
+    for number, row in enumerate(releases.walk(connection, publication.id), 1):
+        where = f"publication {publication.name}, version {row['version']}"
+        if row["version"] != number:
+            yield f"publication {publication.name}, version {number}: it is missing"
+            return
+        if row["number"] <= of_stream:
+            yield f"{where}: its number on the stream is not after that of the version before"
+        of_stream = row["number"]
+        if not releases.intact(row, publication=publication.name, previous=previous):
+            yield f"{where}: its digest is not that of its content"
+        previous = row["digest"]
+        latest = row["version"] if row["role"] == "model" else latest
+        time = row["time"]
+        yield from read(where, paid_for(where, publication, row, at_arrival=isinstance(charging, AtArrival)))
+        yield from read(where, as_begun(where, run, row["noise"]))
+        if isinstance(charging, AtArrival) and row["fit_start"] < batched:
+            yield f"{where}: it learnt from a batch that another had learnt from"
+        batched = row["fit_stop"]
+    told = publication.version, publication.digest, publication.latest
+    reached = publication.start + publication.position
+    # A step that only counts records in moves it on without a release.
+    late = time != reached if isinstance(charging, WithEachRelease) else time > reached
+    if (number, previous, latest) != told or late:
+        where = f"publication {publication.name}, version {publication.version}"
+        yield f"{where}: it was the newest one, and is missing or another"
+
+
+def paid_for(where: str, publication: Publication, row: Mapping[str, Any], *, at_arrival: bool) -> Iterator[str]:
+    """That a release's charge is its own, on the records it read, or the last with which those arrived, and pays."""
+    version = None if at_arrival else row["version"]
+    if (row["charged_publication_id"], row["charged_version"]) != (publication.id, version):
+        yield f"{where}: it was published without a charge"
+        return
+    start = max(row["charged_start"], row["fit_start"]) if at_arrival else row["fit_start"]
+    if (row["charged_start"], row["charged_stop"]) != (start, row["fit_stop"]):
+        yield f"{where}: its charge is not on the records it read"
+    pure = row["charged_rho"] is None
+    paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
+    try:
+        event = events.from_json(row["noise"])
+        if row["noise"]["dimension"] != event.dimension(row["shape"]):
+            yield f"{where}: its noise is not as long as what it is added to"
+        records = row["fit_stop"] - row["fit_start"]
+        if event.cost(Kind.PURE if pure else Kind.ZCDP, records) > paid:
+            yield f"{where}: its noise costs more than its charge"
+    except ValueError as problem:
+        yield f"{where}: {problem}"
+
+
+@dataclass
+class Run:
+    """A run of steps that take back each other's noise: how it began, and how many of its steps are still to come."""
+
+    begun: NoisyRunningSums | None = None
+    left: float = 0
+
+
+def as_begun(where: str, run: Run, noise: Mapping[str, Any]) -> Iterator[str]:
+    """Check that noise which later steps take back goes on as its run began, when all of the run was charged."""
+    event = events.from_json(noise)
+    if not isinstance(event, NoisyRunningSums):
+        return
+    if not run.left:
+        run.begun, run.left = event, event.factor.steps or math.inf
+    run.left -= 1
+    if event != run.begun:
+        yield f"{where}: its noise is not that with which its run began"

@@ -1,0 +1,70 @@
+"""Segments: their rows, and the files that hold their records."""
+
+from collections.abc import Iterator
+
+from sqlalchemy import Connection, select
+
+from service.ledger import high_water_mark
+from service.store import segments, streams, tables
+from service.store.database import Database
+from service.store.segment_files import SegmentDamaged, SegmentFiles
+from service.store.segments import Segment
+from service.store.streams import Stream
+
+
+def rows(connection: Connection, stream: Stream) -> Iterator[str]:
+    """Each segment's row is what was written, and together they are those that were sealed, merged and dropped."""
+    total = 0
+    table = tables.segments
+    query = select(table).where(table.c.stream_id == stream.id).order_by(table.c.start)
+    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
+        for row in rows:
+            segment = Segment(start=row.start, stop=row.stop, file=row.file, sha256=row.sha256)
+            if row.digest != segments.digest(stream.log, segment):
+                yield f"stream {stream.name}, records {row.start} to {row.stop}: their segment is not what was sealed"
+            total += int(row.digest, 16)
+    if total % segments.MODULUS != stream.segments_sum:
+        yield f"stream {stream.name}: its segments are not those that were sealed; one is missing or another"
+
+
+def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
+    """That every segment's file is there and holds what was written to it, while segments come, merge and go.
+
+    And that no stream has come less far than the file beside its segments tells: that its record is not an old one.
+    """
+    with database.transaction() as connection:
+        known = streams.every(connection)
+    for stream in known:
+        told = files.high_water_mark(stream.log)
+        with database.transaction() as connection:
+            against = high_water_mark.contradicts(connection, files, told, streams.get(connection, stream.id))
+        if against is not None:
+            yield f"stream {stream.name}: {against}"
+        position = 0
+        while True:
+            with database.transaction() as connection:
+                segment = segments.first_from(connection, stream.id, position)
+                if segment is None:
+                    break
+                gone = segments.erased(connection, stream.id, segment.start, segment.stop, deleted=True)
+            try:
+                files.check(stream.log, segment.file, segment.sha256)
+                wrong = _still_there(files, stream, segment, gone)
+            except FileNotFoundError:
+                wrong = f"its file {segment.file} is missing"
+            except SegmentDamaged as damaged:
+                wrong = str(damaged)
+            if wrong is not None:
+                with database.transaction() as connection:
+                    if segments.first_from(connection, stream.id, position) != segment:
+                        continue  # another took its place while we looked
+                yield f"stream {stream.name}, records {segment.start} to {segment.stop}: {wrong}"
+            position = segment.stop
+
+
+def _still_there(files: SegmentFiles, stream: Stream, segment: Segment, gone: list[tuple[int, int]]) -> str | None:
+    for start, stop in gone:
+        rows = files.read(stream.log, segment.file, segment.sha256, start - segment.start, stop - segment.start)
+        if any(column.any() for column in rows.values()):
+            return f"records {start} to {stop} were erased, and are still in {segment.file}"
+    return None

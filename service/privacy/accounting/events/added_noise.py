@@ -1,0 +1,189 @@
+"""Events in which noise was added to what the records give: to weights, to sums of gradients, to statistics."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from service.privacy.accounting.events.event import (
+    Noise,
+    PrivacyEvent,
+    cost_of_noise,
+    count,
+    in_currency,
+    noise_from_json,
+    noise_to_json,
+    positive,
+)
+from service.privacy.noise import running_sums, selection
+from service.privacy.sensitivity import StatisticsWeights
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from fractions import Fraction
+
+    from service.privacy.loss import Kind
+    from service.privacy.noise import correlated
+    from service.privacy.noise.correlated import Correlated
+    from service.privacy.noise.running_sums import Factor
+    from service.privacy.noise.window_tree import Windowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedNoise(PrivacyEvent):
+    """`noise` was added to values that one record moves by at most `sensitivity` in L2 norm, under R⊥."""
+
+    noise: Noise
+    sensitivity: float
+
+    @property
+    def draws(self) -> int:
+        """1 where the noise is nearly exact, else 0."""
+        return int(self.noise.slack > 0.0)
+
+    def dimension(self, shape: Sequence[int]) -> int:
+        """Return one coordinate for each parameter."""
+        return math.prod(shape)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the noise, its scale, the sensitivity and the number of coordinates."""
+        return noise_to_json(self.noise, self.sensitivity) | {"added_to": self.added_to}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Return the event that JSON states."""
+        return cls(**cls._fields(content))
+
+    @classmethod
+    def _fields(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        return {"noise": noise_from_json(content), "sensitivity": positive(content, "sensitivity")}
+
+    def _cost(self, currency: Kind, records: int) -> Fraction:  # noqa: ARG002
+        return cost_of_noise(currency, self.noise, self.sensitivity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyWeights(AddedNoise):
+    """`noise` was added to fitted weights."""
+
+    added_to: ClassVar[str] = "weights"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyGradientSums(AddedNoise):
+    """`noise` was added to each of `steps` sums, which one record moves by at most `sensitivity`."""
+
+    added_to: ClassVar[str] = "gradient_sums"
+    steps: int
+
+    @property
+    def draws(self) -> int:
+        """`steps` where the noise is nearly exact, else 0."""
+        return self.steps * super().draws
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the noise and the number of steps."""
+        return super().to_json() | {"steps": self.steps}
+
+    @classmethod
+    def _fields(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        return super()._fields(content) | {"steps": count(content, "steps")}
+
+    def _cost(self, currency: Kind, records: int) -> Fraction:
+        return self.steps * super()._cost(currency, records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyDisjointGradientSums(AddedNoise):
+    """`noise` was added to the sum of each batch, which one record of that batch moves by at most `sensitivity`."""
+
+    added_to: ClassVar[str] = "disjoint_gradient_sums"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyRunningSums(AddedNoise):
+    """`noise` is drawn at every step of a run, and later steps take back of it as `factor` says."""
+
+    added_to: ClassVar[str] = "running_sums"
+    factor: Factor
+    largest: float
+    """a public bound on the norm of what the noise is added to"""
+
+    @property
+    def sums(self) -> Correlated | Windowed:
+        """What releases the steps of the run."""
+        return running_sums.with_noise(self.factor, self.noise, self.largest)
+
+    def place(self, step: int) -> int:
+        """Return the number of a step in its run."""
+        return step if self.factor.steps is None else step % self.factor.steps
+
+    @property
+    def draws(self) -> int:
+        """Those of the record's own step and of later ones."""
+        return super().draws * running_sums.moved_draws(self.factor)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the noise, the factor and the bound."""
+        return super().to_json() | {"factor": self.factor.described(), "largest": self.largest}
+
+    @classmethod
+    def _fields(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        factor = running_sums.of(content["factor"])
+        return super()._fields(content) | {"factor": factor, "largest": positive(content, "largest")}
+
+    def _cost(self, currency: Kind, records: int) -> Fraction:  # noqa: ARG002
+        return in_currency(currency, self.noise, self.sums.charge(self.sensitivity))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyStatistics(NoisyRunningSums):
+    """`noise` is drawn for every block's statistics, which are multiplied by `weights` before."""
+
+    added_to: ClassVar[str] = "statistics"
+    factor: correlated.Factor
+    weights: StatisticsWeights
+    rows: int | None = None
+    """of labels in the statistics, where what is released has another number of rows"""
+
+    def dimension(self, shape: Sequence[int]) -> int:
+        """Return the number of statistics: each second moment but the number of records, and each moment with a label.
+
+        There are as many of these as rows, unless `rows` says otherwise: see `mechanisms.moments`.
+        """
+        rows, columns = shape
+        labels = (self.rows or rows) * columns
+        return columns * (columns + 1) // 2 - bool(self.weights.count) + labels
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the noise, the factor, the bound, the weights and, if it differs, the number of rows."""
+        rows = {} if self.rows is None else {"rows": self.rows}
+        return super().to_json() | {"weights": self.weights.to_json()} | rows
+
+    @classmethod
+    def _fields(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        weights = StatisticsWeights(**{name: positive(content["weights"], name) for name in content["weights"]})
+        rows = count(content, "rows") if "rows" in content else None
+        return super()._fields(content) | {"weights": weights, "rows": rows}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisySelectedGradients(AddedNoise):
+    """`noise` was added to the sum of a batch's gradients; `selection` had decided which records are in the batch."""
+
+    added_to: ClassVar[str] = "selected_gradients"
+    selection: selection.Selection
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the noise and the coin."""
+        return super().to_json() | {"selection": self.selection.described()}
+
+    @classmethod
+    def _fields(cls, content: Mapping[str, Any]) -> dict[str, Any]:
+        coin = content["selection"]
+        numbers = {name: positive(coin, name) for name in coin if name != "law"}
+        return super()._fields(content) | {"selection": selection.of(dict(coin) | numbers)}
+
+    def _cost(self, currency: Kind, records: int) -> Fraction:
+        return currency.worth(self.selection.loss()) + super()._cost(currency, records)

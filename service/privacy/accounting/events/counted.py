@@ -1,0 +1,57 @@
+"""The event of whole numbers that were counted and released with noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from service.privacy.accounting.events.event import PrivacyEvent, count, positive
+from service.privacy.noise.counts import DISTRIBUTIONS, Change, CountNoise, sensitivity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from fractions import Fraction
+
+    from service.privacy.loss import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyCounts(PrivacyEvent):
+    """`noise` was added to whole numbers, of which one record moves as many, and as far, as `change` says."""
+
+    added_to: ClassVar[str] = "evaluation_counts"
+    draws: ClassVar[int] = 0
+    noise: CountNoise
+    change: Change
+
+    def dimension(self, shape: Sequence[int]) -> int:
+        """Return one coordinate for each count."""
+        return math.prod(shape)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the law, its scale and how one record changes the counts."""
+        return {
+            "distribution": DISTRIBUTIONS[self.noise.kind],
+            "scale": self.noise.scale,
+            "sensitivity": sensitivity(self.noise.kind, self.change),
+            "dimension": self.noise.dimension,
+            "added_to": self.added_to,
+            "change": {"counts": self.change.counts, "largest": self.change.largest},
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Return the event that JSON states."""
+        currencies = [kind for kind, name in DISTRIBUTIONS.items() if name == content["distribution"]]
+        if not currencies:
+            raise ValueError(f"noise of distribution {content['distribution']} is not added to counts")
+        change = Change(counts=count(content["change"], "counts"), largest=count(content["change"], "largest"))
+        noise = CountNoise(kind=currencies[0], scale=positive(content, "scale"), dimension=count(content, "dimension"))
+        return cls(noise=noise, change=change)
+
+    def _cost(self, currency: Kind, records: int) -> Fraction:  # noqa: ARG002
+        if currency is not self.noise.kind:
+            expected = DISTRIBUTIONS[currency]
+            raise ValueError(f"counts have {expected} noise in this currency, not {DISTRIBUTIONS[self.noise.kind]}")
+        return self.noise.cost(self.change)

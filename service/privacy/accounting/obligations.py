@@ -1,0 +1,143 @@
+"""What a publication owes, whatever it releases: to its records, to people who label them, to those who wait for fits.
+
+A mechanism states its obligations when its publication is created, and they are stored beside the plan. The ledger, the
+workers and the API decide by them alone: a plan is text for people, and no key of a plan decides anything.
+
+The JSON is stored and never rewritten. `version` is that of its form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from service.privacy.accounting import events
+from service.privacy.accounting.events import OpenedInstance, PrivacyEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class WithEachRelease:
+    """Each release is charged to the records that it read."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the moment of the charge."""
+        return {"when": "release"}
+
+
+@dataclass(frozen=True)
+class AtArrival:
+    """Each record is charged once, when it arrives, for all that is ever released of it."""
+
+    event: PrivacyEvent
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the moment of the charge, and what is paid for."""
+        return {"when": "arrival", "event": self.event.to_json()}
+
+
+@dataclass(frozen=True)
+class OnOpening:
+    """Each record is charged for every instance that opens over it or is open when it arrives; then with each release.
+
+    `first` is the first instance. Each release says which instance follows.
+    """
+
+    first: OpenedInstance
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the moment of the charge, and what is paid for first."""
+        return {"when": "opening", "event": self.first.to_json()}
+
+
+Charging = WithEachRelease | AtArrival | OnOpening
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelling:
+    """People are asked for labels: for each during `seconds`, the next person after `lease_seconds`."""
+
+    seconds: int
+    lease_seconds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSize:
+    """Sizes from which the time and the memory of a fit follow (`mechanisms.timing`)."""
+
+    records: int
+    """of the largest kind of fit, the first time; 0: nothing is fitted"""
+    rows: int
+    """of the model"""
+    columns: int
+    encoder: int
+    """weights of the encoder; 0: there is none"""
+    passes: int
+    """how often a fit reads its records; 0: as often as they ask for"""
+    descent_passes: int
+    """how many of the passes take a step for few records"""
+
+    @classmethod
+    def from_json(cls, content: Any) -> FitSize:
+        """Return the size that JSON states; of anything else that nothing is fitted.
+
+        Estimates of fits only order work: a record that somebody changed is found where charges are looked at.
+        """
+        names = [each.name for each in fields(cls)]
+        sizes = content if isinstance(content, dict) else {}
+        return cls(**{name: size if isinstance(size := sizes.get(name), int) else 0 for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obligations:
+    """See the module."""
+
+    charging: Charging
+    labelling: Labelling | None = None
+    """None: people are not asked for labels."""
+    cells: int | None = None
+    """How many categories are compared with records where queries are; None: they are not."""
+    ticks: bool = True
+    """Whether its steps are due at public times, so that its releases appear at public ticks."""
+    fit: FitSize
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is stored."""
+        return {
+            "version": VERSION,
+            "charging": self.charging.to_json(),
+            "labelling": None if self.labelling is None else vars(self.labelling),
+            "cells": self.cells,
+            "ticks": self.ticks,
+            "fit": vars(self.fit),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Obligations:
+        """Return what `to_json` returned. ValueError, KeyError or TypeError if it is nothing of the kind."""
+        if content["version"] != VERSION:
+            raise ValueError(f"obligations of version {content['version']} are not known: use a newer release")
+        labelling = content["labelling"]
+        return cls(
+            charging=_charging(content["charging"]),
+            labelling=None if labelling is None else Labelling(**labelling),
+            cells=content["cells"],
+            ticks=content["ticks"],
+            fit=FitSize.from_json(content["fit"]),
+        )
+
+
+def _charging(content: Mapping[str, Any]) -> Charging:
+    match content["when"]:
+        case "release":
+            return WithEachRelease()
+        case "arrival":
+            return AtArrival(events.from_json(content["event"]))
+        case "opening":
+            return OnOpening(OpenedInstance.from_json(content["event"]))
+        case other:
+            raise ValueError(f"records are not charged at {other}")

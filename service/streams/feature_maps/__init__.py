@@ -1,0 +1,43 @@
+"""Public feature maps: what is done to one record before anything is fitted to it, the same for ever.
+
+Statement. Private: every record of the stream. A map is fixed by constants of the stream's configuration, and row i of
+what it returns is a function of row i alone. So streams that differ in one record differ in one mapped record: a
+guarantee for the mapped records is the same guarantee for the records, and mapping costs nothing (paper-audit.md
+D2). A mapped row that is not finite as float32 becomes NaN throughout, which every fit takes for no record:
+one record never spoils another. Nothing that is learnt from records (means, principal components) is a feature map.
+
+| kind | maps a record x to | source |
+|---|---|---|
+| random_fourier | √(2/p)·cos(Wx/width + b) | Rahimi and Recht 2007, Algorithm 1 |
+| hashing | signed counts of its hashed tokens | Weinberger et al. 2009 |
+| hog | histograms of oriented gradients | Dalal and Triggs 2005, with L2-Hys |
+| standardize | (x - mean) / scale | |
+| center | x less the mean of its own coordinates | |
+| normalize | x / ‖x‖, and 0 to 0 | |
+
+Why it is the same on every machine: random numbers come from SHAKE-128 and tokens from BLAKE2b, both standards, and
+categories from integers alone; which bin a gradient falls into is decided by products and comparisons of doubles, never
+by an arc tangent. What is left is computed in doubles, where libraries differ near the sixteenth digit, and rounded to
+float32: two machines (or a batch and a single record) agree but where a double lies that close to the middle of two
+floats. What a version of a kind computes never changes; a correction would be another version.
+"""
+
+from service.streams.feature_maps.feature_map import MOST_VALUES, FeatureMap
+from service.streams.feature_maps.hashing import MOST_CHARACTERS
+from service.streams.feature_maps.kinds import ComposedMap, FeatureMapShape, build
+from service.streams.feature_maps.random_fourier import MOST_RANDOM, public_normals
+from service.streams.feature_maps.scaling import StandardizeMap
+from service.streams.feature_maps.settings import MAX_MAPPED
+
+__all__ = [
+    "MAX_MAPPED",
+    "MOST_CHARACTERS",
+    "MOST_RANDOM",
+    "MOST_VALUES",
+    "ComposedMap",
+    "FeatureMap",
+    "FeatureMapShape",
+    "StandardizeMap",
+    "build",
+    "public_normals",
+]

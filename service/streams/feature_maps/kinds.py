@@ -1,0 +1,77 @@
+"""Every kind of feature map: its settings and its step.
+
+To add a map, write its settings and its step into a file of their own, and name both here. The client has its own copy
+of every map (`perennial.feature_maps`), and docs/feature-maps.md its formula.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from service.inputs.fields import Shape
+from service.streams.feature_maps.feature_map import FeatureMap
+from service.streams.feature_maps.hashing import HashedText, HashingMap, hashing_step
+from service.streams.feature_maps.hog import HogMap, OrientedGradients
+from service.streams.feature_maps.random_fourier import RandomFourier, RandomFourierMap
+from service.streams.feature_maps.scaling import Center, CenterMap, Normalize, NormalizeMap, Standardize, StandardizeMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from service.streams.feature_maps.step import Step
+
+SingleMap = RandomFourierMap | HashingMap | HogMap | StandardizeMap | CenterMap | NormalizeMap
+
+STEPS: dict[str, Callable[..., Step]] = {
+    "random_fourier": RandomFourier,
+    "hashing": hashing_step,
+    "hog": OrientedGradients,
+    "standardize": Standardize,
+    "center": Center,
+    "normalize": Normalize,
+}
+
+
+class ComposedMap(Shape):
+    """One map after another, the first one first."""
+
+    kind: Literal["compose"]
+    maps: Annotated[tuple[Annotated[SingleMap, Field(discriminator="kind")], ...], Field(min_length=1, max_length=8)]
+
+
+FeatureMapShape = Annotated[SingleMap | ComposedMap, Field(discriminator="kind")]
+
+
+def build(description: Mapping[str, Any] | None, features: int) -> FeatureMap:
+    """Return the map that a stream's configuration or a release describes, for records of so many features.
+
+    Raises ValueError, in words for whoever configured it, where the sizes do not fit.
+    """
+    if description is None:  # as usual, and asked for with every batch
+        return _without_steps(features)
+    described = description.get("maps", (description,))
+    steps: list[Step] = []
+    size = features
+    for each in described:
+        step = _step(each, size)
+        if steps and isinstance(step, HashedText):
+            raise ValueError("texts can only be hashed by the first map")
+        steps.append(step)
+        size = step.features
+    return FeatureMap(description=description, input_features=features, steps=tuple(steps))
+
+
+@lru_cache(maxsize=256)
+def _without_steps(features: int) -> FeatureMap:
+    return FeatureMap(description=None, input_features=features, steps=())
+
+
+def _step(description: Mapping[str, Any], size: int) -> Step:
+    kind, version = description["kind"], description["version"]
+    if kind not in STEPS or version != 1:
+        raise ValueError(f"there is no version {version} of a feature map of kind {kind}")
+    settings = {name: value for name, value in description.items() if name not in ("kind", "version")}
+    return STEPS[kind](input_features=size, **settings)

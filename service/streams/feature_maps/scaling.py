@@ -1,0 +1,87 @@
+"""Shifts and scales: by public constants, or by the record's own mean and length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from service.inputs.fields import Positive, Shape, Weight
+from service.streams.feature_maps.settings import Version
+
+if TYPE_CHECKING:
+    from service.streams.feature_maps.step import Floats
+
+
+class StandardizeMap(Shape):
+    """(x - mean) / scale by public constants, one for all columns or one for each. The operator vouches for them."""
+
+    kind: Literal["standardize"]
+    version: Version = 1
+    mean: Weight | tuple[Weight, ...] = 0.0
+    scale: Positive | tuple[Positive, ...] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standardize:
+    """(x - mean) / scale by constants, one for all coordinates or one for each."""
+
+    input_features: int
+    mean: float | tuple[float, ...]
+    scale: float | tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name, value in (("mean", self.mean), ("scale", self.scale)):
+            if np.size(value) not in (1, self.input_features):
+                raise ValueError(f"standardize: {name} must be a number, or a list of {self.input_features}")
+
+    @property
+    def features(self) -> int:
+        return self.input_features
+
+    def __call__(self, x: Floats) -> Floats:
+        return np.asarray((x - np.asarray(self.mean)) / np.asarray(self.scale))
+
+
+class CenterMap(Shape):
+    """Every record less the mean of its own numbers."""
+
+    kind: Literal["center"]
+    version: Version = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Center:
+    """Every record less the mean of its own coordinates."""
+
+    input_features: int
+
+    @property
+    def features(self) -> int:
+        return self.input_features
+
+    def __call__(self, x: Floats) -> Floats:
+        return np.asarray(x - x.mean(axis=1, keepdims=True))
+
+
+class NormalizeMap(Shape):
+    """Every record at length 1."""
+
+    kind: Literal["normalize"]
+    version: Version = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalize:
+    """Every record at length 1; a record of zeros stays one."""
+
+    input_features: int
+
+    @property
+    def features(self) -> int:
+        return self.input_features
+
+    def __call__(self, x: Floats) -> Floats:
+        length = np.sqrt(np.vecdot(x, x))
+        return np.asarray(x / np.where(length > 0, length, 1.0)[:, None])

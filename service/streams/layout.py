@@ -1,0 +1,103 @@
+"""The layout of a stream's records: decided once, from its schema, for all who write or read records.
+
+A batch has up to two columns of the same length: `x`, a row of features per record, and `y`, a label or category. It is
+checked when it is posted (`batches`), then written to the log (`encode`), read from the log (`decode`) and put into a
+segment (`mapped`). Texts are mapped to numbers before the log, numbers after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.streams import feature_maps
+from service.streams.codec import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from service.streams.codec import Columns
+    from service.streams.feature_maps import FeatureMap
+
+FLOAT32, INT32 = np.dtype("<f4"), np.dtype("<i4")
+
+
+class UnreadableBatch(Exception):
+    """The bytes are not a batch of this layout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordLayout:
+    """The columns of a stream's records.
+
+    Args:
+        features: numbers or texts in the `x` of a posted record; 0: records have no `x`.
+        labelled: records have a `y`.
+        classes: `y` is a whole number below this; None: `y` is a real number, or absent.
+        feature_map: maps `x` before anything is fitted to it.
+    """
+
+    features: int
+    labelled: bool
+    classes: int | None
+    feature_map: FeatureMap
+
+    @classmethod
+    def of_features(cls, features: int, feature_map: Mapping[str, Any] | None) -> RecordLayout:
+        """Return the layout of records that are `x` alone, as a prediction takes them."""
+        return cls(
+            features=features, labelled=False, classes=None, feature_map=feature_maps.build(feature_map, features)
+        )
+
+    @cached_property
+    def column_names(self) -> list[str]:
+        """The names of a posted record's columns, in alphabetical order."""
+        return ["x"] * (self.features > 0) + ["y"] * self.labelled
+
+    @cached_property
+    def reads_text(self) -> bool:
+        """True if the `x` of a posted record is made of texts."""
+        return self.feature_map.reads_text
+
+    @property
+    def most_records(self) -> int:
+        """The most records of a batch, so that it fits into memory once it is mapped."""
+        return self.feature_map.most_records
+
+    @property
+    def mapped_features(self) -> int:
+        """The number of numbers in the `x` of a record in a segment; 0: records have no `x`."""
+        return self.feature_map.features
+
+    def encode(self, columns: Columns) -> bytes:
+        """Return a checked batch as the log holds it."""
+        return pack(self._map(columns) if self.reads_text else columns)
+
+    def decode(self, batch: bytes) -> Columns:
+        """Return the columns of a batch in the log. Raises UnreadableBatch where it is not what `encode` returns."""
+        try:
+            columns = unpack(batch)
+        except Exception as error:  # the bytes can be anything, and the library raises several kinds of errors
+            raise UnreadableBatch from error
+        found = {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
+        lengths = {column.shape[:1] for column in columns.values()}
+        if found != self._logged or len(lengths) != 1 or lengths <= {(), (0,)}:
+            raise UnreadableBatch
+        return columns
+
+    def mapped(self, columns: Columns) -> Columns:
+        """Return decoded columns as a segment holds them."""
+        return columns if self.reads_text or "x" not in columns else self._map(columns)
+
+    def _map(self, columns: Columns) -> Columns:
+        return columns | {"x": self.feature_map(columns["x"])}
+
+    @cached_property
+    def _logged(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """The type of each column of a batch in the log, and the shape of one record's part of it."""
+        width = self.mapped_features if self.reads_text else self.features
+        columns = {"x": (FLOAT32, (width,)), "y": (FLOAT32 if self.classes is None else INT32, ())}
+        return {name: columns[name] for name in self.column_names}

@@ -1,0 +1,112 @@
+"""What a publication owes is a typed record; a publication from before there were such records owes the same."""
+
+import ast
+import importlib.util
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from service.mechanisms.building import build
+from service.mechanisms.timing import largest_cost
+from service.privacy.accounting.obligations import AtArrival, Obligations, OnOpening, WithEachRelease
+from service.streams.schema import StreamSchema
+from tests.mechanisms.documents import ASKED, _configuration
+
+ROOT = Path(__file__).parents[2]
+
+
+@cache
+def built(name):
+    return build(StreamSchema.model_validate(ASKED[name][0]), _configuration(ASKED[name]))
+
+
+def stored(value):
+    return json.loads(json.dumps(value))
+
+
+@pytest.fixture(scope="module")
+def migration():
+    path = ROOT / "migrations/versions/0013_add_obligations.py"
+    spec = importlib.util.spec_from_file_location("migration", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_obligations_are_read_as_they_were_stored(name):
+    owed = built(name).obligations()
+    again = Obligations.from_json(stored(owed.to_json()))
+    assert again.to_json() == owed.to_json()
+    assert again == owed
+    assert largest_cost(owed.fit).seconds > 0
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_the_migration_reads_the_same_from_a_plan(name, migration):
+    mechanism = built(name)
+    assert migration.of_plan(stored(mechanism.plan())) == stored(mechanism.obligations().to_json())
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_it_owes_what_its_mechanism_charges(name):
+    _, _, mechanism, _ = ASKED[name]
+    owed = built(name).obligations()
+    kind = {"active_learning": AtArrival, "linear_queries": OnOpening}.get(mechanism["kind"], WithEachRelease)
+    assert type(owed.charging) is kind
+    assert owed.ticks is _configuration(ASKED[name]).has_ticks
+    assert (owed.cells is not None) is (kind is OnOpening)
+
+
+@pytest.mark.parametrize("plan", [{}, {"another": 1}, {"fits": 5}, {"arrival": {}}, {"first_instance": {}}, [], None])
+def test_the_migration_passes_over_a_plan_that_was_changed(plan, migration):
+    found = Obligations.from_json(migration.of_plan(plan))
+    assert (found.charging, found.labelling, found.cells) == (WithEachRelease(), None, None)
+
+
+def test_obligations_of_another_version_are_not_guessed():
+    owed = built("psgd").obligations().to_json()
+    for wrong in ({"version": 2}, {"charging": {"when": "never"}}, {"charging": {"when": "arrival", "event": {}}}):
+        with pytest.raises(ValueError, match=r"not known|not charged|lacks"):
+            Obligations.from_json(owed | wrong)
+
+
+PLANS = {"plan", "plans", "planned"}
+READERS = {
+    "service/api/routes/ledger.py",  # shows the share of a publication's lifetime
+}
+
+
+def reads(tree):
+    """Lines that take something out of a plan, by a subscript, `get` or `in`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=of) | ast.Attribute(value=of, attr="get"):
+                about = [of]
+            case ast.Compare(ops=ops, comparators=comparators):
+                about = [of for op, of in zip(ops, comparators, strict=True) if isinstance(op, ast.In | ast.NotIn)]
+            case _:
+                about = []
+        for of in about:
+            if (of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", None)) in PLANS:
+                yield node.lineno
+
+
+def test_nothing_but_its_mechanism_reads_a_plan():
+    """Reads of a plan would decide by a text for people: obligations say what a publication owes."""
+    found = {
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in ROOT.glob("service/**/*.py")
+        if "mechanisms" not in path.parts and str(path.relative_to(ROOT)) not in READERS
+        for line in reads(ast.parse(path.read_text()))
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    "text", ['publication.plan["labels"]', '"arrival" in publication.plan', 'plan.get("fits")', '"a" not in planned']
+)
+def test_such_reads_would_be_seen(text):
+    assert list(reads(ast.parse(text)))
