@@ -5,7 +5,8 @@
 
 Every run appends its line to the results, and is left out if the line is there. The whole run of a line, however long,
 promises its ε (and δ) per record. Not private, and labelled so: the model without noise, and the paper's own printed
-calibration, which computes its noise from the records and for an average (mechanisms.md 0) and adds it per coordinate.
+calibration, which computes its noise from the records and for an average (paper-audit.md D3) and adds it per
+coordinate.
 """
 
 import argparse

@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import lzma
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 Measure = Callable[[argparse.Namespace], None]
 Cell = tuple[Any, ...]
@@ -13,7 +15,10 @@ Cell = tuple[Any, ...]
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """All that was found, each with its `cell`."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if not path.exists():
+        return []
+    with _open(path, "rt") as file:
+        return [json.loads(line) for line in file]
 
 
 def done(path: Path) -> set[Cell]:
@@ -23,8 +28,14 @@ def done(path: Path) -> set[Cell]:
 
 def append(path: Path, cell: Cell, **found: Any) -> None:
     """Add a run's line."""
-    with path.open("a") as file:
+    with _open(path, "at") as file:
         file.write(json.dumps({"cell": cell, **found}) + "\n")
+
+
+def _open(path: Path, mode: str) -> IO[str]:
+    """Open a file of results, which is compressed if its name ends with .xz."""
+    opener: Any = lzma.open if path.suffix == ".xz" else Path.open
+    return cast("IO[str]", opener(path, mode))
 
 
 def options(parser: argparse.ArgumentParser, name: str) -> argparse.Namespace:
@@ -48,9 +59,20 @@ def run_or_show(
 
 
 def save(figure: Any, file: Path, salt: str) -> None:
-    """Write an SVG that is the same again for the same figure; its text stays text."""
+    """Write a small SVG that is the same again for the same figure; its text stays text."""
     import matplotlib as mpl
 
     file.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
         figure.savefig(file, format="svg", metadata={"Date": None})
+    file.write_text(short(file.read_text()))
+
+
+def short(svg: str) -> str:
+    """Return the picture with coordinates to a tenth of a point, and without white space that nothing needs."""
+
+    def tag(found: re.Match[str]) -> str:
+        rounded = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.1f}", found[0])
+        return re.sub(r' d="[^"]*"', lambda path: re.sub(r"\s*([MLCQz])\s*", r"\1", path[0]), rounded)
+
+    return re.sub(r"\n\s+", "\n", re.sub("<[^>]*>", tag, svg))

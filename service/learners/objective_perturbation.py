@@ -2,7 +2,7 @@
 
 (Chaudhuri, Monteleoni, Sarwate 2011; Kifer, Smith, Thakurta 2012; paper E, Algorithm 1.)
 
-Statement (mechanisms.md section 5, Batch). Private: the records a fit reads. Neighbours: R⊥. The loss of one record is
+Statement (paper-audit.md 5.2). Private: the records a fit reads. Neighbours: R⊥. The loss of one record is
 convex, has gradients of norm ≤ L in w and second derivatives S ⊗ xxᵀ with S ⪰ 0 of rank ≤ r and trace ≤ T, ‖x‖ ≤ R; n
 is the public number of slots and c public or released before. Draw b with density ∝ exp(-‖b‖/s) on R^D and let
     w* = argmin J_b,  J_b(w) = (1/n)·Σ loss(w; z_i) + (Λ/2)·‖w - c‖² + ⟨b/n, w - c⟩.

@@ -24,11 +24,11 @@ then up where the remainders are largest, R of the N + 1 cells with ⊥, what th
 at most R·(N + 1 - R)/(N + 1) ≤ (N + 1)/4 m-ths (they have the smaller remainders, whose mean over all cells is R/(N +
 1)).
 
-Where it differs from the paper (mechanisms.md 3.4). Its m = ⌈2·ln(2|F| + 1)/α²⌉ is from sampling m of the records, for
+Where it differs from the paper (paper-audit.md 3.4). Its m = ⌈2·ln(2|F| + 1)/α²⌉ is from sampling m of the records, for
 any F; for these classes rounding does with far fewer. Candidates are multisets, each as likely as its error says (the
 paper's N^m lists weigh a multiset by its orders); there are C(N + m, m), and so the bound has that in the place of N^m.
 
-| here | paper C, mechanisms.md 3.4 |
+| here | paper C, paper-audit.md 3.4 |
 |---|---|
 | queries | F |
 | accuracy, size | α, m |

@@ -4,7 +4,7 @@ Statement. J(w) = (1/N)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖², losses co
 The solvers take a public number of steps from c, whatever the records, and the last iterates of two neighbours (R⊥)
 are at most `sensitivity` apart. No convergence is needed for that; without it a model is merely less good.
 
-Why (mechanisms.md S3, S4; paper A's Algorithm 1 is S4). A step w - η·∇ with η ≤ 2/(β_tot + α) brings two points
+Why (paper-audit.md S3, S4; paper A's Algorithm 1 is S4). A step w - η·∇ with η ≤ 2/(β_tot + α) brings two points
 together by a factor 1 - ηα. Take the same step for two neighbours. If the one record that differs is in it, with weight
 1/b, the results are apart by 2ηL/b more; the pull towards c cancels, so L is the unregularised loss's.
 

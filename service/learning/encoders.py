@@ -4,7 +4,7 @@ Statement. Row i of what an encoder returns is a function of row i and of its we
 public (released, see `encoder_pass`, or given) it is a public map of records as `feature_maps` are: a guarantee for the
 encoded records is the same guarantee for the records.
 
-A record x, ‖x‖ ≤ R (clipped to that, mechanisms.md 0), enters as INTO·√d/R·x, numbers of about INTO at most. A layer
+A record x, ‖x‖ ≤ R (clipped to that, paper-audit.md D2), enters as INTO·√d/R·x, numbers of about INTO at most. A layer
 multiplies parts of what it is given by one matrix, adds a bias and takes the tanh: a dense one all of it at once, a
 convolution the k × k pixels at every second place across and down, with all their channels. What comes out of the last
 one, in [-1, 1]^p, is a record's code; its features are the code at length 1.

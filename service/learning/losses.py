@@ -13,10 +13,10 @@ in terms of scores of shape (m, rows); the gradient in W is then the sum of oute
 H(z) is 0 above 1 + h, (1 + h - z)²/(4h) where |1 - z| ≤ h, and 1 - z below. With more than two classes Huber's hinge is
 one versus rest: a row of weights per class, its sign + for the records of that class. None of the K slopes is more than
 1, so the gradient, slopes ⊗ x, is at most √K·R; the second derivative acts on each row by itself, so it is that of one
-row. The squared loss is as steep as W is long: a solver has to know in which ball W is, and mechanisms.md 0 gives one
+row. The squared loss is as steep as W is long: a solver has to know in which ball W is, and paper-audit.md D3 gives one
 that holds the minimiser (`solvers.Setting`).
 
-(mechanisms.md 0. Paper A's experiments use (K-1)/(2nK)·‖X‖_F instead, which is computed from the records, belongs to
+(paper-audit.md D3. Paper A's experiments use (K-1)/(2nK)·‖X‖_F instead, which is computed from the records, belongs to
 the average gradient and under-noises about a hundredfold; it is not used.)
 """
 

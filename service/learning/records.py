@@ -59,7 +59,7 @@ class Records:
 class Prepared:
     """The rows that enter the loss: row i is factor_i·x_i, and with an intercept one more coordinate, `bias`.
 
-    Each row is x·min(1, R/‖x‖), then with an intercept (x, R)/√2 (mechanisms.md 0, record map): a function of that
+    Each row is x·min(1, R/‖x‖), then with an intercept (x, R)/√2 (paper-audit.md D2): a function of that
     record alone. For finite x the norm of every row is at most R in real arithmetic: the norm is computed in doubles
     and inflated by 1 + 2^-20, far more than every rounding here, and 1/√2 is rounded down.
 

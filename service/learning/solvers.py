@@ -2,7 +2,7 @@
 
 (The two solvers without a certificate, of which every single step is counted instead, are in `descent`.)
 
-Statement (mechanisms.md S1, S2). J(w) = (1/n)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖² + ⟨t, w - c⟩ over the records
+Statement (paper-audit.md S1, S2). J(w) = (1/n)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖² + ⟨t, w - c⟩ over the records
 present; n, the number of slots, is public and at least the number of records present. `exact` returns a w with
 ‖∇J(w)‖ ≤ τ, hence ‖w - w*‖ ≤ τ/α, for a public τ from `accuracy`. Only w is returned: iterations, branches and losses
 stay inside. The tilt t is 0 but in `objective_perturbation`, where it is random; what counts is a bound on ‖t‖.

@@ -75,7 +75,7 @@ class Histogram:
     def grown(self, time: int) -> Histogram:
         """Return it for `time` ≥ self.time slots, of which the new ones are taken to be spread evenly.
 
-        After each slot y ← (t-1)/t·y + 1/t·uniform (paper C, Algorithm 4; mechanisms.md 3.1), which telescopes.
+        After each slot y ← (t-1)/t·y + 1/t·uniform (paper C, Algorithm 4; paper-audit.md 3.1), which telescopes.
         """
         old = self.time / time
         return Histogram(shares=old * self.shares + (1.0 - old) / (len(self.shares) + 1), time=time)

@@ -8,8 +8,8 @@ a⊗a as the triangle on and above the diagonal, with √2 off it; without an in
 there. Of each block an estimate is released for the records' whole charge (`noise.correlated`, Δ below); everything
 else is computed from estimates of the last W blocks and public numbers, and reads no record again. So a record is
 charged once, whatever W is, and W blocks later nothing depends on it: the noise that is taken back from later estimates
-is independent of every record (`noise.correlated`: in exact arithmetic it is C⁻¹z). (L2DP-C of mechanisms.md 4, over
-a window: section 8.)
+is independent of every record (`noise.correlated`: in exact arithmetic it is C⁻¹z). (L2DP-C of paper-audit.md 4.2, over
+a window: paper-audit.md 8.6.)
 
 Codes. Two classes: v = ±1. K > 2: v = √(K/(K - 1))·(e_y - 1/K), unit vectors with inner products -1/(K - 1). A
 regression: v = y/Y, y clipped to ±Y. The number of slots is public and needs no noise; an empty one adds nothing.
@@ -28,7 +28,7 @@ Solving. The losses' second-order expansions at zero have gradients -c·v⊗φ a
 weights, so the minimiser of their sum over the window and (α/2)·‖w - w₀‖² per slot is
     w = w₀ + (g·V - w₀·M)·(M + λ)⁻¹,   g = c/h,   λ = α·slots/h,
 V and M being the estimates of Σ v⊗φ and Σ φ⊗φ, M without its negative eigenvalues. For `squared` that is ridge
-regression, for the others the degree-2 classifier of mechanisms.md 4: least squares on codes, which is Fisher's
+regression, for the others the degree-2 classifier of paper-audit.md 4.2: least squares on codes, which is Fisher's
 discriminant. Where `ridge` (α) is not given, λ is a third of √(2p) times the standard deviation of the noise on M's
 diagonal: that is the size of noise as a matrix of p columns, and what is not longer than it is not to be believed. The
 third was found on noaa_weather and elec2, the root also holds on 54 columns of covtype.

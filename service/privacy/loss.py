@@ -68,7 +68,7 @@ def _epsilon_at(order: float, rho: float, log_inverse_delta: float) -> float:
 def zcdp_epsilon(rho: float, delta: float) -> float:
     """Return an ε such that every ρ-zCDP mechanism is (ε, δ)-differentially private, rounded up.
 
-    ε = min over a > 1 of aρ + [ln(1/δ) + (a-1)·ln(1 - 1/a) - ln a] / (a-1)   (mechanisms.md N3).
+    ε = min over a > 1 of aρ + [ln(1/δ) + (a-1)·ln(1 - 1/a) - ln a] / (a-1)   (paper-audit.md N3).
 
     Every a proves a bound, so the search for the best one needs no proof; only the value at the a it ends with is
     used, and that is inflated for the error of floating point.

@@ -13,13 +13,13 @@ from service.privacy.loss import round_up
 def regularized_minimizer(*, lipschitz: float, strong_convexity: float, records: int, tolerance: float) -> float:
     """Return the L2 sensitivity of a certified approximate minimiser, 2L/(αn) + 2τ/α, rounded up.
 
-    Statement (mechanisms.md S1, S2): let J(w) = (1/n)·Σ loss(w; z_i) + (α/2)·‖w - c‖² over R^D, n the PUBLIC number of
+    Statement (paper-audit.md S1, S2): let J(w) = (1/n)·Σ loss(w; z_i) + (α/2)·‖w - c‖² over R^D, n the PUBLIC number of
     slots (an empty slot adds 0 and n stays), every loss convex and L-Lipschitz in w, c public or released before. The
     exact minimisers of two neighbours (R⊥) are at most 2L/(αn) apart. A w with ‖∇J(w)‖ ≤ τ is within τ/α of the
     exact one, so two certified ones are at most 2L/(αn) + 2τ/α apart. τ is public and holds for every data set.
 
     Paper A prints 4L/(λ·b_0·ε) as the noise of every update; that is this sensitivity for α = λ only when the update
-    has b_0 records. Here n is the number of slots the fit really reads (mechanisms.md 1.1).
+    has b_0 records. Here n is the number of slots the fit really reads (paper-audit.md 1.1).
 
     lipschitz L > 0 (the UNregularised loss, Frobenius norm), strong_convexity α > 0, records n ≥ 1, tolerance τ ≥ 0.
     """
@@ -30,7 +30,7 @@ def regularized_minimizer(*, lipschitz: float, strong_convexity: float, records:
 def permutation_sgd(*, lipschitz: float, strong_convexity: float, slots: int, tolerance: float) -> float:
     """Return the L2 sensitivity of permutation SGD's last iterate, 2L/(αN) + 2τ/α, rounded up.
 
-    Statement (mechanisms.md S4, proved in `learning.descent`): steps over b of N public slots each, every slot once a
+    Statement (paper-audit.md S4, proved in `learning.descent`): steps over b of N public slots each, every slot once a
     pass, always divided by b; step sizes min(1/β_tot, 1/(αt)) with t over all passes, each of them off by at most 2^-51
     relatively; τ/α the public distance of a computed iterate from the exact one. Any number of passes.
 
@@ -46,7 +46,7 @@ def gradient_descent(
 ) -> float:
     """Return the L2 sensitivity of T steps of gradient descent, (2L/(αn))·(1 - (1 - ηα)^T) + 2τ/α, rounded up.
 
-    Statement (mechanisms.md S3): full gradients of n public slots, a public or released start, step size
+    Statement (paper-audit.md S3): full gradients of n public slots, a public or released start, step size
     η ≤ 2/(β_tot + α), T fixed, τ/α the public distance of the computed iterate from the exact one. Fewer steps move a
     model less.
 
@@ -80,7 +80,7 @@ class StatisticsWeights:
 def moments(*, second: float, first: float, label: float, count: float, codes: int) -> float:
     """Return how far one record moves a sum of (s·a⊗a, f·a, l·v⊗a, k·v) in L2 norm, rounded up.
 
-    Statement (mechanisms.md section 4, L2DP-C, with an intercept that is known): ‖a‖ ≤ 1; v is one of `codes` = K ≥ 2
+    Statement (paper-audit.md 4.2, L2DP-C with an intercept that is known): ‖a‖ ≤ 1; v is one of `codes` = K ≥ 2
     unit vectors whose inner products are -1/(K - 1), or for K = 2 a number in [-1, 1]; an empty slot adds zero. a⊗a is
     in the Frobenius norm. Then two records are at most √(max of `moments_square`, alike and not) apart under R⊥, and
     some are, for a ⊥ a' or nearly so.

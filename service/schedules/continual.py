@@ -12,7 +12,7 @@ At time 2^k·B a base is fitted on all records. At time t_g + i·b_0 before the 
 if i is a power of two the records since t_g are fitted near w_g, else the last b_0 records near w_c. Any B ≥ 1 and
 b_0 ≥ 1; an update that would fall on or after the next base does not happen.
 
-Where it differs from the paper (mechanisms.md 1.3). Each fit is normalised by the records it reads (Algorithm 3 line 2
+Where it differs from the paper (paper-audit.md 1.3). Each fit is normalised by the records it reads (Algorithm 3 line 2
 divides by b_0 always, and Theorem 4 fails). Ranges are half-open. Algorithm 4 as printed trains and releases its bases
 itself, and then the paper's e_b = e_u = ε/2 costs a record up to 1.5ε - ε·b_0/B, not the ε of Theorem 4. What each fit
 is charged instead, and what one record costs by following it: `shares`.

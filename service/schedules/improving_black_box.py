@@ -19,7 +19,7 @@ records, which every run reads, are charged exactly the budget, and no accuracy 
 computing it is monotone, which each step of `tail` is, being a correctly rounded operation that is monotone in its
 argument.
 
-Where it differs from the paper (mechanisms.md 3.3). There ρ_t = ρ·(n/t)^(1+2c)/(1 + n/(2c)), whose sum over all t ≥ n
+Where it differs from the paper (paper-audit.md 3.3). There ρ_t = ρ·(n/t)^(1+2c)/(1 + n/(2c)), whose sum over all t ≥ n
 is bounded by an integral; runs so far apart would have 1 + n/(2c·every) there. With a = (t_{j+1} - t_j)/t_j these here
 are T(t_j)·(1 - (1 + a)^(-2c)), about 2c·a·(n/t_j)^(2c), which is the same law; but they use up the budget, where the
 bound leaves some over, and they follow from whatever the times are. The first run gets no more than by the bound

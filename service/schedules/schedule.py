@@ -2,7 +2,7 @@
 
 Everything here is a pure function of how many records there are, counted from the start of the publication. Records are
 numbered from 0; a time t means that records [0, t) have arrived; ranges are half-open. (Papers number records from 1
-and write closed intervals, which counts a record too many at each edge: mechanisms.md 1.1.)
+and write closed intervals, which counts a record too many at each edge: paper-audit.md 1.1.)
 
 A schedule keeps a chain of models. A fit is kept near one of them or near the origin, then forgets the chain from its
 own place on and takes that place.

@@ -11,7 +11,7 @@
 A run reads all records so far, and what it releases stands until the next. By then less than a share γ/(1 + γ) of the
 records is newer than it: any mean over the records of something in [0, 1] has moved by less than that.
 
-Shares (mechanisms.md 3.2), with their closed tails:
+Shares (paper-audit.md 3.2), with their closed tails:
  - pure: run i gets γ²(i + 1)q^(i+2); runs i, i + 1, … together q^i·(1 + i·(1 - q)).
  - ρ, r = q²: run i gets (i + 1)²·r^i·(1 - r)³/(1 + r); with m = i + 1, all from run i on together get
    r^i·(m²(1 - r)² + 2mr(1 - r) + r(1 + r))/(1 + r).

@@ -5,7 +5,7 @@ come every b_0 records, i·b_0 after that base and before the next one. Those wi
 read all records since the base; any other reads the last b_0 only. r = 1/2 (pure) or 1/4 (ρ): what a fit of twice the
 records costs at equal noise.
 
-Who reads a record (mechanisms.md 1.3). The first B records: every base, no update. A record of epoch k: the bases over
+Who reads a record (paper-audit.md 1.3). The first B records: every base, no update. A record of epoch k: the bases over
 2^k·B records and more, and of the epoch's updates, if it lies in the i-th b_0 records,
  - the updates since the base over 2^j·b_0 records with 2^j ≥ i, and
  - if i is no power of two, the update over just these b_0 records, if it happens.

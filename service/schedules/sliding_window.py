@@ -9,7 +9,7 @@
 | extra | E = W - (2P - 1) | blocks the big bucket has beyond P; 0 in the paper |
 
 Blocks are numbered from 0. At time (W + q)·w_0, q = 0, 1, …, the window is blocks q … q + W - 1; write q = s + r, s a
-multiple of P, 0 ≤ r < P (mechanisms.md 1.4, which reproduces Example 1 step by step):
+multiple of P, 0 ≤ r < P (paper-audit.md 1.4, which reproduces Example 1 step by step):
  - r = 0, a reset: the P + E latest blocks are fitted near the origin, then ever smaller buckets of 2^i blocks, the
    oldest smallest, each near the one before.
  - r > 0: let 2^j be the largest power of two that divides r. The chain is kept down to the levels above j. The latest

@@ -1,5 +1,6 @@
 """Nothing there is goes undocumented, and what docs/ says of names, defaults and choices is so."""
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -170,7 +171,18 @@ def test_every_mechanism_and_learner_has_an_example_a_statement_and_its_names(pa
     for heading in ("## Statement", "## Where it differs from the paper, and why", "## Names"):
         assert f"\n{heading}\n" in PAGES[page]
     assert "**Assumptions.**" in PAGES[page]
-    assert "**Proof sketch" in PAGES[page]
+
+
+@pytest.mark.parametrize("page", [page for page in DESCRIBED if "/" in page])
+def test_a_page_links_the_code_that_has_the_proof(page):
+    """The module's docstring has it, so that it is beside what it is about, and nowhere else."""
+    said = PAGES[page].partition("**Proof.**")[2].partition("\n\n")[0]
+    modules = re.findall(r"\]\(\.\./\.\./(service/[^)]+\.py)\)", said)
+    assert modules
+    for module in modules:
+        proof = ast.get_docstring(ast.parse((ROOT / module).read_text()))
+        assert proof, module
+        assert re.search("Statement|Why|charged|costs|Sensitivity|record can move", proof), module
 
 
 @pytest.mark.parametrize(("column", "kind"), [(1, Kind.PURE), (2, Kind.ZCDP)])

@@ -1,7 +1,7 @@
 """From records to releases with real noise: what is released minus the exact minimiser follows the stated law.
 
-The minimiser is recomputed with scipy from the contract's formula and the scale from mechanisms.md's, sharing nothing
-with the service but the released parents.
+The minimiser is recomputed with scipy from the contract's formula, the scale from paper-audit.md 1.1, sharing
+nothing with the service but the released parents.
 """
 
 from math import sqrt
@@ -25,7 +25,7 @@ BATCHES = {"kind": "independent_batches", "batch": 16, "warm_start": True}
 PURE = {"epsilon": 1}
 GAUSSIAN = {"epsilon": 1, "delta": 1e-6}
 # Shares of the smallest fit (a base of 16 or an update of 4; a bucket of 4; a block or a batch of 16), by hand from
-# mechanisms.md 1.2 to 1.4: B/b_0 = 4 = 2^2, so a record of the second epoch pays bases e·r/(1-r) and updates e·(1 + r);
+# paper-audit.md 1.2 to 1.4: B/b_0 = 4 = 2^2, so a record of the second epoch pays bases e·r/(1-r), updates e·(1 + r);
 # W = 7 pays 1 + r + r²; all levels of blocks 1/(1 - r); a batch all there is.
 UNIT = {
     ("continual", "pure"): 1 / (1 + 1.5),
@@ -37,7 +37,7 @@ UNIT = {
     ("independent_batches", "pure"): 1.0,
     ("independent_batches", "gaussian"): 1.0,
 }
-RHO = 0.024355970359  # the ρ that implies (1, 1e-6), mechanisms.md N3
+RHO = 0.024355970359  # the ρ that implies (1, 1e-6), paper-audit.md N3
 
 
 def data(classes):

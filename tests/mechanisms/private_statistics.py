@@ -88,7 +88,7 @@ def tells_its_noise(mechanism, told):
 
 
 def running_sums_column(decay):
-    """Of the buffered Toeplitz factor that mechanisms.md 8 gives for 1,024 steps, times decay^i."""
+    """Of the buffered Toeplitz factor that paper-audit.md 8.1 gives for 1,024 steps, times decay^i."""
     decays = np.array([0.99897285, 0.97855964, 0.74328276]) * decay
     scales = np.array([0.04444111, 0.12054534, 0.31138952]) * decay
     return np.array([1.0, *(decays ** np.arange(3000)[:, None] @ scales)])

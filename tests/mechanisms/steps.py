@@ -14,7 +14,7 @@ _URANDOM = os.urandom
 FEATURES = 5
 GAUSSIAN = {"epsilon": 1, "delta": 1e-6}
 PURE = {"epsilon": 1}
-RHO = 0.024355970359  # the ρ that implies (1, 1e-6), mechanisms.md N3
+RHO = 0.024355970359  # the ρ that implies (1, 1e-6), paper-audit.md N3
 
 
 def data(seed=0, classes=3):

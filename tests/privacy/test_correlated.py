@@ -1,6 +1,6 @@
 """Every factor keeps one contract: what is added is C⁻¹ of fresh noise, and a record moves C·v by what it is charged.
 
-Matrices are written down here from the definitions of mechanisms.md 8 and 2, not taken from the service.
+Matrices are written down here from the definitions of paper-audit.md 8.1 and 2, not taken from the service.
 """
 
 from fractions import Fraction
@@ -200,7 +200,7 @@ def test_what_is_remembered_is_as_small_as_stated_and_nothing_once_a_run_is_over
 
 @pytest.mark.parametrize("window", [2**e for e in range(7)])
 def test_a_tree_has_as_many_nodes_per_record_as_it_says_and_full_rank(window):
-    """Prefixes are sums of nodes; no combination of releases is free of noise (mechanisms.md 2)."""
+    """Prefixes are sums of nodes; no combination of releases is free of noise (paper-audit.md 2)."""
     matrix = np.array([[1.0 if node(t) <= i <= t else 0.0 for i in range(window)] for t in range(window)])
     assert matrix.sum(axis=0).max() == Tree(steps=window).levels == window.bit_length()
     cover = np.zeros((window, window))  # release t is a sum of the nodes that end at these steps
@@ -245,7 +245,7 @@ def error_times_sensitivity(factor, n):
     return np.sqrt(np.array([variance[-1], variance.mean()]) * (column[:n] ** 2).sum())
 
 
-TABLE = {  # mechanisms.md 8
+TABLE = {  # paper-audit.md 8.1
     2**10: ((10.49, 7.42), (3.27, 3.11), (3.28, 3.11), correlated._SHORT),
     2**16: ((16.49, 11.66), (4.60, 4.43), (4.62, 4.45), correlated._LONG),
     2**20: (
@@ -275,7 +275,7 @@ def test_error_times_sensitivity_is_that_of_the_table(n):
 
 @pytest.mark.parametrize("decay", [0.9, 0.97, 0.99, 0.996])
 def test_a_few_decays_and_a_cut_are_as_good_as_the_decayed_root(decay):
-    """For decayed sums, whose error stays bounded, on a stream without end (mechanisms.md 8)."""
+    """For decayed sums, whose error stays bounded, on a stream without end (paper-audit.md 8.1)."""
     n = 20_000
     whole = Toeplitz(bands=n, decay=decay)
     powers = decay ** np.arange(n)

@@ -34,7 +34,7 @@ def test_doubles_are_left_as_they_are(value):
 @settings(deadline=None, derandomize=True)
 @given(RHOS, DELTAS)
 def test_epsilon_is_the_minimum_over_all_orders_and_not_below_it(rho, delta):
-    """Against mechanisms.md's formula in 50 digits, at the order that scipy finds best."""
+    """Against the formula of paper-audit.md N3 in 50 digits, at the order that scipy finds best."""
 
     def bound(log_order):
         with localcontext(prec=50):
@@ -62,7 +62,7 @@ def test_the_gaussian_mechanism_keeps_what_its_rho_promises(rho, delta):
 
 
 def test_known_values():
-    """mechanisms.md N3: σ/Δ = 4.531 buys (1, 1e-6)."""
+    """paper-audit.md N3: σ/Δ = 4.531 buys (1, 1e-6)."""
     assert 1 / math.sqrt(2 * zcdp_rho(1.0, 1e-6)) == pytest.approx(4.531, abs=5e-4)
     assert zcdp_epsilon(0.0, 1e-6) == 0.0
 

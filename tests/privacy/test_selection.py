@@ -22,7 +22,7 @@ LAWS = [
 
 
 def probability(law, distance):
-    """mechanisms.md 5 and paper E's 3.1, in doubles."""
+    """paper-audit.md 5.1 and paper E's 3.1, in doubles."""
     if law.law == "bernoulli":
         p = exp(law.epsilon) / (1 + exp(law.epsilon))
         return p if distance <= law.threshold else 1 - p
@@ -64,7 +64,7 @@ def test_the_loss_is_the_largest_over_all_records(epsilon, share, norm_bound):
 
 
 def test_the_papers_own_setting_costs_more_than_it_says():
-    """Section 4.5: b = 0.2, M = 1, ε = 1 (mechanisms.md 5)."""
+    """Section 4.5: b = 0.2, M = 1, ε = 1 (paper-audit.md 5.1)."""
     assert float(Exponential(epsilon=1.0, threshold=0.2, norm_bound=1.0).loss()) == pytest.approx(1.171, abs=5e-4)
 
 

@@ -162,7 +162,7 @@ def test_the_table_is_about_what_publications_have(mechanism, learner, name):
     assert built.learner.perturbation(Kind.ZCDP, 0.01, 8).factor == NOISES[name]
 
 
-PLACES = ("privacy.md", "mechanisms.md", "mechanisms/lifelong.md")
+PLACES = ("privacy.md", "paper-audit.md", "mechanisms/lifelong.md")
 
 
 @pytest.mark.parametrize("page", PLACES)

@@ -1,4 +1,4 @@
-"""A window tree has the nodes of mechanisms.md 2, draws each once, and declassifies no step too early.
+"""A window tree has the nodes of paper-audit.md 2, draws each once, and declassifies no step too early.
 
 Which nodes there have to be is written down here from that page, by their definition; so are the matrices of what is
 released, of which sums and of which noises.
@@ -186,7 +186,7 @@ def test_until_it_is_declassified_a_record_loses_what_it_is_charged_and_some_do_
 
 
 def test_after_that_it_loses_more_with_every_step_and_without_bound():
-    """The figures of mechanisms.md 2 for a window of 4, of a step in the middle of a block."""
+    """The figures of paper-audit.md 2 for a window of 4, of a step in the middle of a block."""
     told = [0.88, 1.04, 1.92, 4.54, 8.92, 17.7]
     tree = WindowTree(window=4, expiry="leaf")
     found = [[exact_loss(tree, i, i + after) for after in (3, 4, 8, 20, 40, 80)] for i in range(4, 8)]

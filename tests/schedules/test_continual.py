@@ -16,7 +16,7 @@ from service.schedules.multi_resolution import MultiResolution
 
 
 def walk(schedule, end):
-    """The schedule as a person would run it, slot by slot (mechanisms.md 1.3): (time, start, depth, power)."""
+    """The schedule as a person would run it, slot by slot (paper-audit.md 1.3): (time, start, depth, power)."""
     base_time, result = None, []
     for time in range(schedule.base, end + 1):
         doublings = time // schedule.base
@@ -81,7 +81,7 @@ def test_the_constant_is_that_of_the_worst_record_for_many_settings(kind):
 
 @pytest.mark.parametrize(("base", "update_every"), [(8, 1), (8, 2), (8, 4), (1024, 64)])
 def test_with_the_papers_shares_a_record_would_lose_one_and_a_half_times_the_budget(base, update_every):
-    """mechanisms.md 1.3: e_b = e_u = ε/2 costs exactly 1.5ε - ε·b_0/B; the shares here cost ε."""
+    """paper-audit.md 1.3: e_b = e_u = ε/2 costs exactly 1.5ε - ε·b_0/B; the shares here cost ε."""
     schedule = Continual(kind=Kind.PURE, base=base, update_every=update_every)
     papers = Fraction(1, 2) / schedule.rule.unit
     assert papers == Fraction(3, 2) - Fraction(update_every, base) >= 1
@@ -109,7 +109,7 @@ def twice(profile):
 
 @pytest.mark.parametrize(("base", "update_every"), [(8, 1), (8, 2), (8, 4), (64, 4)])
 def test_the_table_of_what_the_papers_constants_cost(base, update_every):
-    """mechanisms.md 1.3, pure, e_b = e_u = ε/2, which is twice what `paper` takes."""
+    """paper-audit.md 1.3, pure, e_b = e_u = ε/2, which is twice what `paper` takes."""
     paper = Continual(kind=Kind.PURE, base=base, update_every=update_every, shares="paper")
     assert paper.rule.base(0) == paper.rule.since_base(1, 0) == Fraction(1, 4)
     updates = twice(total(paper, 5, bases=False))

@@ -15,7 +15,7 @@ GROWTHS = st.fractions(Fraction(1, 100), 3, max_denominator=1000)
 
 
 def share(kind, growth, i):
-    """Run i's, by mechanisms.md 3.2."""
+    """Run i's, by paper-audit.md 3.2."""
     q = 1 / (1 + growth)
     if kind is Kind.PURE:
         return growth**2 * (i + 1) * q ** (i + 2)
@@ -23,7 +23,7 @@ def share(kind, growth, i):
 
 
 def tail(growth, i):
-    """What a record first included in run i keeps, pure: as mechanisms.md 3.2 has it."""
+    """What a record first included in run i keeps, pure: as paper-audit.md 3.2 has it."""
     q = 1 / (1 + growth)
     return growth**2 * q**2 * q**i * ((i + 1) / (1 - q) + q / (1 - q) ** 2)
 
@@ -31,7 +31,7 @@ def tail(growth, i):
 @settings(deadline=None, derandomize=True)
 @given(st.sampled_from(Kind), GROWTHS)
 def test_epsilons_add_up_to_epsilon_exactly(kind, growth):
-    """Σ over the first runs and the closed tail of all others, in rationals; each share is that of mechanisms.md."""
+    """Σ over the first runs and the closed tail of all others, in rationals; each share is of paper-audit.md 3.2."""
     schedule = ScheduledBlackBox(kind=kind, first=10**6, growth=growth)
     shares = [schedule.tail(i) - schedule.tail(i + 1) for i in range(40)]
     assert shares == [share(kind, growth, i) for i in range(40)]

@@ -11,7 +11,7 @@ from service.privacy.accounting.profile import Profile
 from service.privacy.loss import Kind
 from service.schedules.sliding_window import SlidingWindow
 
-# mechanisms.md 1.4, W = 7, w_0 = 1; records from 0, t is the newest one. The first five rows are the paper's Example 1.
+# paper-audit.md 1.4, W = 7, w_0 = 1; records from 0, t is the newest one. The first five rows are Example 1.
 TABLE = """
 f[0]←f[1:2]←f[3:6]; f[7]←f[1:2]←f[3:6]; f[2]←f[7:8]←f[3:6]; f[9]←f[7:8]←f[3:6]; f[4]←f[5:6]←f[7:10];
 f[11]←f[5:6]←f[7:10]; f[6]←f[11:12]←f[7:10]; f[13]←f[11:12]←f[7:10]; f[8]←f[9:10]←f[11:14]; f[15]←f[9:10]←f[11:14];
@@ -71,7 +71,7 @@ def test_only_a_suffix_of_the_chain_is_fitted_again(blocks):
 
 
 def simulated(blocks):
-    """mechanisms.md 1.4, run block by block: yields (first, end, level) of every fit of every slide."""
+    """paper-audit.md 1.4, run block by block: yields (first, end, level) of every fit of every slide."""
     levels = (blocks + 1).bit_length() - 1
     period = 2 ** (levels - 1)
     start = slide = 0
@@ -105,7 +105,7 @@ def test_it_is_the_chain_rule_run_block_by_block(blocks):
 
 
 def formula(blocks, m, kind):
-    """mechanisms.md 1.4, general W: what a block that arrives as m-th of its epoch costs, in units of e_0."""
+    """paper-audit.md 1.4, general W: what a block that arrives as m-th of its epoch costs, in units of e_0."""
     levels = (blocks + 1).bit_length() - 1
     period = 2 ** (levels - 1)
     extra = blocks - (2 * period - 1)
@@ -169,7 +169,7 @@ def paper(blocks, kind=Kind.PURE):
 
 @pytest.mark.parametrize("levels", range(2, 9))
 def test_the_papers_constants_are_valid_and_noisier(levels):
-    """mechanisms.md 1.4: 6L/(αw_0ε) in every bucket but the big one, which is charged ε/3: ε(1 - 2^(2-k)/3) ≤ ε."""
+    """paper-audit.md 1.4: 6L/(αw_0ε) in every bucket but the big one, which is charged ε/3: ε(1 - 2^(2-k)/3) ≤ ε."""
     blocks = 2**levels - 1
     schedule = paper(blocks)
     fits = schedule.fits(blocks)

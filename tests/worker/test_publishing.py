@@ -131,7 +131,7 @@ WINDOW_OF_SEVEN = CONFIGURATION | {"mechanism": {"kind": "sliding_window", "bloc
 
 @pytest.mark.parametrize("bench", [WINDOW_OF_SEVEN], indirect=True)
 def test_each_fit_starts_from_the_release_that_its_schedule_names(bench: Bench, monkeypatch):
-    """Example 1 of mechanisms.md 1.4, each step by a worker that has read the releases before from the database."""
+    """Example 1 of paper-audit.md 1.4, each step by a worker that has read the releases before from the database."""
     real, centers = OutputPerturbation.release, []
 
     def release(self, records, n, center, *others):

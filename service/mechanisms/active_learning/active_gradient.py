@@ -10,7 +10,7 @@ selected as any other, but adds nothing. Released before slot t: w, the iterate,
    (`noisy_gradient_descent`: E is rounding, on the public ball), and z has noise for Δ: ε_g or ρ_g per slot of B.
 So a slot costs ε_s + ε_g (pure) or ε_s²/2 + ρ_g (zCDP) for the whole run, if it is in one batch only.
 
-Why that holds though |B|, who is in B and when it is full are private too (mechanisms.md 5; the proofs in paper E's
+Why that holds though |B|, who is in B and when it is full are private too (paper-audit.md 5.1; the proofs in paper E's
 appendix condition on less). Let all coins be seen. For each pattern s of coins the law of all that is released is a
 product over slots and batches; of two streams that differ in slot j its factors are the same but for the coin of j,
 at most e^(ε_s) apart, and, only if s_j = 1, for the step of the batch that holds j, at most e^(ε_g) apart at equal s

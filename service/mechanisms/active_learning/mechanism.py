@@ -24,7 +24,7 @@ coin, all that is released has the same law as if nobody had labelled it. The gu
 being part of its own: whether it comes, and which, must not depend on the records of others. When a release comes out
 does depend on who labels, and the moments are not protected.
 
-Where it differs from paper E: the corrections of mechanisms.md 5, told in the modules that this one builds on.
+Where it differs from paper E: the corrections of paper-audit.md 5.1, told in the modules that this one builds on.
 """
 
 from __future__ import annotations

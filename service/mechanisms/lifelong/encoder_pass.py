@@ -4,8 +4,8 @@ Statement. Private: the records of n public slots. Neighbours: R⊥. The slots a
 for batch t and weights w_t, a function of G_1 … G_(t-1) and public numbers,
     G_t = Σ_i clip_C(∇loss(w_t; z_i)) + N(0, σ²I),   clip_C(g) = g·min(1, C/‖g‖), and 0 where g is not finite,
 over the records of batch t. One record moves the sum of its batch by at most 2C, whatever w_t is, and every other G_t
-only through what was released before: all T together cost it (2C)²/(2σ²) of ρ, once, not T times (mechanisms.md L1; and
-section 4, deep encoder variant). What is released follows from G_1 … G_T. (Abadi et al. 2016, without sampling.)
+only through what was released before: all T together cost it (2C)²/(2σ²) of ρ, once, not T times (paper-audit.md L1,
+4.2). What is released follows from G_1 … G_T. (Abadi et al. 2016, without sampling.)
 
 Why nothing has to be known of a network's gradients, neither how long they are nor how exactly a library computes them:
 what is clipped is whatever was computed for one slot, a function of that slot's record and of public numbers. Gradients

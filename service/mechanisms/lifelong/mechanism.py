@@ -14,8 +14,8 @@ with independent noise, and ‖Σ_j c^(b_j)‖²/‖c‖² times where noise is 
 With an `encoder`, the records before the first task are what it is learnt from, each in one step of `encoder_pass`, for
 its whole charge too. Its weights are the first release: from then on they are public and stay as they are, and tasks
 are learnt from statistics of the features that it makes. A record is before the first task or in a batch of one, never
-both, so that it pays once. (mechanisms.md 4 learns from and counts the same records, for the sum of both charges. But
-statistics of an encoder that learns on would be of features that nobody can compute of other records any more.)
+both, so that it pays once. (paper-audit.md 4.2 learns from and counts the same records, for the sum of both charges.
+But statistics of an encoder that learns on would be of features that nobody can compute of other records any more.)
 
 Features that are made here, by a map of its own or an encoder, are made of all slots of a batch at once, each in its
 public place, empty ones as zeros. What a library makes of a row may depend on the row's place and on how many there are

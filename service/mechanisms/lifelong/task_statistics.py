@@ -3,7 +3,7 @@
 Statement. Private: the records, each of which is in one batch of a task. Neighbours: R⊥. Of each batch the statistics
 of `mechanisms.moments` are released once, with noise of their own, for the records' whole charge, and the records are
 not read again. Everything else here is computed from such estimates and public numbers: any number of steps, tasks
-and releases costs nothing more. (L2DP-C, which mechanisms.md 4 puts in the place of paper D's L2DP-ML.)
+and releases costs nothing more. (L2DP-C, which paper-audit.md 4.2 puts in the place of paper D's L2DP-ML.)
 
 What is remembered. Losses below are linear in the statistics, so a task is remembered by the sum of its batches'
 estimates, and a sum of tasks by the sum of these: the mean of their losses is the loss of that sum. Without `memory`
@@ -264,7 +264,7 @@ def projected(
     """Return the gradient without what of it goes against the reference, if anything does (A-GEM, equation 11).
 
     Inner products are those of the parameters divided by the roots of their rates, in which a step is as long for all.
-    (The paper's line 11 always projects, and divides by zero where the reference is zero: mechanisms.md 4.)
+    (The paper's line 11 always projects, and divides by zero where the reference is zero: paper-audit.md 4.)
     """
 
     def inner(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> float:

@@ -1,4 +1,4 @@
-"""Linear queries of a growing database, answered from a public histogram (paper C, PMWG; mechanisms.md 3.1).
+"""Linear queries of a growing database, answered from a public histogram (paper C, PMWG; paper-audit.md 3.1).
 
 Statement. Private: every record of the stream. Neighbours: R⊥. Told: the answers to any number of queries, which may
 be chosen adaptively by anybody, and every release of the histogram. Over the whole run one record loses at most
@@ -13,7 +13,7 @@ Why it is private. An instance that opens over t slots is paid for by these when
 while it is open when it comes: `version` of that charge is null. A measured answer is paid for by the slots that it
 counted, with the version of the release that follows from it. So each slot pays for each instance that was open while
 it was there, once, and all of it: `sparse_vector` and `numeric_sparse` prove the amounts, the ledger theorem
-(mechanisms.md L1) adds them up. An instance opens only if all of it, its measured answer too, fits the cap of the slot
+(paper-audit.md L1) adds them up. An instance opens only if all of it, its measured answer too, fits the cap of the slot
 that has paid most; when it does not, the histogram is `frozen`: it goes on answering, and nothing that is told depends
 on a record any more. The stop is what the guarantee rests on; how many hard queries there can be is only reckoned
 with.
@@ -28,11 +28,11 @@ together at most e0·(1 + 3·H0) or e0²·(1 + 2·H0), whatever t is, and that s
 those bounds, but for a probability β, once n ≥ 54·ln((3k + 1)/β)/(α·e0): at most k comparisons, k + 1 thresholds and k
 measurements are made, whose scales are at most 6/(n·e0), 3/(n·e0) and 3/(n·e0).
 
-Where it differs from mechanisms.md 3.1: one comparison with |f(x) - a| in the place of two; HEIGHT 5α/6 and not 2α/3,
+Where it differs from paper-audit.md 3.1: one comparison with |f(x) - a| in the place of two; HEIGHT 5α/6 and not 2α/3,
 a step of 4·(measured - guess) and not α/6, which need 16 times fewer records for the same promise; under δ > 0 an
 instance is counted as what its parts cost, ρ = 5e²/18 and not e²/2, and its number has Gaussian noise.
 
-| here | mechanisms.md 3.1 | paper C |
+| here | paper-audit.md 3.1 | paper C |
 |---|---|---|
 | first n, time t, cells N' | n, t, N | n, t, N |
 | accuracy α, failure_probability β | α, β | α, β |

@@ -1,4 +1,4 @@
-"""Following the leader without projections: paper B's Algorithm 2 (WDP-COCOL), made right (mechanisms.md 2).
+"""Following the leader without projections: paper B's Algorithm 2 (WDP-COCOL), made right (paper-audit.md 2).
 
 After step t = 1, 2, … with estimates g_1 … g_t and points w_1 = c, w_2, …, all public, the leader is the minimiser over
 a set P of

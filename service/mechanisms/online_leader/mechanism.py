@@ -14,7 +14,7 @@ not at all. Lost or rolled back they may not be made again: the publication then
 
 Where it differs from paper B: steps are along mini-batches' gradients; the noise is `correlated`'s, whose running sums
 are up to four times nearer the truth than a tree's; with a tree, a record is in ⌈log₂ W⌉ + 1 nodes and Δ is 2C, not
-L + μD (mechanisms.md 2). Nothing expires unless that is asked for (`window_tree`): the guarantee is for a record's
+L + μD (paper-audit.md 2). Nothing expires unless that is asked for (`window_tree`): the guarantee is for a record's
 lifetime.
 """
 

@@ -15,16 +15,16 @@ or with a `strong_convexity` μ, following the leader of all losses so far and (
 
 Π the projection onto a convex set that holds the origin c (`constraint_sets`). The average forgets what the first,
 worst iterates did; without `averaging` w itself is released. Following the leader is paper B's WDP-COCOP, whose
-equation 10 lacks the 1/t; only the losses' gradients enter the sums, those of the regulariser are public (mechanisms.md
-2). With `conditional_gradient` w goes towards the leader instead of to it, and nothing is projected: WDP-COCOL, see
-`conditional_gradient`.
+equation 10 lacks the 1/t; only the losses' gradients enter the sums, those of the regulariser are public
+(paper-audit.md 2). With `conditional_gradient` w goes towards the leader instead of to it, and nothing is projected:
+WDP-COCOL, see `conditional_gradient`.
 
 Where η is not given it is such that the noise of one step has a spread of FIRST in a score, in units of a logit, but so
 that no step moves a score by more than LONGEST. Without clipping, which bounds what overshooting can do, that would be
 far from stable; with it, and the average, smaller steps and momentum learnt more slowly and came no nearer on MNIST,
 elec2 and noaa_weather.
 
-A record is charged with its batch's step, for all steps to come (mechanisms.md 6).
+A record is charged with its batch's step, for all steps to come (paper-audit.md 6).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ adaptively, one record loses at most `capacity`: an ε (kind PURE) or a ρ (ZCDP
 Why. A fit reads a range fixed by the schedule alone; its centre is an earlier release, never an exact minimiser, so
 given the past its output depends on that range only. The learner keeps to its charge, and rounds the scale of its
 noise up for that; the charge is share·capacity rounded down; and the shares of the fits that read one record add up to
-at most 1 in exact arithmetic. The ledger theorem (mechanisms.md L1) does the rest.
+at most 1 in exact arithmetic. The ledger theorem (paper-audit.md L1) does the rest.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How the publications of one stream add up on each record.
 
-Private: one record of the stream; neighbours differ in the value of one slot (R⊥, mechanisms.md 0). Publications are
+Private: one record of the stream; neighbours differ in the value of one slot (R⊥, paper-audit.md D1). Publications are
 mechanisms run beside each other, so their guarantees compose: on each record (Σε, Σδ) over the publications that may
 read it, by basic composition, which holds for adaptively chosen mechanisms when each one's cap is fixed before it
-starts. Inside one publication charges add in its own currency up to that cap (mechanisms.md 0.3, L1).
+starts. Inside one publication charges add in its own currency up to that cap (paper-audit.md L1).
 
 What is *reserved* is what bounds everybody for ever; what is *spent* is bookkeeping on the way there.
 """
@@ -86,7 +86,7 @@ class Account:
         """What stays reserved, once it has ended, on a record that was charged this amount.
 
         Stopping gives back what is unspent: in pure ε everywhere; under zCDP only on records that were never charged,
-        because what a record has spent so far, chosen to be looked at now, is no (ε, δ) guarantee (mechanisms.md 0.3).
+        because what a record has spent so far, chosen to be looked at now, is no (ε, δ) guarantee (paper-audit.md L1).
         """
         if self.kind is Kind.PURE:
             return self.loss(amount)
@@ -208,7 +208,7 @@ def tighter(holdings: Iterable[Holding], basic: Loss) -> Tighter:
     thing, so admission adds (Σε, Σδ), and this is for reading.
 
     With E the sum of the pure ε, G that of the Gaussian ρ and P = G + Σε²/2 (a pure ε is ρ = ε²/2), each counted as
-    what is reserved, never as what is spent so far: the least of Σε, ε(P, δ) and E + ε(G, δ) (mechanisms.md 0.3). The
+    what is reserved, never as what is spent so far: the least of Σε, ε(P, δ) and E + ε(G, δ) (paper-audit.md L1). The
     last holds because the pure part of the loss is at most E on every path. Each sum is over all publications, which is
     at least that of any one record.
     """

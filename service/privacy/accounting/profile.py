@@ -1,8 +1,9 @@
 """What every record has been charged: an exact piecewise-constant function of the record number.
 
-Statement (the ledger theorem, mechanisms.md L1): if every step declares from public information and the past transcript
-alone which records it reads and an upper bound on what one of them can lose by it, then a record's whole loss is the
-sum over the steps that read it, and the worst record bounds everyone. `Profile` is that sum; `maximum` is that bound.
+Statement (the ledger theorem, paper-audit.md L1): if every step declares from public information and the past
+transcript alone which records it reads and an upper bound on what one of them can lose by it, then a record's whole
+loss is the sum over the steps that read it, and the worst record bounds everyone. `Profile` is that sum; `maximum` is
+that bound.
 """
 
 from __future__ import annotations

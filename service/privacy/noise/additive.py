@@ -6,10 +6,10 @@ is a vector of whole numbers, independent of v:
  - Gaussian(σ): independent coordinates with P(z_i) ∝ exp(-(g·z_i)²/(2σ²)). Costs (Δ + g√D)²/(2σ²) of ρ.
  - SphericalLaplace(s): P(z) ∝ exp(-g‖z‖₂/s) on Z^D. Costs (Δ + g√D)/s of pure ε, see SLACK.
 On a grid this fine (2^-50 of a coordinate's spread) they are, to any test, N(0, σ²) per coordinate and the density ∝
-exp(-‖z‖₂/s) of mechanisms.md N3 and N1. (Paper A writes Lap(·) for a vector: independent Laplace noise of that scale
-in each coordinate would cost up to √D times as much, mechanisms.md N2.)
+exp(-‖z‖₂/s) of paper-audit.md N3 and N1. (Paper A writes Lap(·) for a vector: independent Laplace noise of that scale
+in each coordinate would cost up to √D times as much, paper-audit.md N2.)
 
-Why (hazard 7.1: continuous noise that is added in doubles leaks through its low-order bits, Mironov 2012).
+Why (paper-audit.md 7.1: continuous noise that is added in doubles leaks through its low-order bits, Mironov 2012).
  - Rounding moves each coordinate by at most g/2, so neighbours that were Δ apart are at most Δ + g√D apart, and the
    charge is for that. Before, coordinates are clipped to a public range, which brings no two values further apart.
  - Noise around one whole vector is the same noise, shifted, around another. Spherical Laplace: probabilities differ

@@ -18,8 +18,8 @@ Why. A step computes ĝ_t = round(v_t - m_t) + z_t on the lattice of z_t (`noise
 noises n_s = ĝ_s - v_s of steps before. Fix what was released before and all records but one, of step i. Then for both
 of two neighbours all n_s are the same but n_i, which differs by what v_i does. So v_t - m_t is a vector that differs by
 at most Δ at t = i, and later by what m_t makes of n_i, c_(t-i)·Δ; z_t is independent of everything before, and its cost
-for a vector that moves so far is that of `noise`. The steps add up (mechanisms.md 0.3, L1; that v_t depends on what was
-released is allowed for). Nothing correlated is ever rounded or drawn: hazard 7.1 of mechanisms.md, where rounded noise
+for a vector that moves so far is that of `noise`. The steps add up (paper-audit.md L1; that v_t depends on what was
+released is allowed for). Nothing correlated is ever rounded or drawn: paper-audit.md 7.1, where rounded noise
 through a real factor tells its parity, does not arise. What is drawn is used in one step and never drawn again; what is
 remembered is noise, and with the releases it tells v: it is as secret as the records.
 
@@ -29,7 +29,7 @@ remembered is noise, and with the releases it tells v: it is as secret as the re
    remembered nodes that it holds. In exact arithmetic N_t = z_t, and ĝ_t is how the sum of the noisy nodes that cover
    the steps so far changes. n_i enters m_t for the t at which a node that holds i is completed. A tree of n steps is
    followed by another: of as many (every record is then in at most h nodes for ever: paper B's window tree of a window
-   n, strict, mechanisms.md 2), or of twice as many.
+   n, strict, paper-audit.md 2), or of twice as many.
 
 Rounding. All that is remembered is clipped to ±R, R = 2^55 steps g of the lattice (16 to 32 standard deviations of a
 Gaussian), or r_j·R: that hardly ever happens, and brings no two neighbours further apart. With u = 2^-53 what
@@ -184,7 +184,7 @@ class Blt:
     def decaying(decay: float) -> Blt:
         """Return one within 1% of the square root of running sums times decay^l. 0 < decay <= 1.
 
-        In runs of 2^16 steps. The coefficients are the best known for 2^10 steps or for 2^16 (mechanisms.md 8).
+        In runs of 2^16 steps. The coefficients are the best known for 2^10 steps or for 2^16 (paper-audit.md 8.1).
         """
         decays, scales = _SHORT if decay <= 1.0 - 2.0**-8 else _LONG
         return Blt(

@@ -10,8 +10,8 @@ at most exp(STEPS/scale); the Gaussian's divergence is that of `noise` (Canonne,
 laws are drawn exactly. What follows from S + z, as the histogram that is moved towards it, is post-processing.
 
 With an instance of the same scale a yes and its number cost, in all, ε = 3·STEPS/scale, or (sparse vector's pure ε
-counted as ε²/2) ρ = (2·STEPS/scale)²/2 + (STEPS/scale)²/2 = (5/2)·(STEPS/scale)². With e = 3·STEPS/scale, mechanisms.md
-3.1 has ε = e and ρ = e²/2; here ρ = (5/18)·e², for the two are composed as what they are.
+counted as ε²/2) ρ = (2·STEPS/scale)²/2 + (STEPS/scale)²/2 = (5/2)·(STEPS/scale)². With e = 3·STEPS/scale,
+paper-audit.md 3.1 has ε = e and ρ = e²/2; here ρ = (5/18)·e², for the two are composed as what they are.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ q_max ≤ e^ε/(1 + e^ε), or b/(M - b) ≥ ln(1 + e^-ε)/ε: `least_threshold`.
 the safer: where the slab shrinks, its last width must do.
 
 Where it differs from paper E. Lemma 4.2 asks for exp(-bε/Δ) ≤ 1/2, more than is needed, and section 4.5 then sets b =
-0.2, M = 1, ε = 1, which has neither: what is told not to be selected there loses 1.171, not 1 (mechanisms.md 5). The
+0.2, M = 1, ε = 1, which has neither: what is told not to be selected there loses 1.171, not 1 (paper-audit.md 5.1). The
 paper's τ is exp(-b); its p is e^ε/(1 + e^ε).
 
 Coins are exact: every decision is one of `samplers`, on exact fractions of ε, b, M and d, all doubles. Losses are

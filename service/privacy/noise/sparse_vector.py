@@ -10,7 +10,7 @@ The noise: with the discrete Laplace law P(z) ∝ exp(-|z|/s) on the whole numbe
 height + z with s = scale, drawn once; every query is compared with fresh z of s = 2·scale. All in steps of the lattice
 on which a record among n slots weighs STEPS: the query's value is v = |round(S·n/t) - round(guess·n·STEPS)|.
 
-Why (Lyu, Su, Li, "Understanding the Sparse Vector Technique", 2017, Algorithm 1; mechanisms.md 3.1 for the slots that
+Why (Lyu, Su, Li, "Understanding the Sparse Vector Technique", 2017, Algorithm 1; paper-audit.md 3.1 for the slots that
 arrive). One slot moves S·n/t by at most STEPS·n/t ≤ STEPS, a whole number, so by rounding it moves no further, and nor
 does the distance from a guess, which is public. Let v_1 … v_k be the values with one stream and v'_1 … v'_k with a
 neighbour, z the threshold's noise, height left out for it is public. For answers no, …, no, yes:
@@ -28,7 +28,7 @@ queries for the price of one. One process at a time compares; it keeps a yes tha
 
 Redrawn for a later comparison, or shared by two yeses, a threshold costs more than is said here: see the tests.
 
-| here | mechanisms.md 3.1 | paper C |
+| here | paper-audit.md 3.1 | paper C |
 |---|---|---|
 | opened n | ts | t of the last hard query |
 | scale | 3·STEPS/e | in units of a slot among ts: 1/(ts·e/3)·(ts·STEPS) |

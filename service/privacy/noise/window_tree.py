@@ -4,7 +4,7 @@ Statement. Private: vectors v_0, v_1, … in R^D, ‖v_t‖ ≤ V, each a functi
 released before; replacing one record (R⊥) moves one of them, v_i, by at most Δ. Released at step t: S_t - S_(t-1), S_t
 being v_0 + … + v_t with noise on the last of them only. All that is released before v_i is *declassified* costs the
 record at most h·c, c being what `noise` charges a node of sensitivity Δ' (below). From then on nothing is promised of
-it, and no bound holds: v_i itself is in every S_t, and the more of them, the more they tell (mechanisms.md 2).
+it, and no bound holds: v_i itself is in every S_t, and the more of them, the more they tell (paper-audit.md 2).
 
 | expiry | v_i is declassified at step | h | remembers, at most |
 |---|---|---|---|
@@ -23,7 +23,7 @@ Why. Let somebody see every node as it is drawn, and the vectors themselves once
 function of that. Fix what he saw, and all records but that of v_i, which is not declassified yet. A node that holds i
 then moves by at most Δ', and nothing else moves: other nodes hold other vectors, and these depend on what was released
 only. So the record loses what the nodes that hold i cost together, however they are interleaved and whatever later
-vectors make of them (mechanisms.md 0.3, L1). There is one aligned node of a size that holds i, and none is used that
+vectors make of them (paper-audit.md L1). There is one aligned node of a size that holds i, and none is used that
 is longer than W (`leaf`: it lies in [e_t, t]) or B: at most h. This rests on each node's noise being drawn once.
  - A node [a, b) is within [e_t, t] from step b - 1 on, until e_t > a. A left child's parent begins at a and ends later:
    the child is used until the parent ends, or until both are left behind. A right child's parent ends with it and

@@ -2,8 +2,8 @@
 
 Statement. Private: every record of the stream. A map is fixed by constants of the stream's configuration, and row i of
 what it returns is a function of row i alone. So streams that differ in one record differ in one mapped record: a
-guarantee for the mapped records is the same guarantee for the records, and mapping costs nothing (mechanisms.md 0,
-record map). A mapped row that is not finite as float32 becomes NaN throughout, which every fit takes for no record:
+guarantee for the mapped records is the same guarantee for the records, and mapping costs nothing (paper-audit.md
+D2). A mapped row that is not finite as float32 becomes NaN throughout, which every fit takes for no record:
 one record never spoils another. Nothing that is learnt from records (means, principal components) is a feature map.
 
 | kind | maps a record x to | source |

@@ -10,6 +10,7 @@ from tests.guarantees.planted import (
     bounds,
     client,
     embedded,
+    evaluation,
     fits,
     learning,
     log,
@@ -18,6 +19,7 @@ from tests.guarantees.planted import (
     record,
     seen,
     store,
+    units,
     verifying,
     worker,
 )
@@ -30,6 +32,7 @@ __all__ = [
     "bounds",
     "client",
     "embedded",
+    "evaluation",
     "fits",
     "learning",
     "log",
@@ -38,6 +41,7 @@ __all__ = [
     "record",
     "seen",
     "store",
+    "units",
     "verifying",
     "worker",
 ]

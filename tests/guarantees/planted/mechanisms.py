@@ -55,7 +55,7 @@ def a_charge_forgotten() -> None:
 
 @bug("tests/mechanisms/scheduled/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
 def theorem_4() -> None:
-    """Half of ε for every base of B and every update of b_0: 1.5 ε for the worst record (mechanisms.md 1.3)."""
+    """Half of ε for every base of B and every update of b_0: 1.5 ε for the worst record (paper-audit.md 1.3)."""
     from service.schedules import shares
 
     wrap(shares, "equal", lambda true, *about: replace(true(*about), unit=Fraction(1, 2)))

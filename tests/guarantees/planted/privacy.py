@@ -76,7 +76,7 @@ def an_exponential_radius() -> None:
 
 @bug(f"{RELEASED}[continual-pure-logistic]")
 def laplace_noise_per_coordinate() -> None:
-    """Paper A's Lap(·) of a vector, with the L2 sensitivity (mechanisms.md N2)."""
+    """Paper A's Lap(·) of a vector, with the L2 sensitivity (paper-audit.md N2)."""
     from service.privacy.noise import additive as noise
 
     wrap(noise, "add", lambda _, values, law: values + np.random.default_rng().laplace(0, law.scale, values.shape))
@@ -160,7 +160,7 @@ def running_sums_with_noise_of_their_own() -> None:
 
 @bug(f"{_MOMENTS}::test_some_neighbours_come_close")
 def statistics_of_presence_or_absence() -> None:
-    """The sensitivity that L2DP-C has where a record is only left out: √(a² + b²) (mechanisms.md 4)."""
+    """The sensitivity that L2DP-C has where a record is only left out: √(a² + b²) (paper-audit.md 4.2)."""
     _moved_by(lambda second, first, label, count: second**2 + first**2 + label**2 + count**2)
 
 
@@ -184,7 +184,7 @@ def the_memory_is_privatised_again() -> None:
 
 @bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory]")
 def one_noise_for_all_tasks() -> None:
-    """Paper D's χ₁, drawn once: what two perturbed tasks differ by is what the tasks differ by (mechanisms.md 4)."""
+    """Paper D's χ₁, drawn once: what two perturbed tasks differ by is what the tasks differ by (paper-audit.md 4.1)."""
     from service.privacy.noise.additive import Gaussian
 
     drawn: dict[int, Any] = {}
@@ -193,7 +193,7 @@ def one_noise_for_all_tasks() -> None:
 
 @bug(f"{_TASKS}::test_from_released_models_comes_white_noise_of_the_right_size[memory]")
 def labels_that_nobody_perturbs() -> None:
-    """Paper D's classifier: noise on the second moments only, and the labels as they are (mechanisms.md 4)."""
+    """Paper D's classifier: noise on the second moments only, and the labels as they are (paper-audit.md 4.1)."""
     from service.privacy.noise import additive as noise
 
     def add(true: Any, values: Any, law: Any) -> Any:
@@ -288,7 +288,7 @@ def half_the_noise_of_a_node() -> None:
     "test_until_it_is_declassified_a_record_loses_what_it_is_charged_and_some_do_lose_it[leaf]"
 )
 def a_whole_subtree_without_its_noise() -> None:
-    """A root that expires with its first leaf, while others of its leaves are in the window (mechanisms.md 2)."""
+    """A root that expires with its first leaf, while others of its leaves are in the window (paper-audit.md 2)."""
     from service.privacy.noise.window_tree import WindowTree
 
     wrap(WindowTree, "declassified", lambda true, self, step: -(-true(self, step) // self.block) * self.block)

@@ -91,7 +91,7 @@ def test_neighbours_never_move_a_sum_further(loss, clip, intercept, seed):
 
 @pytest.mark.parametrize("loss", [SVM, LOSSES["logistic"]], ids=["svm", "logistic"])
 def test_some_neighbours_come_close(loss, silent):
-    """Two records on the wrong side of the hyperplane that pull apart along it: by 2M (mechanisms.md 5)."""
+    """Two records on the wrong side of the hyperplane that pull apart along it: by 2M (paper-audit.md 5.1)."""
     one = learner(loss, constraint=ConstraintSet(name="ball", radius=100.0))
     first, second = (np.array([[0.1, side * sqrt(0.99), 0.0]]) for side in (1, -1))
     positive = np.ones(1)
@@ -167,7 +167,7 @@ def test_slabs_and_steps_fall_with_the_updates():
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_selection_and_noise_together_cost_what_is_charged(kind):
-    """ε_s + ε_g, or ε_s²/2 + ρ_g; and the noise is for 2M (mechanisms.md 5)."""
+    """ε_s + ε_g, or ε_s²/2 + ρ_g; and the noise is for 2M (paper-audit.md 5.1)."""
     charge = 2.5 if kind is Kind.PURE else 0.9
     spent = learner().perturbation(kind, charge, 8, ORIGIN)
     cost = spent.cost(kind, records=8)

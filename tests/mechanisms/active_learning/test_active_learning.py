@@ -72,7 +72,7 @@ def counts(monkeypatch):
 @pytest.mark.parametrize("selection", ["bernoulli", "exponential"])
 @pytest.mark.parametrize("task", [None, PEOPLE], ids=["labelled", "people"])
 def test_every_slot_is_charged_once_for_its_coin_and_its_update(batching, privacy, selection, task):
-    """Selected or not, whatever is released (mechanisms.md 6).
+    """Selected or not, whatever is released (paper-audit.md 6).
 
     Each of 200 records is selected with probability 0.377 or more: fewer than 40 are with probability below 1e-6.
     """
@@ -155,7 +155,7 @@ def test_what_is_still_needed_reaches_back_to_where_a_batch_can_have_begun():
 
 @BOTH
 def test_an_erased_slot_is_selected_as_a_record_on_the_hyperplane_and_adds_nothing(batching, monkeypatch):
-    """Or R⊥ would not hold: an absent record would never be selected (mechanisms.md 5)."""
+    """Or R⊥ would not hold: an absent record would never be selected (paper-audit.md 5.1)."""
     seen = counts(monkeypatch)
     mechanism = publication({"epsilon": 60}, epsilon_selection=1, threshold=1e-6, **batching)
 

@@ -36,7 +36,7 @@ def means(rng, rows, columns):
 
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_the_losses(case):
-    """By differences of R and of L, with their traces written out as in mechanisms.md 4."""
+    """By differences of R and of L, with their traces written out as in paper-audit.md 4."""
     one, rng = learner(*case), np.random.default_rng(2)
     rows, columns = one.shape
     of, encoder, classifier = means(rng, rows, columns), rng.normal(size=(columns, 2)), rng.normal(size=(rows, 2))

@@ -207,7 +207,7 @@ def test_the_bound_on_records_is_that_of_its_derivation():
     told = mechanism.records_needed(asked)
     formula = 54 * 3 * (162 / 143) * log(cardinality + 1) * log((3 * asked + 1) / beta) / alpha**3
     assert told == pytest.approx(formula, rel=0.01)  # but for the 1 in 1 + 3·H0
-    assert told < 2916 * log(cardinality + 1) * log(2 * asked / beta) / alpha**3 / 12, "mechanisms.md 3.1"
+    assert told < 2916 * log(cardinality + 1) * log(2 * asked / beta) / alpha**3 / 12, "paper-audit.md 3.1"
 
 
 def test_a_step_lowers_the_entropy_to_the_truth_by_what_the_hits_are_reckoned_with():

@@ -151,7 +151,7 @@ def test_what_was_forgotten_is_never_made_up(noise):
 
 
 def factor(noise, steps):
-    """C of mechanisms.md 8, by hand, and its norm over an infinite stream."""
+    """C of paper-audit.md 8.1, by hand, and its norm over an infinite stream."""
     lags = np.arange(steps)
     if noise == "toeplitz":
         column = np.array([special.binom(2 * l, l) / 4.0**l for l in lags]) * 0.9**lags
@@ -181,7 +181,7 @@ def test_from_released_models_comes_white_noise_of_the_right_size(kind):
 
 
 def test_from_released_models_come_nodes_with_spherical_laplace_noise():
-    """A window of 4 batches: every record is in at most 3 nodes, each of scale 3Δ/ε (mechanisms.md 2, strict)."""
+    """A window of 4 batches: every record is in at most 3 nodes, each of scale 3Δ/ε (paper-audit.md 2, strict)."""
     settings = {"averaging": False, "clip": 0.25, "learning_rate": 1.0, "learner": {"momentum": 0.0}}
     mechanism = publication("window_tree", {"epsilon": 1}, **settings)
     noise = []

@@ -117,7 +117,7 @@ def test_what_was_forgotten_is_never_made_up(privacy):
 
 
 def test_from_released_models_comes_white_noise_of_the_right_size():
-    """Of sums over a window: what leaves it is added again before it is looked at (mechanisms.md 8)."""
+    """Of sums over a window: what leaves it is added again before it is looked at (paper-audit.md 8.2)."""
     steps = 12
     mechanism = publication(classes=2, ridge=1e6)
     sums = sums_with_labels(mechanism, steps, BLOCK * np.minimum(np.arange(1, steps + 1), BLOCKS))

@@ -12,6 +12,7 @@
 | candidates | `SelectedCandidate` | one of many, the likelier the less it is off | of selecting it |
 | query | `MeasuredQuery` | one count, whatever follows from it | the noise's charge for `STEPS` |
 | comparisons | `OpenedInstance` | answers of the sparse vector technique, up to a yes | 2·STEPS/scale, an ε |
+| evaluation_counts | `NoisyCounts` | whole numbers | the noise's charge for the counts that a record changes |
 
 A noise's charge is an ε (spherical Laplace) or a ρ (Gaussian), see `noise`. An ε counts ε²/2 where a publication's
 currency is ρ; a ρ is worth nothing where it is ε.
@@ -37,6 +38,7 @@ from service.privacy.accounting.events.added_noise import (
     NoisyStatistics,
     NoisyWeights,
 )
+from service.privacy.accounting.events.counted import NoisyCounts
 from service.privacy.accounting.events.event import PrivacyEvent
 from service.privacy.accounting.events.objective import TiltedObjective
 from service.privacy.accounting.events.selected import MeasuredQuery, OpenedInstance, SelectedCandidate
@@ -48,6 +50,7 @@ __all__ = [
     "EVENTS",
     "AddedNoise",
     "MeasuredQuery",
+    "NoisyCounts",
     "NoisyDisjointGradientSums",
     "NoisyGradientSums",
     "NoisyRunningSums",
@@ -74,6 +77,7 @@ EVENTS: dict[str, type[PrivacyEvent]] = {
         SelectedCandidate,
         MeasuredQuery,
         OpenedInstance,
+        NoisyCounts,
     )
 }
 

@@ -74,7 +74,7 @@ class TiltedObjective(AddedNoise):
 def curvature(*, rank: int, steepness: float, records: int, regularization: float) -> float:
     """Return what the curvature of a tilted objective costs, an ε: rank·ln(1 + steepness/(rank·n·Λ)), rounded up.
 
-    Statement (mechanisms.md section 5, Batch). Let A ⪰ nΛ·I, and H, H' ⪰ 0 of at most that rank and with traces of at
+    Statement (paper-audit.md 5.2). Let A ⪰ nΛ·I, and H, H' ⪰ 0 of at most that rank and with traces of at
     most that steepness. Then |ln det(A + H) - ln det(A + H')| is at most this.
 
     Why. ln det(A + H') ≥ ln det A, and det(A + H)/det A = det(I + A^(-1/2)·H·A^(-1/2)) = Π (1 + h_i), where the at most

@@ -1,0 +1,56 @@
+"""An alarm for accuracy that has fallen, from released figures, with a stated rate of false alarms. Post-processing.
+
+Statement. Let the model in use be right about the newest block's records with a mean probability that is no lower than
+that of the blocks before it which are compared with it, records being independent. Then `has_fallen` is true with a
+probability of at most `rate`, whatever the noise, the number of slots and the models are.
+
+Why. It is true only if the newest block's interval lies below that of the earlier blocks together. Both are exact
+(`intervals.Counted.share`), and each is on the wrong side of its own mean with a probability of at most rate/2. So each
+block raises a false alarm with at most that probability, and N blocks raise N·rate of them on average.
+
+The earlier blocks are the last `MEMORY` before the newest, so an alarm goes on until what came after the fall has
+become usual. Blocks before a publication's first model tell nothing, and are to be left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from service.mechanisms.evaluation.figures import ClassFigures, added_up
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from service.mechanisms.evaluation.intervals import Counted
+    from service.mechanisms.evaluation.tables import ClassCounts
+
+RATE = 1e-3
+MEMORY = 8
+"""Blocks with which the newest one is compared."""
+
+
+def has_fallen(
+    layout: ClassCounts,
+    released: Sequence[NDArray[np.float64]],
+    counted: Counted,
+    *,
+    publication: int = 0,
+    rate: float = RATE,
+) -> bool:
+    """Return whether the newest block is worse than the blocks before it. False while it is the only one.
+
+    released: the counts of neighbouring blocks, the newest last. counted: how one of them was made.
+    """
+    *before, newest = released[-MEMORY - 1 :]
+    if not before:
+        return False
+    strict = replace(counted, error=rate)
+    together, all_before = added_up(before, strict)
+    now = ClassFigures(layout=layout, counts=newest, counted=strict).accuracy(publication)
+    usual = ClassFigures(layout=layout, counts=together, counted=all_before).accuracy(publication)
+    return now.population.high < usual.population.low

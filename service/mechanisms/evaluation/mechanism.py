@@ -1,0 +1,209 @@
+"""How good published models are, counted on slots that none of them reads, with noise.
+
+Statement. Private: every record of the stream. Neighbours: R⊥. Released, after every `block` evaluation slots: the
+counts of those slots (`tables`), of all evaluated publications together, with noise (`noise.counts`). Over the whole
+run, whoever chooses the records and which publications run, one record loses at most `capacity`: an ε or a ρ.
+
+Why. The versions that a block uses are released before, so for the block they are public. A slot is in one block, which
+slots are in it is public, and only that block's counts read the slot. The noise is for all counts of all publications
+together (`Change`), and costs the whole capacity. Everything else, `figures` and `drift`, is computed from releases.
+
+Times and ranges are relative to the publication's start, as of every mechanism; evaluation slots and the times of the
+evaluated publications' releases are absolute (`streams.slots`). A release's `fit` is the range of its block; of that
+range only the evaluation slots are charged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.mechanisms.evaluation.models import has_passed, version_used
+from service.mechanisms.evaluation.noise_sums import total
+from service.mechanisms.evaluation.tables import UNIT, ClassCounts, Counts
+from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
+from service.privacy.accounting.events import NoisyCounts
+from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
+from service.privacy.noise.counts import calibrate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from service.learning.records import Records
+    from service.mechanisms.evaluation.models import Models
+    from service.mechanisms.evaluation.tables import Predictions
+    from service.privacy.noise.counts import CountNoise
+    from service.streams.slots import EvaluationSlots
+
+_ERROR = 0.05
+_FIRST_RELEASES = 8
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation(Mechanism):
+    """A publication of noisy counts of how well `of` predict each `block` of evaluation slots."""
+
+    start: int
+    """The publication's first slot, absolute."""
+    slots: EvaluationSlots
+    block: int
+    of: tuple[str, ...]
+    counts: Counts
+    models: Models | None = None
+    """None: it can be planned, and takes no step."""
+
+    def __post_init__(self) -> None:
+        if self.block < 1 or len(self.of) != self.counts.publications or len(set(self.of)) < len(self.of):
+            raise ValueError("an evaluation counts at least 1 slot a block, of publications that differ")
+
+    def next_time(self, after: int) -> int:
+        """Return the end of the first block that ends after a time: just after the block's last evaluation slot."""
+        return self._end(self._ended(after))
+
+    def first_slot(self, time: int) -> int:
+        """Return the first evaluation slot, absolute, of the block that ends at a time."""
+        return self.slots.slot(self._first + (self._ended(time) - 1) * self.block)
+
+    def needs(self, after: int) -> int:
+        """Return where the block begins that ends first after a time."""
+        return self._begin(self._ended(after))
+
+    def reads(self, time: int) -> int:
+        """Return the length of the range whose evaluation slots the step at `time` counts."""
+        return time - self._begin(self._ended(time) - 1)
+
+    def is_ready(self, time: int) -> bool:
+        """Return whether every evaluated publication has passed the first slot of the block that ends at a time."""
+        models, slot = self._models(), self.first_slot(time)
+        return all(has_passed(models.progress(name), slot) for name in self.of)
+
+    def versions(self, time: int) -> tuple[int | None, ...]:
+        """Return the version of each evaluated publication that the block which ends at `time` uses."""
+        models, slot = self._models(), self.first_slot(time)
+        return tuple(version_used(models.progress(name).releases, slot) for name in self.of)
+
+    def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:  # noqa: ARG002 - no step leaves anything
+        """Count the block that ends at `time` and release the counts with noise; see `Mechanism.step`.
+
+        Whoever runs it has waited until `is_ready`. read: its records say in which slots they are, unless none is
+        missing.
+        """
+        begin = time - self.reads(time)
+        records = read(begin, time)
+        evaluated = self.slots.among(records.in_slots(begin, time) + self.start)
+        x, y = records.x[evaluated], records.y[evaluated]
+        versions = self.versions(time)
+        counted = self.counts.count(y, [self._predictions(*used, x) for used in zip(self.of, versions, strict=True)])
+        noise = self.noise()
+        release = Release(
+            version=next_version,
+            role="model",
+            time=time,
+            window=(begin, time),
+            fit=(begin, time),
+            parent=None,
+            parameters=(counted + noise.sample()).astype(np.float64)[None, :],
+            perturbation=NoisyCounts(noise=noise, change=self.counts.change),
+            charge=self._charge(),
+            model=self.model_description() | {"versions": list(versions)},
+        )
+        return Step(releases=(release,), chain=())
+
+    def noise(self) -> CountNoise:
+        """Return the noise that the whole capacity buys. Raises Unaffordable."""
+        return calibrate(self.kind, self.counts.change, charge=self._charge(), dimension=self.counts.size)
+
+    def draws(self) -> int:
+        """Return 0: the noise is exact."""
+        return 0
+
+    def plan(self) -> dict[str, Any]:
+        """Return what this publication does to a record and how wide its intervals are, as JSON: for a person."""
+        noise = self.noise()
+        described = NoisyCounts(noise=noise, change=self.counts.change).to_json()
+        return {
+            "kind": self.kind.value,
+            "guarantee": self.guarantee(),
+            "first_releases": [self._end(number) for number in range(_FIRST_RELEASES)],
+            "model": self.model_description(),
+            "fits": [
+                {
+                    "what": "block",
+                    "when": f"every {self.block * self.slots.period} records, their {self.block} evaluation slots",
+                    "records": self.block,
+                    "share": "1",
+                    "charge": self._charge(),
+                    "sensitivity": described.pop("sensitivity"),
+                    "noise": described | {"expected_norm": noise.deviation() * noise.dimension**0.5, "slack": 0.0},
+                }
+            ],
+            "lifetime": {
+                "record": 0,
+                **self._loss(),
+                "share": "1",
+                "note": "evaluation slots only: no other publication reads them, and this one reads no other",
+                "parts": [{"what": "block", "fits": 1, "share": "1", **self._loss()}],
+            },
+            "accuracy" if isinstance(self.counts, ClassCounts) else "error": planned_width(
+                noise, self.counts, self.block
+            ),
+        }
+
+    def model_description(self) -> dict[str, Any]:
+        """Return what a release says of its counts, as JSON, but for the versions it used."""
+        return {"kind": "evaluation", "of": list(self.of), "block": self.block, **self.counts.described()}
+
+    @property
+    def _first(self) -> int:
+        """The number of the first evaluation slot of the publication."""
+        return self.slots.before(self.start)
+
+    def _ended(self, time: int) -> int:
+        """Return how many blocks have ended at a time."""
+        return self.slots.evaluation(self.start, self.start + time) // self.block
+
+    def _end(self, number: int) -> int:
+        return self.slots.slot(self._first + (number + 1) * self.block - 1) + 1 - self.start
+
+    def _begin(self, number: int) -> int:
+        return self._end(number - 1) if number else 0
+
+    def _predictions(self, name: str, version: int | None, x: NDArray[np.floating]) -> Predictions | None:
+        return None if version is None else self._models().predict(name, version, x)
+
+    def _models(self) -> Models:
+        if self.models is None:
+            raise ValueError("an evaluation without a reader of models can be planned, not run")
+        return self.models
+
+    def _charge(self) -> float:
+        return round_down(Fraction(self.capacity))
+
+    def _loss(self) -> dict[str, float]:
+        amount = round_up(self.capacity)
+        if self.kind is Kind.PURE:
+            return {"epsilon": amount}
+        return {"rho": amount, "epsilon": zcdp_epsilon(amount, round_down(Fraction(self.privacy.delta)))}
+
+
+def planned_width(noise: CountNoise, counts: Counts, block: int) -> dict[str, float]:
+    """Return how far a figure will be off, before any data: standard deviations, and half an interval of 95 %.
+
+    For the accuracy, or for the mean error as a share of the largest, 2Y. Of sampling, the largest possible.
+    """
+    cells, unit = (counts.classes, 1) if isinstance(counts, ClassCounts) else (1, UNIT)
+    whole = block * unit
+    both = total(noise, cells, block * 0.25 * float(unit) ** 2).quantile(_ERROR / 2) / whole
+    return {
+        "noise": noise.deviation() * cells**0.5 / whole,
+        "sampling": 0.5 / block**0.5,
+        "block": total(noise, cells).quantile(_ERROR / 2) / whole,
+        "population": max(both, NormalDist().inv_cdf(1 - _ERROR / 2) * 0.5 / block**0.5),
+        "confidence": 1.0 - _ERROR,
+    }

@@ -1,0 +1,64 @@
+"""Which version of a publication an evaluation block uses: a function of released, public things alone.
+
+Slots and times are absolute: a release at time t has been made from slots below t. A block uses, of each publication,
+the release with the greatest time that is at most the block's first slot, and of these the greatest version; releases
+that predict nothing (a base, an encoder) do not count. So no model has read a record of the block, on any stream, and
+a clock has no say: every worker, today or after a crash, finds the same version.
+
+A block waits until every evaluated publication has passed its first slot: until all of its releases up to there are
+made. A publication that has halted or was stopped makes no more; its newest release is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from service.mechanisms.evaluation.tables import Predictions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A release of an evaluated publication."""
+
+    version: int
+    time: int
+    predicts: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far an evaluated publication has come."""
+
+    releases: tuple[Made, ...]
+    passed: int
+    """The time up to which all its releases are made."""
+    ended: bool = False
+    """Whether it has halted or was stopped."""
+
+
+class Models(Protocol):
+    """The released models of the evaluated publications, as whoever runs the evaluation reads them."""
+
+    def progress(self, name: str) -> Progress:
+        """Return how far a publication has come; of its releases at least those that are confirmed and visible."""
+
+    def predict(self, name: str, version: int, x: NDArray[np.floating]) -> Predictions:
+        """Return what a release predicts for x, shape (n, features)."""
+
+
+def version_used(releases: Iterable[Made], first_slot: int) -> int | None:
+    """Return the version for a block that begins with that slot; None: there is no model yet."""
+    usable = [(each.time, each.version) for each in releases if each.predicts and each.time <= first_slot]
+    return max(usable)[1] if usable else None
+
+
+def has_passed(progress: Progress, first_slot: int) -> bool:
+    """Return whether the version for a block that begins with that slot is settled."""
+    return progress.ended or progress.passed >= first_slot

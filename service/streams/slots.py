@@ -1,0 +1,80 @@
+"""The slots of a stream that only evaluations read, and how they are numbered.
+
+With a period of k, the slots i ≡ k - 1 (mod k) are the stream's evaluation slots: absolute numbers, fixed for ever.
+All other slots are training slots, which evaluations never read. So the partition is public, and each slot is charged
+by publications of one kind alone: parallel composition, also where evaluations influence which publications start.
+
+Ranges are half-open. The j-th evaluation slot is the slot number j·k + k - 1, counted from 0; the training slots are
+numbered in the same way. Everything here is integer arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSlots:
+    """Every `period`-th slot. A stream's setting `every` is at least 2.
+
+    With a period of 1 every slot is evaluated: the view of an evaluation on a stream that sets no slots aside.
+    """
+
+    period: int
+
+    def __post_init__(self) -> None:
+        if self.period < 1:
+            raise ValueError(f"the period of evaluation slots is {self.period}, and must be at least 1")
+
+    def includes(self, slot: int) -> bool:
+        """Return whether a slot is an evaluation slot."""
+        return slot % self.period == self.period - 1
+
+    def before(self, slot: int) -> int:
+        """Return how many evaluation slots are below a slot: the number of the next one."""
+        return slot // self.period
+
+    def slot(self, number: int) -> int:
+        """Return the evaluation slot of that number."""
+        return number * self.period + self.period - 1
+
+    def evaluation(self, start: int, stop: int) -> int:
+        """Return how many slots of [start, stop) are evaluation slots. start ≤ stop."""
+        return self.before(stop) - self.before(start)
+
+    def training(self, start: int, stop: int) -> int:
+        """Return how many slots of [start, stop) are training slots: the n of a fit of that range."""
+        return stop - start - self.evaluation(start, stop)
+
+    def least_training(self, length: int) -> int:
+        """Return the least n of a range of that length, wherever it starts: the n of a plan."""
+        return length - -(-length // self.period)
+
+    def training_before(self, slot: int) -> int:
+        """Return how many training slots are below a slot."""
+        return self.training(0, slot)
+
+    def training_slot(self, number: int) -> int:
+        """Return the training slot of that number. ValueError if every slot is evaluated."""
+        if self.period == 1:
+            raise ValueError("every slot is evaluated: there is no training slot")
+        return number + number // (self.period - 1)
+
+    def in_range(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the evaluation slots of [start, stop), rising."""
+        return np.arange(self.slot(self.before(start)), stop, self.period, dtype=np.int64)
+
+    def training_in_range(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the training slots of [start, stop), rising."""
+        slots = np.arange(start, stop, dtype=np.int64)
+        return slots[~self.among(slots)]
+
+    def among(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of some slots are evaluation slots."""
+        return np.asarray(slots % self.period == self.period - 1)

@@ -1,0 +1,49 @@
+"""Each citation of docs/paper-audit.md names a heading of that page, by the heading's first word."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, page
+
+LABEL = r"[A-Z]?\d+(?:\.\d+)*(?!\w)"
+HEADINGS = {
+    heading.rstrip(".") for heading in re.findall(rf"^#+ ({LABEL}\.?) ", page("paper-audit.md"), flags=re.MULTILINE)
+}
+FOLDERS = ("service", "benchmarks", "tests", "docs")
+NOT_CITING = {"docs/paper-audit.md", "docs/README.md", "tests/docs/test_paper_audit.py"}
+AS_A_FILE = re.compile(r'[("/]paper-audit\.md[)"#]')
+
+
+def citing() -> list[Path]:
+    paths = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md"))
+    found = [path for path in paths if path.relative_to(ROOT).as_posix() not in NOT_CITING]
+    return [path for path in found if "paper-audit.md" in path.read_text()]
+
+
+def citations(text: str) -> list[tuple[str, ...]]:
+    """Return the labels of each citation, whose line breaks and comment signs count as spaces; () without a label."""
+    flat = re.sub(r"\s+(?:# )?", " ", AS_A_FILE.sub("", text))
+    following = re.compile(rf"paper-audit\.md(?: ({LABEL}(?:(?:,| and| to) {LABEL})*))?")
+    return [tuple(re.findall(LABEL, found[1] or "")) for found in following.finditer(flat)]
+
+
+def test_a_citation_is_read_whole():
+    assert citations("(paper-audit.md S1, S2). Let") == [("S1", "S2")]
+    assert citations("# paper-audit.md\n    # 1.2 to 1.4: B") == [("1.2", "1.4")]
+    assert citations("as paper-audit.md says") == [()]
+    assert citations("[page](../paper-audit.md)") == []
+
+
+@pytest.mark.parametrize("path", citing(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_each_citation_names_a_heading(path):
+    for labels in citations(path.read_text()):
+        assert labels, "say which heading of paper-audit.md is meant, by its first word"
+        assert set(labels) <= HEADINGS
+
+
+def test_the_page_has_the_headings_that_are_cited():
+    cited = {label for path in citing() for labels in citations(path.read_text()) for label in labels}
+    assert {"S1", "S4", "N2", "L1", "D2", "1.4", "4.2", "5.2", "7.1"} <= cited
+    assert len(HEADINGS) > 40

@@ -1,0 +1,88 @@
+"""Bugs in evaluations: which slots they read, which versions they use, and how far one record moves their counts."""
+
+from __future__ import annotations
+
+from tests.guarantees.planted.bug import bug, rewrite
+
+_EVALUATION = "tests/mechanisms/evaluation"
+
+
+@bug(
+    f"{_EVALUATION}/test_tables.py::"
+    "test_one_record_moves_the_counts_of_all_publications_as_far_as_stated_and_no_farther[2 tables]"
+)
+def noise_for_one_publication_of_several() -> None:
+    """The sensitivity is that of one table, and all tables together are released."""
+    from service.mechanisms.evaluation.tables import ClassCounts
+
+    rewrite(ClassCounts.change.fget, ("self.publications * (1 + self.bins)", "(1 + self.bins)"))  # type: ignore[attr-defined]
+
+
+@bug(
+    f"{_EVALUATION}/test_tables.py::"
+    "test_one_record_moves_the_counts_of_all_publications_as_far_as_stated_and_no_farther[bins]"
+)
+def bins_that_nobody_pays() -> None:
+    """The bins are released beside the table, and the noise is for the table."""
+    from service.mechanisms.evaluation.tables import ClassCounts
+
+    rewrite(ClassCounts.change.fget, ("(1 + self.bins)", "1"))  # type: ignore[attr-defined]
+
+
+@bug(f"{_EVALUATION}/test_tables.py::test_an_empty_slot_adds_nothing")
+def an_empty_slot_that_is_counted() -> None:
+    """It counts as a record of class 0: whether a slot came empty is public then."""
+    from service.mechanisms.evaluation.tables import ClassCounts
+
+    right = "y = np.where(known, labels, 0).astype(np.int64)"
+    rewrite(ClassCounts.count, (right, f"{right}; known = np.ones_like(known)"))
+
+
+@bug(f"{_EVALUATION}/test_mechanism.py::test_versions_do_not_depend_on_what_was_released_since")
+def the_version_that_is_newest_by_the_clock() -> None:
+    """A block that is counted late uses models that were fitted to its records."""
+    from service.mechanisms.evaluation import models
+
+    rewrite(models.version_used, (" and each.time <= first_slot", ""))
+
+
+@bug(f"{_EVALUATION}/test_mechanism.py::test_a_greater_version_of_an_earlier_time_is_not_the_newest")
+def the_greatest_version_of_any_time() -> None:
+    """Versions are numbered as they are made, not by what they stand for."""
+    from service.mechanisms.evaluation import models
+
+    rewrite(models.version_used, ("max(usable)[1]", "max(version for _, version in usable)"))
+
+
+@bug(f"{_EVALUATION}/test_mechanism.py::test_a_block_waits_until_a_publication_has_passed_its_first_slot_or_has_ended")
+def a_block_that_does_not_wait() -> None:
+    """Which version it uses depends on which worker was faster."""
+    from service.mechanisms.evaluation import models
+
+    rewrite(models.has_passed, ("progress.ended or progress.passed >= first_slot", "True"))
+
+
+@bug("tests/streams/test_slots.py::test_a_range_is_split_into_evaluation_and_training_slots")
+def evaluation_slots_counted_as_training_slots() -> None:
+    """A fit's n, and so its noise, is that of records it does not read."""
+    from service.streams.slots import EvaluationSlots
+
+    rewrite(EvaluationSlots.training, ("stop - start - self.evaluation(start, stop)", "stop - start"))
+
+
+@bug(f"{_EVALUATION}/test_mechanism.py::test_a_step_shows_models_the_evaluation_slots_of_its_block_and_no_other[7]")
+def training_slots_that_are_evaluated() -> None:
+    """Slots are counted from the publication's start: other slots than those that no fit reads."""
+    from service.mechanisms.evaluation.mechanism import Evaluation
+
+    rewrite(Evaluation.step, ("records.in_slots(begin, time) + self.start", "records.in_slots(begin, time)"))
+
+
+@bug(
+    f"{_EVALUATION}/test_intervals.py::test_a_share_narrows_with_records_and_widens_with_noise_and_with_what_may_be_missed"
+)
+def blocks_added_up_with_the_noise_of_one() -> None:
+    """Each block brings noise of its own."""
+    from service.mechanisms.evaluation import intervals
+
+    rewrite(intervals._least, ("cells * counted.blocks", "cells"))

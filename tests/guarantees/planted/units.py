@@ -1,0 +1,155 @@
+"""Bugs in what a person may lose: the group factor, the ledger of units, and which slots count."""
+
+from __future__ import annotations
+
+from tests.guarantees.planted.bug import bug, rewrite
+
+_GROUPS = "tests/privacy/test_groups.py"
+_LEDGER = "tests/privacy/test_unit_ledger.py"
+_BUDGET = "tests/privacy/test_zcdp_budget.py"
+_UNITS = "tests/streams/test_units.py"
+_PATTERNS = f"{_GROUPS}::test_no_pattern_costs_more_than_is_stated_and_the_worst_as_much"
+_HISTORIES = f"{_LEDGER}::test_nobody_passes_the_budget_whatever_is_started_and_stopped"
+
+
+@bug(f"{_PATTERNS}[blt-2-3-one contribution]")
+def a_separation_that_is_rounded_up_to_batches() -> None:
+    """Slots one batch and a half apart are said to be two batches apart."""
+    from service.privacy.accounting.groups import Batching
+
+    rewrite(
+        Batching.batches_apart,
+        ("steps * self.bound.min_separation // self.batch", "steps * -(-self.bound.min_separation // self.batch)"),
+    )
+
+
+@bug(f"{_PATTERNS}[independent-2-1-each its own]")
+def a_unit_that_is_once_in_a_batch_without_being_combined() -> None:
+    """Records of a unit in one batch count as if their mean was taken."""
+    from service.privacy.accounting.groups import Batching
+
+    rewrite(Batching.contributions, ("batches if self.one_contribution else slots", "batches"))
+
+
+@bug(f"{_PATTERNS}[tree of 8-1-1-one contribution]")
+def a_tree_whose_nodes_hold_a_unit_once() -> None:
+    """Each node is said to be moved by its left half alone."""
+    from service.privacy.accounting import carried_groups
+
+    rewrite(carried_groups._tree, ("trees = most + squares", "trees = most + np.arange(records + 1)"))
+
+
+@bug(f"{_GROUPS}::test_a_full_batch_and_a_rest_do_not_hide_what_a_stop_would_leave")
+def a_group_factor_of_all_slots_only() -> None:
+    """T(m), whatever a publication that is stopped earlier leaves to another."""
+    from service.privacy.accounting import groups
+
+    rewrite(
+        groups.group_factor,
+        ("len(costs) * max(cost / slots for slots, cost in enumerate(costs, start=1))", "costs[-1]"),
+    )
+
+
+@bug(f"{_GROUPS}::test_neighbouring_batches_of_a_decaying_blt[2-3.27]")
+def a_group_factor_of_another_noise() -> None:
+    """That of independent noise, where noise is carried on."""
+    from service.privacy.accounting import carried_groups
+
+    rewrite(carried_groups._toeplitz, ("pairs += sums", "pairs = 0"))
+
+
+@bug(f"{_GROUPS}::test_rounding_is_counted_for_every_slot[blt-1e-05]")
+def rounding_that_is_counted_once_for_all_slots() -> None:
+    """What rounding adds is said to be that of one record."""
+    from service.privacy.accounting import carried_groups
+
+    rewrite(carried_groups._with_rounding, ("slots * rounding", "rounding"))
+
+
+@bug(f"{_LEDGER}::test_a_slot_in_a_stopped_gaussian_and_four_in_a_pure_publication_behind_it")
+def a_stopped_publication_that_counts_slot_by_slot() -> None:
+    """Under basic accounting it gives back the slots that it has not charged, though their unit lost a part."""
+    from service.privacy.accounting import unit_ledger
+
+    rewrite(
+        unit_ledger._whole,
+        (
+            "    if publication.running or publication.charges:",
+            """    if not publication.running:
+        yield from ((each.start, each.end) for each in publication.charges)
+    else:""",
+        ),
+    )
+
+
+@bug(f"{_HISTORIES}[assert_within_basic]")
+def a_stopped_publication_that_counts_slot_by_slot_at_random() -> None:
+    """The same, seen in histories of an operator."""
+    a_stopped_publication_that_counts_slot_by_slot()
+
+
+@bug(f"{_HISTORIES}[assert_within_zcdp]")
+def a_unit_whose_charges_count_once() -> None:
+    """The group factor makes a publication's noise, but is left out of the sum for all publications."""
+    from service.privacy.accounting.unit_ledger import ZcdpLedger
+
+    rewrite(ZcdpLedger._charged, ("publication.factor * self._in_rho", "self._in_rho"))
+
+
+@bug(f"{_HISTORIES}[assert_within_records]")
+def a_stopped_publication_that_gives_all_back() -> None:
+    """What it has charged is forgotten as soon as it has ended."""
+    from service.privacy.accounting.unit_ledger import ZcdpLedger
+
+    rewrite(ZcdpLedger._counted, ("yield from self._charged(publication)", "return"))
+
+
+@bug(f"{_BUDGET}::test_the_capacity_leaves_room_for_the_slack_that_is_admitted[delta2]")
+def a_budget_that_leaves_no_room_for_slack() -> None:
+    """ρ_B is what implies (ε, δ), and what the samplers add comes on top."""
+    from service.privacy.accounting import zcdp_budget
+
+    rewrite(zcdp_budget.capacity_of, ("Fraction(delta) - LARGEST_DELTA", "Fraction(delta)"))
+
+
+@bug(f"{_BUDGET}::test_pure_loss_counts_epsilon_times_tanh_rounded_up")
+def a_pure_charge_that_is_rounded_down() -> None:
+    """The other bound of e^-ε is taken."""
+    from service.privacy.accounting import zcdp_budget
+
+    rewrite(zcdp_budget.pure_rho, ("round_up(count)", "round_down(count)"))
+
+
+@bug(f"{_UNITS}::test_separation_is_in_slots_of_the_stream")
+def a_separation_in_slots_of_the_unit() -> None:
+    """The numbers of a unit's own slots are taken for the stream's."""
+    from service.streams import units
+
+    rewrite(
+        units.counting_slots,
+        ("* slots + order  #", "* slots + np.arange(slots) - np.searchsorted(units[order], units[order])  #"),
+    )
+
+
+@bug(f"{_UNITS}::test_in_batches_it_is_the_definition_wherever_they_are_cut")
+def counts_that_begin_again() -> None:
+    """A unit's count is lost between two batches, as by a restart."""
+    from service.streams import units
+
+    rewrite(units.counting_slots, ("counted, last = states.counted.copy()", "counted, last = 0 * states.counted"))
+
+
+@bug(f"{_UNITS}::test_one_unit[1-1]")
+def numbers_that_are_other_units_than_their_digits() -> None:
+    """The ids 1 and "1" are two units."""
+    from service.streams import units
+
+    rewrite(units.canonical, ("str(number).encode() if", "repr((number,)).encode() if"))
+
+
+@bug(f"{_UNITS}::test_canonically_equivalent_texts_are_one_unit")
+def texts_that_are_not_normalised() -> None:
+    """A name that is spelled with a combining accent is another unit."""
+    from service.streams import units
+
+    rewrite(units._encoded, ('unicodedata.normalize("NFC", text).encode()', "text.encode()"))

@@ -1,0 +1,141 @@
+"""What noise may have done to a prediction: the intervals hold the noise-free score, against releases drawn anew."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from service.learners.objective_perturbation import ObjectivePerturbation
+from service.learners.output_perturbation import OutputPerturbation
+from service.learning.losses import LOSSES, Squared
+from service.learning.records import Records
+from service.mechanisms.evaluation.score_noise import _longest, _marginal, reach, score_noise
+from service.mechanisms.linear import predict
+from service.privacy.loss import Kind
+from service.privacy.noise.additive import Gaussian, SphericalLaplace
+from tests import chance
+
+RUNS = 400
+RNG = np.random.default_rng(21)
+
+
+def description(loss, *, features=3, classes=2, intercept=True, bound=1.0):
+    rows = LOSSES[loss].rows(classes)
+    return {
+        "kind": "linear",
+        "loss": loss,
+        **({"huber_width": 0.5} if loss == "huber_hinge" else {}),
+        **({"bound": bound} if loss == "squared" else {}),
+        "classes": None if loss == "squared" else classes,
+        "features": features,
+        "intercept": intercept,
+        "norm_bound": 2.0,
+        "feature_map": None,
+        "shape": [rows, features + intercept],
+    }
+
+
+def stated(kind, scale, dimension):
+    law = Gaussian if kind is Kind.ZCDP else SphericalLaplace
+    noise = law(scale=scale, dimension=dimension)
+    return noise, {"distribution": law.distribution, "scale": scale, "dimension": dimension, "added_to": "weights"}
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 60, 3000])
+def test_a_score_of_spherical_laplace_noise_has_the_marginal_law(dimension):
+    """Against a radius of the gamma law and a direction of the sphere's: the square of a cosine is beta."""
+    for error in (0.5, 0.05, 1e-4):
+        t = _marginal(dimension, error)
+        if dimension == 1:
+            assert t == pytest.approx(-np.log(error), rel=1e-4)
+            continue
+        radii = np.linspace(0, dimension + 60 + 12 * np.sqrt(dimension), 10_001)[1:]
+        weights = stats.gamma(dimension).pdf(radii) * (radii[1] - radii[0])
+        outside = stats.beta(0.5, (dimension - 1) / 2).sf(np.minimum(1, (t / radii) ** 2))
+        assert float(weights @ outside) == pytest.approx(error, rel=1e-3)
+
+
+@pytest.mark.parametrize("dimension", [1, 5, 400])
+@pytest.mark.parametrize("error", [0.9, 0.05, 1e-6])
+def test_the_longest_tilt_is_the_gamma_laws(dimension, error):
+    assert _longest(dimension, error) == pytest.approx(stats.gamma(dimension).isf(error), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize(
+    ("loss", "classes"), [("logistic", 2), ("huber_hinge", 2), ("huber_hinge", 4), ("softmax", 4), ("squared", 0)]
+)
+def test_intervals_hold_the_noise_free_scores_and_labels_that_noise_cannot_flip_are_right(kind, loss, classes):
+    told = description(loss, classes=classes)
+    rows, columns = told["shape"]
+    weights = RNG.normal(size=(rows, columns))
+    x = RNG.normal(size=(1, 3))
+    labels, scores = predict(told, weights, x)
+    noise, law = stated(kind, 0.5 if kind is Kind.ZCDP else 0.2, weights.size)
+    missed, flipped = np.zeros(scores.shape[1], dtype=int), 0
+    for _ in range(RUNS):
+        moved = weights + noise.sample().reshape(weights.shape) * noise.grid
+        found = score_noise(told, law, 100, moved, x)
+        missed += ((scores < found.low) | (scores > found.high))[0]
+        if found.could_flip is not None:
+            flipped += int(not found.could_flip[0] and predict(told, moved, x)[0][0] != labels[0])
+    for each in missed:
+        chance.assert_no_more(int(each), RUNS, 0.05)
+    chance.assert_no_more(flipped, RUNS, 0.05)
+    if loss != "softmax":  # whose intervals hold several differences at once
+        chance.assert_count(int(missed[-1]), RUNS, 0.05)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_record_on_the_boundary_may_flip_and_one_far_from_it_may_not(kind):
+    told = description("logistic", intercept=False)
+    _, law = stated(kind, 0.01, 3)
+    weights = np.array([[1.0, 0.0, 0.0]])
+    found = score_noise(told, law, 100, weights, np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]))
+    assert found.could_flip.tolist() == [True, False]
+    longer = score_noise(told, law, 100, weights, np.array([[0.0, 0.1, 0.0], [0.0, 1.0, 0.0]]))
+    widths = longer.high[:, 1] - longer.low[:, 1]
+    assert widths[1] > 9 * widths[0], "noise moves a score in proportion to the record"
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_of_objective_perturbation_a_bound_is_held(loss):
+    rng = np.random.default_rng(2)
+    learner = ObjectivePerturbation(
+        loss=LOSSES[loss], regularization=0.05, intercept=True, norm_bound=2.0, features=3, classes=2
+    )
+    records = Records(x=rng.normal(size=(200, 3)), y=rng.integers(0, 2, 200))
+    perturbation = learner.perturbation(Kind.PURE, 2.0, 200)
+    center, told, x = np.zeros(learner.shape), description(loss), rng.normal(size=(1, 3))
+    free = learner.fit(records, 200, center, perturbation, np.zeros(learner.shape))
+    _, scores = predict(told, free, x)
+    missed = 0
+    for _ in range(60):
+        released = learner.release(records, 200, center, perturbation)
+        found = score_noise(told, perturbation.to_json(), 200, released, x)
+        missed += int(not (found.low <= scores).all() or not (scores <= found.high).all())
+    chance.assert_no_more(missed, 60, 0.05)
+
+
+def test_of_output_perturbation_the_release_says_all_that_is_needed():
+    learner = OutputPerturbation(
+        loss=Squared(bound=1.0), regularization=0.1, intercept=False, norm_bound=2.0, features=3, classes=0
+    )
+    perturbation = learner.perturbation(Kind.ZCDP, 0.5, 300)
+    told = description("squared", intercept=False, classes=0)
+    found = score_noise(told, perturbation.to_json(), 300, np.zeros(learner.shape), np.array([[1.0, 0.0, 0.0]]))
+    assert found.could_flip is None
+    assert found.high[0, 0] == pytest.approx(1.959964 * perturbation.noise.scale, rel=1e-6)
+
+
+@pytest.mark.parametrize("added_to", ["gradient_sums", "running_sums", "statistics", "selected_gradients"])
+def test_where_the_effect_of_noise_depends_on_records_nothing_is_said(added_to):
+    _, law = stated(Kind.ZCDP, 1.0, 4)
+    told = law | {"added_to": added_to}
+    assert reach(told, 100, 0.05) is None
+    assert score_noise(description("logistic"), told, 100, np.zeros((1, 4)), np.zeros((1, 3))) is None
+
+
+@pytest.mark.parametrize("more", [{"encoder": {}}, {"heads": "per_task"}, {"kind": "histogram"}])
+def test_of_models_that_other_noise_has_a_part_in_nothing_is_said(more):
+    _, law = stated(Kind.ZCDP, 1.0, 4)
+    assert score_noise(description("logistic") | more, law, 100, np.zeros((1, 4)), np.zeros((1, 3))) is None

@@ -1,0 +1,275 @@
+"""What units lose to an operator who starts and stops publications at random, and what the ledgers say that they lost.
+
+The true loss is that of noises as they are: each publication draws one of three kinds, and loses what these cost the
+unit's own pattern, not what `groups` says at most.
+"""
+
+import random
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+from math import sqrt, tanh
+
+import numpy as np
+import pytest
+from scipy.special import log_ndtr
+
+from service.privacy.accounting.account import Loss
+from service.privacy.accounting.carried_groups import carried
+from service.privacy.accounting.groups import Batching, UnitBound, group_factor, independent, shared
+from service.privacy.accounting.unit_ledger import BasicLedger, Charge, Publication, Refused, ZcdpLedger
+from service.privacy.accounting.zcdp_budget import pure_rho
+from service.privacy.loss import capacity
+from service.privacy.noise.correlated import Toeplitz
+
+EPSILON, DELTA = Decimal(1), Decimal("1e-6")
+FACTOR = Toeplitz(bands=6, decay=0.9)
+SLOTS = 20
+SHARES = [
+    (Decimal(epsilon), Decimal(delta)) for epsilon in ("0.05", "0.2", "0.5", "1") for delta in (0, "2e-7", "1e-6")
+]
+FEW, MANY = 150, 100_000
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How a publication's noise is shared by its batches, and what a pattern costs it."""
+
+    kind: str
+    batch: int
+
+    def factor(self, bound):
+        match self.kind:
+            case "independent":
+                return group_factor(independent(Batching(bound=bound, batch=self.batch, one_contribution=False)))
+            case "carried":
+                return group_factor(carried(FACTOR, Batching(bound=bound, batch=self.batch)))
+            case _:
+                return group_factor(shared(bound))
+
+    def contributions(self, slots, start):
+        """How much of a unit is in each batch of a publication that began with slot `start`."""
+        found = np.bincount((np.array(slots, dtype=np.int64) - start) // self.batch, minlength=SLOTS)
+        return np.minimum(found, 1) if self.kind == "carried" else found
+
+    def times(self, slots, start):
+        """What the slots cost together in ρ, over one slot's charge."""
+        found = self.contributions(slots, start)
+        match self.kind:
+            case "independent":
+                return float((found**2).sum())
+            case "carried":
+                return float(found @ products() @ found)
+            case _:
+                return float(found.sum() ** 2)
+
+
+@cache
+def products():
+    column = np.append(FACTOR.coefficients, np.zeros(SLOTS))
+    shifts = np.array([np.roll(column, b) for b in range(SLOTS)])
+    return shifts @ shifts.T / (column @ column)
+
+
+@cache
+def factor_of(noise, bound):
+    return noise.factor(bound)
+
+
+def true_delta(rho, epsilons, unit=1.0):
+    """The least δ of a Gaussian of that ρ beside randomised responses: what such a transcript really loses at ε.
+
+    epsilons: multiples of `unit`.
+    """
+    steps = [round(each / unit) for each in epsilons if each]
+    law = np.ones(1)
+    for step in steps:
+        lie = np.zeros(2 * step)
+        law = np.convolve(law, np.array([1.0, *lie[1:], np.exp(step * unit)]) / (1.0 + np.exp(step * unit)))
+    left = float(EPSILON) - np.arange(-sum(steps), sum(steps) + 1) * unit
+    if not rho:
+        return float(law @ np.maximum(0.0, -np.expm1(left)))
+    mu = sqrt(2 * rho)
+    return float(law @ (np.exp(log_ndtr(mu / 2 - left / mu)) - np.exp(left + log_ndtr(-left / mu - mu / 2))))
+
+
+@dataclass
+class History:
+    """A ledger, and what each of its publications really did."""
+
+    ledger: BasicLedger | ZcdpLedger
+    noises: list[Noise]
+    done: list[int]
+    """up to which slot each publication has charged"""
+
+    def start(self, noise, share, slot):
+        bound = self.ledger.bound or UnitBound(max_records=1)
+        publication = Publication(epsilon=share[0], delta=share[1], factor=factor_of(noise, bound), start=slot)
+        try:
+            self.ledger = self.ledger.start(publication)
+        except Refused:
+            return
+        self.noises.append(noise)
+        self.done.append(slot)
+
+    def go_on(self, slot):
+        for number, publication in enumerate(self.ledger.publications):
+            begin, batch = self.done[number], self.noises[number].batch
+            batches = (slot - begin) // batch
+            if publication.running and batches:
+                charge = Charge(begin, begin + batches * batch, self.ledger.slot_capacity(publication))
+                self.ledger = self.ledger.charge(number, charge)
+                self.done[number] = charge.end
+
+    def lost(self, slots):
+        """What a unit has really lost: a ρ of Gaussian noise, and pure ε of publications or of their batches.
+
+        And what all these ε are multiples of.
+        """
+        rho, epsilons = 0.0, []
+        for publication, noise, done in zip(self.ledger.publications, self.noises, self.done, strict=True):
+            read = [slot for slot in slots if publication.start <= slot < done]
+            amount = float(self.ledger.slot_capacity(publication))
+            if publication.delta:
+                rho += amount * noise.times(read, publication.start)
+            else:
+                found = noise.contributions(read, publication.start)
+                each = [found.sum()] if noise.kind == "shared" else found[found > 0]
+                epsilons.extend(amount * np.array(each))
+        return rho, epsilons, 0.05 / self.ledger.records
+
+
+def unit(bound, rng):
+    """Counting slots of a unit, some of which come in bursts."""
+    slots, slot = [], rng.randrange(SLOTS // 2)
+    while slot < SLOTS and len(slots) < bound.max_records:
+        slots.append(slot)
+        slot += bound.min_separation + rng.choice((0, 0, 0, 1, 4))
+    return slots
+
+
+def history(ledger, rng):
+    found = History(ledger, [], [])
+    for slot in range(SLOTS + 1):
+        if rng.random() < 0.5:
+            found.go_on(slot)
+        running = [number for number, each in enumerate(found.ledger.publications) if each.running]
+        if running and rng.random() < 0.25:
+            found.ledger = found.ledger.stop(rng.choice(running))
+        if rng.random() < 0.4:
+            kind = "independent" if ledger.bound is None else rng.choice(("independent", "carried", "shared"))
+            begin = rng.choice((slot, rng.randint(0, slot)))  # it may also read slots of before
+            found.start(Noise(kind, rng.choice((1, 2, 5))), rng.choice(SHARES), begin)
+    return found
+
+
+def bound_of(rng):
+    return UnitBound(max_records=rng.choice((1, 2, 3, 5)), min_separation=rng.choice((1, 1, 2, 3)))
+
+
+def assert_within_basic(seed):
+    rng = random.Random(seed)
+    bound = bound_of(rng)
+    found = history(BasicLedger(epsilon=EPSILON, delta=DELTA, bound=bound), rng)
+    for slots in (unit(bound, rng) for _ in range(2)):
+        assert found.ledger.spent(slots).within(Loss.of(EPSILON, DELTA))
+        assert true_delta(*found.lost(slots)) <= float(DELTA) * (1 + 1e-9)
+
+
+def assert_within_zcdp(seed):
+    rng = random.Random(seed)
+    bound = bound_of(rng)
+    found = history(ZcdpLedger(epsilon=EPSILON, delta=DELTA, bound=bound), rng)
+    for slots in (unit(bound, rng) for _ in range(2)):
+        rho, epsilons, unit_of = found.lost(slots)
+        spent = found.ledger.spent(slots)
+        assert rho + sum(each * tanh(each / 2) for each in epsilons) <= float(spent) * (1 + 1e-9)
+        assert spent <= found.ledger.capacity
+        assert true_delta(rho, epsilons, unit_of) <= float(DELTA) * (1 + 1e-9)
+
+
+def assert_within_records(seed):
+    rng = random.Random(seed)
+    found = history(ZcdpLedger(epsilon=EPSILON, delta=DELTA), rng)
+    spent = found.ledger.spent_by_slot()
+    assert spent.maximum() <= found.ledger.capacity
+    slot = max(range(SLOTS), key=spent.at)
+    assert true_delta(*found.lost([slot])) <= float(DELTA) * (1 + 1e-9)
+
+
+def test_a_slot_in_a_stopped_gaussian_and_four_in_a_pure_publication_behind_it():
+    """m = 5: δ would be 5.9e-4. So what has charged anything counts whole, for ever."""
+    bound = UnitBound(max_records=5)
+    gaussian = Publication(
+        epsilon=EPSILON, delta=DELTA, factor=group_factor(independent(Batching(bound=bound, batch=1)))
+    )
+    pure = Publication(epsilon=EPSILON, delta=Decimal(0), start=1)
+    ledger = BasicLedger(epsilon=EPSILON, delta=DELTA, bound=bound).start(gaussian)
+    share = ledger.slot_capacity(gaussian)
+    with pytest.raises(Refused):
+        ledger.charge(0, Charge(0, 1, share)).stop(0).start(pure)
+    assert len(ledger.stop(0).start(pure).publications) == 2  # it has charged nothing
+    admitted = BasicLedger(epsilon=2 * EPSILON, delta=DELTA, bound=bound).start(gaussian).charge(0, Charge(0, 1, share))
+    admitted = admitted.stop(0).start(pure)
+    admitted = admitted.charge(1, Charge(1, 5, admitted.slot_capacity(pure)))
+    rho, epsilon = (float(each.charged(range(5))) for each in admitted.publications)
+    assert float(f"{true_delta(rho, [epsilon], 0.2):.2g}") == 5.9e-4
+    spent = admitted.spent(range(5))
+    assert spent.delta == Fraction(DELTA)
+    assert Fraction(4, 5) < spent.epsilon < Fraction(9, 5)
+
+
+def test_the_same_under_zcdp_gives_back_what_was_not_charged():
+    """The slot that was charged has no room left; those behind it have all, and a unit in both stays within."""
+    bound = UnitBound(max_records=5)
+    gaussian = Publication(epsilon=EPSILON, delta=Decimal("9e-7"), factor=Fraction(25))
+    ledger = ZcdpLedger(epsilon=EPSILON, delta=DELTA, bound=bound).start(gaussian)
+    ledger = ledger.charge(0, Charge(0, 1, ledger.slot_capacity(gaussian))).stop(0)
+    behind = replace(gaussian, start=1)
+    with pytest.raises(Refused):
+        ledger.start(replace(gaussian, start=0))
+    after = ledger.start(behind)
+    after = after.charge(1, Charge(1, 5, after.slot_capacity(behind)))
+    assert after.spent([0]) == after.spent([1]) == capacity(EPSILON, Decimal("9e-7"))[1] / 5
+    assert after.spent(range(5)) == capacity(EPSILON, Decimal("9e-7"))[1]
+
+
+@pytest.mark.parametrize("ledger", [BasicLedger, ZcdpLedger])
+def test_no_slot_is_charged_more_than_its_share_or_by_what_does_not_run(ledger):
+    bound, publication = UnitBound(max_records=4), Publication(epsilon=Decimal("0.2"), delta=Decimal(0), start=3)
+    running = ledger(epsilon=EPSILON, delta=DELTA, bound=bound).start(publication)
+    share = Fraction(1, 20)
+    once = running.charge(0, Charge(3, 5, share))
+    for refused in (Charge(4, 6, share), Charge(5, 6, share * 2), Charge(2, 3, share)):
+        with pytest.raises(Refused):
+            once.charge(0, refused)
+    with pytest.raises(Refused):
+        once.stop(0).charge(0, Charge(5, 6, share))
+
+
+def test_pure_charges_count_squares_for_a_unit_and_less_for_a_record():
+    publication = Publication(epsilon=Decimal("0.2"), delta=Decimal(0))
+    record = ZcdpLedger(epsilon=EPSILON, delta=DELTA).start(publication)
+    record = record.charge(0, Charge(0, 1, Fraction(1, 5)))
+    assert record.spent([0]) == pure_rho(Fraction(1, 5), units=False) < Fraction(1, 50)
+    unit_of_one = ZcdpLedger(epsilon=EPSILON, delta=DELTA, bound=UnitBound(max_records=1)).start(publication)
+    unit_of_one = unit_of_one.charge(0, Charge(0, 1, Fraction(1, 5)))
+    assert unit_of_one.spent([0]) == pure_rho(Fraction(1, 5), units=True) >= Fraction(1, 50)
+
+
+HISTORIES = pytest.mark.parametrize("holds", [assert_within_basic, assert_within_zcdp, assert_within_records])
+
+
+@HISTORIES
+def test_nobody_passes_the_budget_whatever_is_started_and_stopped(holds):
+    for seed in range(FEW):
+        holds(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@HISTORIES
+def test_nor_in_very_many_histories(holds):
+    for seed in range(FEW, MANY):
+        holds(seed)
