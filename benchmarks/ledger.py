@@ -34,6 +34,7 @@ from service.settings import Settings
 from service.store import leases, parts, publications, streams, tables
 from service.store.database import Database
 from service.store.migrate import migrate
+from service.store.publications import NewPublication
 from service.store.segment_files import SegmentFiles
 from service.streams.schema import StreamSchema
 from service.worker.leases import LeaseKeeper
@@ -74,10 +75,8 @@ class Simulated:
             budget = {"epsilon": Decimal(2), "delta": Decimal("1e-5")}
             stream = streams.create(connection, name=name, log=name, schema=SCHEMA, retention="keep", **budget)
             connection.execute(update(tables.streams).where(tables.streams.c.id == stream.id).values(records=2**40))
-            made = publications.create(
-                connection,
+            new = NewPublication(
                 name=name,
-                stream=stream.id,
                 start=0,
                 configuration=self.configuration,
                 plan=self.mechanism.plan(),
@@ -88,6 +87,7 @@ class Simulated:
                 due=self.mechanism.next_time(0),
                 publish_delay=Decimal(0),
             )
+            made = publications.create(connection, stream.id, new)
         keeper = LeaseKeeper(self.database, seconds=3600)
         self.publisher = Publisher(Workshop(self.database, SegmentFiles(folder / "segments"), keeper))
         lease = keeper.take(leases.publication(made.id))

@@ -15,8 +15,8 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from service import metrics
 from service.api.app import create_app
+from service.ledger.overview import Overview
 from service.settings import Settings
-from service.store.overview import Overview
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -190,12 +190,28 @@ def plan(
     print(json.dumps(planned | told, indent=2))
 
 
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+_OF_THE_CLIENT = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command(add_help_option=False, context_settings=_OF_THE_CLIENT)
 def load(context: typer.Context) -> None:
     """Append files to a stream: CSV, Parquet, Arrow or NDJSON. The Python client does it, which must be installed."""
+    _client("load", "arrow", context.args)
+
+
+@app.command(add_help_option=False, context_settings=_OF_THE_CLIENT)
+def bridge(context: typer.Context) -> None:
+    """Send a message broker's messages to a stream. The Python client does it, which must be installed."""
+    _client("bridge", "nats", context.args)
+
+
+def _client(command: str, extra: str, arguments: list[str]) -> None:
+    """Become a command of the Python client."""
     if find_spec("perennial") is None:
-        _fail("`load` is the Python client's: install it from the project's folder, pip install './client[arrow]'")
-    os.execv(sys.executable, [sys.executable, "-m", "perennial", "load", *context.args])  # noqa: S606
+        _fail(
+            f"`{command}` is the Python client's: install it from the project's folder, pip install './client[{extra}]'"
+        )
+    os.execv(sys.executable, [sys.executable, "-m", "perennial", command, *arguments])  # noqa: S606
 
 
 def _checked(model: type[Model], document: object) -> Model:

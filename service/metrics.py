@@ -30,10 +30,10 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.ledger.witness import lost_commits
+from service.ledger.high_water_mark import lost_commits
+from service.ledger.overview import Overview
 from service.log import Backlog
 from service.settings import WORKER_METRICS_PORT, Settings
-from service.store.overview import Overview
 
 _log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""What every record has spent and what is reserved on it, kept up with each charge, so that no answer walks the ledger.
+"""What every record has spent, kept up with each charge, so that no answer walks the ledger.
 
 All of it follows from the charges; `perennial ledger verify` adds them up anew and compares.
 
@@ -6,38 +6,35 @@ All of it follows from the charges; `perennial ledger verify` adds them up anew 
 |---|---|---|
 | `spent` | a publication | the amount each range of records was charged, exactly, in its currency |
 | `outlines` | a stream | the most that a record of each stretch has spent over all; the largest is the worst record's |
-| `kept` | a stream | what ended publications keep reserved on the worst record from some record on |
 
 Amounts are added exactly (`fractions.Fraction`): a charge is a binary double, a budget a decimal. Rounding happens only
 where a sum is shown, and then up. A charge touches the rows of the records it charges and no others. What a record has
 spent never falls, so the outline of what a charge did not touch needs no second look.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
-from operator import attrgetter, itemgetter
-from typing import Any, Protocol
+from operator import itemgetter
+from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Delete, Row, Select, Table, and_, bindparam, delete, func, insert, select
+from sqlalchemy import BigInteger, Connection, Delete, Row, Select, Table, and_, bindparam, delete, func, select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import Insert
 
+from service.ledger.errors import OverBudget
 from service.privacy.accounting import account
-from service.privacy.accounting.account import Account, Holding, Loss, Range, Tighter
+from service.privacy.accounting.account import Account, Loss
 from service.privacy.accounting.profile import Profile
-from service.privacy.loss import Kind, capacity
-from service.store import publications
-from service.store.database import any_of
+from service.privacy.loss import Kind
 from service.store.publications import Publication
 from service.store.streams import Stream
-from service.store.tables import charges, kept, outlines, spent, streams
+from service.store.tables import charges, outlines, spent, streams
 from service.store.tables import publications as publications_table
 
-MOST_RANGES = 512  # of a stream's outline, and of what is told at once exactly
+MOST_RANGES = 512  # of a stream's outline, and of what one answer holds exactly
 
 Stretch = tuple[int, int, Loss]
 """Records [start, stop) and what each of them has spent, or the most that any of them has."""
@@ -46,23 +43,6 @@ NewRange = tuple[int, int, Fraction]
 Query = tuple[Select[Any], dict[str, Any]]
 """And what it binds."""
 _Charged = tuple[Account, int, int, Fraction]
-
-
-class Reserving(Protocol):
-    """What a publication reserves, and from which record on, as long as its state is `running`."""
-
-    @property
-    def state(self) -> str: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def epsilon(self) -> Decimal: ...
-    @property
-    def delta(self) -> Decimal: ...
-
-
-class OverBudget(Exception):
-    """A charge would pass the cap of its publication. Nothing may be published."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +117,15 @@ def exact(
     return _over(_charged(rows) + _unconfirmed(connection, stream, start, stop), start, stop)
 
 
+def of_record(connection: Connection, stream: int, record: int) -> tuple[list[tuple[int, int, Fraction]], Loss]:
+    """Return what each publication charged a record, as changes there; and what it has spent, of what is confirmed."""
+    charged = _charged(_rows(connection, stream, record, record + 1))
+    changes = sorted((record, account_.id, amount) for account_, _, _, amount in charged)
+    charged += _unconfirmed(connection, stream, record, record + 1)
+    ((_, _, spent),) = _over(charged, record, record + 1)
+    return changes, spent
+
+
 def outlined(connection: Connection, stream: int, start: int, stop: int) -> list[Stretch]:
     """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
 
@@ -147,31 +136,17 @@ def outlined(connection: Connection, stream: int, start: int, stop: int) -> list
         .where(outlines.c.stream_id == stream, outlines.c.start < stop, outlines.c.stop > start)
         .order_by(outlines.c.start)
     )
-    found: list[Stretch] = []
+    stretches: list[Stretch] = []
     position = start
     for row in rows:
         low, high = max(start, row.start), min(stop, row.stop)
         if position < low:
-            found.append((position, low, Loss()))
-        found.append((low, high, Loss.of(row.epsilon, row.delta)))
+            stretches.append((position, low, Loss()))
+        stretches.append((low, high, Loss.of(row.epsilon, row.delta)))
         position = high
     if position < stop:
-        found.append((position, stop, Loss()))
-    return found
-
-
-def reserved(connection: Connection, stream: int, found: Sequence[Reserving]) -> Loss:
-    """Return what is reserved on the worst record of a stream; `found` are all its publications."""
-    return reserved_of_each(connection, {stream: found})[stream]
-
-
-def reserved_of_each(connection: Connection, found: Mapping[int, Sequence[Reserving]]) -> dict[int, Loss]:
-    """Return the same by stream, from all publications of each, with one query for all streams."""
-    ended = kept_stairs_of_each(connection, list(found))
-    return {
-        stream: account.worst(loss for _, loss in _reserved_from(of_it, ended[stream], 0))
-        for stream, of_it in found.items()
-    }
+        stretches.append((position, stop, Loss()))
+    return stretches
 
 
 def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal]:
@@ -180,79 +155,6 @@ def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal]:
         select(func.max(outlines.c.epsilon), func.max(outlines.c.delta)).where(outlines.c.stream_id == stream)
     ).one()
     return epsilon or Decimal(0), delta or Decimal(0)
-
-
-def refused(
-    connection: Connection, stream: Stream, found: Sequence[Publication], asked: Loss, start: int
-) -> Range | None:
-    """The worst of the records from `start` on that can't hold `asked` beside all that is reserved; None: all can.
-
-    The cost is that of the publications and of the staircase, not of what was ever charged.
-    """
-    budget = Loss.of(stream.epsilon, stream.delta)
-    ended = kept_stairs(connection, stream.id)
-    held = _reserved_from(found, ended, start)
-    if all((loss + asked).within(budget) for _, loss in held):
-        return None
-    over = "epsilon" if any(loss.epsilon + asked.epsilon > budget.epsilon for _, loss in held) else "delta"
-    part = attrgetter(over)
-    position, _ = max(held, key=lambda each: (part(each[1]), each[0]))
-    # What ended publications keep from there on, they keep on the record before their staircase falls.
-    index = bisect_right(ended, position, key=itemgetter(0)) - 1
-    falls = next((begins for begins, loss in ended[index:] if part(loss) < part(ended[index][1])), position + 1)
-    record = falls - 1
-    charged = _charged(_rows(connection, stream.id, record, record + 1))
-    amounts = sorted((record, account_.id, amount) for account_, _, _, amount in charged)
-    ranges = account.add_up([account_of(each) for each in found], amounts)
-    at = next(each for each in ranges if each.end is None or each.end > record)
-    charged += _unconfirmed(connection, stream.id, record, record + 1)
-    ((_, _, spent),) = _over(charged, record, record + 1)
-    return replace(at, start=record, end=record + 1, spent=spent)
-
-
-def settle(connection: Connection, stream: int) -> None:
-    """Once a publication has ended: what remains reserved of all that have. This walks what those have charged."""
-    found = stairs(connection, publications.of_stream(connection, stream))
-    connection.execute(delete(kept).where(kept.c.stream_id == stream))
-    connection.execute(
-        insert(kept),
-        [
-            {"stream_id": stream, "start": start, "epsilon": decimal(loss.epsilon), "delta": decimal(loss.delta)}
-            for start, loss in found
-        ],
-    )
-
-
-def stairs(connection: Connection, found: Sequence[Publication]) -> list[tuple[int, Loss]]:
-    """From some record on, the most that those which have ended keep of any later one; from what they have charged."""
-    ended = [account_of(each) for each in found if each.state != "running"]
-    return account.worst_from(account.add_up(ended, changes(connection, [each.id for each in ended])))
-
-
-def kept_stairs(connection: Connection, stream: int) -> list[tuple[int, Loss]]:
-    """The same, as kept; before anything has ended, nothing is kept from record 0 on."""
-    return kept_stairs_of_each(connection, [stream])[stream]
-
-
-def kept_stairs_of_each(connection: Connection, found: Sequence[int]) -> dict[int, list[tuple[int, Loss]]]:
-    """The same by stream, with one query for all of them."""
-    stairs: dict[int, list[tuple[int, Loss]]] = {each: [] for each in found}
-    rows = connection.execute(select(kept).where(kept.c.stream_id == any_of(found)).order_by(kept.c.start))
-    for row in rows:
-        stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta)))
-    return {stream: steps or [(0, Loss())] for stream, steps in stairs.items()}
-
-
-def tighter(found: Iterable[Publication], reserved: Loss) -> Tighter:
-    """The least bound for any record that can be shown from what all publications of a stream have reserved."""
-    holdings = []
-    for each in found:
-        most = capacity(each.epsilon, each.delta)[1]
-        if each.state == "running" or each.worst_amount:
-            left = most if each.state == "running" else Fraction(each.worst_amount)
-            kind = Kind(each.kind)
-            holdings.append(Holding(kind=kind, capacity=most, pure=left if kind is Kind.PURE else Fraction(0)))
-    return account.tighter(holdings, reserved)
 
 
 def account_of(publication: Publication) -> Account:
@@ -383,11 +285,11 @@ def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
     accounts = {each[0].id: each[0] for each in charged}
     if len(accounts) == 1 and all(amount > 0 for *_, amount in charged):  # nothing to add up
         return _alone(charged, start, stop)
-    found: dict[tuple[int, int], Fraction] = {}
+    changes: dict[tuple[int, int], Fraction] = {}
     for account_, low, high, amount in charged:
         for where, change in (((max(start, low), account_.id), amount), ((min(stop, high), account_.id), -amount)):
-            found[where] = found.get(where, Fraction(0)) + change
-    ranges = account.add_up(accounts.values(), ((*where, found[where]) for where in sorted(found)))
+            changes[where] = changes.get(where, Fraction(0)) + change
+    ranges = account.add_up(accounts.values(), ((*where, changes[where]) for where in sorted(changes)))
     return [
         (max(start, each.start), stop if each.end is None else min(stop, each.end), each.spent)
         for each in ranges
@@ -397,37 +299,18 @@ def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
 
 def _alone(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
     losses: dict[Fraction, Loss] = {}
-    found: list[Stretch] = []
+    stretches: list[Stretch] = []
     position = start
     for account_, low, high, amount in sorted(charged, key=itemgetter(1)):
         if amount not in losses:
             losses[amount] = account_.loss(amount)
         if position < low:
-            found.append((position, low, Loss()))
+            stretches.append((position, low, Loss()))
         position = min(stop, high)
-        found.append((max(start, low), position, losses[amount]))
+        stretches.append((max(start, low), position, losses[amount]))
     if position < stop:
-        found.append((position, stop, Loss()))
-    return found
-
-
-def _reserved_from(found: Sequence[Reserving], ended: Sequence[tuple[int, Loss]], start: int) -> list[tuple[int, Loss]]:
-    """Of some records from `start` on what is reserved from there on, at most; the largest of all is among them.
-
-    ended: the staircase of what ended publications keep.
-
-    What running publications reserve never falls with the record number, so at each record where it rises it may be
-    added to the most that ended ones keep from there on: wherever that is kept, no less is reserved by running ones.
-    """
-    running = [each for each in found if each.state == "running"]
-    sums = []
-    for record in sorted({start, *(each.start for each in running if each.start > start)}):
-        total = Loss()
-        for each in running:
-            if each.start <= record:
-                total += Loss.of(each.epsilon, each.delta)
-        sums.append((record, total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]))
-    return sums
+        stretches.append((position, stop, Loss()))
+    return stretches
 
 
 def grain_to(record: int, grain: int) -> int:

@@ -37,7 +37,7 @@ import structlog
 from numpy.typing import NDArray
 from sqlalchemy import Connection
 
-from service.ledger.ledger import LedgerBroken
+from service.ledger.errors import LedgerBroken
 from service.logs import place_of
 from service.mechanisms.histogram import LinearQuery, error_bound
 from service.publishing import confirmation, instances

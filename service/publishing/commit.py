@@ -1,6 +1,6 @@
 """One step of a publication, written down: charges, releases, what the next step starts from and how far it is.
 
-All in the caller's transaction, under the locks of publication and stream, so that it happens whole or not at all.
+All in the transaction of an entry of the ledger, under its locks, so that it happens whole or not at all.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from service.ledger import ledger
-from service.ledger.ledger import LedgerBroken
+from service.ledger import Entry, charging
+from service.ledger.errors import LedgerBroken
 from service.mechanisms.mechanism import Mechanism
 from service.publishing.prepared import Prepared
-from service.store import labels, parts, publications, releases, streams
+from service.store import charges, labels, parts, publications, releases, streams
 from service.store.database import pipelined
 from service.store.parts import Memory
 from service.store.publications import Publication
@@ -50,21 +50,19 @@ def remembers(publication: Publication, mechanism: Mechanism, memory: Memory) ->
     return memory.digest == parts.remembered(memory.parts, terms).digest
 
 
-def check(publication: Publication, stream: Stream) -> None:
-    """That nothing is known against publishing; both are locked.
+def check(entry: Entry) -> None:
+    """Check that nothing is known against publishing.
 
     Raises:
         LedgerBroken: something is.
     """
-    if stream.distrusted is not None:
-        raise LedgerBroken(stream.distrusted)
-    if not publications.as_left(publication):
-        raise LedgerBroken(f"publication {publication.name}: it is not as it was left")
+    if entry.stream.distrusted is not None:
+        raise LedgerBroken(entry.stream.distrusted)
+    if not publications.as_left(entry.publication):
+        raise LedgerBroken(f"publication {entry.publication.name}: it is not as it was left")
 
 
-def commit(
-    connection: Connection, publication: Publication, stream: Stream, step: Prepared, at: datetime | None = None
-) -> tuple[Publication, Stream]:
+def commit(entry: Entry, step: Prepared, at: datetime | None = None) -> tuple[Publication, Stream]:
     """Charge and release a step, and move the publication on; return it and the stream as they are left.
 
     at: the tick at which a step that waited is published, its releases' and charges' time; None: now.
@@ -73,9 +71,10 @@ def commit(
         LedgerBroken: the ledger is not as it was left.
         OverBudget: a record would pay more than the publication may charge any.
     """
-    charged = ledger.charge(connection, stream, publication, step.most, step.charges, at) if step.charges else None
+    connection, publication, stream = entry.connection, entry.publication, entry.stream
+    charged = entry.charge(step.charges, step.most, at) if step.charges else None
     paid = _payments(connection, publication, step, [] if charged is None else charged.charges)
-    at = at or (ledger.now(connection) if charged is None else charged.at)
+    at = at or (charging.now(connection) if charged is None else charged.at)
     if step.releases and publication.asks_people:
         labels.forget(connection, publication.id)  # what was asked for has been learnt from
     if step.asks:
@@ -85,7 +84,7 @@ def commit(
     moved = step.following(publication)
     with pipelined(connection):
         if charged is not None:
-            stream = ledger.append(connection, charged)
+            stream = charging.append(connection, charged)
             moved = replace(moved, worst_record=charged.counted.worst_record, worst_amount=charged.counted.worst_amount)
         if step.releases:
             digest = releases.append(connection, publication, stream, step.releases, paid, at)
@@ -105,21 +104,21 @@ def _asked_for(publication: Publication) -> int:
 
 
 def _payments(
-    connection: Connection, publication: Publication, step: Prepared, charges: Sequence[dict[str, Any]]
+    connection: Connection, publication: Publication, step: Prepared, made: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The charge that pays for each release: its own, of those; or that with which the last of its records arrived.
 
     Raises:
         LedgerBroken: there is none.
     """
-    found, own = [], iter(charges)
+    found, own = [], iter(made)
     for each, at_arrival in zip(step.releases, step.at_arrival, strict=True):
         if not at_arrival:
             found.append(next(own))
             continue
-        paid = charges[-1] if charges else ledger.newest(connection, publication)
+        paid = made[-1] if made else charges.newest(connection, publication)
         last = each.fit[1]
-        if paid is None or not ledger.intact(paid) or (paid["version"], paid["end"]) != (None, last):
+        if paid is None or not charges.intact(paid) or (paid["version"], paid["end"]) != (None, last):
             raise LedgerBroken(f"publication {publication.name}: the records of version {each.version} have not paid")
         found.append(paid)
     return found

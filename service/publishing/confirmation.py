@@ -16,8 +16,8 @@ from decimal import Decimal
 import structlog
 from sqlalchemy import Connection, bindparam, func, or_, select
 
-from service.ledger import spending, witness
-from service.ledger.witness import Mark
+from service.ledger import high_water_mark, open_ledger, spending
+from service.ledger.high_water_mark import Mark
 from service.store import publications, shown, streams
 from service.store.database import (
     CONFIRM,
@@ -93,25 +93,25 @@ class Confirmer:
         """
         log = self.log(stream)
         try:
-            with self.files.witness_lock(log):
-                told = self.files.witness(log)
+            with self.files.high_water_mark_lock(log):
+                told = self.files.high_water_mark(log)
                 with self._database.transaction() as connection:
                     connection.execute(ONE_VIEW)
                     found = streams.get(connection, stream)
                     if not self.belongs(found):
                         return
                     require_durability(connection)
-                    mark = witness.marks(connection, [found])[log]
+                    mark = high_water_mark.marks(connection, [found])[log]
                     unseen = shown.unseen(connection, [stream])
                     worst = spending.worst(connection, stream)
-                    against = witness.contradicts(connection, self.files, told, found)
-                    if against is None and not witness.holds(connection, mark, found):
+                    against = high_water_mark.contradicts(connection, self.files, told, found)
+                    if against is None and not high_water_mark.holds(connection, mark, found):
                         against = "its newest charge or release is not the one that it was left with"
                 if against is not None:
                     self._distrust(found, against)
                     return
                 if told != vars(mark):
-                    witness.write(self.files, log, mark)
+                    high_water_mark.write(self.files, log, mark)
         except OSError as error:
             self._failing.add(stream)
             _log.error("high_water_mark_not_written", stream=stream, error=error.strerror)
@@ -136,7 +136,7 @@ class Confirmer:
 
     def told(self, stream: int) -> dict[str, object] | None:
         """Return what a stream's mark says; to be read before the stream is."""
-        return self.files.witness(self.log(stream))
+        return self.files.high_water_mark(self.log(stream))
 
     def _distrust(self, stream: Stream, reason: str) -> None:
         reason = f"stream {stream.name}: {reason}"
@@ -152,8 +152,8 @@ def _make_visible(
 
     unseen, worst: what is to be shown with it, read in one view with what the mark says.
     """
-    now = streams.lock(connection, before.id)  # on another server than before, perhaps
-    if not witness.holds(connection, mark, now):
+    now = open_ledger(connection, before.id).stream  # on another server than before, perhaps
+    if not high_water_mark.holds(connection, mark, now):
         return
     shown.show(connection, unseen)
     epsilon, delta = worst

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection
 
-from service.ledger import witness
-from service.ledger.ledger import LedgerBroken
+from service.ledger import high_water_mark, open_leased_entry
+from service.ledger.errors import LedgerBroken
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram
@@ -104,12 +104,12 @@ def still(
     transaction, whose database nobody can put another in the place of, and once the lease is held: no close that the
     caller does not know of can come between.
     """
-    mark = files.witness(known.stream.log)  # before the stream is read: it may only have come further since
+    mark = files.high_water_mark(known.stream.log)  # before the stream is read: it may only have come further since
     if confirmed != known.confirmed or _changing(found) != _changing(known.publication):
         return None
     if known.contradicted or mark != known.mark:
         stream = streams.get(connection, found.stream_id)
-        if (witness.contradicts(connection, files, mark, stream) is not None) != known.contradicted:
+        if (high_water_mark.contradicts(connection, files, mark, stream) is not None) != known.contradicted:
             return None
     return replace(known, mark=mark)
 
@@ -122,14 +122,14 @@ def read(database: Database, files: SegmentFiles, identity: int, known: State | 
     """
     with database.transaction() as connection:
         log = streams.get(connection, publications.get(connection, identity).stream_id).log
-    mark = files.witness(log)  # before the stream is read: it may only have come further since
+    mark = files.high_water_mark(log)  # before the stream is read: it may only have come further since
     with database.transaction() as connection:
         connection.execute(ONE_VIEW)
         publication, confirmed, _ = publications.see(connection, identity)
         stream = streams.get(connection, publication.stream_id)
-        if mark is None and stream.marked and files.witness(log) is None:
+        if mark is None and stream.marked and files.high_water_mark(log) is None:
             raise SegmentsMissing(f"there is no mark of stream {stream.name} in the folder of segments")
-        contradicted = witness.contradicts(connection, files, mark, stream) is not None
+        contradicted = high_water_mark.contradicts(connection, files, mark, stream) is not None
         memory = parts.load(connection, identity)
         if known is not None and known.publication.visible_latest == publication.visible_latest:
             released = known.released
@@ -172,14 +172,15 @@ def close(database: Database, files: SegmentFiles, lease: Lease, state: State, c
     if closing.measurement is None:
         no_records = np.zeros(state.mechanism.cardinality, dtype=np.int64)
         closing.measurement = state.mechanism.measure(closing.instance, NO_CATEGORY, no_records, state.histogram)
-    mark = files.witness(state.stream.log)
+    mark = files.high_water_mark(state.stream.log)
     with database.transaction() as connection:
         seconds = seconds_to_write(closing.measurement.moved.shares.nbytes)
-        publication, stream = publications.hold(connection, state.publication.id, lease, seconds=seconds)
+        entry = open_leased_entry(connection, state.publication.id, lease, seconds=seconds)
+        publication, stream = entry.publication, entry.stream
         if publication.state != "running":
             return False
-        check(publication, stream)
-        witness.check(connection, files, mark, stream)
+        check(entry)
+        high_water_mark.check(connection, files, mark, stream)
         memory = parts.load(connection, publication.id)
         if not remembers(publication, state.mechanism, memory):
             raise LedgerBroken(f"publication {publication.name}: its threshold is not as it was left")
@@ -191,7 +192,7 @@ def close(database: Database, files: SegmentFiles, lease: Lease, state: State, c
             step = state.mechanism.close(now, closing.measurement, spent, publication.version + 1)
             closing.step = prepare(publication.start, state.mechanism, step, publication.position)
             closing.follows = publication.seal
-        left, _ = commit(connection, publication, stream, closing.step)
+        left, _ = commit(entry, closing.step)
         confirmation.ask(connection, stream.id)
     closing.version = left.version
     return True

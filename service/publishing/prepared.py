@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load, save
 
-from service.ledger.ledger import NewCharge
+from service.ledger.charging import NewCharge
 from service.mechanisms.mechanism import Mechanism, Model, Part, Step
 from service.store import parts
 from service.store.database import to_json

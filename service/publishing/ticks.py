@@ -15,11 +15,11 @@ from dataclasses import replace
 import structlog
 from sqlalchemy import Connection
 
-from service.ledger import spending
-from service.ledger.spending import OverBudget
+from service.ledger import Entry, StreamLedger, open_ledger
+from service.ledger.errors import OverBudget
 from service.publishing.commit import check, commit, seconds_to_write
 from service.publishing.prepared import Prepared, packed, unpacked
-from service.store import parked, publications, streams
+from service.store import parked
 from service.store.database import read_together, within
 from service.store.parked import Parked, Waiting
 from service.store.parts import Values
@@ -36,7 +36,7 @@ def park(
 ) -> None:
     """Store a step that follows on what is parked of a publication already, until its tick.
 
-    The caller holds the locks of publication and stream.
+    The caller holds an entry of the ledger.
 
     Args:
         publication: as it is after the steps that are parked already.
@@ -60,53 +60,49 @@ def park(
     )
 
 
-def lock(connection: Connection, stream: int) -> tuple[Stream, list[Waiting]]:
-    """Hold a stream for as long as it takes to publish the parked steps whose tick has come; return both."""
+def open_tick(connection: Connection, stream: int) -> tuple[StreamLedger, list[Waiting]]:
+    """Return the ledger of a stream and the parked steps whose tick has come, for as long as their writing may take."""
     size = sum(each.size for each in parked.due(connection, stream, limit=MOST_AT_ONCE))
     read_together(connection, *within(connection, seconds_to_write(size)))
-    found = streams.lock(connection, stream)
+    ledger = open_ledger(connection, stream)
     waiting = parked.due(connection, stream, limit=MOST_AT_ONCE)
     while sum(each.size for each in waiting) > size:  # more of them came meanwhile; the next transaction's
         waiting.pop()
-    return found, waiting
+    return ledger, waiting
 
 
-def publish(connection: Connection, stream: Stream, waiting: list[Waiting]) -> tuple[Stream, list[Publication]]:
-    """Publish parked steps in their order; return the stream and the publications as they are left.
-
-    The caller holds the stream's lock.
+def publish(ledger: StreamLedger, waiting: list[Waiting]) -> list[Publication]:
+    """Publish parked steps in their order; return the publications as they are left.
 
     Raises:
         LedgerBroken: the ledger is not as it was left; then nothing of it may be committed.
     """
     done = []
     for each in waiting:
-        publication = publications.lock(connection, each.publication_id)
+        entry = ledger.entry(each.publication_id)
+        publication = entry.publication
         if publication.state != "running":  # a step of it halted it just now, and what was parked after that is gone
             continue
         if (publication.position, publication.version) != (each.position, each.version):
             continue  # the one before it has not come
-        check(publication, stream)
-        taken = parked.take(connection, each)
-        moved, stream = _published(connection, publication, stream, unpacked(taken.content), taken)
+        check(entry)
+        taken = parked.take(entry.connection, each)
+        moved, stream = _published(entry, unpacked(taken.content), taken)
+        ledger = replace(ledger, stream=stream)
         done.append(moved)
-    return stream, done
+    return done
 
 
-def _published(
-    connection: Connection, publication: Publication, stream: Stream, step: Prepared, taken: Parked
-) -> tuple[Publication, Stream]:
+def _published(entry: Entry, step: Prepared, taken: Parked) -> tuple[Publication, Stream]:
     if step.halts is not None:
-        return _halted(connection, publication, step.halts), stream
+        return _halted(entry, step.halts), entry.stream
     try:
-        with connection.begin_nested():
-            return commit(connection, publication, stream, step, taken.tick)
+        with entry.connection.begin_nested():
+            return commit(entry, step, taken.tick)
     except OverBudget as refusal:
-        return _halted(connection, publication, str(refusal)), stream
+        return _halted(entry, str(refusal)), entry.stream
 
 
-def _halted(connection: Connection, publication: Publication, reason: str) -> Publication:
-    _log.error("publication_halted", publication=publication.name, reason=reason)
-    publications.end(connection, publication.id, state="halted", reason=reason)
-    spending.settle(connection, publication.stream_id)
-    return replace(publication, state="halted", reason=reason)
+def _halted(entry: Entry, reason: str) -> Publication:
+    _log.error("publication_halted", publication=entry.publication.name, reason=reason)
+    return entry.end("halted", reason)

@@ -22,24 +22,30 @@ second looks at the row again, as PostgreSQL does after waiting for a row, and f
 same, and its caller reads the record afterwards, in another transaction, which sees an erasure that came between.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
-from sqlalchemy import DateTime, and_, delete, exists, func, insert, literal_column, not_, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    DateTime,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    not_,
+    or_,
+    select,
+    update,
+)
 
 from service.store.database import NEW_LABELS, NEW_RELEASE, notify
+from service.store.publications import Publication
 from service.store.segments import erased
 from service.store.tables import label_requests, publications, streams
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from sqlalchemy import ColumnElement, Connection
-
-    from service.store.publications import Publication
 
 NEVER = literal_column("'infinity'::timestamptz", DateTime(timezone=True))
 """The end of the lease of a request that is set aside. Python has no such time: don't select it."""

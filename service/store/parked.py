@@ -7,22 +7,14 @@ comes next publishes the same bytes. A parked step is as secret as the records, 
 Steps of one publication are a chain: each starts from the position and version that the one before it leaves.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
 
-from sqlalchemy import BigInteger, Numeric, bindparam, delete, func, insert, select
+from sqlalchemy import BigInteger, Connection, Numeric, bindparam, delete, func, insert, select
 
 from service.store.database import read_together
+from service.store.publications import Publication
 from service.store.tables import entries, parked
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sqlalchemy import Connection
-
-    from service.store.publications import Publication
 
 MOST_BYTES = 2**26  # of the steps of a publication that wait, and that one transaction publishes, or one step
 MOST_WAITING = 512  # steps of a publication; then it waits for their ticks

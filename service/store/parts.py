@@ -43,11 +43,11 @@ def remembered(kept: Mapping[int, Values], terms: Mapping[str, Any] | None) -> M
     """These parts, with the digest of them and of the terms, public and as JSON, on which the next step goes on."""
     if not kept:
         return Memory(parts={}, digest=None)
-    told = [
+    content = [
         [number, list(values.shape), hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()]
         for number, values in kept.items()
     ]
-    return Memory(parts=kept, digest=digests.of({"terms": terms, "parts": told}))
+    return Memory(parts=kept, digest=digests.of({"terms": terms, "parts": content}))
 
 
 def load(connection: Connection, publication: int) -> Memory:

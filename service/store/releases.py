@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, insert, select
 
-from service.ledger import ledger
 from service.store import digests
+from service.store.charges import of_ids
 from service.store.publications import Publication
 from service.store.streams import Stream
 from service.store.tables import charges, releases, streams
@@ -133,7 +133,7 @@ def digest(row: Mapping[str, Any], *, publication: str, charge: str, parameters:
 
     row: a row of `releases`. charge: the hash of its charge. parameters: the SHA-256 of their bytes, in hexadecimal.
     """
-    told = {
+    content = {
         "publication": publication,
         "version": row["version"],
         "charge": charge,
@@ -149,14 +149,14 @@ def digest(row: Mapping[str, Any], *, publication: str, charge: str, parameters:
         "published_at": digests.timestamp(row["published_at"]),
         "previous_digest": previous,
     }
-    return digests.of(told)
+    return digests.of(content)
 
 
 def intact(row: Mapping[str, Any], *, publication: str, previous: str) -> bool:
     """Whether it is what its digest says; a row as `walk` tells it. What has no RFC 8785 JSON was never published."""
-    told = {"publication": publication, "charge": row["charged_hash"], "parameters": row["sha256"]}
+    content = {"publication": publication, "charge": row["charged_hash"], "parameters": row["sha256"]}
     try:
-        return bool(row["digest"] == digest(row, **told, previous=previous))
+        return bool(row["digest"] == digest(row, **content, previous=previous))
     except ValueError:
         return False
 
@@ -194,7 +194,7 @@ def find(connection: Connection, publication: int, version: int) -> Release | No
     row = connection.execute(
         select(releases).where(releases.c.publication_id == publication, releases.c.version == version, is_visible())
     ).one_or_none()
-    return Release(**_told(connection, [row])[0], parameters=_array(row)) if row else None
+    return Release(**_without_parameters(connection, [row])[0], parameters=_array(row)) if row else None
 
 
 def page(connection: Connection, publication: int, *, limit: int, before: int | None) -> list[ReleaseInfo]:
@@ -207,7 +207,7 @@ def page(connection: Connection, publication: int, *, limit: int, before: int | 
     )
     if before is not None:
         query = query.where(releases.c.version < before)
-    return [ReleaseInfo(**told) for told in _told(connection, connection.execute(query).all())]
+    return [ReleaseInfo(**row) for row in _without_parameters(connection, connection.execute(query).all())]
 
 
 def outlined(connection: Connection, publication: int, *, most: int, record: int) -> list[Stretch]:
@@ -258,7 +258,7 @@ def models_after(connection: Connection, publication: int, version: int, *, limi
         .order_by(releases.c.version)
         .limit(limit)
     )
-    return [ReleaseInfo(**told) for told in _told(connection, connection.execute(query).all())]
+    return [ReleaseInfo(**row) for row in _without_parameters(connection, connection.execute(query).all())]
 
 
 def parameters(connection: Connection, publication: int, version: int) -> NDArray[np.float64]:
@@ -270,9 +270,9 @@ def parameters(connection: Connection, publication: int, version: int) -> NDArra
     return _array(row)
 
 
-def _told(connection: Connection, rows: Sequence[Any]) -> list[dict[str, Any]]:
+def _without_parameters(connection: Connection, rows: Sequence[Any]) -> list[dict[str, Any]]:
     """All but the parameters."""
-    charge = ledger.charges(connection, rows[0].stream_id, [row.charge for row in rows]) if rows else {}
+    paid = of_ids(connection, rows[0].stream_id, [row.charge for row in rows]) if rows else {}
     return [
         {
             "version": row.version,
@@ -284,7 +284,7 @@ def _told(connection: Connection, rows: Sequence[Any]) -> list[dict[str, Any]]:
             "shape": row.shape,
             "model": row.model,
             "noise": row.noise,
-            "charge": charge[row.charge],
+            "charge": paid[row.charge],
             "published_at": row.published_at,
         }
         for row in rows

@@ -35,7 +35,7 @@ class SegmentFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._checked: dict[tuple[str, str], tuple[int, ...]] = {}  # as each file was when its hash was last right
-        self._witnessed: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}  # as it was when it was last read
+        self._marks_read: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}  # as it was when it was last read
 
     def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
         """A new file that is on disk when this returns: its name and its SHA-256."""
@@ -73,24 +73,24 @@ class SegmentFiles:
         self._checked.pop((log, name), None)
         (self.root / log / name).unlink(missing_ok=True)
 
-    def witness(self, log: str) -> dict[str, Any] | None:
+    def high_water_mark(self, log: str) -> dict[str, Any] | None:
         """What was last written down about a stream; None: nothing was. {} if it can't be read."""
         try:
             with (self.root / f"{log}.witness").open("rb") as file:
                 state = _state(file)
-                if (known := self._witnessed.get(log)) is None or known[0] != state:
-                    known = self._witnessed[log] = state, _told(file.read())
+                if (known := self._marks_read.get(log)) is None or known[0] != state:
+                    known = self._marks_read[log] = state, _parsed(file.read())
         except FileNotFoundError:
             return None
         return known[1]
 
-    def put_witness(self, log: str, told: dict[str, Any]) -> None:
+    def put_high_water_mark(self, log: str, content: dict[str, Any]) -> None:
         """Writes something down about a stream, in the place of what was; on disk when this returns."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self.root / f"{log}.{secrets.token_hex(4)}.new"
         with new.open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.write(json.dumps(told).encode())
+            file.write(json.dumps(content).encode())
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.root / f"{log}.witness")
@@ -99,19 +99,19 @@ class SegmentFiles:
     def note(self, log: str) -> dict[str, Any]:
         """What `put_note` was last given about a stream; {} if it can't be read."""
         try:
-            return _told((self.root / f"{log}.walked").read_bytes())
+            return _parsed((self.root / f"{log}.walked").read_bytes())
         except OSError:
             return {}
 
-    def put_note(self, log: str, told: dict[str, Any]) -> None:
+    def put_note(self, log: str, content: dict[str, Any]) -> None:
         """Writes something down about a stream that may be lost in a crash."""
         new = self.root / f"{log}.{secrets.token_hex(4)}.new"
         new.touch(mode=0o600)
-        new.write_text(json.dumps(told))
+        new.write_text(json.dumps(content))
         new.replace(self.root / f"{log}.walked")
 
     @contextmanager
-    def witness_lock(self, log: str) -> Iterator[None]:
+    def high_water_mark_lock(self, log: str) -> Iterator[None]:
         """Hold what lets one process or thread at a time write something down about a stream."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.root / f"{log}.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -181,12 +181,12 @@ def _state(file: BinaryIO) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
 
 
-def _told(content: bytes) -> dict[str, Any]:
+def _parsed(content: bytes) -> dict[str, Any]:
     try:
-        told = json.loads(content)
+        parsed = json.loads(content)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _sync(folder: Path) -> None:

@@ -3,26 +3,19 @@
 All digests of a stream's segments add up, modulo 2^256, to what its row says, so that none is put in another's place.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, text, update
 
 from service.store import digests, leases
 from service.store.database import NEW_RECORDS, any_of, notify
+from service.store.streams import Stream
 from service.store.tables import erasures, segments, streams
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sqlalchemy import ColumnElement, Connection
-
-    from service.store.streams import Stream
 
 MODULUS = 2**256  # of the sum of segments' digests
 
@@ -75,10 +68,10 @@ def files_of(connection: Connection, stream: int) -> set[str]:
     return files_of_each(connection, [stream])[stream]
 
 
-def files_of_each(connection: Connection, found: Sequence[int]) -> dict[int, set[str]]:
+def files_of_each(connection: Connection, identities: Sequence[int]) -> dict[int, set[str]]:
     """The same by stream, with one query for all of them."""
-    files: dict[int, set[str]] = {each: set() for each in found}
-    query = select(segments.c.stream_id, segments.c.file).where(segments.c.stream_id == any_of(found))
+    files: dict[int, set[str]] = {each: set() for each in identities}
+    query = select(segments.c.stream_id, segments.c.file).where(segments.c.stream_id == any_of(identities))
     for stream, file in connection.execute(query):
         files[stream].add(file)
     return files
@@ -113,8 +106,8 @@ def replace(
 
 def digest(log: str, segment: Segment) -> str:
     """Of one segment of the stream with that log."""
-    told = vars(segment) | {"log": log, "sha256": segment.sha256.hex()}
-    return digests.of(told)
+    content = vars(segment) | {"log": log, "sha256": segment.sha256.hex()}
+    return digests.of(content)
 
 
 def store(connection: Connection, stream: Stream, segment: Segment) -> None:
@@ -133,10 +126,10 @@ def kept_from(connection: Connection, stream: int) -> int:
     return kept_from_of_each(connection, [stream])[stream]
 
 
-def kept_from_of_each(connection: Connection, found: Sequence[int]) -> dict[int, int]:
+def kept_from_of_each(connection: Connection, identities: Sequence[int]) -> dict[int, int]:
     """The same by stream, with one query for all of them."""
     first = select(func.min(segments.c.start)).where(segments.c.stream_id == streams.c.id).scalar_subquery()
-    query = select(streams.c.id, func.coalesce(first, streams.c.records)).where(streams.c.id == any_of(found))
+    query = select(streams.c.id, func.coalesce(first, streams.c.records)).where(streams.c.id == any_of(identities))
     return dict(connection.execute(query).all())
 
 
@@ -216,7 +209,7 @@ def undeleted_erasures(connection: Connection, stream: int) -> list[tuple[int, i
 
 
 def streams_with_undeleted_erasures(connection: Connection) -> set[int]:
-    """Of all streams at once: who asks each of hundreds, and is never told of one, is busy with that alone."""
+    """Return the streams with erasures whose bytes are still there, by one query: there may be hundreds of streams."""
     return set(connection.scalars(select(erasures.c.stream_id).where(erasures.c.deleted_at.is_(None)).distinct()))
 
 

@@ -7,7 +7,7 @@ asked more often. One that can't be asked counts as violated, and ends no other.
 An empty ledger holds nothing that could be wrong, and a high-water mark beyond it is seen before anything is drawn: its
 stream is published on at once, and walked within the hour as all are. A short ledger is walked by the thread that wants
 to publish; a long one in a thread of its own, and the stream waits while others publish. A long walk that found nothing
-leaves a note beside the witness. A worker that starts within an hour of it publishes on the note's word, and walks
+leaves a note beside the mark. A worker that starts within an hour of it publishes on the note's word, and walks
 meanwhile: as one would that had made the walk itself and gone on.
 """
 
@@ -19,7 +19,7 @@ from contextlib import suppress
 import structlog
 
 from service import metrics
-from service.ledger import verify, witness
+from service.ledger import high_water_mark, verify
 from service.ledger.invariants import INVARIANTS
 from service.logs import place_of
 from service.publishing.confirmation import Confirmer
@@ -31,7 +31,7 @@ from service.store.segment_files import SegmentFiles
 _log = structlog.get_logger(__name__)
 
 SECONDS_BETWEEN_AUDITS = 3600.0
-SECONDS_BETWEEN_FULL_LOOKS = 60.0  # at every stream's witness; in between at those of streams that changed
+SECONDS_BETWEEN_FULL_LOOKS = 60.0  # at every stream's high-water mark; in between at those of streams that changed
 SHORT_LEDGER = 1000  # charges, which take about a second
 SECONDS_BETWEEN_INVARIANTS = 60.0
 SHARE_OF_TIME = 0.01  # that the invariants may take of a worker's time, however large the ledger is
@@ -132,7 +132,7 @@ class Audit:
         log = self._confirmer.log(stream)
         with self._database.transaction() as connection:
             found = streams.get(connection, stream)
-            age = witness.walked_ago(connection, self._files.note(log), found)
+            age = high_water_mark.walked_ago(connection, self._files.note(log), found)
         if age is None or not 0 <= age < SECONDS_BETWEEN_AUDITS:
             return False
         self._due.setdefault(log, 0.0)
@@ -145,8 +145,8 @@ class Audit:
         told = self._confirmer.told(stream)  # before the stream is read: it may only have come further since
         with self._database.transaction() as connection:
             found, findings = verify.look(connection, stream)
-            findings += filter(None, [witness.contradicts(connection, self._files, told, found)])
-            mark = witness.marks(connection, [found])[found.log]
+            findings += filter(None, [high_water_mark.contradicts(connection, self._files, told, found)])
+            mark = high_water_mark.marks(connection, [found])[found.log]
         for finding in findings:
             _log.error("ledger_broken", finding=finding)
         with self._database.transaction() as connection:
@@ -154,7 +154,7 @@ class Audit:
                 _log.warning("ledger_distrusted" if findings else "ledger_trusted_again", stream=found.name)
         if found.charges > SHORT_LEDGER:
             with suppress(OSError):  # who finds no note walks
-                self._files.put_note(found.log, {} if findings else witness.note(mark, at))
+                self._files.put_note(found.log, {} if findings else high_water_mark.note(mark, at))
         self._due[found.log] = time.monotonic() + SECONDS_BETWEEN_AUDITS
         with self._asked:
             self._waiting.pop(stream, None)
@@ -180,12 +180,12 @@ class Audit:
             return
         with self._database.transaction() as connection:
             found = streams.of_each(connection, list(changed))
-            marks = witness.marks(connection, found)
+            marks = high_water_mark.marks(connection, found)
             unseen = {each.stream_id for each in shown.unseen(connection, list(changed))}
         for stream in found:
             confirmed = stream.confirmed_charges, stream.confirmed_releases
             if stream.distrusted is not None or (
-                self._files.witness(stream.log) == vars(marks[stream.log])
+                self._files.high_water_mark(stream.log) == vars(marks[stream.log])
                 and confirmed == (stream.charges, stream.releases)
                 and stream.id not in unseen
             ):

@@ -18,9 +18,8 @@ import structlog
 
 from service import metrics
 from service.learning.solvers import Inaccurate
-from service.ledger import spending, witness
-from service.ledger.ledger import LedgerBroken
-from service.ledger.spending import OverBudget
+from service.ledger import high_water_mark, open_leased_entry, open_ledger
+from service.ledger.errors import LedgerBroken, OverBudget
 from service.logs import place_of
 from service.mechanisms.mechanism import Forgotten
 from service.privacy.noise.additive import Unaffordable
@@ -37,8 +36,9 @@ from service.publishing.prepared import Prepared, halting
 from service.publishing.records import SegmentsMissing
 from service.store import attempts, leases, lineage, parked, publications, streams
 from service.store.database import ONE_VIEW, DatabaseUnavailable
+from service.store.due_steps import DueStep, due_steps
 from service.store.leases import Lease, LeaseLost
-from service.store.publications import Due, Publication
+from service.store.publications import Publication
 from service.store.segment_files import SegmentDamaged
 from service.worker import fits
 from service.worker.fits import FitDied, NotWanted
@@ -89,7 +89,7 @@ class Publisher:
         now = time.monotonic()
         failed = {publication for publication, until in self._not_before.items() if now < until}
         with self._database.transaction() as connection:
-            waiting = publications.due(connection, but=failed | self._desk.busy)
+            waiting = due_steps(connection, but=failed | self._desk.busy)
             self._queue.reckon(
                 publications.fit_sizes(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
             )
@@ -112,7 +112,7 @@ class Publisher:
                 self._desk.busy.discard(publication.id)
         return passed_over
 
-    def _guard(self, lease: Lease, publication: Due, stop: threading.Event) -> None:
+    def _guard(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
         """Publish what is due of one publication, whose trouble must not stop the others."""
         metrics.begin(publication.name)
         try:
@@ -135,18 +135,18 @@ class Publisher:
             )
             self._again_later(publication)
 
-    def _again_later(self, publication: Due) -> None:
+    def _again_later(self, publication: DueStep) -> None:
         metrics.FAILURES.labels(publication.name).inc()
         self._not_before[publication.id] = time.monotonic() + AFTER_AN_ERROR_SECONDS
 
-    def _publish_due(self, lease: Lease, publication: Due, stop: threading.Event) -> None:
+    def _publish_due(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
         if not self._confirmer.can_confirm(publication.stream_id):
             return
         told = self._confirmer.told(publication.stream_id)
         with self._database.transaction() as connection:
             connection.execute(ONE_VIEW)  # where a query is hard, an API publishes too
             turn = Turn.begin(connection, publication.id)
-            against = witness.contradicts(connection, self._confirmer.files, told, turn.stream)
+            against = high_water_mark.contradicts(connection, self._confirmer.files, told, turn.stream)
         if not self._confirmer.belongs(turn.stream):
             return
         if against is not None:  # before anything is drawn
@@ -294,18 +294,19 @@ class Publisher:
         publication = turn.publication
         with self._database.transaction() as connection:
             seconds = seconds_to_write(step.size)
-            current, stream = publications.hold(connection, publication.id, lease, seconds=seconds)
+            entry = open_leased_entry(connection, publication.id, lease, seconds=seconds)
+            current = entry.publication
             if current.state != "running":
                 return None
             if lineage.stored(connection, current) != turn.lineage:
                 return None
-            check(current, stream)
+            check(entry)
             if publication.publish_delay:
                 ticks.park(connection, publication, step, turn.after(step).lineage, turn.memory.parts)
                 return step.following(publication)
-            if parked.any_due(connection, stream.id):  # of other publications, whose times are earlier
+            if parked.any_due(connection, current.stream_id):  # of other publications, whose times are earlier
                 raise TickFirst
-            return commit(connection, current, stream, step)[0]
+            return commit(entry, step)[0]
 
     def _halt(self, lease: Lease, turn: Turn, reason: str) -> None:
         """End a publication: at its tick, if it has one."""
@@ -316,12 +317,9 @@ class Publisher:
             return
         _log.error("publication_halted", publication=publication.name, reason=reason)
         with self._database.transaction() as connection:
-            leases.check(connection, lease)
-            streams.lock(connection, publication.stream_id)
-            publications.end(connection, publication.id, state="halted", reason=reason)
-            spending.settle(connection, publication.stream_id)
+            open_leased_entry(connection, publication.id, lease).end("halted", reason)
 
-    def _distrust(self, publication: Publication | Due, reason: str) -> None:
+    def _distrust(self, publication: Publication | DueStep, reason: str) -> None:
         _log.error("ledger_distrusted", stream=publication.stream, reason=reason)
         with self._database.transaction() as connection:
-            streams.distrust(connection, streams.lock(connection, publication.stream_id), reason)
+            open_ledger(connection, publication.stream_id).distrust(reason)

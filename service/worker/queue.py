@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from service.privacy.accounting.obligations import FitSize
-    from service.store.publications import Due
+    from service.store.due_steps import DueStep
 
 MOST_SIZES = 10_000  # whose estimates are remembered
 
@@ -39,7 +39,7 @@ class Queue:
         self._estimates: dict[int, tuple[tuple[int, int], float]] = {}  # of one step, by what it follows
         self._lock = threading.Lock()
 
-    def unknown(self, waiting: Iterable[Due]) -> list[int]:
+    def unknown(self, waiting: Iterable[DueStep]) -> list[int]:
         """Return the publications the size of whose fits it has not seen."""
         with self._lock:
             return [each.id for each in waiting if each.id not in self._planned]
@@ -51,7 +51,7 @@ class Queue:
                 self._planned.clear()
             self._planned |= {identity: largest_cost(size).seconds for identity, size in sizes.items()}
 
-    def in_order(self, waiting: Iterable[Due]) -> list[Due]:
+    def in_order(self, waiting: Iterable[DueStep]) -> list[DueStep]:
         """Return all publications that have a step due, the next one first."""
         waiting = list(waiting)
         with self._lock:
@@ -66,24 +66,24 @@ class Queue:
                 waiting, key=lambda each: (self._clocks[each.stream_id], self._since[each.id] + self._estimate(each))
             )
 
-    def estimate(self, publication: Due) -> float:
+    def estimate(self, publication: DueStep) -> float:
         """Return the seconds that the publication's next step may take, as far as that is known."""
         with self._lock:
             return self._estimate(publication)
 
-    def learn(self, publication: Due, seconds: float) -> None:
+    def learn(self, publication: DueStep, seconds: float) -> None:
         """Remember what the publication's next step may take."""
         with self._lock:
             self._estimates[publication.id] = (publication.position, publication.version), seconds
 
-    def serve(self, publication: Due, seconds: float) -> None:
+    def serve(self, publication: DueStep, seconds: float) -> None:
         """Count a step that begins now."""
         with self._lock:
             self._now = max(self._now, self._clocks.get(publication.stream_id, 0.0))
             self._clocks[publication.stream_id] = self._clocks.get(publication.stream_id, self._now) + seconds
             self._since.pop(publication.id, None)
 
-    def _estimate(self, publication: Due) -> float:
+    def _estimate(self, publication: DueStep) -> float:
         step, seconds = self._estimates.get(publication.id, (None, 0.0))
         known = step == (publication.position, publication.version)
         return seconds if known else self._planned.get(publication.id, 0.0)

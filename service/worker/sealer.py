@@ -16,16 +16,17 @@ from itertools import takewhile
 import numpy as np
 import structlog
 
-from service.ledger import witness
+from service.ledger import high_water_mark
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
 from service.logs import place_of
 from service.mechanisms.building import needs
-from service.store import changes, leases, publications, segments, streams
+from service.store import changes, leases, numbering, retention, segments, streams
 from service.store.database import FREE_STREAM, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
+from service.store.numbering import SealedEntry, Unreadable
 from service.store.segment_files import FilesReplaced, SegmentFiles
 from service.store.segments import Segment
-from service.store.streams import SealedEntry, Stream, StreamHalted, Unreadable
+from service.store.streams import Stream, StreamHalted
 from service.streams.codec import Columns
 from service.streams.layout import RecordLayout, UnreadableBatch
 from service.worker.leases import LeaseKeeper
@@ -147,10 +148,10 @@ class Sealer:
         try:
             with self._database.transaction() as connection:
                 logs = changes.logs(connection, list(mine))
-            told = {log: self._files.witness(log) for log in logs.values()}
+            told = {log: self._files.high_water_mark(log) for log in logs.values()}
             with self._database.transaction() as connection:
                 found = streams.of_each(connection, list(mine))
-                older = witness.behind_of_each(connection, told, found)
+                older = high_water_mark.behind_of_each(connection, told, found)
                 files = segments.files_of_each(connection, list(mine))
         except BaseException:
             self._keeper.drop(*taken)
@@ -176,7 +177,7 @@ class Sealer:
         self._tidy_again = due_since | dict.fromkeys(due, now + TIDY_SECONDS)
         lost = self._reader.check_each({log: _position(self._held[log][1]) for log in due})
         with self._database.transaction() as connection:
-            moved = publications.moved(connection, [self._held[log][1].id for log in due])
+            moved = retention.progress_of_each(connection, [self._held[log][1].id for log in due])
         for log in due:
             self._guard(log, partial(self._tidy_one, self._held[log][1], lost.get(log), moved))
 
@@ -216,7 +217,7 @@ class Sealer:
         self._reader.bury(log, dead)
         letters = [_letter(entry) for entry in dead]
         with self._database.transaction() as connection:
-            streams.seal(connection, lease, stream, segment, sealed, letters)
+            numbering.seal(connection, lease, stream, segment, sealed, letters)
         for letter in letters:
             _log.error("dead_letter", stream=stream.name, entry=letter.entry, reason=letter.reason)
         self._held[log] = (lease, self._again(stream))
@@ -269,17 +270,12 @@ class Sealer:
             return
         lease, _ = self._held[stream.log]
         with self._database.transaction() as connection:
-            leases.check(connection, lease)
-            records = streams.lock(connection, stream.id).records  # no publication starts meanwhile
-            needed = {
-                each.name: each.start + needs(stream.schema, each.configuration, each.position)
-                for each in publications.of_stream(connection, stream.id)
-                if each.state == "running"
-            }
-            floor = min(needed.values(), default=records)
-            gone = [each for each in segments.holding(connection, stream.id, 0, floor) if each.stop <= floor]
-            if gone:
-                segments.replace(connection, lease, stream, gone, [])
+            gone, needed = retention.drop_unneeded(
+                connection,
+                lease,
+                stream,
+                lambda each: each.start + needs(stream.schema, each.configuration, each.position),
+            )
         for each in gone:
             self._files.delete(stream.log, each.file)
         if gone:

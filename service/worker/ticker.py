@@ -6,12 +6,12 @@ import time
 import structlog
 
 from service import metrics
-from service.ledger import witness
-from service.ledger.ledger import LedgerBroken
+from service.ledger import high_water_mark, open_ledger
+from service.ledger.errors import LedgerBroken
 from service.logs import place_of
 from service.publishing import ticks
 from service.publishing.confirmation import Confirmer
-from service.store import parked, streams
+from service.store import parked
 from service.store.database import CONFIRM, Database, DatabaseUnavailable
 from service.store.publications import Publication
 from service.worker.audit import Audit
@@ -84,11 +84,11 @@ class Ticker:
             told = self._confirmer.told(stream)
             try:
                 with self._database.transaction() as connection:
-                    found, waiting = ticks.lock(connection, stream)
-                    if not self._confirmer.belongs(found):
+                    ledger, waiting = ticks.open_tick(connection, stream)
+                    if not self._confirmer.belongs(ledger.stream):
                         return
-                    witness.check(connection, self._confirmer.files, told, found)
-                    _, done = ticks.publish(connection, found, waiting)
+                    high_water_mark.check(connection, self._confirmer.files, told, ledger.stream)
+                    done = ticks.publish(ledger, waiting)
             except LedgerBroken as broken:
                 self._distrust(stream, str(broken))
                 return
@@ -110,7 +110,7 @@ class Ticker:
 
     def _distrust(self, stream: int, reason: str) -> None:
         with self._database.transaction() as connection:
-            news = streams.distrust(connection, streams.lock(connection, stream), reason)
+            news = open_ledger(connection, stream).distrust(reason)
         if news:
             _log.error("ledger_distrusted", stream=stream, reason=reason)
 

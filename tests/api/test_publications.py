@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.api.routes import publications as publications_api
+from service.ledger import admission
 from service.store.database import Database
 from tests.api.test_records import refused
 from tests.conftest import Service, blocked, ok, publication, unique, wait_until
@@ -151,7 +151,7 @@ def test_publications_add_up_against_the_stream_and_the_one_too_many_is_told_the
 def test_of_two_at_the_same_moment_the_budget_holds_one(service: Service, monkeypatch):
     """The second waits for the first, and finds what that has reserved."""
     stream, checked = service.stream(epsilon=1), []
-    real, database = publications_api._check_budget, Database(str(service.settings.database_url))
+    real, database = admission.check, Database(str(service.settings.database_url))
 
     def check(*args: Any) -> None:
         real(*args)
@@ -161,7 +161,7 @@ def test_of_two_at_the_same_moment_the_budget_holds_one(service: Service, monkey
     def ask(_: int) -> int:
         return service.client().post("/v1/publications", json=publication(stream, WINDOW, epsilon=0.6)).status_code
 
-    monkeypatch.setattr(publications_api, "_check_budget", check)
+    monkeypatch.setattr(admission, "check", check)
     with ThreadPoolExecutor(2) as pool:
         assert sorted(pool.map(ask, range(2))) == [201, 409]
     assert ok(service.client().get(f"/v1/streams/{stream}"))["reserved"]["epsilon"] == 0.6

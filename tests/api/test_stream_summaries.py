@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, func, insert, select, update
 
+from service.ledger import summaries
+from service.ledger.overview import overview
 from service.mechanisms.building import declassified
-from service.store import segments, streams, summaries, tables
+from service.store import numbering, segments, streams, tables
 from service.store.database import Database
-from service.store.overview import overview
 from tests.conftest import ADMIN_KEY, Service, World, ok, serving
 from tests.monitoring.expositions import look
 
@@ -104,7 +105,7 @@ def _fill(connection: Connection, stream: int, number: int) -> None:
     for each in range(number + 1):
         letter = {"stream_id": stream, "entry": f"{each}-1", "reason": "why", "size": 1}
         connection.execute(insert(tables.dead_letters).values(letter))
-    streams.drop_dead_letter(connection, stream, "0-1")
+    numbering.drop_dead_letter(connection, stream, "0-1")
 
 
 def told(info: dict[str, Any]) -> dict[str, Any]:

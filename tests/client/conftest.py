@@ -1,11 +1,15 @@
 """A client of the service that all tests share, and one whose connections fail when a test says so."""
 
+import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
+import redis
 
 import perennial
+import perennial.__main__ as command
 from tests.conftest import Service, wait_until
 
 
@@ -56,3 +60,32 @@ def numbered(stream: perennial.Stream, records: int) -> None:
     """Wait until so many records have numbers, and see that no more follow at once."""
     wait_until(lambda: stream.info()["records"] >= records)
     assert stream.info()["records"] == records
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where commands keep journals."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "perennial"
+
+
+@pytest.fixture
+def key_file(service: Service, tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text(service.admin_key + "\n")
+    return path
+
+
+@pytest.fixture
+def load(service: Service, key_file: Path) -> Callable[..., int]:
+    """`perennial load` with the label `rain`."""
+    return lambda stream, *more: command.main(
+        ["load", stream, *map(str, more), "--label", "rain", "--url", service.url, "--key-file", str(key_file)]
+    )
+
+
+def forget_keys(service: Service) -> None:
+    """Empty the service's memory of idempotency keys, as a day does."""
+    with contextlib.closing(redis.Redis.from_url(str(service.settings.redis_url))) as log:
+        for name in log.scan_iter("perennial:*:idempotency:*"):
+            log.delete(name)

@@ -41,20 +41,6 @@ WRITERS = {
 }
 
 
-@pytest.fixture
-def key_file(service: Service, tmp_path):
-    path = tmp_path / "key"
-    path.write_text(service.admin_key + "\n")
-    return path
-
-
-@pytest.fixture
-def load(service: Service, key_file):
-    return lambda stream, *more: command.main(
-        ["load", stream, *map(str, more), "--label", "rain", "--url", service.url, "--key-file", str(key_file)]
-    )
-
-
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_file_is_loaded_once(service: Service, client, load, tmp_path, capsys, name):
     WRITERS[name](tmp_path / name, FRAME)
@@ -129,10 +115,13 @@ def test_files_and_keys_that_are_not_there_are_named(service: Service, load, key
     assert f"can't read {key_file}" in capsys.readouterr().err
 
 
-def test_without_the_client_the_command_says_what_to_install(monkeypatch):
+@pytest.mark.parametrize(
+    ("arguments", "extra"), [(["load", "days", "days.csv"], "arrow"), (["bridge", "nats", "days"], "nats")]
+)
+def test_without_the_client_its_commands_say_what_to_install(monkeypatch, arguments, extra):
     monkeypatch.setattr(cli, "find_spec", lambda _: None)
-    said = CliRunner().invoke(cli.app, ["load", "days", "days.csv"])
-    assert (said.exit_code, "./client[arrow]" in said.output) == (cli.CONFIGURATION_ERROR, True)
+    said = CliRunner().invoke(cli.app, arguments)
+    assert (said.exit_code, f"./client[{extra}]" in said.output) == (cli.CONFIGURATION_ERROR, True)
 
 
 def test_the_command_of_the_service_hands_it_over(service: Service, client, key_file, tmp_path):

@@ -19,6 +19,7 @@ from service.api.app import create_app
 from service.api.http.problems import _PROBLEMS
 from service.api.routes.publications import PublicationRequest
 from service.api.routes.streams import StreamRequest
+from service.ledger.overview import Overview
 from service.mechanisms.building import build
 from service.mechanisms.configuration import (
     ConvolutionalEncoder,
@@ -31,7 +32,6 @@ from service.privacy.loss import Kind
 from service.schedules.continual import Continual
 from service.schedules.sliding_window import SlidingWindow
 from service.settings import Settings
-from service.store.overview import Overview
 from service.streams.schema import Classification, StreamSchema
 from tests.api.test_access import ADMIN, INGEST, LABEL, METRICS, READ
 from tests.docs.pages import ROOT, blocks, rows

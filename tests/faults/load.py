@@ -18,7 +18,8 @@ from sqlalchemy import select
 from service.ledger import verify
 from service.ledger.invariants import INVARIANTS
 from service.publishing.records import read_records
-from service.store import publications, segments, streams, tables
+from service.store import segments, streams, tables
+from service.store.due_steps import due_steps
 from tests.conftest import HANG_SECONDS, ok
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def drained(client: httpx.Client, stream: str, producers: list[Producer]) -> boo
 def due(database: Database) -> list[str]:
     """What is still to be published of the records that are numbered."""
     with database.transaction() as connection:
-        return [publication.name for publication in publications.due(connection)] + waiting(database)
+        return [publication.name for publication in due_steps(connection)] + waiting(database)
 
 
 def waiting(database: Database) -> list[str]:

@@ -170,14 +170,14 @@ def _gate_of_marks() -> threading.RLock:
     """What a thread holds while it writes a mark: to be stopped there has a test of its own."""
     from service.store.segment_files import SegmentFiles
 
-    gate, real = threading.RLock(), SegmentFiles.witness_lock
+    gate, real = threading.RLock(), SegmentFiles.high_water_mark_lock
 
     @contextmanager
     def lock(self: SegmentFiles, log: str) -> Iterator[None]:
         with gate, real(self, log):
             yield
 
-    SegmentFiles.witness_lock = lock  # type: ignore[method-assign]
+    SegmentFiles.high_water_mark_lock = lock  # type: ignore[method-assign]
     return gate
 
 

@@ -27,11 +27,11 @@ PROMPT = {"publish_delay": 0}
 PUBLISHED: Moment = ("Publisher._committed: commit", "after")
 MOMENTS: list[Moment] = [
     PUBLISHED,
-    ("SegmentFiles.put_witness: sync", "before"),
+    ("SegmentFiles.put_high_water_mark: sync", "before"),
     ("Confirmer.confirm: commit", "before"),
 ]
 JUST_AFTER: list[Moment] = [  # one before; no more is lost
-    ("SegmentFiles.put_witness: sync", "after"),
+    ("SegmentFiles.put_high_water_mark: sync", "after"),
     ("Confirmer.confirm: commit", "after"),
 ]
 STREAM, PUBLICATION = "s", "batches"
@@ -52,7 +52,7 @@ class Scene:
         """Up to which charge the file beside the segments goes."""
         with self.database.transaction() as connection:
             log = streams.find(connection, STREAM).log
-        return (self.files.witness(log) or {}).get("charges", 0)
+        return (self.files.high_water_mark(log) or {}).get("charges", 0)
 
     def newest_shown(self) -> int:
         return max((version for _, version in self.shown.versions({PUBLICATION})), default=0)

@@ -14,11 +14,10 @@ import httpx
 import numpy as np
 import pytest
 
-from service.ledger import ledger
 from service.mechanisms.linear_queries.mechanism import opened
 from service.publishing.instances import _chain
 from service.settings import Settings
-from service.store import parts, publications
+from service.store import charges, parts, publications
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from tests.conftest import ok, wait_until
@@ -69,7 +68,7 @@ def written(database: Database) -> tuple[int, int]:
     """How many releases and charges there are."""
     with database.transaction() as connection:
         found = publications.get(connection, 1)
-        return found.version, len(list(ledger.walk(connection, found.stream_id)))
+        return found.version, len(list(charges.walk(connection, found.stream_id)))
 
 
 def measured(api: Api, query=EASY) -> dict:
@@ -186,8 +185,8 @@ def test_processes_that_find_a_query_hard_at_the_same_time_measure_it_once(world
                 thread.join()
             assert problems == []
             with database.transaction() as connection:
-                charges = list(ledger.walk(connection, 1))
-            versions = [each["version"] for each in charges if each["version"] is not None]
+                ledger = list(charges.walk(connection, 1))
+            versions = [each["version"] for each in ledger if each["version"] is not None]
             assert versions == list(range(1, len(versions) + 1))
             assert 2 <= len(versions) <= hits
             measured = [each for each in told if each["error_bound"] is not None and each["error_bound"] < 0.1]

@@ -7,9 +7,8 @@ leases over and does its work before it goes on. Hypothesis chooses, and shrinks
 """
 
 import asyncio
-import threading
 import time
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -32,25 +31,22 @@ from hypothesis.stateful import (
 from sqlalchemy import select
 from sqlalchemy.engine import make_url
 
-from service.ledger import spending
-from service.log import Appender, Reader
+from service.ledger import open_ledger
+from service.ledger.errors import BudgetExceeded
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.privacy.accounting.account import Loss
 from service.privacy.loss import capacity
-from service.store import publications, segments, streams, tables
+from service.store import erasing, publications, streams, tables
 from service.store.database import Database
+from service.store.publications import NewPublication
 from service.store.segment_files import SegmentFiles
 from service.streams.codec import pack
 from service.streams.schema import StreamSchema
 from service.worker import publisher as publishing
-from service.worker.leases import LeaseKeeper
-from service.worker.publisher import Publisher
-from service.worker.sealer import Sealer
-from service.worker.ticker import Ticker
-from service.worker.workshop import Workshop
 from tests.conftest import make_world, run_out
 from tests.faults.load import Batch, check, due
+from tests.faults.stage import Accidents, Crash, Stage
 from tests.faults.steps import instrument
 
 SCHEMA = {
@@ -86,7 +82,7 @@ WORKING = [
     ("Publisher._committed: commit", "after"),
     ("Ticker.publish: commit", "before"),
     ("Ticker.publish: commit", "after"),
-    ("SegmentFiles.put_witness: sync", "before"),
+    ("SegmentFiles.put_high_water_mark: sync", "before"),
     ("Confirmer.confirm: commit", "after"),
 ]
 
@@ -95,90 +91,6 @@ def accidents(moments: list[tuple[str, str]]) -> st.SearchStrategy[tuple[str, tu
     """What happens when one of the moments comes first; often it doesn't come."""
     happen = [(what, moment) for moment in moments for what in ("crash", "overtaken")]
     return st.sampled_from([*[None] * 3, *happen])
-
-
-class Crash(BaseException):
-    """As if the process ended here."""
-
-
-@dataclass
-class Accidents:
-    """What happens at which moment. The dead take no step."""
-
-    what: str | None = None
-    at: tuple[str, str] | None = None
-    dead: bool = False
-    crashes: int = 0
-    overtakings: int = 0
-    thread: int = field(default_factory=threading.get_ident)
-
-    def reach(self, step: str, when: str) -> None:
-        if threading.get_ident() != self.thread:
-            return  # another test's worker, which still runs in this process
-        if self.dead:
-            raise Crash
-        if self.what is None or (step, when) != self.at:
-            return
-        what, self.what = self.what, None
-        if what == "crash":
-            self.crashes, self.dead = self.crashes + 1, True
-            raise Crash
-        if (step.endswith("commit"), when) != (True, "before"):  # there it would wait for what this one has locked
-            self.overtakings += 1
-            self.overtake()
-
-    @contextmanager
-    def happening(self, accident):
-        """Yields a list that is no longer empty once it came to a crash."""
-        self.what, self.at = accident or (None, None)
-        crashed = []
-        try:
-            yield crashed
-        except Crash:
-            crashed.append(True)
-        finally:
-            self.what, self.dead = None, False
-
-
-@dataclass
-class Stage:
-    """What all histories share."""
-
-    database: Database
-    files: SegmentFiles
-    redis_url: str
-    accidents: Accidents
-    loop: asyncio.AbstractEventLoop
-    clear: str
-    histories: int = 0
-    steps: int = 0
-    releases: int = 0
-
-    def worker(self) -> "Worker":
-        keeper = LeaseKeeper(self.database, seconds=3600)
-        sealer = Sealer(self.database, Reader(self.redis_url), self.files, keeper)
-        shop = Workshop(self.database, self.files, keeper)
-        return Worker(sealer, Publisher(shop), shop.ticker)
-
-    def appender(self) -> Appender:
-        return Appender(self.redis_url, max_batches=10, max_bytes=10**6)
-
-
-@dataclass
-class Worker:
-    sealer: Sealer
-    publisher: Publisher
-    ticker: Ticker
-
-    def number(self) -> None:
-        self.sealer.step(wait_milliseconds=0)
-
-    def publish(self) -> None:
-        self.publisher.step(threading.Event())
-        self.ticker.step()
-
-    def end(self) -> None:
-        self.sealer._reader.close()
 
 
 @dataclass
@@ -266,33 +178,31 @@ class History(RuleBasedStateMachine):
         }
         built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(asked))
         with self.stage.database.transaction() as connection:
-            stream = streams.lock(connection, self.stream.id)
-            known = publications.of_stream(connection, stream.id)
-            loss = Loss.of(Decimal(1), Decimal(str(delta)))
-            if spending.refused(connection, stream, known, loss, stream.records) is None:
-                publications.create(
-                    connection, name=f"p{len(known)}", stream=stream.id, start=stream.records, configuration=asked,
-                    plan=built.plan(), obligations=built.obligations(), kind=built.kind,
-                    epsilon=Decimal(1), delta=Decimal(str(delta)), due=stream.records + built.next_time(0),
-                    publish_delay=delay,
-                )  # fmt: skip
+            ledger = open_ledger(connection, self.stream.id)
+            known, records = publications.of_stream(connection, self.stream.id), ledger.stream.records
+            new = NewPublication(
+                name=f"p{len(known)}", start=records, configuration=asked, plan=built.plan(),
+                obligations=built.obligations(), kind=built.kind, epsilon=Decimal(1), delta=Decimal(str(delta)),
+                due=records + built.next_time(0), publish_delay=delay,
+            )  # fmt: skip
+            with suppress(BudgetExceeded):
+                ledger.admit(new)
 
     @rule(which=st.integers(0, 3))
     def stop_publication(self, which):
         with self.stage.database.transaction() as connection:
-            streams.lock(connection, self.stream.id)
+            ledger = open_ledger(connection, self.stream.id)
             running = [each for each in publications.of_stream(connection, self.stream.id) if each.state == "running"]
             if which < len(running):
-                publications.end(connection, running[which].id, state="stopped")
-                spending.settle(connection, self.stream.id)
+                ledger.entry(running[which].id).end("stopped")
 
     @rule(where=st.floats(0, 1), length=st.integers(1, 3))
     def erase(self, where, length):
         with self.stage.database.transaction() as connection:
-            records = streams.lock(connection, self.stream.id).records
+            records = streams.get(connection, self.stream.id).records
             start = int(where * records)
             if start < records:
-                segments.erase(connection, self.stream.id, start, min(records, start + length))
+                erasing.erase(connection, self.stream.id, start, min(records, start + length))
 
     @invariant()
     def nothing_that_was_seen_changes(self):
@@ -311,7 +221,7 @@ class History(RuleBasedStateMachine):
             charges = connection.execute(select(tables.charges)).all()
             known = publications.of_stream(connection, self.stream.id)
             stream = streams.get(connection, self.stream.id)
-        told = self.stage.files.witness(self.stream.log) or {"charges": 0, "releases": 0}
+        told = self.stage.files.high_water_mark(self.stream.log) or {"charges": 0, "releases": 0}
         assert stream.confirmed_charges <= told["charges"]
         assert stream.confirmed_releases <= told["releases"]
         assert stream.distrusted is None

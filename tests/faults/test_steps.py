@@ -80,7 +80,7 @@ BY_A_WORKER = {
     "Sealer._replace: commit",
     "Sealer._seal: commit",
     "SegmentFiles.delete: delete",
-    "SegmentFiles.put_witness: sync",
+    "SegmentFiles.put_high_water_mark: sync",
     "SegmentFiles.write: sync",
     "Ticker.publish: commit",
     "_sync: sync",

@@ -114,7 +114,7 @@ def test_of_a_worker_that_hangs_the_other_takes_over_and_it_can_commit_nothing_w
 
 
 def test_who_hangs_while_it_writes_a_mark_holds_up_that_stream_alone_until_it_is_killed(scene):
-    first = scene.worker(("SegmentFiles.put_witness: sync", "before"), signal.SIGSTOP)
+    first = scene.worker(("SegmentFiles.put_high_water_mark: sync", "before"), signal.SIGSTOP)
     wait_until(lambda: _stopped(first.pid))
     second = scene.worker()
     before = scene.versions()

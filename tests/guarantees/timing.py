@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import orjson
 
-from service.store import leases, segments, streams
+from service.store import leases, numbering, segments, streams
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from tests.conftest import ok, publication, wait_until
@@ -80,9 +80,9 @@ class Scene:
             stream = streams.find(connection, STREAM)
             start, stop, sequence = stream.records, stream.records + BATCH, stream.sealed_sequence + 1
             lease = leases.take(connection, leases.stream(stream.id), owner="test", seconds=600)
-            entry = streams.SealedEntry(entry=f"{sequence}-1", sequence=sequence, start=start, stop=stop)
+            entry = numbering.SealedEntry(entry=f"{sequence}-1", sequence=sequence, start=start, stop=stop)
             segment = segments.Segment(start=start, stop=stop, file=file, sha256=sha256)
-            streams.seal(connection, lease, stream, segment, [entry])
+            numbering.seal(connection, lease, stream, segment, [entry])
             leases.release(connection, lease)
         return time.time()
 

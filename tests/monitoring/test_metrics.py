@@ -12,6 +12,7 @@ import structlog
 from service import metrics
 from service.api.http import server
 from service.api.routes import metrics as route
+from service.ledger import open_entry
 from service.settings import Settings
 from service.store import publications, streams
 from service.store.database import Database
@@ -86,7 +87,7 @@ def test_what_waits_and_what_halted_is_told(world: World):
             database = Database(str(world.settings.database_url))
             with database.transaction() as connection:
                 streams.halt(connection, streams.find(connection, stream).id, "why")
-                publications.end(connection, publications.find(connection, name).id, state="halted", reason="why")
+                open_entry(connection, publications.find(connection, name)).end("halted", "why")
             database.close()
             samples = look(url, ADMIN_KEY)
             assert samples.of("perennial_stream_halted", stream=stream) == 1

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.accounting.events import NoisyCounts, from_json
+from service.privacy.accounting import events
+from service.privacy.accounting.events import NoisyCounts
 from service.privacy.loss import Kind
 from service.privacy.noise.additive import Unaffordable
 from service.privacy.noise.counts import Change, CountNoise, calibrate
@@ -52,8 +53,8 @@ def test_the_noise_costs_its_charge_and_no_less(kind, change, charge):
 def test_a_release_costs_what_it_says(kind, change, charge):
     noise = calibrate(kind, change, charge=charge, dimension=3)
     described = NoisyCounts(noise=noise, change=change).to_json()
-    assert from_json(described).cost(kind, records=1) == noise.cost(change)
-    assert from_json(described).dimension((1, 3)) == 3
+    assert events.from_json(described).cost(kind, records=1) == noise.cost(change)
+    assert events.from_json(described).dimension((1, 3)) == 3
     square = change.l1**2 if kind is Kind.PURE else change.squared_l2
     assert square <= Fraction(described["sensitivity"]) ** 2 <= square * (1 + Fraction(1, 2**50))
 
@@ -111,8 +112,4 @@ def test_a_release_that_states_another_noise_has_no_cost(wrong):
     noise = calibrate(Kind.PURE, Change(counts=2, largest=1), charge=1.0, dimension=4)
     stated = NoisyCounts(noise=noise, change=Change(counts=2, largest=1)).to_json() | wrong
     with pytest.raises(ValueError, match=r"needs|lacks|counts have"):
-        from_json(stated).cost(Kind.PURE, records=5)
-
-
-def test_counts_are_told_apart_from_other_releases():
-    assert NoisyCounts.added_to == "evaluation_counts"
+        events.from_json(stated).cost(Kind.PURE, records=5)

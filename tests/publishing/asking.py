@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from service.ledger import ledger, spending
+from service.ledger import spending
 from service.ledger import verify as verifying
 from service.ledger.invariants import INVARIANTS
 from service.mechanisms.building import build
@@ -24,8 +24,9 @@ from service.privacy.loss import Kind, round_up
 from service.publishing import instances
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
-from service.store import parts, publications, releases, streams
+from service.store import charges, parts, publications, releases, streams
 from service.store.database import Database
+from service.store.publications import NewPublication
 from service.store.segment_files import SegmentFiles
 from service.streams.schema import StreamSchema
 from service.worker.leases import LeaseKeeper
@@ -94,7 +95,7 @@ class Bench:
 
     def charges(self) -> list[dict]:
         with self.database.transaction() as connection:
-            return list(ledger.walk(connection, self.now().stream_id))
+            return list(charges.walk(connection, self.now().stream_id))
 
     def all_is_well(self) -> None:
         with self.database.transaction() as connection:
@@ -111,10 +112,8 @@ def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0,
     with database.transaction() as connection:
         name = unique("stream")
         stream = streams.create(connection, name=name, log=name, schema=SCHEMA, retention="keep", **exact)
-        publication = publications.create(
-            connection,
+        new = NewPublication(
             name=unique("publication"),
-            stream=stream.id,
             start=start,
             configuration=asked.stored(),
             plan=built.plan(),
@@ -124,6 +123,7 @@ def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0,
             publish_delay=Decimal(0),
             **exact,
         )
+        publication = publications.create(connection, stream.id, new)
     return Bench(database, SegmentFiles(settings.segment_store), publication.id)
 
 

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import delete, text, update
 from sqlalchemy.engine import make_url
 
-from service.ledger import spending, witness
+from service.ledger import high_water_mark, open_entry
 from service.ledger.verify import arrivals
 from service.mechanisms.histogram import LinearQuery
-from service.publishing import answering
+from service.publishing import answering, instances
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
 from service.store import publications, releases, segments, streams, tables
@@ -84,16 +84,16 @@ def test_a_threshold_is_the_same_for_every_process_and_after_every_start(bench: 
 
 def test_records_that_arrive_between_comparison_and_commit_pay_and_are_not_counted(bench: Bench, monkeypatch):
     answerer = bench.answerer()
-    true = publications.hold
+    true = instances.open_leased_entry
 
     def hold(*args, **more):
         with monkeypatch.context() as patch:
-            patch.setattr(publications, "hold", true)
+            patch.setattr(instances, "open_leased_entry", true)
             bench.arrive(*[5] * 10)
             bench.count_in()
         return true(*args, **more)
 
-    monkeypatch.setattr(publications, "hold", hold)
+    monkeypatch.setattr(instances, "open_leased_entry", hold)
     (answer,) = bench.ask(answerer, share(0))
     monkeypatch.undo()
     assert answer.answer == pytest.approx(0.75, abs=0.01)
@@ -139,8 +139,7 @@ def test_of_a_publication_that_ended_the_histogram_answers_on(bench: Bench):
     bench.ask(answerer, share(0))
     before = bench.now()
     with bench.database.transaction() as connection:
-        publications.end(connection, bench.identity, state="stopped")
-        spending.settle(connection, before.stream_id)
+        open_entry(connection, before).end("stopped")
     charged = bench.charges()
     for process in (answerer, bench.another()):
         (answer,) = bench.ask(process, share(1))
@@ -169,12 +168,12 @@ def test_with_a_threshold_that_is_not_as_it_was_left_nothing_is_compared(bench: 
 
 
 def test_with_a_threshold_from_a_backup_nothing_is_compared_even_before_a_worker_looks(bench: Bench):
-    """A query was hard by it, and the ledger has forgotten that: the witness, written by a worker since, has not."""
+    """A query was hard by it, and the ledger has forgotten that: the mark, written by a worker since, has not."""
     with bench.database.transaction() as connection:
         stream = streams.get(connection, bench.now().stream_id)
-        mark = witness.marks(connection, [stream])[stream.log]
+        mark = high_water_mark.marks(connection, [stream])[stream.log]
     for told, compared in ((mark, True), (replace(mark, charges=mark.charges + 2, head="0" * 64), False)):
-        witness.write(bench.files, stream.log, told)
+        high_water_mark.write(bench.files, stream.log, told)
         (answer,) = bench.ask(bench.answerer(), share(2))
         assert (answer.measured, answer.frozen) == (compared, not compared)
     charged = bench.charges()

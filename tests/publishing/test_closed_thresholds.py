@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.ledger.ledger import LedgerBroken
-from service.publishing import answering, confirmation
+from service.ledger.errors import LedgerBroken
+from service.publishing import answering, confirmation, instances
 from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import publications, releases
@@ -49,7 +49,9 @@ def test_after_a_yes_that_could_not_be_committed_nothing_is_compared_until_it_is
     bench.ask(answerer, share(2))
     charged = bench.charges()
     with monkeypatch.context() as patch:
-        patch.setattr(publications, where, failing(trouble))
+        patch.setattr(
+            *{"hold": (instances, "open_leased_entry"), "move": (publications, "move")}[where], failing(trouble)
+        )
         before, hard, *after = bench.ask(answerer, share(2), share(0), share(0), EVERY)
         assert easy(before, 1 / 7)
         assert from_histogram(hard, 1 / 7)
@@ -113,7 +115,7 @@ def test_after_a_crash_the_open_instance_is_closed_first_for_a_new_charge(bench:
     bench.ask(dies, share(2))
     if yes:
         with monkeypatch.context() as patch:
-            patch.setattr(publications, "hold", failing(DatabaseUnavailable("away")))
+            patch.setattr(instances, "open_leased_entry", failing(DatabaseUnavailable("away")))
             bench.ask(dies, share(0))
     bench.arrive(0)
     bench.count_in()
@@ -122,7 +124,7 @@ def test_after_a_crash_the_open_instance_is_closed_first_for_a_new_charge(bench:
     assert not bench.ask(after, share(2))[0].measured, "until the lease runs out"
     run_out(bench.database)
     with monkeypatch.context() as patch:
-        patch.setattr(publications, "hold", failing(DatabaseUnavailable("away")))
+        patch.setattr(instances, "open_leased_entry", failing(DatabaseUnavailable("away")))
         assert not bench.ask(after, share(2))[0].measured
         assert len(compared) == count, "nothing is compared before it is closed"
         run_out(bench.database)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.ledger import ledger
-from service.store import digests, lineage, parts, publications, releases, segments, streams
+from service.store import charges, digests, lineage, parts, publications, releases, segments, streams
 from service.store.publications import Publication
 from service.store.segments import Segment
 from service.store.streams import Stream
@@ -201,4 +200,4 @@ CHARGE = {
 
 @pytest.mark.parametrize("name", CHARGE)
 def test_each_part_of_a_charge_is_in_its_hash(name):
-    assert ledger.digest(CHARGE | {name: another(CHARGE[name])}) != ledger.digest(CHARGE)
+    assert charges.digest(CHARGE | {name: another(CHARGE[name])}) != charges.digest(CHARGE)

@@ -67,14 +67,14 @@ def test_what_is_written_is_on_disk_before_anybody_is_told_its_name(tmp_path: Pa
 
 def test_a_mark_is_on_disk_before_it_takes_the_place_of_the_one_before(tmp_path: Path, monkeypatch, synced: list[Path]):
     root, files = tmp_path.resolve(), SegmentFiles(tmp_path.resolve())
-    files.put_witness("log", {"charges": 1})
+    files.put_high_water_mark("log", {"charges": 1})
     synced.clear()
     told: list[Any] = []
     real = os.fsync
     monkeypatch.setattr(
-        os, "fsync", lambda descriptor: (told.append(SegmentFiles(root).witness("log")), real(descriptor))
+        os, "fsync", lambda descriptor: (told.append(SegmentFiles(root).high_water_mark("log")), real(descriptor))
     )
-    files.put_witness("log", {"charges": 2})
+    files.put_high_water_mark("log", {"charges": 2})
     assert [each["charges"] for each in told] == [1, 2], "the old one is there until the new one is on disk"
     assert (synced[0].parent, synced[1]) == (root, root)
 
@@ -82,8 +82,8 @@ def test_a_mark_is_on_disk_before_it_takes_the_place_of_the_one_before(tmp_path:
 def test_files_of_records_are_their_owners_alone(tmp_path: Path):
     files = SegmentFiles(tmp_path / "segments")
     name, _ = files.write("log", 0, 4, {"x": X})
-    files.put_witness("log", {})
-    with files.witness_lock("log"):
+    files.put_high_water_mark("log", {})
+    with files.high_water_mark_lock("log"):
         paths = [path for path in tmp_path.rglob("*") if path != tmp_path / "segments"]
     assert tmp_path / "segments" / "log" / name in paths
     assert {path.stat().st_mode & 0o077 for path in paths} == {0}
@@ -106,10 +106,10 @@ def test_a_file_that_is_changed_after_it_was_read_is_found_out(tmp_path: Path):
 def test_one_at_a_time_writes_a_mark(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(segment_files, "SECONDS_TO_LOCK", 0.02)
     one, other = SegmentFiles(tmp_path), SegmentFiles(tmp_path)
-    with one.witness_lock("log"):
-        with pytest.raises(TimeoutError), other.witness_lock("log"):
+    with one.high_water_mark_lock("log"):
+        with pytest.raises(TimeoutError), other.high_water_mark_lock("log"):
             pass
-        with other.witness_lock("another"):
+        with other.high_water_mark_lock("another"):
             pass
-    with other.witness_lock("log"):
+    with other.high_water_mark_lock("log"):
         pass

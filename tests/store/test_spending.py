@@ -9,8 +9,8 @@ from fractions import Fraction
 import pytest
 from sqlalchemy import Connection, func, select, update
 
-from service.ledger import ledger, spending
-from service.ledger.ledger import NewCharge
+from service.ledger import charging, open_entry, open_ledger, reservations, spending
+from service.ledger.charging import NewCharge
 from service.ledger.verify import verify
 from service.privacy.accounting import account
 from service.privacy.accounting.account import Loss
@@ -18,6 +18,7 @@ from service.privacy.accounting.obligations import FitSize, Obligations, WithEac
 from service.privacy.loss import Kind
 from service.store import publications, streams, tables
 from service.store.database import Database
+from service.store.publications import NewPublication
 from tests.conftest import World
 
 RECORDS = 300
@@ -40,10 +41,8 @@ def make(connection: Connection, name: str, *, delta: str = "0", start: int = 0)
         "privacy": {"epsilon": 0.5, "delta": float(delta)},
         "publish_delay": 0,
     }
-    return publications.create(
-        connection,
+    new = NewPublication(
         name=name,
-        stream=1,
         start=start,
         configuration=configuration,
         plan={},
@@ -52,16 +51,17 @@ def make(connection: Connection, name: str, *, delta: str = "0", start: int = 0)
         publish_delay=Decimal(0),
         **with_delta,
     )
+    return publications.create(connection, 1, new)
 
 
 def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float]) -> None:
-    publication = publications.lock(connection, identity)
+    entry = open_ledger(connection, 1).entry(identity)
     new = [NewCharge(start=low, stop=high, version=None, amount=amount) for low, high, amount in ranges]
-    charged = ledger.charge(connection, streams.lock(connection, 1), publication, Fraction(1), new, None)
-    streams.move(connection, ledger.append(connection, charged))
+    charged = entry.charge(new, Fraction(1), None)
+    streams.move(connection, charging.append(connection, charged))
     counted = charged.counted
     publications.move(
-        connection, replace(publication, worst_record=counted.worst_record, worst_amount=counted.worst_amount)
+        connection, replace(entry.publication, worst_record=counted.worst_record, worst_amount=counted.worst_amount)
     )
 
 
@@ -88,7 +88,7 @@ def check(connection: Connection) -> None:
     charges = streams.get(connection, 1).charges
     committed, reserved = brute(connection, charges)
     found = publications.of_stream(connection, 1)
-    assert spending.reserved(connection, 1, found) == account.worst(reserved)
+    assert reservations.reserved(connection, 1, found) == account.worst(reserved)
     assert Loss.of(*spending.worst(connection, 1)) == account.worst(committed)
     confirmed = RANDOM.choice((charges, max(0, charges - 3), 0))
     connection.execute(update(tables.streams).values(confirmed_charges=confirmed))
@@ -110,7 +110,7 @@ def check(connection: Connection) -> None:
         left = 2 - max(each.epsilon for each in reserved[start:])
         for epsilon in (left, left + Fraction(1, 2**40)):
             asked = Loss(epsilon=epsilon)
-            over = spending.refused(connection, stream, found, asked, start)
+            over = reservations.refused(connection, stream, found, asked, start)
             assert (over is None) == all(
                 (each + asked).within(Loss.of(stream.epsilon, stream.delta)) for each in reserved[start:]
             )
@@ -139,9 +139,7 @@ def test_every_sum_is_that_of_all_charges_record_by_record(connection: Connectio
                     (position, position + 5, RANDOM.choice((1, 3)) * LITTLE),
                 )
         if position in (100, 200):
-            ended = made[position // 100]
-            publications.end(connection, ended.id, state="stopped")
-            spending.settle(connection, 1)
+            open_entry(connection, made[position // 100]).end("stopped")
         if position % 100 == 0:
             check(connection)
     check(connection)
@@ -180,11 +178,10 @@ def test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent(con
     gaussian = [make(connection, f"g{index}", delta="1e-6") for index in range(4)]
     charge(connection, ended.id, (0, 10, 0.25))
     for each in (ended, unused):
-        publications.end(connection, each.id, state="stopped")
-    spending.settle(connection, 1)
+        open_entry(connection, each).end("stopped")
     found = publications.of_stream(connection, 1)
-    reserved = spending.reserved(connection, 1, found)
-    tighter = spending.tighter(found, reserved)
+    reserved = reservations.reserved(connection, 1, found)
+    tighter = reservations.tighter(found, reserved)
     assert tighter.pure == Fraction("0.5") + Fraction(1, 4)
     assert tighter.zcdp - tighter.gaussian == 2 * Fraction("0.5") ** 2 / 2, (
         "what ended is capped by what it had asked for"

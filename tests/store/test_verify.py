@@ -10,7 +10,7 @@ from sqlalchemy import types as sql
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError
 
-from service.ledger import spending
+from service.ledger import open_entry
 from service.ledger.verify import verify, verify_segments
 from service.ledger.verify.released import Run, as_begun
 from service.settings import Settings
@@ -225,8 +225,7 @@ def test_a_publication_that_was_changed_stays_so_when_it_ends(published: Databas
         running = next(each for each in publications.of_stream(connection, 1) if each.state == "running")
         mine = PUBLICATIONS.c.id == running.id
         connection.execute(update(PUBLICATIONS).where(mine).values(due=PUBLICATIONS.c.due + 1))
-        publications.end(connection, running.id, state="stopped")
-        spending.settle(connection, 1)
+        open_entry(connection, running).end("stopped")
         found = verify(connection, isolated=False).findings
         assert any(f"publication {running.name}: it is not as it was left" in each for each in found)
         raise Undo

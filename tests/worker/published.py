@@ -12,8 +12,10 @@ from sqlalchemy import func, select
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.store import leases, publications, segments, streams, tables
+from service.store import leases, numbering, publications, segments, streams, tables
 from service.store.database import Database
+from service.store.due_steps import due_steps
+from service.store.publications import NewPublication
 from service.store.segment_files import SegmentFiles
 from service.streams.codec import Columns
 from service.streams.schema import StreamSchema
@@ -36,8 +38,8 @@ def number(database: Database, files: SegmentFiles, identity: int, columns: Colu
         lease = leases.take(connection, leases.stream(identity), owner="test", seconds=600)
         segment = segments.Segment(start=start, stop=stop, file=file, sha256=sha256)
         sequence = stream.sealed_sequence + 1
-        entry = streams.SealedEntry(entry=f"{sequence}-1", sequence=sequence, start=start, stop=stop)
-        streams.seal(connection, lease, stream, segment, [entry])
+        entry = numbering.SealedEntry(entry=f"{sequence}-1", sequence=sequence, start=start, stop=stop)
+        numbering.seal(connection, lease, stream, segment, [entry])
         leases.release(connection, lease)
 
 
@@ -71,7 +73,7 @@ class Bench:
         def done() -> bool:
             publisher.step(threading.Event())
             with self.database.transaction() as connection:
-                return not publications.due(connection)
+                return not due_steps(connection)
 
         wait_until(done)
 
@@ -117,10 +119,8 @@ def published(
             epsilon=Decimal(epsilon),
             delta=privacy["delta"],
         )
-        publication = publications.create(
-            connection,
+        new = NewPublication(
             name="p",
-            stream=stream.id,
             start=0,
             configuration=configuration,
             plan=mechanism.plan(),
@@ -130,6 +130,7 @@ def published(
             due=mechanism.next_time(0),
             publish_delay=Decimal(str(configuration["publish_delay"])),
         )
+        publication = publications.create(connection, stream.id, new)
     number(database, files, stream.id, columns)
     yield Bench(world, database, files, publication.id)
     database.close()

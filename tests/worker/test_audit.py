@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from service import metrics
+from service.ledger import open_entry
 from service.ledger.invariants import INVARIANTS
 from service.store import publications, segments, streams, tables
 from service.store.database import Database
@@ -185,7 +186,7 @@ def test_what_a_worker_timed_goes_with_its_publication(bench: Bench):
         looks.forget_ended()
     assert name in metrics.timed_publications()
     with bench.database.transaction() as connection:
-        publications.end(connection, bench.identity, state="stopped")
+        open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
     looks.forget_ended()
     assert name in metrics.timed_publications()
     looks.forget_ended()

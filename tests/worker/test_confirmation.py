@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import text, update
 from sqlalchemy.engine import make_url
 
-from service.ledger import ledger, spending, witness
+from service.ledger import high_water_mark, spending
 from service.ledger.verify import verify
 from service.publishing import confirmation
-from service.store import leases, publications, releases, streams, tables
+from service.store import charges, leases, publications, releases, streams, tables
 from service.store.database import Database, DatabaseUnsafe
 from tests.conftest import wait_until
 from tests.worker.published import Bench
@@ -35,8 +35,8 @@ def visible(bench: Bench) -> tuple[Any, ...]:
         ]
         assert newest.latest == found.visible_latest
         assert found.visible_version == max(versions, default=None)
-        charges = [each["id"] for each in ledger.page(connection, 1, limit=100, before=None)]
-    return newest and newest.latest, versions, charges
+        charged = [each["id"] for each in charges.page(connection, 1, limit=100, before=None)]
+    return newest and newest.latest, versions, charged
 
 
 def sums(bench: Bench) -> tuple[Any, ...]:
@@ -78,7 +78,7 @@ def test_a_release_is_seen_only_once_its_mark_is_written(bench: Bench, monkeypat
     real, told = confirmation._make_visible, []
 
     def make_visible(*args: Any) -> None:
-        told.append(bench.files.witness("log"))
+        told.append(bench.files.high_water_mark("log"))
         real(*args)
 
     monkeypatch.setattr(confirmation, "_make_visible", make_visible)
@@ -97,7 +97,7 @@ def test_nothing_is_seen_on_a_server_that_may_lose_it(bench: Bench, monkeypatch)
     with monkeypatch.context() as patched, pytest.raises(DatabaseUnsafe):
         patched.setattr("service.store.database._require_durability", unsafe)
         bench.shop().confirmer.confirm(1)
-    assert (visible(bench), bench.files.witness("log")) == ((None, [], []), None)
+    assert (visible(bench), bench.files.high_water_mark("log")) == ((None, [], []), None)
 
 
 def test_what_is_confirmed_late_with_an_older_state_takes_nothing_back(bench: Bench, monkeypatch):
@@ -130,7 +130,7 @@ def test_a_step_that_charges_and_releases_nothing_is_confirmed_after_a_crash_too
 def test_a_worker_confirms_what_it_publishes_at_once(bench: Bench):
     bench.publish_all()
     assert visible(bench) == (5, [5, 4, 3, 2, 1], [5, 4, 3, 2, 1])
-    told = bench.files.witness("log")
+    told = bench.files.high_water_mark("log")
     assert (told["charges"], told["releases"], told["head"]) == (5, 5, bench.stream().head)
 
 
@@ -154,8 +154,8 @@ def test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=6))
     bench.publish_all()
-    told = bench.files.witness("log")
-    bench.files.put_witness("log", told | {lost: told[lost] + 1})
+    told = bench.files.high_water_mark("log")
+    bench.files.put_high_water_mark("log", told | {lost: told[lost] + 1})
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=10))
     before = visible(bench)
@@ -166,7 +166,7 @@ def test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything
     reason = bench.stream().distrusted
     assert f"{lost} {told[lost] + 1} (there are {told[lost]})" in reason
     assert "an older copy of the database" in reason
-    assert witness.lost_commits(reason)
+    assert high_water_mark.lost_commits(reason)
     assert (visible(bench), bench.counts()) == (before, (2, 2))
 
 
@@ -175,20 +175,23 @@ def test_another_history_of_the_same_length_is_told_apart_by_its_hashes(bench: B
     crash_before_the_mark(bench, monkeypatch)
     shop = bench.shop()
     with bench.database.transaction() as connection:
-        mark = vars(confirmation.witness.marks(connection, [bench.stream()])["log"])
-    bench.files.put_witness("log", mark | {name: "0" * 64, "timeline": mark["timeline"] - 1})
+        mark = vars(confirmation.high_water_mark.marks(connection, [bench.stream()])["log"])
+    bench.files.put_high_water_mark("log", mark | {name: "0" * 64, "timeline": mark["timeline"] - 1})
     shop.confirmer.confirm(1)
     assert says in bench.stream().distrusted
     assert "a standby without the newest commits was promoted" in bench.stream().distrusted
-    assert witness.lost_commits(bench.stream().distrusted)
-    assert not witness.lost_commits("charge 3 is not what was written")
+    assert high_water_mark.lost_commits(bench.stream().distrusted)
+    assert not high_water_mark.lost_commits("charge 3 is not what was written")
     assert visible(bench) == (None, [], [])
 
 
 def test_a_server_that_holds_another_history_than_the_one_read_makes_nothing_visible(bench: Bench, monkeypatch):
     """As if a standby had taken over between reading what is committed and making it visible."""
     crash_before_the_mark(bench, monkeypatch)
-    real, superuser = confirmation.witness.write, make_url(bench.world.settings.migration_url).set(username="postgres")
+    real, superuser = (
+        confirmation.high_water_mark.write,
+        make_url(bench.world.settings.migration_url).set(username="postgres"),
+    )
     elsewhere = Database(superuser.render_as_string(False))
 
     def switched(*args: Any) -> None:
@@ -197,7 +200,7 @@ def test_a_server_that_holds_another_history_than_the_one_read_makes_nothing_vis
             connection.execute(text("ALTER TABLE charges DISABLE TRIGGER append_only"))
             connection.execute(text("UPDATE charges SET hash = repeat('0', 64) WHERE id = 5"))
 
-    monkeypatch.setattr(confirmation.witness, "write", switched)
+    monkeypatch.setattr(confirmation.high_water_mark, "write", switched)
     bench.shop().confirmer.confirm(1)
     elsewhere.close()
     assert visible(bench) == (None, [], [])
@@ -207,13 +210,13 @@ def test_the_mark_never_goes_back_however_many_confirm_at_once(bench: Bench, mon
     crash_before_the_mark(bench, monkeypatch)
     shops = [bench.shop() for _ in range(4)]
     told = []
-    real = bench.files.__class__.put_witness
+    real = bench.files.__class__.put_high_water_mark
 
     def put(self: Any, log: str, mark: dict[str, Any]) -> None:
         told.append(mark["charges"])
         real(self, log, mark)
 
-    monkeypatch.setattr(bench.files.__class__, "put_witness", put)
+    monkeypatch.setattr(bench.files.__class__, "put_high_water_mark", put)
     threads = [threading.Thread(target=shop.confirmer.confirm, args=(1,)) for shop in shops]
     for thread in threads:
         thread.start()
@@ -226,11 +229,11 @@ def test_the_mark_never_goes_back_however_many_confirm_at_once(bench: Bench, mon
 def test_an_old_mark_without_releases_is_read(bench: Bench):
     """As the version before wrote it."""
     bench.publish_all()
-    told = bench.files.witness("log")
-    bench.files.put_witness("log", {name: told[name] for name in ("records", "erasures", "charges", "head")})
+    told = bench.files.high_water_mark("log")
+    bench.files.put_high_water_mark("log", {name: told[name] for name in ("records", "erasures", "charges", "head")})
     bench.shop().confirmer.confirm(1)
     assert bench.stream().distrusted is None
-    assert bench.files.witness("log") == told
+    assert bench.files.high_water_mark("log") == told
 
 
 def test_who_waits_is_woken_when_it_is_visible_not_when_it_is_committed(bench: Bench, monkeypatch):

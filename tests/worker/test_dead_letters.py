@@ -7,7 +7,7 @@ import pytest
 
 from service.ledger.verify import verify
 from service.log import Reader
-from service.store import streams
+from service.store import numbering
 from service.streams.codec import pack
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, ok, serving, wait_until
@@ -47,7 +47,7 @@ def damage(bench: Bench, entry: str, batch: bytes) -> None:
 
 def dead(bench: Bench) -> list[tuple[str, bool]]:
     with bench.database.transaction() as connection:
-        letters = streams.page_of_dead_letters(connection, bench.stream.id, limit=100, before=None)
+        letters = numbering.page_of_dead_letters(connection, bench.stream.id, limit=100, before=None)
     return [(each.entry, each.ours) for each in letters]
 
 
@@ -100,7 +100,9 @@ def test_they_are_listed_and_dropped_and_no_number_moves(bench: Bench, api: Serv
         assert verify(connection).findings == []
 
 
-@pytest.mark.parametrize("step", [(Reader, "bury"), (streams, "seal"), (Reader, "trim")], ids=["bury", "seal", "trim"])
+@pytest.mark.parametrize(
+    "step", [(Reader, "bury"), (numbering, "seal"), (Reader, "trim")], ids=["bury", "seal", "trim"]
+)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_sets_each_aside_once(bench: Bench, monkeypatch, step, after):
     bad = bench.append(1)

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from service.ledger import open_entry
 from service.log import Reader
 from service.store import leases, publications, segments
 from service.worker.sealer import Sealer
@@ -16,7 +17,7 @@ from tests.worker.test_publishing import bench  # noqa: F401
 def stop(bench: Bench) -> None:
     """No publication needs anything."""
     with bench.database.transaction() as connection:
-        publications.end(connection, bench.identity, state="stopped")
+        open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
 
 
 def drop(bench: Bench) -> None:

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import func, update
 
 from service.api.routes.releases import _nothing_yet
+from service.ledger.overview import overview
 from service.store import leases, tables
 from service.store.due_fits import DueFit, due_fits
-from service.store.overview import overview
 from tests.worker.published import Bench
 from tests.worker.test_publishing import CONFIGURATION, bench  # noqa: F401
 

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Connection, func, select, update
 
 from service.mechanisms.active_learning.active_gradient import ActiveGradient
-from service.store import labels, publications, segments, streams
+from service.store import erasing, labels
+from service.store.due_steps import due_steps
 from tests.conftest import World, wait_until
 from tests.worker.published import Bench, published
 from tests.worker.test_labelling import CONFIGURATION, REQUESTS, SCHEMA
@@ -31,9 +32,7 @@ def bench_of(world: World, *, empty: bool = False) -> Any:
 
 def erase(connection: Connection, stream: int, record: int) -> None:
     """Erase as the API does."""
-    streams.lock(connection, stream)
-    segments.erase(connection, stream, record, record + 1)
-    labels.erase(connection, stream, record, record + 1)
+    erasing.erase(connection, stream, record, record + 1)
 
 
 def answer(bench: Bench, record: int) -> bool:
@@ -66,7 +65,7 @@ def run(bench: Bench, erased: str | None) -> tuple[list[Any], list[int], bool]:
         bench.publish_all()
         with bench.database.transaction() as connection:
             progress = labels.progress(connection, [bench.identity])[bench.identity]
-            return progress, bool(publications.due(connection)), bench.counts()
+            return progress, bool(due_steps(connection)), bench.counts()
 
     at(BEFORE)
     timeline = [seen()]

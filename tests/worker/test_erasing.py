@@ -8,7 +8,7 @@ import pytest
 from service.ledger.verify import verify_segments
 from service.log import Reader
 from service.publishing.records import read_records
-from service.store import leases, segments, streams
+from service.store import erasing, leases, segments, streams
 from service.store.segment_files import SegmentFiles
 from tests.conftest import run_out, wait_until
 from tests.worker.conftest import Bench
@@ -27,8 +27,7 @@ def sealed(bench: Bench) -> Bench:
 
 def erase(bench: Bench, start: int, stop: int) -> None:
     with bench.database.transaction() as connection:
-        streams.lock(connection, bench.stream.id)
-        segments.erase(connection, bench.stream.id, start, stop)
+        erasing.erase(connection, bench.stream.id, start, stop)
 
 
 def waiting(bench: Bench) -> list[tuple[int, int]]:

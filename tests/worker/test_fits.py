@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
+from service.ledger import open_entry
 from service.ledger.verify import verify
 from service.publishing.records import locate
 from service.store import publications, tables
@@ -146,7 +147,7 @@ def test_a_step_that_nobody_wants_is_given_up(bench: Bench, apart, monkeypatch, 
         os.kill(apart[-1].pid, signal.SIGSTOP)  # it would run for ever
         if why == "stopped":
             with bench.database.transaction() as connection:
-                publications.end(connection, bench.identity, state="stopped", reason=None)
+                open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
         elif why == "worker stops":
             stop.set()
         else:

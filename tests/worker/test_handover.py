@@ -14,7 +14,7 @@ from sqlalchemy import func, update
 from sqlalchemy.engine import make_url
 
 from service.log import LogUnavailable, Reader
-from service.store import changes, leases, segments, streams, tables
+from service.store import changes, leases, numbering, segments, streams, tables
 from service.store.database import DatabaseUnavailable
 from service.worker.leases import LeaseKeeper
 from service.worker.sealer import Sealer
@@ -42,7 +42,7 @@ def running(sealer: Sealer) -> Iterator[None]:
 
 
 def test_a_commit_that_stalls_past_its_lease_loses_nothing_to_the_next_sealers_sweep(bench: Bench, monkeypatch):
-    real, inside = streams.seal, threading.Event()
+    real, inside = numbering.seal, threading.Event()
 
     def slow(connection, *rest):
         real(connection, *rest)
@@ -52,11 +52,11 @@ def test_a_commit_that_stalls_past_its_lease_loses_nothing_to_the_next_sealers_s
     with renewing(bench) as (first, _), renewing(bench) as (second, _):
         first.step(wait_milliseconds=10)
         bench.append(1, 2, 3)
-        monkeypatch.setattr(streams, "seal", slow)
+        monkeypatch.setattr(numbering, "seal", slow)
         stalled = threading.Thread(target=first.step, kwargs={"wait_milliseconds": 10})
         stalled.start()
         inside.wait()
-        monkeypatch.setattr(streams, "seal", real)
+        monkeypatch.setattr(numbering, "seal", real)
         bench.append(4)
         with running(second):
             stalled.join()
@@ -67,18 +67,18 @@ def test_a_commit_that_stalls_past_its_lease_loses_nothing_to_the_next_sealers_s
 
 def test_who_was_overtaken_between_its_file_and_its_commit_numbers_nothing(bench: Bench, monkeypatch):
     """The next sealer has swept the file, which no row named."""
-    asleep, real = bench.sealer(), streams.seal
+    asleep, real = bench.sealer(), numbering.seal
     asleep.step(wait_milliseconds=10)
     bench.append(1)
 
     def overtaken(*args):
-        monkeypatch.setattr(streams, "seal", real)
+        monkeypatch.setattr(numbering, "seal", real)
         monkeypatch.setattr(Reader, "read", lambda *_, **__: [])  # it has not come to read anything yet
         bench.successor().step(wait_milliseconds=10)
         monkeypatch.undo()
         real(*args)
 
-    monkeypatch.setattr(streams, "seal", overtaken)
+    monkeypatch.setattr(numbering, "seal", overtaken)
     asleep.step(wait_milliseconds=10)
     assert list((bench.world.settings.segment_store / bench.stream.log).iterdir()) == []
     assert bench.now().records == 0

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from service.ledger import ledger
+from service.ledger import charging
 from service.ledger.verify import verify
 from service.mechanisms.active_learning.active_gradient import ActiveGradient
 from service.publishing.confirmation import Confirmer
 from service.store import labels, parts, publications, releases, tables
 from service.store.database import Database
+from service.store.due_steps import due_steps
 from tests.conftest import World
 from tests.worker.published import Bench, dies_in, published, taken_over
 
@@ -74,7 +75,7 @@ def test_a_window_is_asked_for_waited_for_and_learnt_from(bench: Bench, tossed):
     assert (asked(bench), tossed) == ([0, 1, 2, 3], [0, 1, 2, 3])
     assert bench.counts() == (0, 1)
     with bench.database.transaction() as connection:
-        assert publications.due(connection) == []
+        assert due_steps(connection) == []
     answer_all(bench)
     bench.publish_all()
     assert (asked(bench), tossed) == ([4, 5, 6, 7], list(range(8)))
@@ -113,7 +114,7 @@ def test_labels_that_can_not_come_any_more_are_not_waited_for(bench: Bench):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_before_coins_are_committed_asks_for_nothing(bench: Bench, monkeypatch, tossed, function, after):
     module, name = function.split(".")
-    module = {"labels": labels, "ledger": ledger, "parts": parts, "publications": publications}[module]
+    module = {"labels": labels, "ledger": charging, "parts": parts, "publications": publications}[module]
     with dies_in(monkeypatch, module, name, after=after):
         bench.publisher().step(threading.Event())
     assert (asked(bench), bench.counts()) == ([], (0, 0))

@@ -17,7 +17,7 @@ from service.embedded.valkey import Valkey
 from service.embedded.waiting import StopRequest
 from service.ledger.verify import verify
 from service.log import LogUnavailable
-from service.store import streams
+from service.store import numbering, streams
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, World, make_world, ok, serving, wait_until
 from tests.worker.conftest import Bench
@@ -120,7 +120,7 @@ def test_an_api_that_dies_while_it_resumes_can_be_asked_again(bench: Bench, api:
     bench.redis().flushall()
     halted(bench)
     with monkeypatch.context() as patched:
-        patched.setattr(streams, "resume", None)
+        patched.setattr(numbering, "resume", None)
         assert api.client().post("/v1/streams/s/resume").status_code == 500
     bench.append(2)
     assert bench.now().halted is not None

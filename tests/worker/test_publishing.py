@@ -1,41 +1,25 @@
 """Publishing is all or nothing, once, and never unpaid."""
 
-import os
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import func, update
 
 from service.learners.output_perturbation import OutputPerturbation
-from service.ledger import ledger, spending
+from service.ledger import charging, open_entry, reservations, spending
 from service.log import Reader
-from service.mechanisms import moments
-from service.mechanisms.building import build
-from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.lifelong import encoder_pass
-from service.mechanisms.lifelong.encoder_pass import EncoderPass
-from service.mechanisms.lifelong.task_statistics import TaskStatistics
-from service.mechanisms.mechanism import Part
-from service.mechanisms.moments import Moments
-from service.mechanisms.online_leader import online_gradient
-from service.mechanisms.online_leader.online_gradient import OnlineGradient
-from service.privacy.noise.correlated import Blt
-from service.privacy.sensitivity import StatisticsWeights
-from service.publishing.records import read_records
-from service.store import leases, parts, publications, releases, segments, streams, tables
-from service.streams.schema import StreamSchema
+from service.store import charges, leases, publications, releases, segments, streams, tables
+from service.store.publications import NewPublication
 from service.worker import publisher as publisher_module
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
 from service.worker.sealer import Sealer
 from tests.conftest import World, wait_until
-from tests.worker.published import Bench, Crash, crash_at, dies_in, published, taken_over
+from tests.worker.published import Bench, dies_in, published, taken_over
 
 SCHEMA = {"features": 1, "task": {"kind": "classification", "classes": 2}, "norm_bound": 1.0, "feature_map": None}
 CONFIGURATION = {
@@ -63,7 +47,7 @@ def test_every_release_has_its_charge_and_every_step_is_published_once(bench: Be
     assert bench.counts() == (found.version, found.version)
     with bench.database.transaction() as connection:
         ranges = spending.exact(connection, found.stream_id, 0, 10)
-        pages = ledger.page(connection, found.stream_id, limit=1000, before=None)
+        pages = charges.page(connection, found.stream_id, limit=1000, before=None)
     for record in range(10):
         charged = sum(Fraction(each["epsilon"]) for each in pages if each["start"] <= record < each["end"])
         (spent,) = [spent for start, end, spent in ranges if start <= record < end]
@@ -74,7 +58,7 @@ def test_every_release_has_its_charge_and_every_step_is_published_once(bench: Be
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_inside_the_commit_publishes_and_charges_nothing(bench: Bench, monkeypatch, function, after):
     module, name = (
-        {"ledger": ledger, "releases": releases, "publications": publications}[function.split(".")[0]],
+        {"ledger": charging, "releases": releases, "publications": publications}[function.split(".")[0]],
         function.split(".")[1],
     )
     with dies_in(monkeypatch, module, name, after=after):
@@ -101,7 +85,7 @@ def test_publications_take_turns(bench: Bench, monkeypatch):
             for name in ("configuration", "plan", "kind", "epsilon", "delta", "due", "publish_delay")
         }
         second = publications.create(
-            connection, name="q", stream=first.stream_id, start=0, obligations=first.owes, **asked
+            connection, first.stream_id, NewPublication(name="q", start=0, obligations=first.owes, **asked)
         )
     publisher, positions = bench.publisher(), []
     for _ in range(4):
@@ -177,8 +161,8 @@ def test_what_a_halted_publication_keeps_is_settled(bench: Bench, monkeypatch):
     publish()
     assert (bench.now().state, bench.counts()) == ("halted", (2, 2))
     with bench.database.transaction() as connection:
-        kept = spending.kept_stairs(connection, 1)
-        assert kept == spending.stairs(connection, publications.of_stream(connection, 1))
+        kept = reservations.kept_stairs(connection, 1)
+        assert kept == reservations.stairs(connection, publications.of_stream(connection, 1))
         assert kept != [(0, spending.Loss())]
 
 
@@ -200,7 +184,7 @@ def test_a_stopped_publication_commits_nothing_that_was_under_way(bench: Bench, 
 
     def stop_first(self, *args):
         with bench.database.transaction() as connection:
-            publications.end(connection, bench.identity, state="stopped")
+            open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
         return real(self, *args)
 
     monkeypatch.setattr(Publisher, "_commit", stop_first)
@@ -274,149 +258,3 @@ def test_needed_records_are_kept_and_only_those(bench: Bench):
     # Released up to record 10 (blocks 2-4): what comes next is block 5 alone, then the window of blocks 4-6.
     assert drop() == 8
     assert {file.name for file in (settings.segment_store / "log").iterdir()} == {pieces[4].file, whole.file}
-
-
-def online(noise: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "mechanism": {"kind": "online_leader", "batch": 1, **noise},
-        "learner": {"kind": "noisy_gradient_descent"},
-        "privacy": {"epsilon": 1, "delta": 1e-6},
-    }
-
-
-SUMS = {
-    "mechanism": {"kind": "window_statistics", "block": 1, "blocks": 3},
-    "learner": {"kind": "output_perturbation"},
-    "privacy": {"epsilon": 1, "delta": 1e-6},
-}
-REMEMBERING = [
-    online({"noise": "blt"}),
-    online({"noise": "toeplitz", "decay": 0.5}),
-    online({"noise": "tree"}),
-    online({"noise": "window_tree", "window": 3, "expiry": "leaf", "acknowledge_declassification": True}),
-    SUMS,
-    SUMS | {"mechanism": {"kind": "lifelong", "task_size": [1, 2], "batch": 1}},
-    SUMS | {"mechanism": {"kind": "lifelong", "task_size": [1, 2], "batch": 1, "training": "agem", "memory": 1}},
-    pytest.param(
-        SUMS
-        | {
-            "mechanism": {
-                "kind": "lifelong",
-                "task_size": [1, 2],
-                "batch": 1,
-                "encoder": {"kind": "dense", "records": 1, "layers": [3]},
-            }
-        },
-        marks=pytest.mark.skipif(not encoder_pass.available(), reason="the extra `deep` is not installed"),
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    "bench",
-    REMEMBERING,
-    ids=["blt", "toeplitz", "tree", "leaf", "window_statistics", "lifelong", "agem", "encoder"],
-    indirect=True,
-)
-def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeypatch):
-    """As an uninterrupted run given the same randomness: here what a step draws depends on nothing but its number."""
-    mechanism = build(
-        StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(bench.now().configuration)
-    )
-    read = partial(read_records, bench.database, bench.files, bench.stream(), 0)
-    mechanism.step(1, (), 1, read)  # what it imports and compiles at first may draw too
-    for learner in (OnlineGradient, Moments, TaskStatistics):
-
-        def advance(self, state, records, n, origin, perturbation, step, real=learner.advance):
-            monkeypatch.setattr(os, "urandom", np.random.default_rng(getattr(step, "number", step)).bytes)
-            return real(self, state, records, n, origin, perturbation, step)
-
-        monkeypatch.setattr(learner, "advance", advance)
-
-    def release(self, *about, real=EncoderPass.release):
-        monkeypatch.setattr(os, "urandom", np.random.default_rng(0).bytes)
-        return real(self, *about)
-
-    monkeypatch.setattr(EncoderPass, "release", release)
-    chain, expected = (), []
-    for time in range(1, 6):
-        step = mechanism.step(time, chain, time, read)
-        chain = step.chain
-        expected.append(step.releases[0].parameters)
-
-    crashes = 0
-    while (before := bench.now()).position < 5:
-        for module, name, calls, after in (
-            (publications, "move", 1, before.position % 2 == 0),  # the step is lost
-            (parts, "keep", 2, False),  # one step is committed, the next one is lost
-        ):
-            with monkeypatch.context() as patched:
-                crash_at(patched, module, name, calls=calls, after=after)
-                try:
-                    bench.publisher().step(threading.Event())
-                except Crash:
-                    crashes += 1
-            assert bench.now().position in (before.position, before.position + calls - 1)
-    assert crashes >= 5 + 5
-    with bench.database.transaction() as connection:
-        found = [releases.parameters(connection, bench.identity, version) for version in range(1, 6)]
-        kept = connection.execute(select(tables.parts.c.number)).scalars().all()
-    assert [np.abs(one - other).max() for one, other in zip(expected, found, strict=True)] == [0] * 5
-    assert sorted(kept) == [each.number for each in chain if isinstance(each, Part)]
-    assert bench.counts() == (5, 5)
-
-
-@pytest.mark.parametrize("what", ["a part from elsewhere", "another clip", "another factor"])
-@pytest.mark.parametrize("bench", REMEMBERING[:1], indirect=True)
-def test_with_other_noise_than_was_charged_for_no_step_goes_on(bench: Bench, monkeypatch, what):
-    """As after parts that were put back, or an upgrade to a version with other defaults."""
-    with bench.database.transaction() as connection:
-        connection.execute(update(tables.streams).values(records=4))
-    bench.publish_all()
-    with bench.database.transaction() as connection:
-        connection.execute(update(tables.streams).values(records=10))
-        if what == "a part from elsewhere":
-            newest = select(func.max(tables.parts.c.number)).scalar_subquery()
-            nothing = bytes(8 * 2)
-            connection.execute(update(tables.parts).where(tables.parts.c.number == newest).values(content=nothing))
-    if what == "another clip":
-        monkeypatch.setattr(online_gradient, "clipped_at", lambda _: 0.1)
-    if what == "another factor":
-        monkeypatch.setattr(Blt, "decaying", lambda _: Blt(decays=(0.5,), scales=(0.5,), steps=16))
-    assert bench.publisher().step(threading.Event())
-    assert (bench.now().state, bench.now().position) == ("halted", 4)
-    assert "other noise" in bench.now().reason
-
-
-@pytest.mark.parametrize("bench", [SUMS], indirect=True)
-def test_statistics_with_other_weights_are_not_added_up(bench: Bench, monkeypatch):
-    """By a version that weighs the parts of statistics otherwise: what was kept of earlier blocks would mean something
-    else."""
-    with bench.database.transaction() as connection:
-        connection.execute(update(tables.streams).values(records=4))
-    bench.publish_all()
-    with bench.database.transaction() as connection:
-        connection.execute(update(tables.streams).values(records=10))
-    others = StatisticsWeights(second=1.0, first=1.0, label=1.0, count=0.5)
-    monkeypatch.setattr(moments, "weights", lambda *_, intercept: others)
-    assert bench.publisher().step(threading.Event())
-    assert (bench.now().state, bench.now().position) == ("halted", 4)
-    assert "other noise" in bench.now().reason
-
-
-@pytest.mark.parametrize("bench", REMEMBERING[:1], indirect=True)
-def test_a_publication_whose_memory_is_lost_halts_and_one_that_ends_forgets(bench: Bench):
-    with bench.database.transaction() as connection:
-        connection.execute(update(tables.streams).values(records=4))
-    bench.publish_all()
-    with bench.database.transaction() as connection:
-        numbers = [*parts.load(connection, bench.identity).parts]
-        assert len(numbers) == 7
-        connection.execute(delete(tables.parts).where(tables.parts.c.number == numbers[2]))
-        connection.execute(update(tables.streams).values(records=10))
-    assert bench.publisher().step(threading.Event())
-    found = bench.now()
-    assert (found.state, found.position) == ("halted", 4)
-    assert "can't be made again" in found.reason
-    with bench.database.transaction() as connection:
-        assert connection.execute(select(func.count()).select_from(tables.parts)).scalar_one() == 0

@@ -14,8 +14,9 @@ from sqlalchemy import update
 from sqlalchemy.engine import make_url
 
 from service.ledger.verify import verify, verify_segments
-from service.store import publications, streams, tables
+from service.store import streams, tables
 from service.store.database import Database
+from service.store.due_steps import due_steps
 from service.store.segment_files import SegmentFiles
 from service.worker.leases import LeaseKeeper
 from service.worker.workshop import Workshop
@@ -82,7 +83,7 @@ def test_an_older_ledger_than_was_served_publishes_nothing(publishing: Publishin
     assert "older than what was done" in distrusted(restored)
     assert "charges" in distrusted(restored)
     with restored.database.transaction() as connection:
-        assert publications.due(connection) == []
+        assert due_steps(connection) == []
     assert any("older than what was done" in each for each in verify_segments(restored.database, restored.files))
     assert distrusted(publishing) is None
     write_down(publishing)

@@ -10,7 +10,7 @@ from sqlalchemy import event, update
 from service.ledger.verify import verify
 from service.log import LogUnavailable, Reader
 from service.publishing.records import read_records
-from service.store import leases, segments, streams, tables
+from service.store import leases, numbering, segments, streams, tables
 from service.store.segment_files import SegmentFiles
 from service.streams.feature_maps import build, feature_map
 from service.worker import sealer as sealing
@@ -39,7 +39,7 @@ def test_a_range_is_read_across_segments(bench: Bench):
 @pytest.mark.parametrize("step", ["write", "seal", "trim"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch, step, after):
-    place = {"write": (SegmentFiles, "write"), "seal": (streams, "seal"), "trim": (Reader, "trim")}[step]
+    place = {"write": (SegmentFiles, "write"), "seal": (numbering, "seal"), "trim": (Reader, "trim")}[step]
     bench.append(1)
     bench.append(2)
     with dies_in(monkeypatch, *place, after=after):
@@ -57,13 +57,13 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
 
 
 def test_a_batch_stays_in_the_log_until_its_records_are_numbered(bench: Bench, monkeypatch):
-    found, real = [], streams.seal
+    found, real = [], numbering.seal
 
     def seal(connection, *rest):
         real(connection, *rest)
         found.append(bench.redis().xlen(bench.key("entries")))
 
-    monkeypatch.setattr(streams, "seal", seal)
+    monkeypatch.setattr(numbering, "seal", seal)
     bench.append(1)
     bench.append(2)
     bench.sealer().step(wait_milliseconds=10)
@@ -260,7 +260,7 @@ def test_who_takes_its_own_lease_again_has_lost_the_one_before(bench: Bench):
 
 
 def test_a_halted_stream_numbers_nothing_that_was_under_way(bench: Bench, monkeypatch):
-    sealer, real = bench.sealer(), streams.seal
+    sealer, real = bench.sealer(), numbering.seal
     sealer.step(wait_milliseconds=10)
     bench.append(1)
 
@@ -269,7 +269,7 @@ def test_a_halted_stream_numbers_nothing_that_was_under_way(bench: Bench, monkey
             streams.halt(connection, bench.stream.id, "why")
         real(*args)
 
-    monkeypatch.setattr(streams, "seal", halted_first)
+    monkeypatch.setattr(numbering, "seal", halted_first)
     sealer.step(wait_milliseconds=10)
     assert (bench.now().records, bench.now().halted) == (0, "why")
 

@@ -12,11 +12,13 @@ import pytest
 from sqlalchemy import func, select, text, update
 
 from service.learners.output_perturbation import OutputPerturbation
-from service.ledger import spending
+from service.ledger import open_entry, spending
 from service.ledger.verify import verify
 from service.publishing.prepared import unpacked
-from service.store import parked, publications, releases, streams, tables
+from service.store import parked, publications, releases, tables
 from service.store.database import DatabaseUnavailable
+from service.store.due_steps import due_steps
+from service.store.publications import NewPublication
 from service.worker.publisher import Publisher
 from tests.conftest import run_out, wait_until
 from tests.worker.published import Bench
@@ -63,9 +65,8 @@ def add_without_ticks(bench: Bench) -> None:
     asked = {name: getattr(first, name) for name in ("plan", "kind", "epsilon", "delta")} | {"obligations": first.owes}
     prompt = CONFIGURATION | {"publish_delay": 0}
     with bench.database.transaction() as connection:
-        publications.create(
-            connection, name="q", stream=1, start=0, configuration=prompt, due=6, publish_delay=Decimal(0), **asked
-        )
+        new = NewPublication(name="q", start=0, configuration=prompt, due=6, publish_delay=Decimal(0), **asked)
+        publications.create(connection, 1, new)
 
 
 def published_at(bench: Bench) -> list[tuple[int, Any]]:
@@ -82,7 +83,7 @@ def test_a_parked_step_is_neither_charged_nor_numbered_nor_seen(bench: Bench):
     assert (found.position, found.version, found.latest, bench.counts()) == (0, 0, None, (0, 0))
     with bench.database.transaction() as connection:
         assert spending.exact(connection, found.stream_id, 0, 10) == [(0, 10, spending.Loss())]
-        assert publications.due(connection) == []
+        assert due_steps(connection) == []
 
 
 @far_away
@@ -174,9 +175,7 @@ def test_a_step_is_published_once_by_however_many_workers(bench: Bench):
 def test_a_stop_before_the_tick_drops_what_waits_uncharged(bench: Bench):
     park_all(bench)
     with bench.database.transaction() as connection:
-        streams.lock(connection, 1)
-        publications.end(connection, bench.identity, state="stopped")
-        spending.settle(connection, 1)
+        open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
     assert waiting(bench) == []
     publish(bench)
     assert bench.counts() == (0, 0)
@@ -188,7 +187,7 @@ def test_a_halt_waits_for_its_tick_and_nothing_follows_it(bench: Bench, monkeypa
     park_all(bench)
     assert bench.now().state == "running"
     with bench.database.transaction() as connection:
-        assert publications.due(connection) == []
+        assert due_steps(connection) == []
     come(bench)
     publish(bench)
     assert (bench.now().state, bench.counts()) == ("halted", (0, 0))
@@ -306,8 +305,8 @@ def test_nothing_parked_is_published_on_an_older_ledger(bench: Bench):
     shop = bench.shop()
     shop.audit.confirm()
     log = shop.confirmer.log(1)
-    told = bench.files.witness(log)
-    bench.files.put_witness(log, told | {"charges": 1, "head": "0" * 64})
+    told = bench.files.high_water_mark(log)
+    bench.files.put_high_water_mark(log, told | {"charges": 1, "head": "0" * 64})
     shop.audit._due["log"] = float("inf")  # which walks the whole ledger only every hour
     shop.ticker.publish(1)
     assert bench.counts() == (0, 0)

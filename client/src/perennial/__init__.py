@@ -18,6 +18,7 @@ from perennial.errors import (
     NotYet,
     PerennialError,
     Problem,
+    Uncertain,
     UnknownServer,
     Unreachable,
     Unsupported,
@@ -25,6 +26,7 @@ from perennial.errors import (
 from perennial.local import LocalClient, local
 from perennial.model import Model
 from perennial.operations import Appended, Ledger
+from perennial.settings import standardize
 from perennial.tables import Table
 
 __all__ = [
@@ -51,10 +53,12 @@ __all__ = [
     "Publication",
     "Stream",
     "Table",
+    "Uncertain",
     "UnknownServer",
     "Unreachable",
     "Unsupported",
     "connect",
     "connect_async",
     "local",
+    "standardize",
 ]

@@ -1,26 +1,21 @@
-"""`python -m perennial load`: append files to a stream.
+"""`python -m perennial load` and `bridge`: commands of a machine that sends records.
 
-`perennial` itself is the command of the service, which hands `perennial load` over to this one; a machine that only
+`perennial` itself is the command of the service, which hands `load` and `bridge` over to this one; a machine that only
 sends records need not have the service.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perennial import files
-from perennial.client import Stream, connect
+from perennial import bridging, loading
+from perennial.client import connect
 from perennial.errors import PerennialError
 
 FAILED = 1
-_DESCRIPTION = (
-    "Append the records of files to a stream: CSV, Parquet, Arrow IPC or NDJSON, by the files' endings. After an "
-    "interrupt run the same command again within 24 hours: what was accepted is not stored twice."
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,9 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         key = Path(asked.key_file).read_text()
-        with connect(asked.url, key) as client:
-            for path in asked.files:
-                _load(client.stream(asked.stream), path, asked)
+        if asked.command == "bridge":
+            bridging.run(key, asked)
+        else:
+            with connect(asked.url, key) as client:
+                loading.run(client, asked)
     except OSError as error:
         return _failed(f"can't read {error.filename}: {error.strerror}")
     except (PerennialError, ModuleNotFoundError) as error:
@@ -40,34 +37,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _load(stream: Stream, path: Path, asked: argparse.Namespace) -> None:
-    name = f"{asked.name}/{path.name}" if asked.name else str(path.resolve())
-    appended = stream.append(
-        files.read(path),
-        label=asked.label,
-        features=asked.features.split(",") if asked.features else None,
-        key="load-" + hashlib.sha256(f"{stream.name} {name}".encode()).hexdigest(),
-        batch=asked.batch,
-        progress=sys.stderr.isatty(),
-    )
-    print(f"{path}: {appended.records} records accepted")  # noqa: T201 - a command's answer
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="perennial")
-    commands = parser.add_subparsers(required=True, metavar="load")
-    load = commands.add_parser("load", help="append files to a stream", description=_DESCRIPTION)
-    load.add_argument("stream", metavar="STREAM")
-    load.add_argument("files", metavar="FILE", nargs="+", type=Path)
-    load.add_argument("--label", metavar="COLUMN", help="the column of labels")
-    load.add_argument("--features", metavar="A,B,…", help="the columns of features; default: all but the label's")
-    load.add_argument("--url", default="http://127.0.0.1:8000", help="of the service; default: %(default)s")
-    load.add_argument(
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    load = commands.add_parser("load", help="append files to a stream", description=loading.DESCRIPTION)
+    _add_service(load)
+    loading.add_arguments(load)
+    bridge = commands.add_parser("bridge", help="send a broker's messages to a stream")
+    nats = bridge.add_subparsers(required=True, metavar="BROKER").add_parser(
+        "nats", help="NATS JetStream", description=bridging.DESCRIPTION
+    )
+    _add_service(nats)
+    bridging.add_arguments(nats)
+    return parser
+
+
+def _add_service(command: argparse.ArgumentParser) -> None:
+    command.add_argument("stream", metavar="STREAM")
+    command.add_argument("--url", default="http://127.0.0.1:8000", help="of the service; default: %(default)s")
+    command.add_argument(
         "--key-file", metavar="PATH", default="perennial-data/admin.key", help="holds the key; default: %(default)s"
     )
-    load.add_argument("--batch", metavar="N", type=int, help="records of a request; default: by the number of features")
-    load.add_argument("--name", help="of this data in place of the files' places, where those may change")
-    return parser
 
 
 def _failed(message: str) -> int:

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from perennial import operations, settings
 from perennial.exchange import PATIENCE_SECONDS
+from perennial.journal import opened
 from perennial.progress import reporting
 from perennial.transport import AsyncTransport
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from perennial.journal import Resolution
     from perennial.model import Model
     from perennial.operations import Appended, Ledger
     from perennial.tables import Table
@@ -95,7 +99,7 @@ class AsyncStream:
     """A stream of a service."""
 
     def __init__(self, transport: AsyncTransport, name: str) -> None:
-        self.name = name
+        self.name, self._sender = name, transport.sender
         self._run = transport.run
 
     def __repr__(self) -> str:
@@ -115,9 +119,14 @@ class AsyncStream:
         batch: int | None = None,
         progress: bool | Callable[[int], object] = False,
         patience: float = PATIENCE_SECONDS,
+        journal: str | Path | None = None,
+        uncertain: Resolution = "refuse",
     ) -> Appended:
         """Append records as `Stream.append` does; `data` is read in the event loop, so let it come from memory."""
-        with reporting(progress, data) as report:
+        with (
+            reporting(progress, data) as report,
+            opened(journal, self.name, key, self._sender, uncertain) as notes,
+        ):
             return await self._run(
                 operations.append(
                     self.name,
@@ -128,6 +137,7 @@ class AsyncStream:
                     batch=batch,
                     progress=report,
                     patience=patience,
+                    journal=notes,
                 )
             )
 

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from perennial import operations, settings
 from perennial.exchange import PATIENCE_SECONDS
+from perennial.journal import opened
 from perennial.progress import reporting
 from perennial.transport import Transport
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from perennial.journal import Resolution
     from perennial.model import Model
     from perennial.operations import Appended, Ledger
     from perennial.tables import Table
@@ -106,7 +110,7 @@ class Stream:
     """A stream of a service."""
 
     def __init__(self, transport: Transport, name: str) -> None:
-        self.name = name
+        self.name, self._sender = name, transport.sender
         self._run = transport.run
 
     def __repr__(self) -> str:
@@ -126,6 +130,8 @@ class Stream:
         batch: int | None = None,
         progress: bool | Callable[[int], object] = False,
         patience: float = PATIENCE_SECONDS,
+        journal: str | Path | None = None,
+        uncertain: Resolution = "refuse",
     ) -> Appended:
         """Append records in batches, none of them twice, and return what was accepted.
 
@@ -141,10 +147,17 @@ class Stream:
             batch: the most records of a request; default as many as the service surely takes.
             progress: True for a bar, which needs tqdm; or a function that gets how many more records were accepted.
             patience: for how many seconds to repeat a batch while the service is busy or away.
+            journal: a file, made if there is none, that notes which batches were accepted: so the same call goes on
+                where it stopped on any later day too. It needs a `key`, and holds digests of batches, no records.
+            uncertain: what becomes of a batch that was sent on an earlier day and never answered, which with a journal
+                raises Uncertain: "skip" it if the stream has it, "send" it if not.
 
         Raises InvalidData or InvalidRecords for records that can't be in the stream.
         """
-        with reporting(progress, data) as report:
+        with (
+            reporting(progress, data) as report,
+            opened(journal, self.name, key, self._sender, uncertain) as notes,
+        ):
             return self._run(
                 operations.append(
                     self.name,
@@ -155,6 +168,7 @@ class Stream:
                     batch=batch,
                     progress=report,
                     patience=patience,
+                    journal=notes,
                 )
             )
 

@@ -53,6 +53,10 @@ class Halted(PerennialError):
     """The publication has halted, so no release will follow. The message holds the server's reason."""
 
 
+class Uncertain(PerennialError):
+    """Nobody can tell any more whether the service has some records, so they are neither sent nor left out."""
+
+
 class LocalServiceFailed(PerennialError):
     """The service on this machine could not be started, or ended before it was ready."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
@@ -20,6 +21,7 @@ PATIENCE_SECONDS = 300.0  # of what goes on for long: appending, following
 CALL_PATIENCE_SECONDS = 30.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 10.0
 ANSWER_SECONDS = 60.0
+REMEMBERED_SECONDS = 23 * 3600.0  # the service remembers an Idempotency-Key for 24 hours; clocks may differ
 
 _BUSY = frozenset({408, 429, 502, 503, 504})
 _NOTHING_WAS_DONE = frozenset({429})
@@ -72,16 +74,31 @@ class Pause:
 Exchange: TypeAlias = Generator[Request | Pause, Answer | NoAnswer | None, Result]
 
 
+def is_remembered(since: float) -> bool:
+    """Return whether the service surely remembers an Idempotency-Key that was first used then, in seconds since 1970.
+
+    The clock is the wall's: a computer's other clocks stop while it sleeps.
+    """
+    return 0 <= time.time() - since < REMEMBERED_SECONDS
+
+
 def ask(
-    request: Request, *also: int, patience: float = CALL_PATIENCE_SECONDS, doubts: list[str] | None = None
+    request: Request,
+    *also: int,
+    patience: float = CALL_PATIENCE_SECONDS,
+    since: float | None = None,
+    doubts: list[str] | None = None,
 ) -> Exchange[Answer]:
     """Return the answer, if its status is below 300 or one of `also`; raise the error that it is otherwise.
 
     Where the server is busy or can't be reached, ask again after a pause, for at most `patience` seconds of pauses, but
-    never repeat a request that is not repeatable and may have been carried out.
+    never repeat a request that is not repeatable and may have been carried out, nor any on the next day: the service
+    may have forgotten its Idempotency-Key.
 
+    since: when the key was first used, in seconds since 1970; default now.
     doubts: gets a line for every attempt that the server may have carried out although no answer says so.
     """
+    since = time.time() if since is None else since
     paused, pause = 0.0, FIRST_PAUSE_SECONDS
     while True:
         answer = yield request
@@ -95,6 +112,8 @@ def ask(
         if not _may_repeat(request, answer) or paused + next_pause > patience:
             raise error
         yield Pause(next_pause)
+        if not is_remembered(since):
+            raise error
         paused, pause = paused + next_pause, min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 

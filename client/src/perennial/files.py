@@ -3,76 +3,101 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from perennial.errors import InvalidData
 from perennial.extras import needs
+from perennial.stores import LocalFile, StoredObject
 
 ROWS_AT_ONCE = 10_000
+_BUFFER_BYTES_BY_COLUMNS = 2**16  # of a request for a part of a file
 
 
-def read(path: Path) -> Iterator[Any]:
-    """Yield tables, or rows, of a file, as `Stream.append` takes them. Raises InvalidData for what can't be read."""
-    reader = _READERS.get(path.suffix.lower())
+def read(file: LocalFile | StoredObject, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Yield tables, or rows, of a file, as `Stream.append` takes them. Raises InvalidData for what can't be read.
+
+    columns: that are enough, where the file can be read by columns; default all.
+    """
+    reader = _READERS.get(_ending(file))
     if reader is None:
-        raise InvalidData(f"{path.name}: its name must end in {', '.join(sorted(_READERS))}.")
-    return reader(path)
+        raise InvalidData(f"{file.name}: its name must end in {', '.join(sorted(_READERS))}.")
+    return reader(file, columns)
 
 
-def _ndjson(path: Path) -> Iterator[Any]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+def _ending(file: LocalFile | StoredObject) -> str:
+    return PurePath(file.name).suffix.lower()
+
+
+def _ndjson(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Iterator[Any]:
+    with file.opened() as opened:
+        for number, line in enumerate(iter(opened.readline, b""), start=1):
             try:
-                row = json.loads(line) if line.strip() else None
+                row = json.loads(bytes(line)) if bytes(line).strip() else None
             except ValueError:
                 row = line
             if row is not None and not isinstance(row, dict):
-                raise InvalidData(f"{path.name}: line {number} is no JSON object.")
+                raise InvalidData(f"{file.name}: line {number} is no JSON object.")
             if row is not None:
                 yield row
 
 
-def _csv(path: Path) -> Iterator[Any]:
-    with _as_tables(path):
+def _csv(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Iterator[Any]:
+    with _as_tables(file):
         import pyarrow as pa
         from pyarrow import csv
 
-        with csv.open_csv(path) as first:  # types are guessed from the beginning, where numbers may all be whole
+        # Types are guessed from the beginning, where numbers may all be whole.
+        with file.opened() as opened, csv.open_csv(opened) as first:
             types = {
                 field.name: pa.float64() if pa.types.is_integer(field.type) else field.type for field in first.schema
             }
-        with csv.open_csv(path, convert_options=csv.ConvertOptions(column_types=types)) as batches:
+        options = csv.ConvertOptions(column_types=types)
+        with file.opened() as opened, csv.open_csv(opened, convert_options=options) as batches:
             yield from batches
 
 
-def _parquet(path: Path) -> Iterator[Any]:
-    with _as_tables(path):
+def _parquet(file: LocalFile | StoredObject, columns: Sequence[str] | None) -> Iterator[Any]:
+    with _as_tables(file):
         from pyarrow import parquet
 
-        with parquet.ParquetFile(path) as file:
-            yield from file.iter_batches(batch_size=ROWS_AT_ONCE)
+        with file.opened(buffer=_BUFFER_BYTES_BY_COLUMNS) as opened, parquet.ParquetFile(opened) as parts:
+            known = None if columns is None else [name for name in columns if name in parts.schema_arrow.names]
+            yield from parts.iter_batches(batch_size=ROWS_AT_ONCE, columns=known)
 
 
-def _arrow(path: Path) -> Iterator[Any]:
-    with _as_tables(path):
+def _arrow(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Iterator[Any]:
+    with _as_tables(file):
         import pyarrow as pa
 
-        with pa.memory_map(str(path)) as source:
+        with _mapped(file) as source:
             try:
-                file = pa.ipc.open_file(source)
+                batches = pa.ipc.open_file(source)
             except pa.ArrowInvalid:
                 source.seek(0)
                 yield from pa.ipc.open_stream(source)
                 return
-            for number in range(file.num_record_batches):
-                yield file.get_batch(number)
+            for number in range(batches.num_record_batches):
+                yield batches.get_batch(number)
 
 
 @contextmanager
-def _as_tables(path: Path) -> Iterator[None]:
+def _mapped(file: LocalFile | StoredObject) -> Iterator[Any]:
+    """Open a file for Arrow; one of this machine without copying it."""
+    import pyarrow as pa
+
+    if isinstance(file, LocalFile):
+        with pa.memory_map(str(file.path)) as source:
+            yield source
+    else:
+        with file.opened() as opened, pa.PythonFile(opened, mode="r") as source:
+            yield source
+
+
+@contextmanager
+def _as_tables(file: LocalFile | StoredObject) -> Iterator[None]:
     """Say what is wrong without what pyarrow says, which may repeat values."""
     with needs("arrow"):
         import pyarrow as pa
@@ -80,11 +105,12 @@ def _as_tables(path: Path) -> Iterator[None]:
         yield
     except pa.ArrowException:
         raise InvalidData(
-            f"{path.name}: it can't be read as {path.suffix[1:]}; each column must hold numbers, or texts, throughout."
+            f"{file.name}: it can't be read as {_ending(file)[1:]}; each column must hold numbers, or texts, "
+            "throughout."
         ) from None
 
 
-_READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
+_READERS: dict[str, Callable[[LocalFile | StoredObject, Sequence[str] | None], Iterator[Any]]] = {
     ".csv": _csv,
     ".parquet": _parquet,
     ".arrow": _arrow,

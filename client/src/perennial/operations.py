@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from perennial.batches import Batch, cut, encode
@@ -27,11 +27,15 @@ from perennial.exchange import (
 from perennial.model import Model
 from perennial.tables import Table
 
+if TYPE_CHECKING:
+    from perennial.journal import Journal
+
 SAFETENSORS = "application/vnd.safetensors"
 LONGEST_WAIT_SECONDS = 60
 ROWS_OF_A_PAGE = 1000
 LONGEST_KEY = 200
 MODELS_AT_ONCE = 16
+NUMBERED_SECONDS = 30.0  # in which a batch that was accepted surely gets its numbers, unless a worker is away
 Progress = Callable[[int], object]
 
 
@@ -221,6 +225,7 @@ def append(
     batch: int | None = None,
     progress: Progress | None = None,
     patience: float = PATIENCE_SECONDS,
+    journal: Journal | None = None,
 ) -> Exchange[Appended]:
     """Append all records of `data`, batch by batch, none of them twice."""
     if key is not None and not 1 <= len(key) <= LONGEST_KEY:
@@ -230,43 +235,102 @@ def append(
     root = key or uuid.uuid4().hex
     records, entries = 0, []
     try:
+        confirmed = journal is not None and (yield from _has_newest(stream, journal))
         for piece in cut(blocks(data, label, features), batch):
             pending = [piece]
             while pending:
-                posted = yield from _post_batch(stream, pending[0], root, patience, may_split=key is None)
-                if posted is None:
+                entry = (
+                    (yield from _post_batch(stream, pending[0], root, patience, may_split=key is None))
+                    if journal is None
+                    else (yield from _post_once(stream, pending[0], root, patience, journal, confirmed=confirmed))
+                )
+                if entry is None:
                     pending[:1] = pending[0].halves()
                     continue
-                del pending[0]
-                records += posted["accepted"]
-                entries.append(str(posted["entry"]))
+                accepted = len(pending.pop(0).block)
+                records += accepted
+                entries += [entry] if entry else []
                 if progress is not None:
-                    progress(posted["accepted"])
+                    progress(accepted)
     except Exception as error:
         error.add_note(f"{records} records in {len(entries)} batches were accepted before this.")
         raise
     return Appended(records=records, entries=tuple(entries))
 
 
+def _has_newest(stream: str, journal: Journal) -> Exchange[bool]:
+    """Return whether the service has the last entry that the journal says was accepted.
+
+    Where that can't be sent again, wait a while until the entry has numbers.
+    """
+    newest = journal.newest()
+    if newest is None:
+        return False
+    request = Request(path=f"{_path('streams', stream)}/entries/{quote(newest.entry or '', safe='')}")
+    deadline = time.monotonic() + (0 if journal.is_remembered(newest) else NUMBERED_SECONDS)
+    while (yield from ask(request, 404, patience=PATIENCE_SECONDS)).status == 404:
+        if time.monotonic() >= deadline:
+            return False
+        yield Pause(FIRST_PAUSE_SECONDS)
+    return True
+
+
+def _post_once(
+    stream: str, batch: Batch, root: str, patience: float, journal: Journal, *, confirmed: bool
+) -> Exchange[str]:
+    """Return the entry of a batch, "" if it was skipped; send it unless the journal says that it was accepted.
+
+    confirmed: whether the service has what the journal says was accepted. If not, the service has forgotten it or has
+    no numbers for it yet, and remembered keys decide.
+    """
+    entry = journal.accepted(batch)
+    if entry is not None and (confirmed or not entry):
+        return entry
+    since = journal.begin(batch)
+    if since is None:
+        return ""
+    posted = yield from _post_batch(stream, batch, root, patience, may_split=False, since=since)
+    entry = posted or ""
+    journal.end(batch, entry)
+    return entry
+
+
 def _post_batch(
-    stream: str, batch: Batch, root: str, patience: float, *, may_split: bool
-) -> Exchange[dict[str, Any] | None]:
-    """Return the server's answer; None: the batch is too large, is not stored, and is to be split.
+    stream: str, batch: Batch, root: str, patience: float, *, may_split: bool, since: float | None = None
+) -> Exchange[str | None]:
+    """Return the batch's entry in the log; None: the batch is too large, is not stored, and is to be split.
 
     Only batches whose key nobody can use again are split: split elsewhere the next time, they would be stored twice.
+    since: when the key was first used, in seconds since 1970; default now.
     """
     media_type, body = encode(batch.block)
-    headers = {"Content-Type": media_type, "Idempotency-Key": f"{root}:{batch.first}"}
-    request = Request(method="POST", path=f"{_path('streams', stream)}/records", headers=headers, body=body)
     doubts: list[str] = []
     try:
-        return _object((yield from ask(request, patience=patience, doubts=doubts)))
+        return (yield from post_records(stream, media_type, body, f"{root}:{batch.first}", patience, since, doubts))
     except InvalidRecords as refused:
         raise _numbered(refused, batch.first) from None
     except Problem as problem:
         if problem.slug == "too-large" and may_split and not doubts and len(batch.block) > 1:
             return None
         raise
+
+
+def post_records(
+    stream: str,
+    media_type: str,
+    body: bytes,
+    key: str,
+    patience: float = PATIENCE_SECONDS,
+    since: float | None = None,
+    doubts: list[str] | None = None,
+) -> Exchange[str]:
+    """Send one body of records under an idempotency key, and return its entry in the log.
+
+    since: when the key was first used, in seconds since 1970; default now. doubts: as for `ask`.
+    """
+    headers = {"Content-Type": media_type, "Idempotency-Key": key}
+    request = Request(method="POST", path=f"{_path('streams', stream)}/records", headers=headers, body=body)
+    return str(_object((yield from ask(request, patience=patience, since=since, doubts=doubts)))["entry"])
 
 
 def _numbered(refused: InvalidRecords, first: int) -> InvalidRecords:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 
@@ -49,6 +50,22 @@ def publication(
     if name is not None:
         asked["name"] = name
     return asked | {"privacy": _loss(epsilon, delta, "privacy", privacy)} | more
+
+
+def standardize(ranges: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    """Return the feature map that brings columns from their ranges to [-1, 1].
+
+    ranges: (lowest, highest) of each column, in the order of the features. They must be public: take them from what
+    everybody knows of such a column, never from the records.
+    """
+    for name, (low, high) in ranges.items():
+        if not -inf < low < high < inf:
+            raise ValueError(f"the range of {name} must be (lowest, highest), both finite")
+    return {
+        "kind": "standardize",
+        "mean": [(low + high) / 2 for low, high in ranges.values()],
+        "scale": [(high - low) / 2 for low, high in ranges.values()],
+    }
 
 
 def _loss(epsilon: float | None, delta: float, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ipaddress
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,10 +22,11 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.
 
 
 class Transport:
-    """Runs exchanges with one server, blocking."""
+    """Runs exchanges with one server, blocking. sender: a digest of the API key."""
 
     def __init__(self, url: str, key: str) -> None:
         self._http = httpx.Client(**_settings(url, key))
+        self.sender = _sender(key)
 
     def run(self, exchange: Exchange[Result]) -> Result:
         """Return the exchange's result."""
@@ -53,10 +55,11 @@ class Transport:
 
 
 class AsyncTransport:
-    """Runs exchanges with one server in asyncio's loop."""
+    """Runs exchanges with one server in asyncio's loop. sender: a digest of the API key."""
 
     def __init__(self, url: str, key: str) -> None:
         self._http = httpx.AsyncClient(**_settings(url, key))
+        self.sender = _sender(key)
 
     async def run(self, exchange: Exchange[Result]) -> Result:
         """Return the exchange's result."""
@@ -82,6 +85,10 @@ class AsyncTransport:
     async def close(self) -> None:
         """Close all connections."""
         await self._http.aclose()
+
+
+def _sender(key: str) -> str:
+    return hashlib.sha256(key.strip().encode()).hexdigest()
 
 
 def _settings(url: str, key: str) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from service.api.http.problems import documented
 from service.api.schemas import DECLASSIFIED, Before, Charge, Items, Limit, as_json
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Shared
-from service.ledger import ledger, spending
+from service.ledger import reservations, spending, summaries
 from service.mechanisms.building import declassified
 from service.privacy.accounting.account import Loss
 from service.privacy.accounting.profile import covered
 from service.privacy.loss import Kind, round_up
-from service.store import publications, streams, summaries
+from service.store import charges, publications, streams
 from service.store.keys import Key
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
@@ -114,11 +114,11 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
     def look(connection: Connection) -> Response:
         found = stream_or_404(connection, key, stream)
         of_it = publications.of_stream(connection, found.id)
-        reserved = spending.reserved(connection, found.id, of_it)
+        reserved = reservations.reserved(connection, found.id, of_it)
         low, high = min(start or 0, found.records), found.records if end is None else min(end, found.records)
         exact = spending.exact(connection, found.id, low, high) if low < high else []
         told = exact if exact is not None else _outlined(connection, found, low, high)
-        tighter = spending.tighter(of_it, reserved)
+        tighter = reservations.tighter(of_it, reserved)
         exposed = _exposed(found, of_it)
         return as_json(
             {
@@ -148,7 +148,7 @@ async def list_charges(
 
     def look(connection: Connection, key: Key) -> Items[Charge]:
         found = stream_or_404(connection, key, stream)
-        rows = ledger.page(connection, found.id, limit=limit, before=before)
+        rows = charges.page(connection, found.id, limit=limit, before=before)
         return Items(items=[Charge(**row) for row in rows])
 
     return await shared.run(look, key)

@@ -16,10 +16,10 @@ from service import metrics
 from service.api.auth.scopes import KeyFirst, MetricsReader
 from service.api.http.problems import Problem, documented
 from service.api.services import Services, Shared
+from service.ledger.overview import Overview, overview
 from service.log import Backlog, LogUnavailable, Position
 from service.mechanisms.building import declassified
 from service.store.database import DatabaseUnavailable
-from service.store.overview import Overview, overview
 
 router = APIRouter(route_class=KeyFirst, tags=["health"])
 

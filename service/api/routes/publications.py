@@ -11,17 +11,19 @@ from service.api.auth.visibility import publication_or_404, stream_or_404
 from service.api.http.problems import Problem, documented
 from service.api.schemas import Before, Items, Limit, Name, Timestamp
 from service.api.services import Shared
-from service.ledger import spending
+from service.ledger import open_entry, open_ledger
+from service.ledger.errors import BudgetExceeded
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
 from service.mechanisms.timing import largest_cost, timing
-from service.privacy.accounting.account import Loss
+from service.privacy.accounting.account import Loss, Range
 from service.store import labels, publications, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
+from service.store.publications import NewPublication
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
 
@@ -108,7 +110,8 @@ async def make_publication(
     """Starts a publication and reserves its whole lifetime cost on every record it may ever read."""
 
     def make(connection: Connection) -> PublicationInfo:
-        stream = streams.lock(connection, stream_or_404(connection, admin, request.stream).id)
+        ledger = open_ledger(connection, stream_or_404(connection, admin, request.stream).id)
+        stream = ledger.stream
         mechanism = _build(stream, request)
         start = stream.records if request.start is None else request.start
         if start < stream.records and start < (kept := segments.kept_from(connection, stream.id)):
@@ -117,12 +120,8 @@ async def make_publication(
                 f"Records before {kept} are no longer kept; start there or later.",
                 errors=[{"field": "start", "reason": f"must be at least {kept}"}],
             )
-        _check_budget(connection, stream, request, start)
-        made = publications.create(
-            connection,
+        new = NewPublication(
             name=request.name,
-            stream=stream.id,
-            visible=admin.streams,
             start=start,
             configuration=request.stored(),
             plan=mechanism.plan(),
@@ -133,6 +132,10 @@ async def make_publication(
             due=start + mechanism.next_time(0),
             publish_delay=request.delay,
         )
+        try:
+            made = ledger.admit(new, visible=admin.streams)
+        except BudgetExceeded as refused:
+            raise _over_budget(stream, request, refused.worst) from None
         return _told(connection, admin, [made])[0]
 
     info = await shared.run(make)
@@ -171,9 +174,7 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
 
     def stop(connection: Connection) -> PublicationInfo:
         found = publication_or_404(connection, admin, publication)
-        streams.lock(connection, found.stream_id)  # no fit is published between the decision and its record
-        publications.end(connection, found.id, state="stopped")
-        spending.settle(connection, found.stream_id)
+        open_entry(connection, found).end("stopped")
         return _told(connection, admin, [publications.get(connection, found.id)])[0]
 
     return await shared.run(stop)
@@ -192,26 +193,24 @@ def _refuse(path: str, reason: str) -> NoReturn:
     raise Problem("invalid-request", f"{path}: {reason}", errors=[{"field": path, "reason": reason}])
 
 
-def _check_budget(connection: Connection, stream: streams.Stream, request: PublicationRequest, start: int) -> None:
-    """Raise Problem unless every record it may ever read can hold its cap beside all that is reserved already."""
+def _over_budget(stream: streams.Stream, request: PublicationRequest, worst: Range) -> Problem:
+    """Explain which record can't hold the cap of a publication beside all that is reserved already."""
     asked = Loss.of(request.privacy.epsilon, request.privacy.delta)
     budget = Loss.of(stream.epsilon, stream.delta)
-    worst = spending.refused(connection, stream, publications.of_stream(connection, stream.id), asked, start)
-    if worst is not None:
-        reserved = worst.reserved.shown()
-        raise Problem(
-            "budget-exceeded",
-            f"On record {worst.start}, epsilon {reserved['epsilon']} and delta {reserved['delta']} are "
-            f"reserved of {float(stream.epsilon)} and {float(stream.delta)}; this asks for "
-            f"{float(request.privacy.epsilon)} and {float(request.privacy.delta)}. "
-            "Ask for at most what is left, stop a publication, or start later.",
-            record=worst.start,
-            budget=budget.shown(),
-            spent=worst.spent.shown(),
-            reserved=reserved,
-            asked=asked.shown(),
-            left=worst.reserved.left_of(budget).shown_down(),
-        )
+    reserved = worst.reserved.shown()
+    return Problem(
+        "budget-exceeded",
+        f"On record {worst.start}, epsilon {reserved['epsilon']} and delta {reserved['delta']} are "
+        f"reserved of {float(stream.epsilon)} and {float(stream.delta)}; this asks for "
+        f"{float(request.privacy.epsilon)} and {float(request.privacy.delta)}. "
+        "Ask for at most what is left, stop a publication, or start later.",
+        record=worst.start,
+        budget=budget.shown(),
+        spent=worst.spent.shown(),
+        reserved=reserved,
+        asked=asked.shown(),
+        left=worst.reserved.left_of(budget).shown_down(),
+    )
 
 
 def _told(connection: Connection, key: Key, found: list[publications.Publication]) -> list[PublicationInfo]:

@@ -19,7 +19,8 @@ from service.api.http.problems import Problem, documented, media_type, unread_fo
 from service.api.schemas import Range, as_json, is_entry
 from service.api.services import Services, Shared, services
 from service.log import BacklogFull, IdempotencyConflict
-from service.store import labels, segments, streams
+from service.store import erasing, numbering
+from service.store.erasing import NotNumbered
 from service.streams import batches
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
@@ -169,7 +170,7 @@ async def get_entry(stream: str, entry: str, key: Ingester, shared: Shared) -> R
 
     def look(connection: Connection) -> Range:
         identity = stream_or_404(connection, key, stream).id
-        found = streams.find_entry(connection, identity, entry) if is_entry(entry) else None
+        found = numbering.find_entry(connection, identity, entry) if is_entry(entry) else None
         if found is None:
             raise Problem("not-found", "This entry is not numbered yet, or there is none; ask again shortly.")
         return Range(start=found[0], end=found[1])
@@ -188,13 +189,13 @@ async def erase_records(
     """Erases records [start, end): nothing for every later fit, and their bytes are deleted. They stay charged."""
 
     def erase(connection: Connection) -> Range:
-        found = streams.lock(connection, stream_or_404(connection, admin, stream).id)
-        if not start < end <= found.records:
+        try:
+            erasing.erase(connection, stream_or_404(connection, admin, stream).id, start, end)
+        except NotNumbered as refused:
+            within = f"[0, {refused.records})"
             raise Problem(
-                "invalid-request", f"Give start < end within the records numbered so far, [0, {found.records})."
-            )
-        segments.erase(connection, found.id, start, end)
-        labels.erase(connection, found.id, start, end)
+                "invalid-request", f"Give start < end within the records numbered so far, {within}."
+            ) from None
         return Range(start=start, end=end)
 
     return await shared.run(erase)

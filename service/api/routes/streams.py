@@ -14,11 +14,12 @@ from service.api.http.problems import Problem, documented
 from service.api.schemas import DECLASSIFIED, Before, Items, Limit, Name, Range, Timestamp, is_entry
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Shared
+from service.ledger import summaries
+from service.ledger.summaries import Summary
 from service.log import Position
 from service.mechanisms.building import declassified, needs
 from service.mechanisms.configuration import Privacy
-from service.store import streams, summaries
-from service.store.summaries import Summary
+from service.store import numbering, streams
 from service.streams.schema import NewStreamSchema, StreamSchema, Task
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
@@ -177,10 +178,9 @@ async def resume_stream(stream: str, admin: Admin, shared: Shared) -> Resumption
     log = await shared.appender.resume(found.log, position)
 
     def resume(connection: Connection) -> Resumption:
-        current = streams.lock(connection, found.id)
-        if current.halted is None:
+        resumed = numbering.resume(connection, found.id, sequence=log.sequence, lost_batches=log.lost_batches)
+        if resumed is None:
             raise Problem("not-halted", "Somebody else has resumed it meanwhile.")
-        resumed = streams.resume(connection, current, sequence=log.sequence, lost_batches=log.lost_batches)
         return Resumption.model_validate(resumed)
 
     return await shared.run(resume)
@@ -198,7 +198,7 @@ async def list_dead_letters(
 
     def look(connection: Connection) -> Items[DeadLetter]:
         found = stream_or_404(connection, admin, stream)
-        letters = streams.page_of_dead_letters(connection, found.id, limit=limit, before=before)
+        letters = numbering.page_of_dead_letters(connection, found.id, limit=limit, before=before)
         return Items(items=[DeadLetter.model_validate(each) for each in letters])
 
     return await shared.run(look)
@@ -210,7 +210,7 @@ async def drop_dead_letter(stream: str, entry: str, admin: Admin, shared: Shared
 
     def drop(connection: Connection) -> str:
         found = stream_or_404(connection, admin, stream)
-        if not is_entry(entry) or not streams.drop_dead_letter(connection, found.id, entry):
+        if not is_entry(entry) or not numbering.drop_dead_letter(connection, found.id, entry):
             raise Problem("not-found", "There is no such dead letter; GET …/dead-letters lists them.")
         return found.log
 

@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from sqlalchemy import Connection, func, select
 
-from service.ledger import spending
+from service.ledger import reservations
 from service.privacy.accounting.account import Loss
 from service.privacy.loss import capacity
 from service.store.tables import publications, spent, streams
@@ -30,7 +30,7 @@ def violations(connection: Connection) -> list[str]:
         for each in rows
         if highest.get(each.id, 0) > capacity(each.epsilon, each.delta)[1]
     ]
-    for stream, reserved in spending.reserved_of_each(connection, of_each).items():
+    for stream, reserved in reservations.reserved_of_each(connection, of_each).items():
         budget = Loss.of(known[stream].epsilon, known[stream].delta)
         if not reserved.within(budget):
             found.append(f"stream {known[stream].name}")

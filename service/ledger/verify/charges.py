@@ -8,8 +8,9 @@ from operator import attrgetter
 
 from sqlalchemy import Connection, func, select
 
-from service.ledger import ledger, spending
+from service.ledger import spending
 from service.privacy.loss import Kind, capacity
+from service.store import charges as stored
 from service.store import tables
 from service.store.publications import Publication
 from service.store.streams import Stream
@@ -19,12 +20,12 @@ def chain(connection: Connection, stream: Stream) -> Iterator[str]:
     """That every charge of a stream is what was written, and none is missing. It walks all of them in little memory."""
     previous = None
     number = 0
-    for number, charge in enumerate(ledger.walk(connection, stream.id), 1):
+    for number, charge in enumerate(stored.walk(connection, stream.id), 1):
         where = f"stream {stream.name}, charge {charge['id']}"
         if charge["id"] != number:
             yield f"{where}: charge {number} is missing before it"
             return
-        if not ledger.intact(charge):
+        if not stored.intact(charge):
             yield f"{where}: its hash is not that of its content"
         if charge["previous_hash"] != previous:
             yield f"{where}: its previous_hash is not the hash of the charge before"

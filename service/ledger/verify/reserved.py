@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection
 
-from service.ledger import spending
+from service.ledger import reservations, spending
 from service.privacy.accounting import account
 from service.store import publications
 from service.store.streams import Stream
@@ -33,5 +33,5 @@ def within_budget(connection: Connection, stream: Stream) -> Iterator[str]:
     drawn = account.outline(drawn, grain)
     if grain != stream.grain or [each for each in told if each[2] != account.Loss()] != drawn:
         yield f"stream {stream.name}: what is told that its records have spent at most is not what they have"
-    if spending.kept_stairs(connection, stream.id) != spending.stairs(connection, found):
+    if reservations.kept_stairs(connection, stream.id) != reservations.stairs(connection, found):
         yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, select
 
-from service.ledger import witness
+from service.ledger import high_water_mark
 from service.store import segments, streams, tables
 from service.store.database import Database
 from service.store.segment_files import SegmentDamaged, SegmentFiles
@@ -35,9 +35,9 @@ def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
     with database.transaction() as connection:
         known = streams.every(connection)
     for stream in known:
-        told = files.witness(stream.log)
+        told = files.high_water_mark(stream.log)
         with database.transaction() as connection:
-            against = witness.contradicts(connection, files, told, streams.get(connection, stream.id))
+            against = high_water_mark.contradicts(connection, files, told, streams.get(connection, stream.id))
         if against is not None:
             yield f"stream {stream.name}: {against}"
         position = 0

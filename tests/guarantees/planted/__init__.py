@@ -5,6 +5,7 @@ fail there, and to pass without. A plant replaces what it names in the running p
 """
 
 from tests.guarantees.planted import (
+    access,
     answering,
     api,
     bounds,
@@ -13,10 +14,12 @@ from tests.guarantees.planted import (
     evaluation,
     fits,
     learning,
+    ledger,
     log,
     mechanisms,
     privacy,
     record,
+    sealing,
     seen,
     store,
     units,
@@ -27,6 +30,7 @@ from tests.guarantees.planted.bug import BUGS
 
 __all__ = [
     "BUGS",
+    "access",
     "answering",
     "api",
     "bounds",
@@ -35,10 +39,12 @@ __all__ = [
     "evaluation",
     "fits",
     "learning",
+    "ledger",
     "log",
     "mechanisms",
     "privacy",
     "record",
+    "sealing",
     "seen",
     "store",
     "units",

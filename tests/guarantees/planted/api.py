@@ -25,27 +25,26 @@ def a_refusal_that_repeats_a_name_that_nobody_could_have_meant() -> None:
 @bug(f"{_PUBLICATIONS}::test_of_two_at_the_same_moment_the_budget_holds_one")
 def a_budget_that_is_checked_without_the_streams_lock() -> None:
     """Two publications at once each find room for one."""
-    from service.api.routes import publications
-    from service.store import streams
+    from service.ledger import entry
+    from service.store import locks, streams
 
-    publications.streams = SimpleNamespace(**vars(streams) | {"lock": streams.get})  # type: ignore[assignment]
+    entry.locks = SimpleNamespace(**vars(locks) | {"stream": streams.get})  # type: ignore[assignment]
 
 
 @bug(f"{_PUBLICATIONS}::test_publications_add_up_against_the_stream_and_the_one_too_many_is_told_the_numbers")
 def a_budget_that_nobody_checks() -> None:
     """Publications are accepted whatever is reserved."""
-    from service.api.routes import publications
+    from service.ledger import admission
 
-    wrap(publications, "_check_budget", lambda *_: None)
+    wrap(admission, "check", lambda *_: None)
 
 
 @bug(f"{_PUBLICATIONS}::test_stopping_gives_back_what_is_unspent")
 def a_stop_that_settles_nothing() -> None:
     """What a stopped publication has charged is free for others."""
-    from service.api.routes import publications
-    from service.ledger import spending
+    from service.ledger import ending
 
-    publications.spending = SimpleNamespace(**vars(spending) | {"settle": lambda *_: None})  # type: ignore[assignment]
+    wrap(ending, "settle", lambda *_: None)
 
 
 @bug(f"{_RECORDS}::test_what_no_publication_can_want_again_is_dropped_and_told")
@@ -59,9 +58,9 @@ def a_publication_of_records_that_are_gone() -> None:
 @bug(f"{_RECORDS}::test_erased_records_stay_numbered_and_must_exist")
 def an_erasure_of_records_that_will_come() -> None:
     """Whoever asks for it erases what others send later."""
-    from service.api.routes import records
+    from service.store import erasing
 
-    rewrite(records.erase_records, ("not start < end <= found.records", "not start < end"))
+    rewrite(erasing.erase, ("not start < stop <= records", "not start < stop"))
 
 
 @bug(f"{_RECORDS}::test_too_large_is_413_with_and_without_a_declared_length")

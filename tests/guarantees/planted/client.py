@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.guarantees.planted.bug import bug, rewrite
 
 _APPEND = "tests/client/test_append.py"
+_JOURNAL = "tests/client/test_journal.py"
+_BRIDGE = "tests/client/test_bridge.py"
 
 
 @bug(f"{_APPEND}::test_a_retry_never_doubles[after]")
@@ -46,3 +48,43 @@ def a_stream_that_is_made_again() -> None:
     from perennial import exchange
 
     rewrite(exchange._may_repeat, ("return request.repeatable or (", "return True or ("))
+
+
+@bug(f"{_JOURNAL}::test_a_batch_without_an_answer_needs_one_from_people_on_the_next_day[after-skip]")
+def a_batch_that_is_sent_again_on_the_next_day() -> None:
+    """The service stored it, lost the answer, and has forgotten its key."""
+    from perennial import journal
+
+    rewrite(journal.Journal.begin, ("if known is not None and self.is_remembered(known):", "if known is not None:"))
+
+
+@bug(f"{_JOURNAL}::test_the_service_knows_keys_of_each_api_key_apart")
+def a_batch_that_is_sent_again_with_another_api_key() -> None:
+    """The service remembers keys for each API key, so it does not know this one."""
+    from perennial import journal
+
+    rewrite(journal.Journal.is_remembered, ("known.sender == self._sender and ", ""))
+
+
+@bug(f"{_JOURNAL}::test_a_retry_does_not_wait_until_the_next_day")
+def a_retry_after_a_day_of_sleep() -> None:
+    """The service has forgotten the key that it had stored the batch under."""
+    from perennial import exchange
+
+    rewrite(exchange.ask, ("if not is_remembered(since):", "if False:"))
+
+
+@bug(f"{_BRIDGE}::test_with_another_api_key_the_service_does_not_know_what_it_has")
+def messages_that_are_sent_again_with_another_api_key() -> None:
+    """The service has them, under a key of the API key before."""
+    from perennial import nats_bridge
+
+    rewrite(nats_bridge.Bridge._finish, ("self._note.sender != self._transport.sender or ", ""))
+
+
+@bug(f"{_BRIDGE}::test_messages_of_yesterday_without_an_answer_need_one_from_people[True-skip]")
+def a_bridge_that_does_not_read_its_notes() -> None:
+    """Messages that were stored and not acknowledged come again, and are sent under another key."""
+    from perennial import nats_bridge
+
+    rewrite(nats_bridge.Bridge.batches, ("await self._finish()", "pass"))

@@ -13,10 +13,10 @@ _HISTORIES = "tests/faults/test_simulator.py::test_random_histories_keep_every_p
 @bug("tests/worker/test_publishing.py::test_what_would_pass_the_cap_halts_the_publication_and_is_not_published")
 def a_cap_that_nobody_checks() -> None:
     """Charges are added up, and that is all."""
-    from service.ledger import ledger
+    from service.ledger import charging
 
     wrap(
-        ledger,
+        charging,
         "charge",
         lambda true, connection, stream, publication, _most, *new: true(connection, stream, publication, 9, *new),
     )
@@ -27,7 +27,7 @@ def the_position_is_committed_after_the_segment() -> None:
     """A crash between the two numbers the same batches again."""
     from sqlalchemy import update
 
-    from service.store import streams, tables
+    from service.store import numbering, tables
     from service.worker.sealer import Sealer
 
     later: dict[tuple[int, int], dict[str, Any]] = {}
@@ -47,14 +47,14 @@ def the_position_is_committed_after_the_segment() -> None:
                 move(connection, stream.id, **position)
         return true(sealer, stream)
 
-    wrap(streams, "seal", seal)
+    wrap(numbering, "seal", seal)
     wrap(Sealer, "_again", again)
 
 
 @bug(_HISTORIES)
 def the_charge_is_committed_before_the_release() -> None:
     """A crash between the two has charged records for a model that there is not."""
-    from service.ledger import ledger
+    from service.ledger import charging
 
     def append(true: Any, connection: Any, *rest: Any) -> Any:
         charged = true(connection, *rest)
@@ -62,7 +62,7 @@ def the_charge_is_committed_before_the_release() -> None:
         connection.exec_driver_sql("BEGIN")
         return charged
 
-    wrap(ledger, "append", append)
+    wrap(charging, "append", append)
 
 
 @bug(_HISTORIES)
@@ -111,7 +111,7 @@ def a_mark_that_is_read_once() -> None:
     from service.publishing import instances
 
     def still(true: Any, connection: Any, _files: Any, known: Any, *rest: Any, **more: Any) -> Any:
-        return true(connection, SimpleNamespace(witness=lambda _log: known.mark), known, *rest, **more)
+        return true(connection, SimpleNamespace(high_water_mark=lambda _log: known.mark), known, *rest, **more)
 
     wrap(instances, "still", still)
 

@@ -32,7 +32,7 @@ def a_release_that_tells_when_it_was_committed() -> None:
     wrap(
         ticks,
         "commit",
-        lambda true, connection, publication, stream, step, _at: true(connection, publication, stream, step),
+        lambda true, entry, step, _at: true(entry, step),
     )
 
 
@@ -56,9 +56,9 @@ def a_stop_that_leaves_what_waits() -> None:
 @bug(f"{_TICKS}::test_nothing_parked_is_published_on_an_older_ledger")
 def a_tick_that_does_not_look_at_the_mark() -> None:
     """A ledger from a backup goes on where it stood."""
-    from service.ledger import witness
+    from service.ledger import high_water_mark
 
-    wrap(witness, "check", lambda *_: None)
+    wrap(high_water_mark, "check", lambda *_: None)
 
 
 @bug(f"{_CONFIRMATION}::test_what_the_mark_does_not_hold_nobody_sees")
@@ -90,17 +90,17 @@ def a_clock_that_goes_back() -> None:
 @bug(f"{_CONFIRMATION}::test_another_history_of_the_same_length_is_told_apart_by_its_hashes")
 def a_mark_that_is_compared_by_numbers() -> None:
     """An old primary holds another charge of the same number."""
-    from service.ledger import witness
+    from service.ledger import high_water_mark
 
-    wrap(witness, "_differs", lambda *_: None)
+    wrap(high_water_mark, "_differs", lambda *_: None)
 
 
 @bug(f"{_CONFIRMATION}::test_a_server_that_holds_another_history_than_the_one_read_makes_nothing_visible")
 def what_is_confirmed_on_another_server_than_it_was_read_from() -> None:
     """A failover between the two makes visible what the mark does not hold."""
-    from service.ledger import witness
+    from service.ledger import high_water_mark
 
-    wrap(witness, "holds", lambda *_: True)
+    wrap(high_water_mark, "holds", lambda *_: True)
 
 
 @bug(f"{_ATTEMPTS}::test_after_a_second_one_at_the_same_step_it_halts")
@@ -157,9 +157,9 @@ _SUMMARIES = "tests/api/test_stream_summaries.py"
 @bug(f"{_SUMMARIES}::test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics")
 def a_summary_with_what_another_streams_ended_publications_keep() -> None:
     """What ended publications of one stream keep is reserved on every stream."""
-    from service.ledger import spending
+    from service.ledger import reservations
 
-    rewrite(spending.reserved_of_each, ("ended[stream]", "next(iter(ended.values()))"))
+    rewrite(reservations.reserved_of_each, ("ended[stream]", "next(iter(ended.values()))"))
 
 
 @bug(f"{_SUMMARIES}::test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics")

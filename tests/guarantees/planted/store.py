@@ -1,4 +1,4 @@
-"""Bugs in the record: its locks, leases, digests, sums and files."""
+"""Bugs in the record: its leases, digests and files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _FILES, _DIGESTS = "tests/store/test_segment_files.py", "tests/store/test_digests.py"
-_SPENDING = "tests/store/test_spending.py::test_every_sum_is_that_of_all_charges_record_by_record[fine]"
 _LEASES = "tests/worker/test_sealing.py::test_a_lease_that_ran_out_can_be_taken_but_not_renewed"
 _OVERTAKEN = "tests/worker/test_erasing.py::test_who_was_overtaken_neither_replaces_segments_nor_calls_bytes_deleted"
 _ERASING, _CONFIRMATION = "tests/worker/test_erasing.py", "tests/worker/test_confirmation.py"
-_ACCESS, _SESSIONS = "tests/api/test_access.py", "tests/api/test_sessions.py"
 _ON_DISK = f"{_FILES}::test_what_is_written_is_on_disk_before_anybody_is_told_its_name"
 _MARK_ON_DISK = f"{_FILES}::test_a_mark_is_on_disk_before_it_takes_the_place_of_the_one_before"
 
@@ -87,7 +85,7 @@ def memory_without_its_numbers() -> None:
     rewrite(parts.remembered, ("[number, list(", "[list("))
 
 
-@bug("tests/worker/test_publishing.py::test_a_publication_whose_memory_is_lost_halts_and_one_that_ends_forgets")
+@bug("tests/worker/test_memory.py::test_a_publication_whose_memory_is_lost_halts_and_one_that_ends_forgets")
 def memory_that_outlives_its_publication() -> None:
     """Noise that releases hide behind stays in the database for ever."""
     from service.store import parts
@@ -109,14 +107,6 @@ def a_lineage_without_models() -> None:
     from service.store import lineage
 
     rewrite(lineage.of, ("[version, models[version]]", "[version]"))
-
-
-@bug("tests/store/test_verify.py::test_a_publication_that_was_changed_stays_so_when_it_ends")
-def an_end_that_mends_a_seal() -> None:
-    """Whoever changed a publication has it sealed anew by stopping it."""
-    from service.store import publications
-
-    rewrite(publications.end, ("if as_left(found) else found.seal", "if True else found.seal"))
 
 
 @bug(f"{_DIGESTS}::test_each_part_of_a_publications_promise_is_in_its_digest[start]")
@@ -191,64 +181,6 @@ def a_lease_that_is_taken_from_its_holder() -> None:
     rewrite(leases.is_free, ("leases.c.expires_at <= now - timedelta(seconds=since),", "leases.c.epoch >= 0,"))
 
 
-@bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
-def a_chain_that_goes_on_wherever_it_ends() -> None:
-    """Charges that were cut off, or put in the place of others, are gone on from."""
-    from service.ledger import ledger
-
-    rewrite(ledger.charge, ("(last.id or 0, last.hash) != (stream.charges, stream.head)", "False"))
-
-
-@bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[amount]")
-def a_changed_charge_that_is_added_to() -> None:
-    """The newest charge is not compared with its hash before another follows it."""
-    from service.ledger import ledger
-
-    rewrite(ledger.charge, ("last.id is not None and not intact(_served(last))", "False"))
-
-
-@bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
-def charges_that_are_no_chain() -> None:
-    """Each charge is hashed by itself."""
-    from service.ledger import ledger
-
-    rewrite(ledger.charge, ('"previous_hash": previous,', '"previous_hash": None,'))
-
-
-@bug(_SPENDING)
-def a_budget_that_forgets_what_has_ended() -> None:
-    """What stopped publications have spent may be spent again."""
-    from service.ledger import spending
-
-    rewrite(spending._reserved_from, ("total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]", "total"))
-
-
-@bug(_SPENDING)
-def a_budget_of_the_first_record_alone() -> None:
-    """Records on which more is reserved from some later start on are not looked at."""
-    from service.ledger import spending
-
-    rewrite(spending._reserved_from, ("for each in running if each.start > start", "for each in ()"))
-
-
-@bug(_SPENDING)
-def a_budget_that_may_be_passed_in_delta() -> None:
-    """Of what publications reserve epsilon alone is added up."""
-    from service.ledger import spending
-
-    rewrite(
-        spending._reserved_from, ("Loss.of(each.epsilon, each.delta)", "Loss(epsilon=Loss.of(each.epsilon, 0).epsilon)")
-    )
-
-
-@bug("tests/store/test_spending.py::test_more_ranges_than_anybody_reads_are_told_as_at_most")
-def an_outline_without_end() -> None:
-    """What is told of a stream grows with every charge."""
-    from service.ledger import spending
-
-    rewrite(spending.grain_to, ("grain *= 2", "return grain"))
-
-
 @bug(f"{_ON_DISK}[file]")
 def a_segment_that_is_not_synced() -> None:
     """A machine that loses power has a row without its records, and no log any more."""
@@ -278,7 +210,7 @@ def a_mark_that_is_not_synced() -> None:
     """Releases are seen that neither the database nor the mark remembers after a crash."""
     from service.store.segment_files import SegmentFiles
 
-    rewrite(SegmentFiles.put_witness, ("os.fsync(file.fileno())", "pass"))
+    rewrite(SegmentFiles.put_high_water_mark, ("os.fsync(file.fileno())", "pass"))
 
 
 @bug(_MARK_ON_DISK)
@@ -286,7 +218,7 @@ def a_mark_whose_name_is_not_synced() -> None:
     """After a crash the mark is the one before."""
     from service.store.segment_files import SegmentFiles
 
-    rewrite(SegmentFiles.put_witness, ("    _sync(self.root)", "    pass"))
+    rewrite(SegmentFiles.put_high_water_mark, ("    _sync(self.root)", "    pass"))
 
 
 @bug(_MARK_ON_DISK)
@@ -295,7 +227,7 @@ def a_mark_that_is_written_over_the_one_before() -> None:
     from service.store.segment_files import SegmentFiles
 
     rewrite(
-        SegmentFiles.put_witness,
+        SegmentFiles.put_high_water_mark,
         ('new = self.root / f"{log}.{secrets.token_hex(4)}.new"', 'new = self.root / f"{log}.witness"'),
         ('new.open("xb")', 'new.open("wb")'),
     )
@@ -333,49 +265,22 @@ def segments_that_are_not_hashed() -> None:
     rewrite(SegmentFiles._check, ('hashlib.file_digest(file, "sha256").digest() != sha256', "False"))
 
 
-@bug(
-    f"{_CONFIRMATION}::test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything_is_drawn[erasures]"
-)
-def a_mark_without_erasures() -> None:
-    """A backup from before an erasure brings the erased records back."""
-    from service.ledger import witness
-
-    rewrite(witness._lost, ('("records", "erasures", "charges", "releases")', '("records", "charges", "releases")'))
-
-
-@bug(f"{_CONFIRMATION}::test_where_there_was_a_mark_and_is_none_nothing_is_published")
-def a_mark_that_may_be_missing() -> None:
-    """On an empty folder everything is as if nothing had ever been seen."""
-    from service.ledger import witness
-
-    rewrite(witness.contradicts, ("told is None and stream.marked", "False"))
-
-
-@bug("tests/worker/test_restored.py::test_what_can_not_be_read_is_no_leave_to_publish[]")
-def a_mark_that_may_be_unreadable() -> None:
-    """A mark that can't be read is none."""
-    from service.ledger import witness
-
-    rewrite(
-        witness.contradicts,
-        ('return "the file beside its segments that tells how far it had come can\'t be read"', "return None"),
-    )
-
-
 @bug("tests/worker/test_handover.py::test_who_was_overtaken_between_its_file_and_its_commit_numbers_nothing")
 def records_that_an_overtaken_sealer_numbers() -> None:
     """Its file was swept: the row that names it numbers records that are nowhere."""
-    from service.store import streams
 
-    rewrite(streams.seal, ("leases.check(connection, lease)", "pass"))
+    from service.store import numbering
+
+    rewrite(numbering.seal, ("leases.check(connection, lease)", "pass"))
 
 
 @bug("tests/worker/test_sealing.py::test_a_halted_stream_numbers_nothing_that_was_under_way")
 def a_halted_stream_that_numbers_on() -> None:
     """What was under way when the log was found lost is numbered all the same."""
-    from service.store import streams
 
-    rewrite(streams.seal, ("streams.c.halted.is_(None),", ""))
+    from service.store import numbering
+
+    rewrite(numbering.seal, ("streams.c.halted.is_(None),", ""))
 
 
 @bug("tests/worker/test_audit.py::test_a_verdict_does_not_undo_one_that_came_meanwhile")
@@ -384,60 +289,6 @@ def a_verdict_that_undoes_another() -> None:
     from service.store import streams
 
     rewrite(streams.distrust, (", streams.c.distrusted.is_not_distinct_from(stream.distrusted)", ""))
-
-
-@bug("tests/api/test_access.py::test_of_two_last_admin_keys_that_revoke_each_other_one_stays")
-def two_last_admin_keys_that_revoke_each_other() -> None:
-    """Nobody can manage keys any more."""
-    from service.store import keys
-
-    rewrite(
-        keys.revoke,
-        ('connection.execute(select(func.pg_advisory_xact_lock(func.hashtext("perennial admin keys"))))', "pass"),
-    )
-
-
-@bug(f"{_ACCESS}::test_a_key_is_shown_once_and_a_revoked_one_is_dead_at_once")
-def a_key_that_is_revoked_and_found() -> None:
-    """A key that leaked can't be taken back."""
-    from service.store import keys
-
-    rewrite(keys.find, (", keys.c.revoked_at.is_(None)", ""))
-
-
-@bug(f"{_ACCESS}::test_only_hashes_of_keys_are_stored_and_looked_for")
-def keys_that_are_stored_as_they_are() -> None:
-    """Whoever reads a backup has every key."""
-    from service.store import keys
-
-    rewrite(keys.digest, ("hashlib.sha256(secret.encode()).digest()", "secret.encode()"))
-
-
-@bug(f"{_SESSIONS}::test_its_secret_stands_for_its_key_until_its_time_is_over")
-def a_session_without_end() -> None:
-    """A cookie that somebody kept is good for ever."""
-    from service.store import sessions
-
-    rewrite(sessions.find, ("sessions.c.expires_at > func.now(), ", ""))
-
-
-@bug(f"{_SESSIONS}::test_it_ends_with_its_key_and_in_time")
-def a_session_that_outlives_its_key() -> None:
-    """Who signed in with a key that was revoked looks on."""
-    from service.store import sessions
-
-    rewrite(sessions.find, (", keys.c.revoked_at.is_(None)", ""))
-
-
-@bug(f"{_SESSIONS}::test_it_ends_when_the_environments_key_is_replaced")
-def a_session_that_outlives_the_environments_key() -> None:
-    """The key in the settings was replaced because it leaked, and who signed in with it looks on."""
-    from service.store import keys
-
-    rewrite(
-        keys.admit_environment_key,
-        ("connection.execute(delete(sessions).where(sessions.c.key_id == row.id))", "pass"),
-    )
 
 
 @bug("tests/worker/test_labelling.py::test_labels_that_can_not_come_any_more_are_not_waited_for")
@@ -470,15 +321,3 @@ def attempts_that_are_counted_over_all_steps() -> None:
     from service.store import attempts
 
     rewrite(attempts.note, ("and (found.position, found.version) == (position, version)", ""))
-
-
-@bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
-def a_distrusted_stream_that_is_published_on() -> None:
-    """That a ledger does not verify is told, and changes nothing."""
-    from service.publishing import commit
-    from service.store import publications
-    from service.worker.turn import Turn
-
-    rewrite(publications._due, ("streams.c.distrusted.is_(None),", ""))
-    rewrite(Turn.is_due, ("and self.stream.distrusted is None", ""))
-    rewrite(commit.check, ("stream.distrusted is not None", "False"))

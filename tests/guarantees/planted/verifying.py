@@ -215,12 +215,12 @@ def a_walk_that_changes_nothing() -> None:
 @bug("tests/worker/test_restored.py::test_it_is_noticed_by_a_worker_that_has_looked_already")
 def a_walk_that_does_not_look_at_the_mark() -> None:
     """A backup that verifies is published from."""
-    from service.ledger import witness
+    from service.ledger import high_water_mark
     from service.publishing import confirmation
 
     for name in ("contradicts", "behind"):
-        wrap(witness, name, lambda *_: None)
-    wrap(confirmation.witness, "holds", lambda *_: True)
+        wrap(high_water_mark, name, lambda *_: None)
+    wrap(confirmation.high_water_mark, "holds", lambda *_: True)
 
 
 _INVARIANT = "tests/worker/test_audit.py::test_each_invariant_is_seen_to_be_violated"

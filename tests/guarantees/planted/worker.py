@@ -1,64 +1,28 @@
-"""Bugs in a worker: what its sealer, its publishers and its ticker do in which order, and under which locks."""
+"""Bugs in a worker: what its publishers and its ticker do in which order, and under which locks."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
-from sqlalchemy import text
-
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 
-_SEALING, _ERASING = "tests/worker/test_sealing.py", "tests/worker/test_erasing.py"
+_ERASING = "tests/worker/test_erasing.py"
 _PUBLISHING, _TICKS = "tests/worker/test_publishing.py", "tests/worker/test_ticks.py"
-_CONFIRMATION, _RESTORED = "tests/worker/test_confirmation.py", "tests/worker/test_restored.py"
-_CRASH = f"{_SEALING}::test_a_crash_at_any_step_loses_and_doubles_nothing"
-
-
-def _instead(module: Any, name: str, **changed: Any) -> None:
-    """Let one module see another module's functions changed."""
-    setattr(module, name, SimpleNamespace(**vars(getattr(module, name)) | changed))
+_CONFIRMATION = "tests/worker/test_confirmation.py"
 
 
 @bug(f"{_PUBLISHING}::test_what_a_halted_publication_keeps_is_settled[at once]")
 def a_halt_that_settles_nothing() -> None:
     """What a halted publication has charged is free for others."""
-    from service.worker import publisher
+    from service.ledger import ending
 
-    _instead(publisher, "spending", settle=lambda *_: None)
+    wrap(ending, "settle", lambda *_: None)
 
 
 @bug(f"{_PUBLISHING}::test_what_a_halted_publication_keeps_is_settled[at its tick]")
 def a_halt_at_a_tick_that_settles_nothing() -> None:
     """What a publication has charged that halted at a tick is free for others."""
-    from service.publishing import ticks
+    from service.ledger import ending
 
-    _instead(ticks, "spending", settle=lambda *_: None)
-
-
-@bug("tests/worker/test_dropping.py::test_a_publication_that_begins_meanwhile_finds_its_records_or_is_refused")
-def records_that_are_dropped_beneath_a_new_publication() -> None:
-    """A publication that is accepted meanwhile begins with records that are gone."""
-    from service.store import streams
-    from service.worker import sealer
-
-    _instead(sealer, "streams", lock=streams.get)
-
-
-@bug("tests/worker/test_dropping.py::test_what_is_to_be_kept_is_kept_whatever_is_needed")
-def records_that_are_dropped_though_they_are_to_be_kept() -> None:
-    """Streams of every retention lose what no running publication needs."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._drop_unneeded, ('stream.retention != "needed"', "False"))
-
-
-@bug(f"{_PUBLISHING}::test_needed_records_are_kept_and_only_those[needed]")
-def records_that_are_dropped_as_soon_as_they_are_read() -> None:
-    """The next fit of a window finds half of its records."""
-    from service.worker import sealer
-
-    wrap(sealer, "needs", lambda _true, _schema, _configuration, position: position)
+    wrap(ending, "settle", lambda *_: None)
 
 
 @bug(f"{_PUBLISHING}::test_each_fit_starts_from_the_release_that_its_schedule_names")
@@ -87,115 +51,6 @@ def models_that_are_exchanged() -> None:
         ("Model(version=version, parameters=self.models[version])", "Model(version=version, parameters=first)"),
         ("    return [\n", "    first = next(iter(self.models.values()), None)\n    return [\n"),
     )
-
-
-@bug(f"{_SEALING}::test_a_batch_lost_in_the_middle_halts_the_stream")
-def numbers_that_go_on_after_a_gap() -> None:
-    """A batch that the log lost is not missed."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._seal, ("entry.sequence not in (None, due)", "False"))
-
-
-@bug(f"{_SEALING}::test_a_batch_stays_in_the_log_until_its_records_are_numbered")
-def a_log_that_is_trimmed_before_its_records_are_numbered() -> None:
-    """A crash between the two loses what was promised."""
-    from service.worker.sealer import Sealer
-
-    rewrite(
-        Sealer._seal,
-        ("    letters = [_letter", "    self._reader.trim(log, batch[-1].id)\n    letters = [_letter"),
-    )
-
-
-@bug(f"{_CRASH}[before-seal]")
-def what_a_crash_left_is_not_swept() -> None:
-    """Files that nothing names pile up, erased records among them."""
-    from service.worker.sealer import Sealer
-
-    wrap(Sealer, "_sweep", lambda *_: None)
-
-
-@bug(f"{_SEALING}::test_what_a_crash_left_in_the_log_is_trimmed_at_once")
-def a_log_that_the_next_sealer_does_not_trim() -> None:
-    """What was numbered before a crash stays in the log for ever."""
-    from service.log import Reader
-
-    rewrite(Reader.go_on, ("position.sequence:", "False:"))
-
-
-@bug(f"{_RESTORED}::test_an_older_numbering_is_told_by_the_log_alone")
-def a_log_that_a_new_sealer_does_not_look_at() -> None:
-    """Files are swept that an older record does not know, and the log does."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._take_over, ("lost |= self._reader.check_each(", "dict("))
-
-
-@bug(f"{_SEALING}::test_who_holds_a_stream_notices_that_its_log_is_gone")
-def a_log_that_is_looked_at_once() -> None:
-    """A log that is flushed beneath a running worker is found out when that ends."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._tidy, ("self._reader.check_each(", "dict("))
-
-
-@bug(f"{_RESTORED}::test_an_older_numbering_halts_and_its_newer_segments_are_not_swept")
-def newer_segments_that_an_older_record_sweeps() -> None:
-    """A backup is put in the place of the database, and the records that came since are deleted."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._take_over, ("sealing.keys() & older.keys()", "()"))
-
-
-@bug(f"{_SEALING}::test_a_sealer_that_lost_its_lease_commits_nothing")
-def a_stream_that_an_overtaken_sealer_halts() -> None:
-    """Whoever was overtaken misses what its successor trimmed, and stops the stream."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._guard, ("leases.check(connection, lease)\n", "pass\n"))
-
-
-@bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
-def the_last_erased_record_keeps_its_bytes() -> None:
-    """Of each erased range."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._delete_erased, ("column[low : max(low, high)] = 0", "column[low : max(low, high - 1)] = 0"))
-
-
-@bug(f"{_ERASING}::test_a_crash_at_any_step_of_erasing_is_made_good[before-replace]")
-def erasures_that_are_called_done_before_they_are() -> None:
-    """A crash in between leaves the bytes for ever."""
-    from service.worker.sealer import Sealer
-
-    rewrite(
-        Sealer._delete_erased,
-        (
-            "    touched: dict[int, Segment] = {}\n",
-            (
-                "    with self._database.transaction() as connection:\n"
-                "        segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])\n"
-                "    touched: dict[int, Segment] = {}\n"
-            ),
-        ),
-    )
-
-
-@bug(f"{_ERASING}::test_the_log_is_asked_to_forget_before_bytes_are_called_deleted")
-def a_log_that_remembers_what_was_erased() -> None:
-    """The server's own file holds the erased records until it is written anew by itself."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._delete_erased, ("self._forget_again = not self._reader.forget()", "pass"))
-
-
-@bug(f"{_ERASING}::test_a_halted_stream_keeps_files_that_nobody_knows")
-def files_that_a_halted_stream_sweeps() -> None:
-    """If its database is an old one, the only copy of newer records is deleted."""
-    from service.worker.sealer import Sealer
-
-    rewrite(Sealer._delete_erased, ("stream.halted is not None and self._orphans(stream)", "False"))
 
 
 @bug(f"{_CONFIRMATION}::test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything_is_drawn[charges]")
@@ -234,7 +89,7 @@ def more_than_was_reserved() -> None:
     )
 
 
-@bug(f"{_PUBLISHING}::test_with_other_noise_than_was_charged_for_no_step_goes_on")
+@bug("tests/worker/test_memory.py::test_with_other_noise_than_was_charged_for_no_step_goes_on")
 def memory_that_may_be_another() -> None:
     """Noise that later steps take back is not what was added."""
     from service.publishing import commit
@@ -265,7 +120,7 @@ def a_prompt_step_that_does_not_wait_for_a_tick() -> None:
     """Charges are not in the order of their times."""
     from service.worker.publisher import Publisher
 
-    rewrite(Publisher._committed, ("parked.any_due(connection, stream.id)", "False"))
+    rewrite(Publisher._committed, ("parked.any_due(connection, current.stream_id)", "False"))
 
 
 @bug("tests/worker/test_attempts.py::test_a_thread_takes_nothing_that_another_of_its_process_is_still_at")
@@ -281,7 +136,7 @@ def a_tick_that_does_not_look_at_the_publication() -> None:
     """A publication whose clock was set back is published at its next tick."""
     from service.publishing import ticks
 
-    rewrite(ticks.publish, ("check(publication, stream)", "pass"))
+    rewrite(ticks.publish, ("check(entry)", "pass"))
 
 
 @bug(f"{_TICKS}::test_a_step_whose_predecessor_has_not_come_waits")
@@ -295,11 +150,11 @@ def a_step_that_overtakes_the_one_before() -> None:
 @bug(f"{_TICKS}::test_no_more_waits_than_a_worker_can_keep_in_mind")
 def steps_that_wait_without_bound() -> None:
     """A publication with a long delay fills the database with what is as secret as records."""
-    from service.store import publications
+    from service.store import due_steps
     from service.worker.turn import Turn
 
     rewrite(Turn.is_due, ("and len(self.sizes) < parked.MOST_WAITING", ""))
-    rewrite(publications._due, ('func.count() >= bindparam("steps"),', ""))
+    rewrite(due_steps._due, ('func.count() >= bindparam("steps"),', ""))
 
 
 @bug("tests/worker/test_audit.py::test_a_publication_that_is_not_as_it_was_left_is_not_added_to")
@@ -307,7 +162,7 @@ def a_clock_that_was_set_back() -> None:
     """The same records are fitted, released and charged again."""
     from service.publishing import commit
 
-    rewrite(commit.check, ("not publications.as_left(publication)", "False"))
+    rewrite(commit.check, ("not publications.as_left(entry.publication)", "False"))
 
 
 @bug("tests/worker/test_labelling.py::test_a_charge_that_is_changed_is_found_before_a_model_is_published_for_it")
@@ -315,7 +170,7 @@ def a_model_whose_records_have_not_paid() -> None:
     """The charge with which they arrived is not looked at."""
     from service.publishing import commit
 
-    rewrite(commit._payments, ('not ledger.intact(paid) or (paid["version"], paid["end"]) != (None, last)', "False"))
+    rewrite(commit._payments, ('not charges.intact(paid) or (paid["version"], paid["end"]) != (None, last)', "False"))
 
 
 @bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
@@ -334,7 +189,7 @@ def a_release_that_is_seen_before_its_mark() -> None:
     rewrite(
         Confirmer.confirm,
         (
-            "if told != vars(mark):\n                witness.write(self.files, log, mark)",
+            "if told != vars(mark):\n                high_water_mark.write(self.files, log, mark)",
             "late = told != vars(mark)",
         ),
         (
@@ -342,7 +197,7 @@ def a_release_that_is_seen_before_its_mark() -> None:
             (
                 "_make_visible(connection, found, mark, unseen, worst)\n"
                 "    if late:\n"
-                "        witness.write(self.files, log, mark)"
+                "        high_water_mark.write(self.files, log, mark)"
             ),
         ),
     )
@@ -392,72 +247,7 @@ def memory_that_nobody_deletes() -> None:
     rewrite(parts.keep, ("if gone := known.difference(left.numbers):", "if gone := set():"))
 
 
-@bug("tests/worker/test_handover.py::test_leases_are_renewed_again_after_the_database_refused_writes")
-def leases_that_nobody_renews_after_an_error() -> None:
-    """One refused write, and every long fit loses its lease."""
-    from service.worker.leases import LeaseKeeper
-
-    rewrite(
-        LeaseKeeper._renew,
-        ("            continue\n        with self._lock", "            return\n        with self._lock"),
-    )
-
-
-@bug("tests/worker/test_handover.py::test_a_slow_commit_costs_no_other_lease")
-def leases_that_wait_for_each_other() -> None:
-    """A slow commit costs all leases of its worker."""
-    from service.store import leases
-
-    leases._RENEW = text(leases._RENEW.text.replace("FOR UPDATE OF leases SKIP LOCKED", ""))
-
-
-_SHARING, _WALKS = "tests/worker/test_sharing.py", "tests/worker/test_walks.py"
-
-
-@bug(f"{_SHARING}::test_of_a_dead_worker_all_streams_are_taken_over_together")
-def a_dead_workers_streams_that_nobody_takes_over() -> None:
-    """Streams are taken that were given back, not those whose lease ran out."""
-    from service.store import leases
-
-    rewrite(
-        leases.is_free,
-        (
-            "leases.c.expires_at <= now - timedelta(seconds=since)",
-            "leases.c.owner.is_(None) & (leases.c.expires_at <= now - timedelta(seconds=since))",
-        ),
-    )
-
-
-@bug(f"{_SHARING}::test_two_workers_that_take_at_once_take_no_stream_twice")
-def a_lease_that_two_take_at_once() -> None:
-    """The second to come takes what the first has taken just now."""
-    from service.store import leases
-
-    rewrite(leases.take_several, (".with_for_update(skip_locked=True)", ""))
-
-
-@bug(f"{_SHARING}::test_workers_share_streams_fairly")
-def a_worker_that_gives_nothing_back() -> None:
-    """Who comes first numbers everything, for ever."""
-    from service.worker.share import Share
-
-    wrap(Share, "surplus", lambda *_: 0)
-
-
-@bug(f"{_SHARING}::test_a_stream_that_nobody_takes_is_anybodys")
-def a_stream_that_is_left_to_who_fails_at_it() -> None:
-    """It waits for a worker that can't number it."""
-    from service.worker.share import Share
-
-    rewrite(Share.take, ("there.long_free", "False"))
-
-
-@bug(f"{_SHARING}::test_a_new_stream_is_heard_of")
-def a_new_stream_that_is_not_told_of() -> None:
-    """It waits for the next look."""
-    from service.store import streams
-
-    streams.notify = lambda *_: None  # type: ignore[assignment]
+_WALKS = "tests/worker/test_walks.py"
 
 
 @bug(f"{_WALKS}::test_a_long_ledger_is_not_published_on_before_it_is_walked")
@@ -471,9 +261,9 @@ def a_long_ledger_that_is_published_on_unwalked() -> None:
 @bug(f"{_WALKS}::test_a_note_that_does_not_fit_is_not_believed[another ledger]")
 def a_note_of_another_ledger() -> None:
     """A walk of a ledger vouches for the one that was put in its place."""
-    from service.ledger import witness
+    from service.ledger import high_water_mark
 
-    rewrite(witness.walked_ago, (" or not holds(connection, mark, stream)", ""))
+    rewrite(high_water_mark.walked_ago, (" or not holds(connection, mark, stream)", ""))
 
 
 @bug(f"{_WALKS}::test_a_note_that_does_not_fit_is_not_believed[old]")
@@ -493,16 +283,4 @@ def a_note_in_the_place_of_a_walk() -> None:
     rewrite(
         Audit._vouched_for,
         ("self._due.setdefault(log, 0.0)", "self._due[log] = time.monotonic() + SECONDS_BETWEEN_AUDITS"),
-    )
-
-
-@bug("tests/worker/test_handover.py::test_who_lost_the_lease_deletes_nothing_that_its_successor_wrote")
-def a_sweep_by_rows_that_are_old() -> None:
-    """A worker that was overtaken deletes what its successor has numbered."""
-    from service.worker.sealer import Sealer
-
-    rewrite(
-        Sealer._sweep,
-        ("leases.check(connection, self._held[stream.log][0])", "pass"),
-        ("        known = segments.files_of(connection, stream.id)\n", ""),
     )

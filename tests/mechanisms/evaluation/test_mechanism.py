@@ -186,13 +186,15 @@ def test_a_release_costs_its_charge_for_all_publications_together_and_that_is_th
     progress = Progress(releases=(Made(version=3, time=0),), passed=10**6)
     mechanism = evaluation(privacy, counts=counts, models=Released({"a": progress, "b": progress}))
     (release,) = mechanism.step(12, (), 9, numbered(0)).releases
-    told = release.perturbation.to_json()
-    cost = events.from_json(told).cost(mechanism.kind, records=mechanism.block)
+    event = release.perturbation
+    told = event.to_json()
+    assert events.from_json(told) == event
+    cost = event.cost(mechanism.kind, records=mechanism.block)
     change = described_counts(release.model).change
     assert told["change"] == {"counts": change.counts, "largest": change.largest}
     assert cost <= Fraction(release.charge) <= mechanism.capacity
     assert float(cost) == pytest.approx(float(mechanism.capacity), rel=1e-12)
-    assert release.perturbation.dimension(release.parameters.shape) == release.parameters.size == counts.size
+    assert event.dimension(release.parameters.shape) == release.parameters.size == counts.size
     assert (release.version, release.fit, release.window, mechanism.draws()) == (9, (0, 12), (0, 12), 0)
 
 

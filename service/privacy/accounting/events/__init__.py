@@ -11,8 +11,8 @@
 | objective | `TiltedObjective` | the minimiser of a randomly tilted objective | of tilt, curvature and noise |
 | candidates | `SelectedCandidate` | one of many, the likelier the less it is off | of selecting it |
 | query | `MeasuredQuery` | one count, whatever follows from it | the noise's charge for `STEPS` |
+| evaluation_counts | `NoisyCounts` | whole numbers with noise | the noise's charge for the counts a record changes |
 | comparisons | `OpenedInstance` | answers of the sparse vector technique, up to a yes | 2·STEPS/scale, an ε |
-| evaluation_counts | `NoisyCounts` | whole numbers | the noise's charge for the counts that a record changes |
 
 A noise's charge is an ε (spherical Laplace) or a ρ (Gaussian), see `noise`. An ε counts ε²/2 where a publication's
 currency is ρ; a ρ is worth nothing where it is ε.
@@ -76,8 +76,8 @@ EVENTS: dict[str, type[PrivacyEvent]] = {
         TiltedObjective,
         SelectedCandidate,
         MeasuredQuery,
-        OpenedInstance,
         NoisyCounts,
+        OpenedInstance,
     )
 }
 

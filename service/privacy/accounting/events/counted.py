@@ -1,4 +1,4 @@
-"""The event in which whole numbers were released with noise (`noise.counts`)."""
+"""The event of whole numbers that were counted and released with noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCounts(PrivacyEvent):
-    """`noise` was added to counts, of which one record changes as many, and each as much, as `change` says."""
+    """`noise` was added to whole numbers, of which one record moves as many, and as far, as `change` says."""
 
     added_to: ClassVar[str] = "evaluation_counts"
     draws: ClassVar[int] = 0
@@ -30,7 +30,7 @@ class NoisyCounts(PrivacyEvent):
         return math.prod(shape)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the noise, the sensitivity that it is scaled to, and how many counts a record changes."""
+        """Return the law, its scale and how one record changes the counts."""
         return {
             "distribution": DISTRIBUTIONS[self.noise.kind],
             "scale": self.noise.scale,
@@ -43,15 +43,15 @@ class NoisyCounts(PrivacyEvent):
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Return the event that JSON states."""
-        kinds = [kind for kind, name in DISTRIBUTIONS.items() if name == content["distribution"]]
-        if not kinds:
-            raise ValueError(f"counts have no noise of distribution {content['distribution']}")
-        noise = CountNoise(kind=kinds[0], scale=positive(content, "scale"), dimension=count(content, "dimension"))
+        currencies = [kind for kind, name in DISTRIBUTIONS.items() if name == content["distribution"]]
+        if not currencies:
+            raise ValueError(f"noise of distribution {content['distribution']} is not added to counts")
         change = Change(counts=count(content["change"], "counts"), largest=count(content["change"], "largest"))
+        noise = CountNoise(kind=currencies[0], scale=positive(content, "scale"), dimension=count(content, "dimension"))
         return cls(noise=noise, change=change)
 
     def _cost(self, currency: Kind, records: int) -> Fraction:  # noqa: ARG002
         if currency is not self.noise.kind:
-            stated, expected = DISTRIBUTIONS[self.noise.kind], DISTRIBUTIONS[currency]
-            raise ValueError(f"counts have {expected} noise in this currency, not {stated}")
+            expected = DISTRIBUTIONS[currency]
+            raise ValueError(f"counts have {expected} noise in this currency, not {DISTRIBUTIONS[self.noise.kind]}")
         return self.noise.cost(self.change)

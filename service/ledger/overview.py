@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, case, func, select, text, true
 
+from service.ledger.summaries import Declassified, Totals, totals
 from service.store import streams
 from service.store.due_fits import DUE_AT, IS_DUE, IS_FITTING, OF_THIS_PUBLICATION
 from service.store.publications import newest_visible
-from service.store.summaries import Declassified, Totals, totals
 from service.store.tables import leases as leased
 from service.store.tables import publications, releases, shown
 from service.store.tables import streams as streams_table

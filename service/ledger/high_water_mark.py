@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from service.ledger.ledger import LedgerBroken
+from service.ledger.errors import LedgerBroken
 from service.store.database import TIMELINE
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
@@ -36,12 +36,12 @@ class Mark:
     timeline: int | None = None
 
 
-def marks(connection: Connection, found: Iterable[Stream]) -> dict[str, Mark]:
+def marks(connection: Connection, streams: Iterable[Stream]) -> dict[str, Mark]:
     """How far streams have come, by the name of their logs."""
-    found = list(found)
+    streams = list(streams)
     query = (
         select(erasures.c.stream_id, func.count().label("asked"))
-        .where(erasures.c.stream_id.in_([stream.id for stream in found]))
+        .where(erasures.c.stream_id.in_([stream.id for stream in streams]))
         .group_by(erasures.c.stream_id)
     )
     asked = {row.stream_id: row.asked for row in connection.execute(query)}
@@ -56,13 +56,13 @@ def marks(connection: Connection, found: Iterable[Stream]) -> dict[str, Mark]:
             newest_release=stream.newest_release,
             timeline=timeline,
         )
-        for stream in found
+        for stream in streams
     }
 
 
 def write(files: SegmentFiles, log: str, mark: Mark) -> None:
     """Write down how far a stream has come. The caller holds the file's lock."""
-    files.put_witness(log, asdict(mark))
+    files.put_high_water_mark(log, asdict(mark))
 
 
 def note(mark: Mark, at: float) -> dict[str, Any]:
@@ -75,28 +75,28 @@ def walked_ago(connection: Connection, noted: dict[str, Any], stream: Stream) ->
 
     noted: what `SegmentFiles.note` returned.
     """
-    told, at = noted.get("mark"), noted.get("at")
-    mark = _mark(told) if isinstance(told, dict) else None
+    stored, at = noted.get("mark"), noted.get("at")
+    mark = _mark(stored) if isinstance(stored, dict) else None
     if mark is None or not isinstance(at, float) or not holds(connection, mark, stream):
         return None
     return time.time() - at
 
 
-def behind(connection: Connection, told: dict[str, Any] | None, stream: Stream) -> str | None:
+def behind(connection: Connection, stored: dict[str, Any] | None, stream: Stream) -> str | None:
     """Why a stream is older than the file beside its segments; None: it has come as far, as far as anybody can tell.
 
-    told: what `SegmentFiles.witness` returned, before the stream was read.
+    stored: what `SegmentFiles.high_water_mark` returned, before the stream was read.
     """
-    return behind_of_each(connection, {stream.log: told}, [stream]).get(stream.log)
+    return behind_of_each(connection, {stream.log: stored}, [stream]).get(stream.log)
 
 
 def behind_of_each(
-    connection: Connection, told: Mapping[str, dict[str, Any] | None], found: Iterable[Stream]
+    connection: Connection, stored: Mapping[str, dict[str, Any] | None], streams: Iterable[Stream]
 ) -> dict[str, str]:
-    """The same by log, of the streams that are older, with the same queries for all; told: by log."""
+    """The same by log, of the streams that are older, with the same queries for all; stored: by log."""
     reasons = {}
-    for log, now in marks(connection, found).items():
-        mark = _mark(told[log])
+    for log, now in marks(connection, streams).items():
+        mark = _mark(stored[log])
         if mark is not None and (lost := _lost(mark, now)):
             reasons[log] = (
                 f"it is older than what was done: the file beside its segments tells of {lost}; {_why(mark, now)}"
@@ -114,20 +114,22 @@ def _lost(mark: Mark, now: Mark) -> str:
     return ", ".join(less)
 
 
-def contradicts(connection: Connection, files: SegmentFiles, told: dict[str, Any] | None, stream: Stream) -> str | None:
+def contradicts(
+    connection: Connection, files: SegmentFiles, stored: dict[str, Any] | None, stream: Stream
+) -> str | None:
     """Why a stream can't be the one that the file beside its segments tells of; None: it may be.
 
-    told: as above. Where the file was missing, the first mark may have been written since; it is there before the
+    stored: as above. Where the file was missing, the first mark may have been written since; it is there before the
     stream says so.
     """
-    if told is None and stream.marked and files.witness(stream.log) is None:
+    if stored is None and stream.marked and files.high_water_mark(stream.log) is None:
         return "the file beside its segments that tells how far it had come is missing: is its folder there?"
-    if told is None:
+    if stored is None:
         return None
-    mark = _mark(told)
+    mark = _mark(stored)
     if mark is None:
         return "the file beside its segments that tells how far it had come can't be read"
-    if (less := behind(connection, told, stream)) is not None:
+    if (less := behind(connection, stored, stream)) is not None:
         return less
     if (other := _differs(connection, mark, stream)) is None:
         return None
@@ -135,9 +137,9 @@ def contradicts(connection: Connection, files: SegmentFiles, told: dict[str, Any
     return f"it is another one than was published from: the file beside its segments knows {other}; {why}"
 
 
-def check(connection: Connection, files: SegmentFiles, told: dict[str, Any] | None, stream: Stream) -> None:
-    """Raises LedgerBroken if a stream can't be the one that the file beside its segments tells of; told: as above."""
-    if (against := contradicts(connection, files, told, stream)) is not None:
+def check(connection: Connection, files: SegmentFiles, stored: dict[str, Any] | None, stream: Stream) -> None:
+    """Raise LedgerBroken if a stream can't be the one that the file beside its segments tells of. stored: as above."""
+    if (against := contradicts(connection, files, stored, stream)) is not None:
         raise LedgerBroken(f"stream {stream.name}: {against}")
 
 
@@ -173,10 +175,10 @@ def _why(mark: Mark, now: Mark) -> str:
     return REPLACED
 
 
-def _mark(told: dict[str, Any] | None) -> Mark | None:
+def _mark(stored: dict[str, Any] | None) -> Mark | None:
     """None: there is none, or it can't be read."""
     known = {each.name: each for each in fields(Mark)}
-    if told is None or not {"records", "erasures", "charges", "head"} <= told.keys() <= known.keys():
+    if stored is None or not {"records", "erasures", "charges", "head"} <= stored.keys() <= known.keys():
         return None
-    counts = [value for name, value in told.items() if name in ("records", "erasures", "charges", "releases")]
-    return Mark(**told) if all(type(value) is int for value in counts) else None
+    counts = [value for name, value in stored.items() if name in ("records", "erasures", "charges", "releases")]
+    return Mark(**stored) if all(type(value) is int for value in counts) else None

@@ -8,13 +8,14 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, case, or_, select
 
-from service.ledger import spending
+from service.ledger import reservations
 from service.privacy.accounting.account import Loss
 from service.privacy.accounting.profile import covered
-from service.store import segments, streams
+from service.store import numbering, segments
 from service.store.database import any_of
+from service.store.numbering import Resumption
 from service.store.segments import Erased
-from service.store.streams import Resumption, Stream
+from service.store.streams import Stream
 from service.store.tables import publications, shown
 from service.store.tables import streams as streams_table
 
@@ -84,12 +85,12 @@ def sums(stream: Stream, reserved: Loss) -> dict[str, dict[str, float]]:
     }
 
 
-def totals(connection: Connection, found: Sequence[Stream], *, declassified: Declassified) -> list[Totals]:
+def totals(connection: Connection, streams: Sequence[Stream], *, declassified: Declassified) -> list[Totals]:
     """Return the totals of these streams, in their order."""
-    identities = [each.id for each in found]
+    identities = [each.id for each in streams]
     of_it = _publications(connection, identities)
-    reserved = spending.reserved_of_each(connection, {each: of_it[each] for each in identities})
-    dead = streams.waiting_dead_letters(connection, identities)
+    reserved = reservations.reserved_of_each(connection, {each: of_it[each] for each in identities})
+    dead = numbering.waiting_dead_letters(connection, identities)
     return [
         Totals(
             stream=each,
@@ -102,16 +103,16 @@ def totals(connection: Connection, found: Sequence[Stream], *, declassified: Dec
                 if one.configuration is not None
             ),
         )
-        for each in found
+        for each in streams
     ]
 
 
-def summaries(connection: Connection, found: Sequence[Stream], *, declassified: Declassified) -> list[Summary]:
+def summaries(connection: Connection, streams: Sequence[Stream], *, declassified: Declassified) -> list[Summary]:
     """Return the summaries of these streams, in their order."""
-    identities = [each.id for each in found]
+    identities = [each.id for each in streams]
     kept_from = segments.kept_from_of_each(connection, identities)
-    erased = segments.erased_of_each(connection, {each.id: each.records for each in found}, most=MOST_RANGES)
-    resumptions = streams.resumptions_of(connection, identities, most=MOST_RESUMPTIONS)
+    erased = segments.erased_of_each(connection, {each.id: each.records for each in streams}, most=MOST_RANGES)
+    resumptions = numbering.resumptions_of(connection, identities, most=MOST_RESUMPTIONS)
     return [
         Summary(
             **vars(each),
@@ -119,7 +120,7 @@ def summaries(connection: Connection, found: Sequence[Stream], *, declassified: 
             erased=erased[each.stream.id],
             resumptions=resumptions[each.stream.id],
         )
-        for each in totals(connection, found, declassified=declassified)
+        for each in totals(connection, streams, declassified=declassified)
     ]
 
 
@@ -139,7 +140,7 @@ _SUMMARY = (
 
 
 def _publications(connection: Connection, identities: list[int]) -> dict[int, list[PublicationSummary]]:
-    found: dict[int, list[PublicationSummary]] = defaultdict(list)
+    by_stream: dict[int, list[PublicationSummary]] = defaultdict(list)
     for row in connection.execute(_SUMMARY.where(publications.c.stream_id == any_of(identities))):
-        found[row.stream_id].append(PublicationSummary(**row._asdict()))
-    return found
+        by_stream[row.stream_id].append(PublicationSummary(**row._asdict()))
+    return by_stream

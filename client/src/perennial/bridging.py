@@ -1,0 +1,72 @@
+"""The command `bridge`: from a message broker to a stream."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from perennial import nats_bridge
+from perennial.nats_source import Options
+
+DESCRIPTION = (
+    "Send the messages of a JetStream stream of NATS to a stream of the service, every record once. A message holds "
+    'one record {"x": [...], "y": ...}, or several, one a line. After an interrupt run the same command again.'
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    command.add_argument("--jetstream", metavar="NAME", required=True, help="the JetStream stream")
+    command.add_argument(
+        "--consumer", metavar="NAME", default="perennial", help="durable, made if there is none; default: %(default)s"
+    )
+    command.add_argument("--subject", help="that a new consumer filters by; default: all of the JetStream stream")
+    command.add_argument(
+        "--server",
+        metavar="URL",
+        action="append",
+        help="of NATS, several times for a cluster; default: nats://127.0.0.1",
+    )
+    command.add_argument("--credentials", metavar="PATH", type=Path, help="a file of credentials for NATS")
+    command.add_argument(
+        "--batch", metavar="N", type=_positive, default=1000, help="messages of a request; default: %(default)s"
+    )
+    command.add_argument(
+        "--dead-letters",
+        metavar="SUBJECT",
+        help="of another JetStream stream, for messages that the service refuses; default: stop at the first",
+    )
+    command.add_argument(
+        "--uncertain",
+        choices=("refuse", "skip", "send"),
+        default="refuse",
+        help="what becomes of messages that were sent on an earlier day and never answered: skip them if the stream "
+        "has them, send them if not; default: %(default)s",
+    )
+    command.add_argument("--once", action="store_true", help="stop when no message is left")
+
+
+def run(key: str, asked: argparse.Namespace) -> None:
+    """Bridge until the command is interrupted."""
+    options = Options(
+        servers=asked.server or ["nats://127.0.0.1:4222"],
+        credentials=asked.credentials,
+        source=asked.jetstream,
+        consumer=asked.consumer,
+        subject=asked.subject,
+        target=asked.stream,
+        batch=asked.batch,
+        letters=asked.dead_letters,
+        uncertain=asked.uncertain,
+        once=asked.once,
+    )
+    sent = asyncio.run(nats_bridge.run(asked.url, key, options))
+    print(f"{asked.jetstream}: {sent} messages stored")  # noqa: T201 - a command's answer
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number

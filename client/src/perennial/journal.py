@@ -1,0 +1,179 @@
+"""A journal of an append: a file that says which of its batches were sent, and which were accepted.
+
+The service remembers an `Idempotency-Key` for 24 hours. With a journal, a batch that was accepted is never stored
+again. A batch that was sent and never answered is sent again only while the service surely remembers its key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from perennial.errors import InvalidData, PerennialError, Uncertain
+from perennial.exchange import is_remembered
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+    from perennial.batches import Batch
+    from perennial.data import Block
+
+Resolution: TypeAlias = Literal["refuse", "skip", "send"]
+_TABLE = """
+CREATE TABLE IF NOT EXISTS batches (
+  append TEXT NOT NULL, first INTEGER NOT NULL, records INTEGER NOT NULL, digest TEXT NOT NULL,
+  sender TEXT NOT NULL, sent REAL NOT NULL, entry TEXT, PRIMARY KEY (append, first)
+) WITHOUT ROWID
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """A batch that was sent. sent: seconds since 1970; entry: of the log, "" if it was skipped, None without an answer.
+
+    sender: a digest of the API key that it was sent with.
+    """
+
+    records: int
+    digest: str
+    sender: str
+    sent: float
+    entry: str | None
+
+
+class Journal:
+    """The batches of one append, in the order of their first records. Made by `opened`."""
+
+    def __init__(
+        self, path: Path, database: sqlite3.Connection, append: str, sender: str, uncertain: Resolution
+    ) -> None:
+        self.path = path
+        self._database, self._append, self._sender, self._uncertain = database, append, sender, uncertain
+
+    def newest(self) -> Sent | None:
+        """Return the last batch that has an entry; None without any."""
+        return self._found("entry <> '' ORDER BY first DESC LIMIT 1")
+
+    def accepted(self, batch: Batch) -> str | None:
+        """Return the entry of a batch that was accepted before, "" if it was skipped; None if it was not.
+
+        Raises InvalidData if the batch holds other records than before.
+        """
+        known = self._sent(batch)
+        if known is None or known.entry is None:
+            return None
+        self._same(batch, known)
+        return known.entry
+
+    def begin(self, batch: Batch) -> float | None:
+        """Note that a batch is about to be sent, and return when its key was first used; None: skip the batch.
+
+        Raises InvalidData if it was sent with other records before, Uncertain if it was sent before, was not
+        answered, and the service may have forgotten its key.
+        """
+        known = self._sent(batch)
+        if known is not None and self.is_remembered(known):
+            self._same(batch, known)
+            return known.sent
+        if known is not None and known.entry is not None:
+            raise Uncertain(
+                f"The service does not have the entry {known.entry}, which {self.path} says holds records of this "
+                "append: the stream is another one of that name, was put back to an earlier state, or numbers records "
+                "late. Remove that file only if all records are to be stored anew."
+            )
+        if known is not None and self._uncertain == "refuse":
+            raise Uncertain(
+                f"The batch that begins with record {batch.first} was sent on an earlier day, or with another API key, "
+                "and no answer came: the service can't tell any more whether it is stored. See whether the stream "
+                f"holds more records than the {batch.first} that were accepted before it, and give `uncertain`: skip "
+                "if the batch is stored, send if it is not."
+            )
+        now = time.time()
+        entry = "" if known is not None and self._uncertain == "skip" else None
+        self._database.execute(
+            "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (self._append, batch.first, len(batch.block), digest(batch.block), self._sender, now, entry),
+        )
+        return now if entry is None else None
+
+    def end(self, batch: Batch, entry: str) -> None:
+        """Note that a batch was accepted."""
+        self._database.execute(
+            "UPDATE batches SET entry = ? WHERE append = ? AND first = ?", (entry, self._append, batch.first)
+        )
+
+    def is_remembered(self, known: Sent) -> bool:
+        """Return whether the service surely remembers the key of a batch."""
+        return known.sender == self._sender and is_remembered(known.sent)
+
+    def _sent(self, batch: Batch) -> Sent | None:
+        return self._found("first = ?", batch.first)
+
+    def _found(self, where: str, *values: int) -> Sent | None:
+        columns = "records, digest, sender, sent, entry"
+        row = self._database.execute(
+            f"SELECT {columns} FROM batches WHERE append = ? AND {where}",  # noqa: S608 - no text from outside
+            (self._append, *values),
+        ).fetchone()
+        return None if row is None else Sent(**dict(zip(columns.split(", "), row, strict=True)))
+
+    def _same(self, batch: Batch, known: Sent) -> None:
+        if (known.records, known.digest) != (len(batch.block), digest(batch.block)):
+            raise InvalidData(
+                f"The batch that begins with record {batch.first} was sent before with other records, or with "
+                "another `batch`: append exactly the same data in batches of the same size, or new data under another "
+                "key."
+            )
+
+
+@contextmanager
+def opened(
+    file: str | Path | None, stream: str, key: str | None, sender: str, uncertain: Resolution
+) -> Iterator[Journal | None]:
+    """Open a journal's file, or make it, for this process alone; None: there is to be none.
+
+    stream, key: of the append; one file may hold several. sender: a digest of the API key.
+    """
+    if file is None:
+        yield None
+        return
+    if key is None:
+        raise ValueError("an append with a journal needs a key")
+    import sqlite3
+
+    path = Path(file)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    try:
+        with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
+            database.execute("PRAGMA locking_mode = EXCLUSIVE")  # until this process closes it or ends
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")  # a batch is sent only when the note of it is on disk
+            database.execute(_TABLE)
+            yield Journal(path, database, f"{stream} {key}", sender, uncertain)
+    except sqlite3.Error as error:
+        busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+        reason = "another process appends with it" if busy else f"it is no journal, or its disk fails ({error})"
+        raise PerennialError(f"The journal {path} can't be used: {reason}.") from None
+
+
+def digest(block: Block) -> str:
+    """Return a digest of records, the same however they came and are encoded."""
+    made = hashlib.sha256(f"{None if block.x is None else block.x.shape}".encode())
+    if block.x is not None:
+        made.update(
+            json.dumps(block.x.tolist()).encode()
+            if block.has_texts
+            else np.ascontiguousarray(block.x, dtype=np.float32).data
+        )
+    if block.y is not None:
+        made.update(np.ascontiguousarray(block.y, dtype=np.float64).data)
+    return made.hexdigest()

@@ -1,0 +1,77 @@
+"""The command `load`: append files, and objects of object stores, to a stream."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perennial import files, stores
+
+if TYPE_CHECKING:
+    from perennial.client import Client, Stream
+    from perennial.stores import LocalFile, StoredObject
+
+DESCRIPTION = (
+    "Append the records of files to a stream: CSV, Parquet, Arrow IPC or NDJSON, by the files' endings. A file is a "
+    "path, or an address that begins with s3://, gs://, az:// or file://. After an interrupt run the same command "
+    "again, on any day: what was accepted is not stored twice."
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    command.add_argument("files", metavar="FILE", nargs="+", type=_source)
+    command.add_argument("--label", metavar="COLUMN", help="the column of labels")
+    command.add_argument(
+        "--features", metavar="A,B,…", type=lambda names: names.split(","), help="default: all columns but the label's"
+    )
+    command.add_argument("--batch", metavar="N", type=int, help="records of a request; default: by the features")
+    command.add_argument("--name", help="of this data in place of the files' places, where those may change")
+    command.add_argument(
+        "--state",
+        metavar="FOLDER",
+        type=Path,
+        default=Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "perennial",
+        help="where this command notes what was accepted; default: %(default)s",
+    )
+    command.add_argument(
+        "--uncertain",
+        choices=("refuse", "skip", "send"),
+        default="refuse",
+        help="what becomes of a batch that was sent on an earlier day and never answered: skip it if the stream has "
+        "it, send it if not; default: %(default)s",
+    )
+
+
+def run(client: Client, asked: argparse.Namespace) -> None:
+    """Load all files, one after the other."""
+    for file in asked.files:
+        _load(client.stream(asked.stream), file, asked)
+
+
+def _load(stream: Stream, file: LocalFile | StoredObject, asked: argparse.Namespace) -> None:
+    name = f"{asked.name}/{file.name}" if asked.name else file.place
+    key = "load-" + hashlib.sha256(f"{stream.name} {name}".encode()).hexdigest()
+    columns = None if asked.features is None else [*asked.features, *([asked.label] if asked.label else [])]
+    appended = stream.append(
+        files.read(file, columns),
+        label=asked.label,
+        features=asked.features,
+        key=key,
+        batch=asked.batch,
+        progress=sys.stderr.isatty(),
+        journal=asked.state.expanduser() / f"{key}.sqlite",
+        uncertain=asked.uncertain,
+    )
+    print(f"{file}: {appended.records} records accepted")  # noqa: T201 - a command's answer
+
+
+def _source(text: str) -> LocalFile | StoredObject:
+    try:
+        return stores.source(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,144 @@
+"""What a bridge from NATS needs there: a connection, a consumer, a place for its notes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perennial.errors import PerennialError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nats.aio.client import Client
+    from nats.js import JetStreamContext
+    from nats.js.api import ConsumerInfo, StreamInfo
+    from nats.js.kv import KeyValue
+
+    from perennial.journal import Resolution
+
+BUCKET = "perennial-bridge"
+ANSWER_SECONDS = 10.0  # of NATS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Where messages come from, and what becomes of them.
+
+    source, consumer: the names of the JetStream stream and of its durable consumer, made if there is none. subject:
+    that a new consumer is to filter by. target: the stream of the service. batch: the most messages of a request.
+    letters: the subject for messages that the service refuses. once: whether to end when no message is left.
+    """
+
+    servers: Sequence[str]
+    credentials: Path | None
+    source: str
+    consumer: str
+    subject: str | None
+    target: str
+    batch: int
+    letters: str | None
+    uncertain: Resolution
+    once: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A consumer, where the bridge of it keeps its notes, and since when there is this consumer."""
+
+    connection: Client
+    stream: JetStreamContext
+    bucket: KeyValue
+    place: str
+    since: str
+
+
+@asynccontextmanager
+async def connected(options: Options) -> AsyncIterator[Client]:
+    """Connect to NATS. A connection that is lost stays so: then all begins anew, as after any interruption."""
+    import nats
+
+    async def quiet(_: Exception) -> None:
+        """Calls raise what matters."""
+
+    connection = await nats.connect(
+        list(options.servers),
+        user_credentials=str(options.credentials) if options.credentials else None,
+        error_cb=quiet,
+        allow_reconnect=False,
+    )
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def source(connection: Client, options: Options) -> Source:
+    """Return the consumer, made if there is none. Raises PerennialError where the bridge could not be exact."""
+    from nats.js.errors import NotFoundError
+
+    stream = connection.jetstream(timeout=ANSWER_SECONDS)
+    try:
+        found = await stream.stream_info(options.source)
+    except NotFoundError:
+        raise PerennialError(f"NATS has no JetStream stream {options.source}.") from None
+    consumer = await _consumer(stream, options)
+    await _check_letters(stream, options)
+    names = [options.source, str(found.created), options.consumer]
+    return Source(
+        connection=connection,
+        stream=stream,
+        bucket=await _bucket(stream, found),
+        place=hashlib.sha256(json.dumps(names).encode()).hexdigest(),
+        since=str(consumer.created),
+    )
+
+
+async def _consumer(stream: JetStreamContext, options: Options) -> ConsumerInfo:
+    """Return the consumer, made if there is none. Raises PerennialError where it could lose messages."""
+    from nats.js.api import AckPolicy, ConsumerConfig
+    from nats.js.errors import NotFoundError
+
+    try:
+        found: ConsumerInfo = await stream.consumer_info(options.source, options.consumer)
+    except NotFoundError:
+        wanted = ConsumerConfig(
+            durable_name=options.consumer, ack_policy=AckPolicy.EXPLICIT, filter_subject=options.subject
+        )
+        return await stream.add_consumer(options.source, wanted)
+    has = found.config
+    if has.ack_policy != AckPolicy.EXPLICIT or has.deliver_subject or (has.max_deliver or -1) > 0:
+        raise PerennialError(
+            f"The consumer {options.consumer} must be a pull consumer with explicit acknowledgement and no limit of "
+            "deliveries: choose a new name, and the bridge makes one."
+        )
+    return found
+
+
+async def _check_letters(stream: JetStreamContext, options: Options) -> None:
+    """Raise PerennialError unless a stream other than the source takes refused messages."""
+    from nats.js.errors import NotFoundError
+
+    if options.letters is None:
+        return
+    try:
+        taker = await stream.find_stream_name_by_subject(options.letters)
+    except NotFoundError:
+        taker = None
+    if taker in (None, options.source):
+        raise PerennialError(f"A JetStream stream other than {options.source} must take the subject {options.letters}.")
+
+
+async def _bucket(stream: JetStreamContext, source: StreamInfo) -> KeyValue:
+    from nats.js.api import KeyValueConfig
+    from nats.js.errors import BucketNotFoundError
+
+    try:
+        return await stream.key_value(BUCKET)
+    except BucketNotFoundError:
+        return await stream.create_key_value(KeyValueConfig(bucket=BUCKET, replicas=source.config.num_replicas or 1))

@@ -1,0 +1,34 @@
+"""The admission of a publication: its lifetime cost is reserved on every record that it may ever read."""
+
+from sqlalchemy import Connection
+
+from service.ledger.errors import BudgetExceeded
+from service.ledger.reservations import refused
+from service.privacy.accounting.account import Loss
+from service.store import publications
+from service.store.publications import NewPublication, Publication
+from service.store.streams import Stream
+
+
+def admit(connection: Connection, stream: Stream, new: NewPublication, visible: frozenset[str] | None) -> Publication:
+    """Store a publication that the budget of its stream can hold, and return it.
+
+    stream: locked. visible: names of the streams that the asking key may see; None: every stream.
+
+    Raises:
+        BudgetExceeded: some record that it may read can't hold its cap beside all that is reserved already.
+        NameTaken: a publication that the asking key may see has this name.
+    """
+    check(connection, stream, Loss.of(new.epsilon, new.delta), new.start)
+    return publications.create(connection, stream.id, new, visible=visible)
+
+
+def check(connection: Connection, stream: Stream, asked: Loss, start: int) -> None:
+    """Check that all records from `start` on can hold `asked` beside all that is reserved already.
+
+    Raises:
+        BudgetExceeded: one of them can't.
+    """
+    worst = refused(connection, stream, publications.of_stream(connection, stream.id), asked, start)
+    if worst is not None:
+        raise BudgetExceeded(worst)

@@ -1,0 +1,144 @@
+"""Budgets: what is reserved on the records of a stream, and whether they can hold more.
+
+A publication reserves its cap on every record from its start on, for as long as it runs. Once it has ended, each record
+keeps what it was charged: the most that any later record keeps is a falling staircase, in the table `kept`. It follows
+from the charges: `perennial ledger verify` adds them up anew and compares.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from operator import attrgetter, itemgetter
+from typing import Protocol
+
+from sqlalchemy import Connection, delete, insert, select
+
+from service.ledger import spending
+from service.ledger.spending import account_of, decimal
+from service.privacy.accounting import account
+from service.privacy.accounting.account import Holding, Loss, Range, Tighter
+from service.privacy.loss import Kind, capacity
+from service.store.database import any_of
+from service.store.publications import Publication, of_stream
+from service.store.streams import Stream
+from service.store.tables import kept
+
+
+class Reserving(Protocol):
+    """What a publication reserves, and from which record on, as long as its state is `running`."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def epsilon(self) -> Decimal: ...
+    @property
+    def delta(self) -> Decimal: ...
+
+
+def reserved(connection: Connection, stream: int, publications: Sequence[Reserving]) -> Loss:
+    """Return what is reserved on the worst record of a stream; `publications` are all its publications."""
+    return reserved_of_each(connection, {stream: publications})[stream]
+
+
+def reserved_of_each(connection: Connection, publications: Mapping[int, Sequence[Reserving]]) -> dict[int, Loss]:
+    """Return the same by stream, from all publications of each, with one query for all streams."""
+    ended = kept_stairs_of_each(connection, list(publications))
+    return {
+        stream: account.worst(loss for _, loss in _reserved_from(of_it, ended[stream], 0))
+        for stream, of_it in publications.items()
+    }
+
+
+def refused(
+    connection: Connection, stream: Stream, publications: Sequence[Publication], asked: Loss, start: int
+) -> Range | None:
+    """The worst of the records from `start` on that can't hold `asked` beside all that is reserved; None: all can.
+
+    The cost is that of the publications and of the staircase, not of what was ever charged.
+    """
+    budget = Loss.of(stream.epsilon, stream.delta)
+    ended = kept_stairs(connection, stream.id)
+    held = _reserved_from(publications, ended, start)
+    if all((loss + asked).within(budget) for _, loss in held):
+        return None
+    over = "epsilon" if any(loss.epsilon + asked.epsilon > budget.epsilon for _, loss in held) else "delta"
+    part = attrgetter(over)
+    position, _ = max(held, key=lambda each: (part(each[1]), each[0]))
+    # What ended publications keep from there on, they keep on the record before their staircase falls.
+    index = bisect_right(ended, position, key=itemgetter(0)) - 1
+    falls = next((begins for begins, loss in ended[index:] if part(loss) < part(ended[index][1])), position + 1)
+    record = falls - 1
+    charged, spent = spending.of_record(connection, stream.id, record)
+    ranges = account.add_up([account_of(each) for each in publications], charged)
+    at = next(each for each in ranges if each.end is None or each.end > record)
+    return replace(at, start=record, end=record + 1, spent=spent)
+
+
+def settle(connection: Connection, stream: int) -> None:
+    """Once a publication has ended: what remains reserved of all that have. This walks what those have charged."""
+    steps = stairs(connection, of_stream(connection, stream))
+    connection.execute(delete(kept).where(kept.c.stream_id == stream))
+    connection.execute(
+        insert(kept),
+        [
+            {"stream_id": stream, "start": start, "epsilon": decimal(loss.epsilon), "delta": decimal(loss.delta)}
+            for start, loss in steps
+        ],
+    )
+
+
+def stairs(connection: Connection, publications: Sequence[Publication]) -> list[tuple[int, Loss]]:
+    """From some record on, the most that those which have ended keep of any later one; from what they have charged."""
+    ended = [account_of(each) for each in publications if each.state != "running"]
+    return account.worst_from(account.add_up(ended, spending.changes(connection, [each.id for each in ended])))
+
+
+def kept_stairs(connection: Connection, stream: int) -> list[tuple[int, Loss]]:
+    """The same, as kept; before anything has ended, nothing is kept from record 0 on."""
+    return kept_stairs_of_each(connection, [stream])[stream]
+
+
+def kept_stairs_of_each(connection: Connection, streams: Sequence[int]) -> dict[int, list[tuple[int, Loss]]]:
+    """The same by stream, with one query for all of them."""
+    stairs: dict[int, list[tuple[int, Loss]]] = {each: [] for each in streams}
+    rows = connection.execute(select(kept).where(kept.c.stream_id == any_of(streams)).order_by(kept.c.start))
+    for row in rows:
+        stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta)))
+    return {stream: steps or [(0, Loss())] for stream, steps in stairs.items()}
+
+
+def tighter(publications: Iterable[Publication], reserved: Loss) -> Tighter:
+    """The least bound for any record that can be shown from what all publications of a stream have reserved."""
+    holdings = []
+    for each in publications:
+        most = capacity(each.epsilon, each.delta)[1]
+        if each.state == "running" or each.worst_amount:
+            left = most if each.state == "running" else Fraction(each.worst_amount)
+            kind = Kind(each.kind)
+            holdings.append(Holding(kind=kind, capacity=most, pure=left if kind is Kind.PURE else Fraction(0)))
+    return account.tighter(holdings, reserved)
+
+
+def _reserved_from(
+    publications: Sequence[Reserving], ended: Sequence[tuple[int, Loss]], start: int
+) -> list[tuple[int, Loss]]:
+    """Of some records from `start` on what is reserved from there on, at most; the largest of all is among them.
+
+    ended: the staircase of what ended publications keep.
+
+    What running publications reserve never falls with the record number, so at each record where it rises it may be
+    added to the most that ended ones keep from there on: wherever that is kept, no less is reserved by running ones.
+    """
+    running = [each for each in publications if each.state == "running"]
+    sums = []
+    for record in sorted({start, *(each.start for each in running if each.start > start)}):
+        total = Loss()
+        for each in running:
+            if each.start <= record:
+                total += Loss.of(each.epsilon, each.delta)
+        sums.append((record, total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]))
+    return sums

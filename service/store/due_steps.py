@@ -1,0 +1,71 @@
+"""Which publications can go on: their next step has all the records that it needs."""
+
+from collections.abc import Collection
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import ARRAY, BigInteger, Connection, Select, bindparam, func, not_, or_, select
+
+from service.store import labels, leases, parked
+from service.store.tables import leases as leased
+from service.store.tables import parked as parked_steps
+from service.store.tables import publications, streams
+
+
+class DueStep(NamedTuple):
+    """A publication whose next step has all it needs, and what is committed of its clock."""
+
+    id: int
+    name: str
+    stream_id: int
+    stream: str
+    position: int
+    version: int
+
+
+def due_steps(connection: Connection, *, but: Collection[int] = (), most: int = 1000) -> list[DueStep]:
+    """Running publications whose next step has all it needs, first the one that nobody worked on for longest.
+
+    The next step is the one after those that wait for their tick. A lease that is given back ends at that moment; one
+    that is held ends in the future.
+
+    but, most: some publications aside, and so many at most.
+    """
+    bound = {"but": list(but), "most": most, "steps": parked.MOST_WAITING, "bytes": parked.MOST_BYTES}
+    return [DueStep(*row) for row in connection.execute(_due(), bound)]
+
+
+@cache
+def _due() -> Select[Any]:
+    ahead = (
+        select(
+            parked_steps.c.publication_id,
+            func.max(parked_steps.c.following_due).label("due"),
+            or_(
+                func.bool_or(parked_steps.c.following_due.is_(None)),
+                func.count() >= bindparam("steps"),
+                func.sum(func.octet_length(parked_steps.c.content)) >= bindparam("bytes"),
+            ).label("full"),
+        )
+        .group_by(parked_steps.c.publication_id)
+        .subquery()
+    )
+    own = publications.c
+    return (
+        select(own.id, own.name, own.stream_id, streams.c.name.label("stream"), own.position, own.version)
+        .join(streams, streams.c.id == publications.c.stream_id)
+        .join(leased, leased.c.resource == leases.publication_of(publications.c.id))
+        .outerjoin(ahead, ahead.c.publication_id == publications.c.id)
+        .where(
+            publications.c.state == "running",
+            streams.c.records >= func.coalesce(ahead.c.due, publications.c.due),
+            ahead.c.full.isnot(True),
+            # A step that is due where the last one was taken waits for labels.
+            or_(publications.c.due > publications.c.start + publications.c.position, not_(labels.any_open())),
+            streams.c.halted.is_(None),
+            streams.c.distrusted.is_(None),
+            publications.c.id != func.all(bindparam("but", type_=ARRAY(BigInteger))),
+        )
+        .order_by(leased.c.expires_at)
+        .limit(bindparam("most", type_=BigInteger))
+    )

@@ -1,0 +1,70 @@
+"""Streams that retain only the records that a running publication may need again."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, func, select
+
+from service.store import leases, locks, publications, segments
+from service.store.database import any_of
+from service.store.leases import Lease
+from service.store.publications import Publication
+from service.store.segments import Segment
+from service.store.streams import Stream
+from service.store.tables import publications as published
+from service.store.tables import streams
+
+
+class Dropped(NamedTuple):
+    """The segments whose rows are gone, and the first record that each running publication needs, by its name."""
+
+    segments: list[Segment]
+    needed: dict[str, int]
+
+
+def drop_unneeded(
+    connection: Connection, lease: Lease, stream: Stream, first_needed: Callable[[Publication], int]
+) -> Dropped:
+    """Drop the segments that no running publication can need again; their files stay for the caller to delete.
+
+    The stream is locked meanwhile, so that no publication starts on records that are dropped.
+
+    first_needed: the first record that a publication still needs.
+
+    Raises:
+        LeaseLost: another worker numbers this stream.
+    """
+    leases.check(connection, lease)
+    records = locks.stream(connection, stream.id).records
+    needed = {
+        each.name: first_needed(each)
+        for each in publications.of_stream(connection, stream.id)
+        if each.state == "running"
+    }
+    floor = min(needed.values(), default=records)
+    unneeded = [each for each in segments.holding(connection, stream.id, 0, floor) if each.stop <= floor]
+    if unneeded:
+        segments.replace(connection, lease, stream, unneeded, [])
+    return Dropped(unneeded, needed)
+
+
+def progress_of_each(connection: Connection, identities: Sequence[int]) -> dict[int, object]:
+    """Return, of the streams with retention `needed`, a value that changes whenever other records are needed.
+
+    Each member only grows while those before it stay: how far a stream and its publications are, and how many ended.
+    """
+    mine = published.c.stream_id == streams.c.id
+    ended = func.count().filter(published.c.state != "running")
+    query = (
+        select(
+            streams.c.id,
+            streams.c.records,
+            func.count(published.c.id),
+            func.sum(published.c.position),
+            ended,
+        )
+        .outerjoin(published, mine)
+        .where(streams.c.id == any_of(identities), streams.c.retention == "needed")
+        .group_by(streams.c.id)
+    )
+    return {stream: tuple(far) for stream, *far in connection.execute(query)}

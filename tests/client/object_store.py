@@ -1,0 +1,39 @@
+"""An S3 server for tests, as a process of its own: `python -m tests.client.object_store`.
+
+It prints its port, answers 503 to every third request for an object, and tells at `/asked` for which
+ranges.
+"""
+
+import json
+from itertools import count
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+from werkzeug.wrappers import Request, Response
+
+BUSY_EVERY = 3
+
+
+class Busy:
+    """Moto, with a middleman that is busy now and then."""
+
+    def __init__(self) -> None:
+        self.moto = DomainDispatcherApplication(create_backend_app)
+        self.requests = count(1)
+        self.asked: list[tuple[str, str | None, int]] = []
+
+    def __call__(self, environ, start_response):
+        request = Request(environ)
+        if request.path == "/asked":
+            return Response(json.dumps(self.asked), mimetype="application/json")(environ, start_response)
+        if request.method not in ("GET", "HEAD"):
+            return self.moto(environ, start_response)
+        busy = next(self.requests) % BUSY_EVERY == 0
+        self.asked.append((request.path, request.headers.get("Range"), 503 if busy else 200))
+        return Response("SlowDown", status=503)(environ, start_response) if busy else self.moto(environ, start_response)
+
+
+if __name__ == "__main__":
+    server = make_server("127.0.0.1", 0, Busy(), threaded=True)
+    print(server.port, flush=True)
+    server.serve_forever()

@@ -1,0 +1,99 @@
+"""The stage of random histories: a worker in this process, and accidents that happen to it at a moment."""
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from service.log import Appender, Reader
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles
+from service.worker.leases import LeaseKeeper
+from service.worker.publisher import Publisher
+from service.worker.sealer import Sealer
+from service.worker.ticker import Ticker
+from service.worker.workshop import Workshop
+
+
+class Crash(BaseException):
+    """As if the process ended here."""
+
+
+@dataclass
+class Accidents:
+    """What happens at which moment. The dead take no step."""
+
+    what: str | None = None
+    at: tuple[str, str] | None = None
+    dead: bool = False
+    crashes: int = 0
+    overtakings: int = 0
+    thread: int = field(default_factory=threading.get_ident)
+
+    def reach(self, step: str, when: str) -> None:
+        if threading.get_ident() != self.thread:
+            return  # another test's worker, which still runs in this process
+        if self.dead:
+            raise Crash
+        if self.what is None or (step, when) != self.at:
+            return
+        what, self.what = self.what, None
+        if what == "crash":
+            self.crashes, self.dead = self.crashes + 1, True
+            raise Crash
+        if (step.endswith("commit"), when) != (True, "before"):  # there it would wait for what this one has locked
+            self.overtakings += 1
+            self.overtake()
+
+    @contextmanager
+    def happening(self, accident):
+        """Yields a list that is no longer empty once it came to a crash."""
+        self.what, self.at = accident or (None, None)
+        crashed = []
+        try:
+            yield crashed
+        except Crash:
+            crashed.append(True)
+        finally:
+            self.what, self.dead = None, False
+
+
+@dataclass
+class Stage:
+    """What all histories share."""
+
+    database: Database
+    files: SegmentFiles
+    redis_url: str
+    accidents: Accidents
+    loop: asyncio.AbstractEventLoop
+    clear: str
+    histories: int = 0
+    steps: int = 0
+    releases: int = 0
+
+    def worker(self) -> "Worker":
+        keeper = LeaseKeeper(self.database, seconds=3600)
+        sealer = Sealer(self.database, Reader(self.redis_url), self.files, keeper)
+        shop = Workshop(self.database, self.files, keeper)
+        return Worker(sealer, Publisher(shop), shop.ticker)
+
+    def appender(self) -> Appender:
+        return Appender(self.redis_url, max_batches=10, max_bytes=10**6)
+
+
+@dataclass
+class Worker:
+    sealer: Sealer
+    publisher: Publisher
+    ticker: Ticker
+
+    def number(self) -> None:
+        self.sealer.step(wait_milliseconds=0)
+
+    def publish(self) -> None:
+        self.publisher.step(threading.Event())
+        self.ticker.step()
+
+    def end(self) -> None:
+        self.sealer._reader.close()

@@ -1,0 +1,120 @@
+"""Bugs in the ledger: its chain of charges, its sums, what stays reserved, and the high-water mark."""
+
+from __future__ import annotations
+
+from tests.guarantees.planted.bug import bug, rewrite
+
+_SPENDING = "tests/store/test_spending.py::test_every_sum_is_that_of_all_charges_record_by_record[fine]"
+_CONFIRMATION = "tests/worker/test_confirmation.py"
+
+
+@bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
+def a_chain_that_goes_on_wherever_it_ends() -> None:
+    """Charges that were cut off, or put in the place of others, are gone on from."""
+    from service.ledger import charging
+
+    rewrite(charging.charge, ("(last.id or 0, last.hash) != (stream.charges, stream.head)", "False"))
+
+
+@bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[amount]")
+def a_changed_charge_that_is_added_to() -> None:
+    """The newest charge is not compared with its hash before another follows it."""
+    from service.ledger import charging
+
+    rewrite(charging.charge, ("last.id is not None and not intact(served(last))", "False"))
+
+
+@bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
+def charges_that_are_no_chain() -> None:
+    """Each charge is hashed by itself."""
+    from service.ledger import charging
+
+    rewrite(charging.charge, ('"previous_hash": previous,', '"previous_hash": None,'))
+
+
+@bug(_SPENDING)
+def a_budget_that_forgets_what_has_ended() -> None:
+    """What stopped publications have spent may be spent again."""
+    from service.ledger import reservations
+
+    rewrite(
+        reservations._reserved_from, ("total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]", "total")
+    )
+
+
+@bug(_SPENDING)
+def a_budget_of_the_first_record_alone() -> None:
+    """Records on which more is reserved from some later start on are not looked at."""
+    from service.ledger import reservations
+
+    rewrite(reservations._reserved_from, ("for each in running if each.start > start", "for each in ()"))
+
+
+@bug(_SPENDING)
+def a_budget_that_may_be_passed_in_delta() -> None:
+    """Of what publications reserve epsilon alone is added up."""
+    from service.ledger import reservations
+
+    rewrite(
+        reservations._reserved_from,
+        ("Loss.of(each.epsilon, each.delta)", "Loss(epsilon=Loss.of(each.epsilon, 0).epsilon)"),
+    )
+
+
+@bug("tests/store/test_spending.py::test_more_ranges_than_anybody_reads_are_told_as_at_most")
+def an_outline_without_end() -> None:
+    """What is told of a stream grows with every charge."""
+    from service.ledger import spending
+
+    rewrite(spending.grain_to, ("grain *= 2", "return grain"))
+
+
+@bug("tests/store/test_verify.py::test_a_publication_that_was_changed_stays_so_when_it_ends")
+def an_end_that_mends_a_seal() -> None:
+    """Whoever changed a publication has it sealed anew by stopping it."""
+    from service.ledger import ending
+
+    rewrite(ending.end, ("if publications.as_left(publication):", "if True:"))
+
+
+@bug(
+    f"{_CONFIRMATION}::test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything_is_drawn[erasures]"
+)
+def a_mark_without_erasures() -> None:
+    """A backup from before an erasure brings the erased records back."""
+    from service.ledger import high_water_mark
+
+    rewrite(
+        high_water_mark._lost, ('("records", "erasures", "charges", "releases")', '("records", "charges", "releases")')
+    )
+
+
+@bug(f"{_CONFIRMATION}::test_where_there_was_a_mark_and_is_none_nothing_is_published")
+def a_mark_that_may_be_missing() -> None:
+    """On an empty folder everything is as if nothing had ever been seen."""
+    from service.ledger import high_water_mark
+
+    rewrite(high_water_mark.contradicts, ("stored is None and stream.marked", "False"))
+
+
+@bug("tests/worker/test_restored.py::test_what_can_not_be_read_is_no_leave_to_publish[]")
+def a_mark_that_may_be_unreadable() -> None:
+    """A mark that can't be read is none."""
+    from service.ledger import high_water_mark
+
+    rewrite(
+        high_water_mark.contradicts,
+        ('return "the file beside its segments that tells how far it had come can\'t be read"', "return None"),
+    )
+
+
+@bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
+def a_distrusted_stream_that_is_published_on() -> None:
+    """That a ledger does not verify is told, and changes nothing."""
+    from service.publishing import commit
+    from service.store import due_steps
+    from service.worker.turn import Turn
+
+    rewrite(due_steps._due, ("streams.c.distrusted.is_(None),", ""))
+    rewrite(Turn.is_due, ("and self.stream.distrusted is None", ""))
+    rewrite(commit.check, ("entry.stream.distrusted is not None", "False"))

@@ -1,0 +1,226 @@
+"""Bugs in a worker's sealer: what is numbered, dropped, erased and swept, and by which worker."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from sqlalchemy import text
+
+from tests.guarantees.planted.bug import bug, rewrite, wrap
+
+_SEALING = "tests/worker/test_sealing.py"
+_ERASING = "tests/worker/test_erasing.py"
+_PUBLISHING = "tests/worker/test_publishing.py"
+_RESTORED = "tests/worker/test_restored.py"
+_CRASH = f"{_SEALING}::test_a_crash_at_any_step_loses_and_doubles_nothing"
+_SHARING = "tests/worker/test_sharing.py"
+
+
+@bug("tests/worker/test_dropping.py::test_a_publication_that_begins_meanwhile_finds_its_records_or_is_refused")
+def records_that_are_dropped_beneath_a_new_publication() -> None:
+    """A publication that is accepted meanwhile begins with records that are gone."""
+    from service.store import locks, retention, streams
+
+    retention.locks = SimpleNamespace(**vars(locks) | {"stream": streams.get})  # type: ignore[assignment]
+
+
+@bug("tests/worker/test_dropping.py::test_what_is_to_be_kept_is_kept_whatever_is_needed")
+def records_that_are_dropped_though_they_are_to_be_kept() -> None:
+    """Streams of every retention lose what no running publication needs."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._drop_unneeded, ('stream.retention != "needed"', "False"))
+
+
+@bug(f"{_PUBLISHING}::test_needed_records_are_kept_and_only_those[needed]")
+def records_that_are_dropped_as_soon_as_they_are_read() -> None:
+    """The next fit of a window finds half of its records."""
+    from service.worker import sealer
+
+    wrap(sealer, "needs", lambda _true, _schema, _configuration, position: position)
+
+
+@bug(f"{_SEALING}::test_a_batch_lost_in_the_middle_halts_the_stream")
+def numbers_that_go_on_after_a_gap() -> None:
+    """A batch that the log lost is not missed."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._seal, ("entry.sequence not in (None, due)", "False"))
+
+
+@bug(f"{_SEALING}::test_a_batch_stays_in_the_log_until_its_records_are_numbered")
+def a_log_that_is_trimmed_before_its_records_are_numbered() -> None:
+    """A crash between the two loses what was promised."""
+    from service.worker.sealer import Sealer
+
+    rewrite(
+        Sealer._seal,
+        ("    letters = [_letter", "    self._reader.trim(log, batch[-1].id)\n    letters = [_letter"),
+    )
+
+
+@bug(f"{_CRASH}[before-seal]")
+def what_a_crash_left_is_not_swept() -> None:
+    """Files that nothing names pile up, erased records among them."""
+    from service.worker.sealer import Sealer
+
+    wrap(Sealer, "_sweep", lambda *_: None)
+
+
+@bug(f"{_SEALING}::test_what_a_crash_left_in_the_log_is_trimmed_at_once")
+def a_log_that_the_next_sealer_does_not_trim() -> None:
+    """What was numbered before a crash stays in the log for ever."""
+    from service.log import Reader
+
+    rewrite(Reader.go_on, ("position.sequence:", "False:"))
+
+
+@bug(f"{_RESTORED}::test_an_older_numbering_is_told_by_the_log_alone")
+def a_log_that_a_new_sealer_does_not_look_at() -> None:
+    """Files are swept that an older record does not know, and the log does."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._take_over, ("lost |= self._reader.check_each(", "dict("))
+
+
+@bug(f"{_SEALING}::test_who_holds_a_stream_notices_that_its_log_is_gone")
+def a_log_that_is_looked_at_once() -> None:
+    """A log that is flushed beneath a running worker is found out when that ends."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._tidy, ("self._reader.check_each(", "dict("))
+
+
+@bug(f"{_RESTORED}::test_an_older_numbering_halts_and_its_newer_segments_are_not_swept")
+def newer_segments_that_an_older_record_sweeps() -> None:
+    """A backup is put in the place of the database, and the records that came since are deleted."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._take_over, ("sealing.keys() & older.keys()", "()"))
+
+
+@bug(f"{_SEALING}::test_a_sealer_that_lost_its_lease_commits_nothing")
+def a_stream_that_an_overtaken_sealer_halts() -> None:
+    """Whoever was overtaken misses what its successor trimmed, and stops the stream."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._guard, ("leases.check(connection, lease)\n", "pass\n"))
+
+
+@bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
+def the_last_erased_record_keeps_its_bytes() -> None:
+    """Of each erased range."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._delete_erased, ("column[low : max(low, high)] = 0", "column[low : max(low, high - 1)] = 0"))
+
+
+@bug(f"{_ERASING}::test_a_crash_at_any_step_of_erasing_is_made_good[before-replace]")
+def erasures_that_are_called_done_before_they_are() -> None:
+    """A crash in between leaves the bytes for ever."""
+    from service.worker.sealer import Sealer
+
+    rewrite(
+        Sealer._delete_erased,
+        (
+            "    touched: dict[int, Segment] = {}\n",
+            (
+                "    with self._database.transaction() as connection:\n"
+                "        segments.mark_deleted(connection, lease, [erasure for erasure, _, _ in waiting])\n"
+                "    touched: dict[int, Segment] = {}\n"
+            ),
+        ),
+    )
+
+
+@bug(f"{_ERASING}::test_the_log_is_asked_to_forget_before_bytes_are_called_deleted")
+def a_log_that_remembers_what_was_erased() -> None:
+    """The server's own file holds the erased records until it is written anew by itself."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._delete_erased, ("self._forget_again = not self._reader.forget()", "pass"))
+
+
+@bug(f"{_ERASING}::test_a_halted_stream_keeps_files_that_nobody_knows")
+def files_that_a_halted_stream_sweeps() -> None:
+    """If its database is an old one, the only copy of newer records is deleted."""
+    from service.worker.sealer import Sealer
+
+    rewrite(Sealer._delete_erased, ("stream.halted is not None and self._orphans(stream)", "False"))
+
+
+@bug("tests/worker/test_handover.py::test_leases_are_renewed_again_after_the_database_refused_writes")
+def leases_that_nobody_renews_after_an_error() -> None:
+    """One refused write, and every long fit loses its lease."""
+    from service.worker.leases import LeaseKeeper
+
+    rewrite(
+        LeaseKeeper._renew,
+        ("            continue\n        with self._lock", "            return\n        with self._lock"),
+    )
+
+
+@bug("tests/worker/test_handover.py::test_a_slow_commit_costs_no_other_lease")
+def leases_that_wait_for_each_other() -> None:
+    """A slow commit costs all leases of its worker."""
+    from service.store import leases
+
+    leases._RENEW = text(leases._RENEW.text.replace("FOR UPDATE OF leases SKIP LOCKED", ""))
+
+
+@bug(f"{_SHARING}::test_of_a_dead_worker_all_streams_are_taken_over_together")
+def a_dead_workers_streams_that_nobody_takes_over() -> None:
+    """Streams are taken that were given back, not those whose lease ran out."""
+    from service.store import leases
+
+    rewrite(
+        leases.is_free,
+        (
+            "leases.c.expires_at <= now - timedelta(seconds=since)",
+            "leases.c.owner.is_(None) & (leases.c.expires_at <= now - timedelta(seconds=since))",
+        ),
+    )
+
+
+@bug(f"{_SHARING}::test_two_workers_that_take_at_once_take_no_stream_twice")
+def a_lease_that_two_take_at_once() -> None:
+    """The second to come takes what the first has taken just now."""
+    from service.store import leases
+
+    rewrite(leases.take_several, (".with_for_update(skip_locked=True)", ""))
+
+
+@bug(f"{_SHARING}::test_workers_share_streams_fairly")
+def a_worker_that_gives_nothing_back() -> None:
+    """Who comes first numbers everything, for ever."""
+    from service.worker.share import Share
+
+    wrap(Share, "surplus", lambda *_: 0)
+
+
+@bug(f"{_SHARING}::test_a_stream_that_nobody_takes_is_anybodys")
+def a_stream_that_is_left_to_who_fails_at_it() -> None:
+    """It waits for a worker that can't number it."""
+    from service.worker.share import Share
+
+    rewrite(Share.take, ("there.long_free", "False"))
+
+
+@bug(f"{_SHARING}::test_a_new_stream_is_heard_of")
+def a_new_stream_that_is_not_told_of() -> None:
+    """It waits for the next look."""
+    from service.store import streams
+
+    streams.notify = lambda *_: None  # type: ignore[assignment]
+
+
+@bug("tests/worker/test_handover.py::test_who_lost_the_lease_deletes_nothing_that_its_successor_wrote")
+def a_sweep_by_rows_that_are_old() -> None:
+    """A worker that was overtaken deletes what its successor has numbered."""
+    from service.worker.sealer import Sealer
+
+    rewrite(
+        Sealer._sweep,
+        ("leases.check(connection, self._held[stream.log][0])", "pass"),
+        ("        known = segments.files_of(connection, stream.id)\n", ""),
+    )
