@@ -27,7 +27,7 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.histogram import Histogram, LinearQuery
 from service.mechanisms.linear_queries.mechanism import LinearQueries, Opened, opened
 from service.mechanisms.mechanism import Kept
-from service.mechanisms.scheduled.mechanism import ScheduledHistograms
+from service.mechanisms.scheduled.histograms import ScheduledHistograms
 from service.privacy.loss import Kind
 from service.privacy.noise.samplers import discrete_gaussian, discrete_laplace
 from service.schedules.scheduled_black_box import ScheduledBlackBox

@@ -1,4 +1,4 @@
-"""Writes the pages that follow from the code: api.md, settings.md, metrics.md. A test fails when one is stale.
+"""Writes what follows from the code: api.md, settings.md, metrics.md, the index. A test fails if it is stale.
 
 Run as `python -m docs.reference` (or `make docs`).
 """
@@ -15,13 +15,17 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from service import metrics
 from service.api.app import create_app
+from service.learners.registry import LEARNERS
 from service.ledger.overview import Overview
+from service.mechanisms.registry import MECHANISMS
 from service.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from prometheus_client.core import Metric
+
+    from service.inputs.registry import Registry
 
 HERE = Path(__file__).resolve().parent
 
@@ -123,13 +127,29 @@ A stream has 15 series. A running publication has 6, and 15 of the worker that f
 
 def pages() -> dict[str, str]:
     """The text of each page by its file's name."""
-    return {"api.md": _api(), "settings.md": _settings(), "metrics.md": _metrics()}
+    return {"api.md": _api(), "settings.md": _settings(), "metrics.md": _metrics(), "README.md": _index()}
 
 
 def main() -> None:
     """Writes them."""
     for name, text in pages().items():
         (HERE / name).write_text(text)
+
+
+def _index() -> str:
+    """Return the index with a table under each heading that names a registry."""
+    text = (HERE / "README.md").read_text()
+    tables: dict[str, tuple[Registry[Any], str]] = {
+        "Mechanisms": (MECHANISMS, "a release stands for"),
+        "Learners": (LEARNERS, "noise"),
+    }
+    for heading, (registry, summary) in tables.items():
+        folder, what = heading.lower(), heading.lower().removesuffix("s")
+        rows = ((f"[{each.kind}]({folder}/{each.kind}.md)", each.source, each.summary) for each in registry)
+        before, _, after = text.partition(f"## {heading}\n")
+        _, _, rest = after.partition("\n## ")
+        text = f"{before}## {heading}\n\n{_table((what, 'from', summary), rows)}\n## {rest}"
+    return text
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

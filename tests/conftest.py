@@ -13,6 +13,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = os.devnull
 
+import contextlib
 import itertools
 import secrets
 import signal
@@ -239,14 +240,20 @@ def world(servers: Servers, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def service(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    settings = make_world(servers, tmp_path_factory.mktemp("service"), max_body_bytes=2**20).settings
+    with running(make_world(servers, tmp_path_factory.mktemp("service"), max_body_bytes=2**20).settings) as service:
+        yield service
+
+
+@contextlib.contextmanager
+def running(settings: Settings) -> Iterator[Service]:
+    """An API and a worker."""
     stop = threading.Event()
     worker = threading.Thread(target=work, args=(settings, stop))
     worker.start()
     with serving(settings) as url:
-        running = Service(url, ADMIN_KEY, settings)
-        yield running
-        for client in running.clients.values():
+        service = Service(url, ADMIN_KEY, settings)
+        yield service
+        for client in service.clients.values():
             client.close()
     stop.set()
     worker.join()

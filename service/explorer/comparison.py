@@ -18,13 +18,13 @@ from pydantic import Field, StringConstraints, ValidationError
 from service.explorer.scores import score
 from service.inputs.fields import Delta, Epsilon, Positive, Shape
 from service.learners.output_perturbation import OutputPerturbation
-from service.learners.settings import Learner
+from service.learners.registry import LearnerSettings
 from service.learning.records import Records
 from service.learning.solvers import Inaccurate
 from service.mechanisms.building import build
-from service.mechanisms.configuration import Mechanism, PublicationConfiguration, Refused
-from service.mechanisms.lifelong.mechanism import Lifelong
+from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.linear import LinearMechanism, predict
+from service.mechanisms.registry import MechanismSettings
 from service.privacy.noise.additive import Unaffordable
 from service.streams.feature_maps import FeatureMapShape
 from service.streams.schema import StreamSchema
@@ -45,8 +45,8 @@ class Line(Shape):
     """A mechanism and a learner, for each ε of the comparison."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=80, strip_whitespace=True)]
-    mechanism: Mechanism
-    learner: Learner
+    mechanism: MechanismSettings
+    learner: LearnerSettings
     delta: Delta = Field(Decimal(0), json_schema_extra={"default": 0})
 
 
@@ -108,8 +108,7 @@ def mechanism(comparison: Comparison, line: int, epsilon: float, shape: dict[str
         raise Refused(f"lines.{line}.{refused.path}", refused.message) from None
     if not isinstance(built, LinearMechanism):
         raise Refused(f"lines.{line}.mechanism.kind", "only mechanisms that publish a model of classes are compared")
-    if isinstance(built, Lifelong) and (built.encoder is not None or built.own_map.steps):
-        setting = "features" if built.encoder is None else "encoder"
+    if (setting := built.setting_of_features) is not None:
         raise Refused(f"lines.{line}.mechanism.{setting}", "all lines have the same features: choose a feature_map")
     return built
 

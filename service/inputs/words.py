@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import BaseModel
 
+from service.inputs.registry import OneOf
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pydantic.fields import FieldInfo
+
+    from service.inputs.registry import Registry
 
 EXAMPLES = {
     "budget": '{"epsilon": 4, "delta": 1e-6}',
     "encoder": '{"kind": "dense", "records": 1000, "layers": [32]}',
     "feature_map": '{"kind": "normalize"}',
-    "learner": '{"kind": "output_perturbation"}',
-    "mechanism": '{"kind": "online_leader", "batch": 100}',
     "name": '"power-usage-2"',
     "privacy": '{"epsilon": 1, "delta": 1e-6}',
     "stream": '"power-usage-2"',
     "task": '{"kind": "classification", "classes": 2}',
 }
-"""Values that would do, by the name of their field."""
+"""Values that would do, by the name of their field. Of settings of a registered family the registry has one."""
 
 LONGEST_NAME = 40  # characters: longer ones are like none that there is
 
@@ -76,16 +80,25 @@ def explained(errors: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> li
 
 def _explained(error: Mapping[str, Any], model: type[BaseModel]) -> tuple[Place, str]:
     extra = error["type"] == "extra_forbidden"
-    place, within = _walk(error["loc"][:-1] if extra else error["loc"], model)
+    place, within, field = _walk(error["loc"][:-1] if extra else error["loc"], model)
     if extra:
         sent, known = error["loc"][-1], sorted({name for each in within for name in each.model_fields})
         return (*place, sent), _no_such_field(str(sent), known)
-    return place, _why(error, next((name for name in reversed(place) if isinstance(name, str)), ""))
+    name = next((name for name in reversed(place) if isinstance(name, str)), "")
+    return place, _why(error, name, _example(name, field))
 
 
-def _walk(parts: Place, model: type[BaseModel]) -> tuple[Place, Sequence[type[BaseModel]]]:
-    """Return the parts that are fields or indexes, and the models that may stand at the end of them."""
+def _example(name: str, field: FieldInfo | None) -> str:
+    """Return a value that would do in a field, as an error says it; nothing where there is none."""
+    registries = () if field is None else _registries(_annotated(field))
+    example = next((each.example for each in registries), EXAMPLES.get(name))
+    return "" if example is None else f", such as {example}"
+
+
+def _walk(parts: Place, model: type[BaseModel]) -> tuple[Place, Sequence[type[BaseModel]], FieldInfo | None]:
+    """Return the parts that are fields or indexes, the models that may stand at the end of them, and the last field."""
     place: list[str | int] = []
+    last: FieldInfo | None = None
     within: Sequence[type[BaseModel]] = [model]
     for part in parts:
         if isinstance(part, int):
@@ -94,8 +107,9 @@ def _walk(parts: Place, model: type[BaseModel]) -> tuple[Place, Sequence[type[Ba
             within = tagged
         elif fields := [each.model_fields[part] for each in within if part in each.model_fields]:
             place.append(part)
-            within = [each for field in fields for each in _models(field.annotation)]
-    return tuple(place), within
+            last = fields[0]
+            within = [each for field in fields for each in _models(_annotated(field))]
+    return tuple(place), within, last
 
 
 def _tags(model: type[BaseModel]) -> tuple[str, ...]:
@@ -107,12 +121,23 @@ def _tags(model: type[BaseModel]) -> tuple[str, ...]:
 def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [each for part in get_args(annotation) for each in _models(part)]
+    registered = [family.settings for registry in _registries(annotation) for family in registry]
+    return registered or [each for part in get_args(annotation) for each in _models(part)]
 
 
-def _why(error: Mapping[str, Any], name: str) -> str:
+def _registries(annotation: Any) -> Iterator[Registry[Any]]:
+    """Yield the registries any of whose families may stand there."""
+    for part in get_args(annotation):
+        yield from (part.registry,) if isinstance(part, OneOf) else _registries(part)
+
+
+def _annotated(field: FieldInfo) -> Any:
+    """Return the annotation of a field as it was written."""
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _why(error: Mapping[str, Any], name: str, example: str) -> str:
     kind, context, sent = error["type"], error.get("ctx", {}), error.get("input")
-    example = f", such as {EXAMPLES[name]}" if name in EXAMPLES else ""
     if kind in _TYPES:
         quoted = isinstance(sent, str) and kind != "int_parsing"  # of an address all is text
         return f"must be {_TYPES[kind]}{', without quotes' if quoted else ''}"

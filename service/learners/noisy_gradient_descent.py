@@ -39,11 +39,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from service.learners.output_perturbation import Linear
+from service.inputs.fields import Positive, Steps
+from service.learners.family import LinearFamily
+from service.learners.linear import Linear, LinearLearner
 from service.learning.objective import MARGIN, ROWS, norm, summed
 from service.learning.solvers import SLACK, UNIT, Inaccurate
 from service.privacy.accounting.events import NoisyGradientSums
@@ -59,6 +62,27 @@ FIRST = 0.7
 NEAR = 0.2
 FEWEST = 24
 MOST = 100
+
+
+class NoisyGradientDescentLearner(LinearLearner):
+    """Steps from c along sums of clipped gradients with noise. It needs delta > 0.
+
+    What is null is chosen from public quantities alone; so far a fit goes that its noise stays small, which is why it
+    needs no pull towards c (`regularization` 0).
+    """
+
+    kind: Literal["noisy_gradient_descent"]
+    regularization: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.0, le=1e6)] = 0.0
+    steps: Annotated[Steps | None, Field(description="how many; default 24 to 100, the more the less noise")] = None
+    step: Annotated[Positive | None, Field(description="size of a step along the mean gradient")] = None
+    clip: Annotated[
+        Positive | None,
+        Field(description="norm to which a record's gradient is clipped; default a quarter of the steepest at zero"),
+    ] = None
+    momentum: Annotated[
+        float | None,
+        Field(strict=True, allow_inf_nan=False, ge=0.0, le=0.99, description="default 0.9; with online_leader 0"),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,3 +199,24 @@ def clipped_sum(linear: Linear, *, clip: float, records: int, weights: float) ->
     if not error <= clip / 2.0:
         raise Inaccurate("double precision cannot add up the gradients of so many records: lower the step")
     return MARGIN * 2.0 * (clip + error)
+
+
+def _build(linear: Linear, settings: NoisyGradientDescentLearner, kind: Kind) -> NoisyGradientDescent:  # noqa: ARG001
+    return NoisyGradientDescent(
+        **vars(linear),
+        clip=settings.clip,
+        steps=settings.steps,
+        step=settings.step,
+        momentum=0.9 if settings.momentum is None else settings.momentum,
+    )
+
+
+FAMILY = LinearFamily(
+    settings=NoisyGradientDescentLearner,
+    source="Bassily, Smith, Thakurta 2014",
+    summary="on every sum of gradients",
+    examples={"noisy_gradient_descent": {"kind": "noisy_gradient_descent"}},
+    build=_build,
+    accuracy_setting="learner.step",
+    needs_delta="adds Gaussian noise in every step",
+)

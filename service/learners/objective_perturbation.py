@@ -49,11 +49,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from service.learners.output_perturbation import Linear
+from service.learners.family import LinearFamily
+from service.learners.linear import Linear, LinearLearner
 from service.learning.objective import MARGIN, norm
 from service.learning.solvers import UNIT, Accuracy, accuracy, exact
 from service.privacy.accounting.events import TiltedObjective
@@ -68,6 +69,15 @@ if TYPE_CHECKING:
     from service.privacy.noise.additive import Noise
 
 _OUTPUT = 2.0**-10  # the part of a charge that covers for not finding the exact minimiser
+
+
+class ObjectivePerturbationLearner(LinearLearner):
+    """Tilt that objective at random and release its minimiser. It needs a classification.
+
+    `regularization` is raised in a fit whose charge is too small for it.
+    """
+
+    kind: Literal["objective_perturbation"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,3 +186,19 @@ def _epsilon(rho: float) -> float:
     while Fraction(epsilon) ** 2 > 2 * Fraction(rho):
         epsilon = math.nextafter(epsilon, 0.0)
     return epsilon
+
+
+def _build(linear: Linear, settings: ObjectivePerturbationLearner, kind: Kind) -> ObjectivePerturbation:  # noqa: ARG001
+    return ObjectivePerturbation(**vars(linear))
+
+
+FAMILY = LinearFamily(
+    settings=ObjectivePerturbationLearner,
+    source="paper E, Algorithm 1",
+    summary="on the objective, and a little on the weights",
+    examples={"objective_perturbation": {"kind": "objective_perturbation"}},
+    build=_build,
+    accuracy_setting="learner.regularization",
+    exact_with_delta=False,
+    regressions=False,
+)

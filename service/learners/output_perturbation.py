@@ -1,129 +1,49 @@
-"""Learners: how a data set and a model to stay near become a new, private model, and what that costs a record.
-
-A learner gets a charge and decides, from public quantities alone, how it will spend it (`perturbation`); then it reads
-the records and returns a model that may be released (`release`). Whatever the schedule, a learner only needs records,
-an origin or an earlier release to stay near, and a charge.
-"""
+"""Output perturbation: minimise the objective, then add noise to the minimiser."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from service.learning.objective import norm
-from service.learning.records import Prepared, Records, prepare
-from service.learning.solvers import Exact, Setting
+from service.inputs.fields import Count, Steps
+from service.learners.family import LinearFamily
+from service.learners.linear import Linear, LinearLearner
+from service.learning.descent import GradientDescent, PermutationSGD
+from service.learning.solvers import Exact
 from service.privacy.accounting.events import NoisyWeights
 from service.privacy.noise import additive as noises
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from service.learning.losses import Floats, Loss
+    from service.learning.losses import Floats
+    from service.learning.records import Prepared, Records
+    from service.learning.solvers import Setting
     from service.privacy.accounting.events import AddedNoise
     from service.privacy.loss import Kind
 
 
-class Perturbed(Protocol):
-    """What is public of how linear models are made: weights of `shape`, from records through the record map."""
+class OutputPerturbationLearner(LinearLearner):
+    """Minimise (1/n)·Σ loss + (regularization/2)·‖w - c‖² near c, then add noise."""
 
-    kind: ClassVar[str]
+    kind: Literal["output_perturbation"]
+    solver: Literal["exact", "psgd", "gradient_descent"] = "exact"
+    passes: Annotated[Steps | None, Field(description="psgd: how often every record is read; default 10")] = None
+    batch: Annotated[Count | None, Field(description="psgd: most records a step reads; default 32")] = None
+    steps: Annotated[Steps | None, Field(description="gradient_descent: how many steps; default 100")] = None
 
-    @property
-    def loss(self) -> Loss: ...
-    @property
-    def intercept(self) -> bool: ...
-    @property
-    def norm_bound(self) -> float: ...
-    @property
-    def features(self) -> int: ...
-    @property
-    def classes(self) -> int: ...
-    @property
-    def shape(self) -> tuple[int, int]: ...
-    @property
-    def dimension(self) -> int: ...
-    @property
-    def same_everywhere(self) -> bool:
-        """Whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
-
-    def describe(self, origin: Floats) -> dict[str, Any]:
-        """Return what it does, for a plan."""
-
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> AddedNoise:
-        """Return how a fit of n = `records` slots near `center` (0 if None) spends at most `charge`.
-
-        A function of public quantities only. May raise Inaccurate.
-        """
-
-
-class Learner(Perturbed, Protocol):
-    """Makes a linear model of a data set, whatever was made before."""
-
-    def release(self, records: Records, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
-        """Return a model near `center`, float64 of `shape`, perturbed so: it may be released for its charge.
-
-        records: those present among the n slots. A record with a value that is not finite or a label outside the
-        schema counts as empty (it should have been refused before it got a slot).
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Linear:
-    """What all learners of linear models share: the loss, the record map and the shape of the weights."""
-
-    loss: Loss
-    regularization: float
-    intercept: bool
-    norm_bound: float
-    features: int
-    classes: int
-    """0 for a regression."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows of weights and coordinates per row: the features, then the intercept if there is one."""
-        return self.loss.rows(self.classes), self.features + self.intercept
-
-    @property
-    def dimension(self) -> int:
-        """Number of released coordinates."""
-        rows, columns = self.shape
-        return rows * columns
-
-    def setting(self, center: Floats | None = None) -> Setting:
-        """Return the public side of a fit near `center` (near 0 if None)."""
-        return Setting(
-            loss=self.loss,
-            norm_bound=self.norm_bound,
-            regularization=self.regularization,
-            shape=self.shape,
-            center_norm=0.0 if center is None else norm(center),
-        )
-
-    def prepared(self, records: Records) -> tuple[Prepared, NDArray[np.generic]]:
-        """Return the rows and labels that enter the loss; what does not fit the schema is left out."""
-        if records.x.shape[1] != self.features:
-            raise ValueError("the records have another number of features than the schema")
-        rows, finite = Prepared.of(records.x, norm_bound=self.norm_bound, intercept=self.intercept)
-        present = finite & self.loss.present(records.y, self.classes)
-        return (rows, records.y) if present.all() else (rows[present], records.y[present])
-
-    def predict(
-        self, parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64], tasks: int | None = None
-    ) -> tuple[NDArray[np.generic], Floats]:
-        """Return labels and scores (see `Loss.predict`) for x of shape (m, features), through the record map.
-
-        tasks: parameters are models of so many tasks, one below the other, then a row of scores of each; the model of
-        the task with the largest score predicts.
-        """
-        scores = prepare(x, norm_bound=self.norm_bound, intercept=self.intercept) @ parameters.T
-        if tasks is not None:
-            chosen = scores[:, -tasks:].argmax(axis=1)
-            scores = scores[:, :-tasks].reshape(len(x), tasks, -1)[np.arange(len(x)), chosen]
-        return self.loss.predict(scores)
+    @model_validator(mode="after")
+    def _settings_of_the_solver(self) -> Self:
+        for name, solver in (("passes", "psgd"), ("batch", "psgd"), ("steps", "gradient_descent")):
+            if getattr(self, name) is not None and self.solver != solver:
+                raise PydanticCustomError(
+                    "other_solver", "{name} is a setting of solver {solver}", {"name": name, "solver": solver}
+                )
+        return self
 
 
 class Solver(Protocol):
@@ -205,3 +125,26 @@ class OutputPerturbation(Linear):
             raise ValueError("the centre has another shape than the model")
         rows, y = self.prepared(records)
         return self.solver.solve(self.setting(center), rows, y, n, center)
+
+
+def _build(linear: Linear, settings: OutputPerturbationLearner, kind: Kind) -> OutputPerturbation:  # noqa: ARG001
+    return OutputPerturbation(**vars(linear), solver=_solver(settings))
+
+
+def _solver(settings: OutputPerturbationLearner) -> Solver:
+    if settings.solver == "psgd":
+        return PermutationSGD(passes=settings.passes or 10, batch=settings.batch or 32)
+    if settings.solver == "gradient_descent":
+        return GradientDescent(steps=settings.steps or 100)
+    return Exact()
+
+
+EXAMPLE = {"kind": "output_perturbation"}
+FAMILY = LinearFamily(
+    settings=OutputPerturbationLearner,
+    source="paper A, Algorithms 1 and 3",
+    summary="on the fitted weights",
+    examples={solver: EXAMPLE | {"solver": solver} for solver in ("exact", "psgd", "gradient_descent")},
+    build=_build,
+    accuracy_setting="learner.regularization",
+)

@@ -42,10 +42,14 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
+from service.inputs.fields import Shape, Share
+from service.inputs.refused import Refused
+from service.learners.family import HistogramFamily
 from service.privacy.accounting.events import SelectedCandidate
 from service.privacy.loss import round_up
 from service.privacy.noise.exponential import MAX_CANDIDATES, Selection, select
@@ -64,6 +68,19 @@ Queries = Literal["points", "intervals", "all"]
 MAX_NUMBERS = 2**24  # of all candidates together
 FAILURE = 0.05  # for which a plan states the error
 _ROWS = 2**14  # candidates at a time
+
+
+class SmallDatabaseLearner(Shape):
+    """Select a small synthetic database that answers linear queries as the records do. It needs categories."""
+
+    kind: Literal["small_database"]
+    queries: Annotated[
+        Queries,
+        Field(description="What is to be answered: shares of categories, of neighbouring ones, or any weights"),
+    ] = "all"
+    accuracy: Annotated[
+        Share, Field(description="α: half of it is how near the nearest database is; the smaller, the more candidates")
+    ]
 
 
 def error_bound(told: Mapping[str, Any], scale: float) -> float:
@@ -104,6 +121,13 @@ class SmallDatabase:
     def too_many(self) -> bool:
         """Whether there are more candidates than can be looked at."""
         return self.candidates > MAX_CANDIDATES or self.candidates * self.cardinality > MAX_NUMBERS
+
+    def error_bound(self, scale: float) -> float:
+        """Return how far off the answer to any query of the class is at most, but for a probability of FAILURE.
+
+        scale: of the selection.
+        """
+        return error_bound(self.describe(), scale)
 
     def describe(self) -> dict[str, Any]:
         """Return what it does, as JSON."""
@@ -165,3 +189,28 @@ def _multisets(categories: int, size: int) -> NDArray[np.int32]:
         rows = np.column_stack((np.repeat(rows, choices, axis=0), taken))
         left = np.repeat(left, choices) - taken
     return rows
+
+
+def _build(cardinality: int, settings: SmallDatabaseLearner) -> SmallDatabase:
+    learner = SmallDatabase(cardinality=cardinality, queries=settings.queries, accuracy=Fraction(settings.accuracy))
+    if learner.too_many:
+        raise Refused(
+            "learner.accuracy",
+            f"there are too many databases of {learner.size} records over {learner.cardinality} categories to look at "
+            f"each: at most {MAX_CANDIDATES}, and {MAX_NUMBERS} numbers in all; ask for less accuracy, or for fewer "
+            "queries (intervals, points)",
+        )
+    return learner
+
+
+FAMILY = HistogramFamily(
+    settings=SmallDatabaseLearner,
+    source="paper C's SmallDB; Blum, Ligett, Roth 2008",
+    summary="in which of many histograms is selected",
+    examples={
+        queries: {"kind": "small_database", "accuracy": 0.5, "queries": queries}
+        for queries in ("points", "intervals", "all")
+    },
+    build=_build,
+    accuracy_setting="learner.accuracy",
+)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from service.inputs.refused import Refused
+from service.learners.registry import LEARNERS
 from service.mechanisms.building import build
-from service.mechanisms.configuration import Refused
 from service.privacy.noise.sampler_distance import is_small, largest_epsilon
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def admit(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
     states the δ that its draws add (`noise.sampler_distance`).
     """
     mechanism = build(stream, publication)
+    inexact = " or ".join(LEARNERS.kinds(lambda family: not family.exact_with_delta))
     draws = mechanism.draws()
     if not is_small(Fraction(publication.privacy.epsilon), draws):
         raise Refused(
@@ -29,6 +31,6 @@ def admit(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
             f"epsilon must be at most {largest_epsilon(draws)} here: one record moves up to {draws} draws of noise in "
             "the publication's life, each only within 2^-100 of its stated law, and at a larger epsilon that adds more "
             "than 2^-60 to delta. Ask for a smaller epsilon, or for Gaussian noise, which is exact: a privacy.delta "
-            "above 0, with any learner but objective_perturbation",
+            f"above 0, with any learner but {inexact}",
         )
     return mechanism

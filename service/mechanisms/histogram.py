@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learners import small_database
+from service.learners.small_database import error_bound as error_of_selection
 from service.privacy.noise.sparse_vector import STEPS
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def error_bound(model: Mapping[str, Any], noise: Mapping[str, Any], query: Linea
     """
     if noise["added_to"] != "candidates" or not query.within(model["queries"]):
         return None
-    return small_database.error_bound(model, noise["scale"])
+    return error_of_selection(model, noise["scale"])
 
 
 def described(cardinality: int, **more: Any) -> dict[str, Any]:

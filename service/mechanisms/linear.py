@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.learners.output_perturbation import OutputPerturbation
+from service.learners.linear import Linear
 from service.learning import encoders
 from service.learning.losses import LOSSES, HuberHinge, Squared
 from service.mechanisms.on_schedule import OnSchedule
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.learners.output_perturbation import Perturbed
+    from service.learners.linear import PlannedLinearLearner
     from service.learning.losses import Floats, Loss
     from service.streams.feature_maps import FeatureMap
 
@@ -30,9 +30,14 @@ if TYPE_CHECKING:
 class LinearMechanism(OnSchedule):
     """A publication of linear models, made at the times of a schedule."""
 
-    learner: Perturbed
+    learner: PlannedLinearLearner
     feature_map: FeatureMap
     """What was done to the records before any fit reads them."""
+
+    @property
+    def setting_of_features(self) -> str | None:
+        """The setting by which it makes features of its own of these records; None: it makes none."""
+        return None
 
     def planned_model(self) -> dict[str, Any]:
         """Return the loss, the size of the weights and what the learner tells, as JSON."""
@@ -93,7 +98,7 @@ def predict(
         loss = HuberHinge(width=description["huber_width"])
     elif isinstance(loss, Squared):
         loss = Squared(bound=description["bound"])
-    learner = OutputPerturbation(
+    learner = Linear(
         loss=loss,
         regularization=1.0,
         intercept=description["intercept"],

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from service.mechanisms.family import Line
+from service.mechanisms.registry import MECHANISMS
 
 if TYPE_CHECKING:
     from service.mechanisms.configuration import PublicationConfiguration
@@ -18,75 +19,35 @@ WHAT = (
     "Accuracy of the latest release on the next records of three streams that drift, a release after every block, "
     "windows of 7 blocks, (1, 1e-6) per record for ever: docs/choosing.md, Drift, measured."
 )
-EXPECT = (
-    "Where a stream drifts, expect most from window_statistics if old records must be forgotten; if they may stay, "
-    "from independent_batches with warm_start, online_leader or continual with improving shares, which come out alike. "
-    "Where `same label as before` is better than all of them, look for better features first."
+_BASELINES = (
+    Line(place=0, title="same label as before", accuracies=(0.680, 0.853, 0.565)),
+    Line(place=1, title="window without noise, NOT private", accuracies=(0.788, 0.778, 0.322)),
 )
 
 
-@dataclass(frozen=True)
-class Line:
-    """A mechanism with its settings that matter, a learner, and its accuracies by `STREAMS`; not private: neither."""
-
-    title: str
-    accuracies: tuple[float, float, float]
-    mechanism: Mapping[str, Any] | None = None
-    learner: str | None = None
-
-    def describes(self, configuration: PublicationConfiguration) -> bool:
-        """Whether that is what was measured, but for numbers of records, budget and regularization."""
-        if self.mechanism is None:
-            return False
-        mechanism, learner = configuration.mechanism, configuration.learner
-        same = all(getattr(mechanism, name, None) == value for name, value in self.mechanism.items())
-        return same and learner is not None and learner.kind == self.learner
+def lines() -> list[Line]:
+    """Return all that was measured, in the order of the table."""
+    measured = [line for family in MECHANISMS for line in family.measured]
+    return sorted((*_BASELINES, *measured), key=lambda line: line.place)
 
 
-_WINDOW, _CUMULATIVE = {"kind": "sliding_window"}, {"kind": "continual"}
-_BATCHES, _LEADER = {"kind": "independent_batches"}, {"kind": "online_leader"}
-_OUTPUT, _DESCENT = "output_perturbation", "noisy_gradient_descent"
+def expectation() -> str:
+    """Return which mechanisms to expect most from, as one sentence, and what to do where none is good enough."""
+    named = sorted(
+        (line.recommendation for line in lines() if line.recommendation is not None), key=lambda each: each.place
+    )
+    forgetting = _listed([each.name for each in named if each.forgets])
+    keeping = _listed([each.name for each in named if not each.forgets])
+    return (
+        f"Where a stream drifts, expect most from {forgetting} if old records must be forgotten; if they may stay, "
+        f"from {keeping}, which come out alike. "
+        "Where `same label as before` is better than all of them, look for better features first."
+    )
 
-LINES = (
-    Line("same label as before", (0.680, 0.853, 0.565)),
-    Line("window without noise, NOT private", (0.788, 0.778, 0.322)),
-    Line(
-        "each batch near the release before (`independent_batches`, `warm_start`), noisy gradient descent",
-        (0.742, 0.781, 0.149),
-        _BATCHES | {"warm_start": True},
-        _DESCENT,
-    ),
-    Line("the same, output perturbation", (0.734, 0.773, 0.175), _BATCHES | {"warm_start": True}, _OUTPUT),
-    Line(
-        "cumulative (`continual`, `improving`), noisy gradient descent",
-        (0.742, 0.775, 0.181),
-        _CUMULATIVE | {"shares": "improving"},
-        _DESCENT,
-    ),
-    Line("`window_statistics`", (0.744, 0.766, 0.157), {"kind": "window_statistics"}, _OUTPUT),
-    Line(
-        "`online_leader`, a batch a block, `averaging` false",
-        (0.749, 0.772, 0.174),
-        _LEADER | {"averaging": False},
-        _DESCENT,
-    ),
-    Line("`online_leader`, a batch a block", (0.741, 0.762, 0.204), _LEADER | {"averaging": True}, _DESCENT),
-    Line("sliding window, noisy gradient descent", (0.695, 0.719, 0.138), _WINDOW, _DESCENT),
-    Line("sliding window, output perturbation", (0.691, 0.696, 0.146), _WINDOW, _OUTPUT),
-    Line(
-        "cumulative (`continual`, `equal`), output perturbation",
-        (0.692, 0.695, 0.159),
-        _CUMULATIVE | {"shares": "equal"},
-        _OUTPUT,
-    ),
-    Line(
-        "each batch by itself, noisy gradient descent",
-        (0.687, 0.676, 0.123),
-        _BATCHES | {"warm_start": False},
-        _DESCENT,
-    ),
-    Line("each batch by itself, output perturbation", (0.685, 0.661, 0.112), _BATCHES | {"warm_start": False}, _OUTPUT),
-)
+
+def _listed(names: list[str]) -> str:
+    *others, last = names or ["none that is here"]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def measured(schema: StreamSchema, configuration: PublicationConfiguration) -> dict[str, Any] | None:
@@ -98,13 +59,13 @@ def measured(schema: StreamSchema, configuration: PublicationConfiguration) -> d
         return None
     return {
         "what": WHAT,
-        "expect": EXPECT,
+        "expect": expectation(),
         "lines": [
             {
                 "what": each.title,
                 "accuracy": dict(zip(STREAMS, each.accuracies, strict=True)),
-                "this": each.describes(configuration),
+                "this": each.describes(configuration.mechanism, configuration.learner),
             }
-            for each in LINES
+            for each in lines()
         ],
     }

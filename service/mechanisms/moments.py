@@ -54,7 +54,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from service.learners.output_perturbation import Linear
+from service.learners.linear import Linear
+from service.learners.output_perturbation import FAMILY as OUTPUT
 from service.learning.losses import Squared
 from service.learning.objective import MARGIN
 from service.learning.solvers import SLACK, UNIT, Inaccurate
@@ -63,7 +64,7 @@ from service.privacy.accounting.events import NoisyStatistics
 from service.privacy.loss import Kind, round_down
 from service.privacy.noise import correlated
 from service.privacy.noise.additive import Gaussian
-from service.privacy.noise.correlated import Blt, Toeplitz
+from service.privacy.noise.correlated import Toeplitz
 from service.privacy.sensitivity import StatisticsWeights
 
 if TYPE_CHECKING:
@@ -79,8 +80,6 @@ LENGTH = 2
 BIAS = Fraction(1, 4)
 _FIRST = 256  # blocks, after which noise that a block brought is taken back as far as it ever is
 _TWENTIETHS = tuple(Fraction(each, 20) for each in range(4, 31))
-State = tuple["Floats", ...]
-"""The estimates of the last blocks, W - 1 at most, oldest first; then what `correlated` remembers, which is secret."""
 
 
 @lru_cache(maxsize=64)
@@ -112,7 +111,7 @@ def weights(features: int, classes: int, *, intercept: bool) -> StatisticsWeight
 class Statistics(Linear):
     """What a model is solved from: see the module docstring, for any choice of the blocks whose estimates are added."""
 
-    kind: ClassVar[str] = "output_perturbation"
+    kind: ClassVar[str] = OUTPUT.kind
     same_everywhere: ClassVar[bool] = True
     ridge: float | None = None
     """α; None: by its rule"""
@@ -261,47 +260,8 @@ class Statistics(Linear):
         return np.asarray(math.sqrt(self.classes / (self.classes - 1.0)) * (own - 1.0 / self.classes))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Moments(Statistics):
-    """A model of the last W blocks. `blocks` is W."""
-
-    blocks: int
-
-    def factor(self, kind: Kind) -> Factor:
-        """Return how noise is taken back: for a sum of W blocks nearly what is best, or not at all in pure ε."""
-        if kind is Kind.PURE or self.blocks == 1:
-            return super().factor(kind)
-        return Blt.decaying(1.0 - 1.0 / self.blocks)
-
-    def pull(self, perturbation: NoisyStatistics, records: int, step: int) -> float:
-        """Return α after block number `step`."""
-        noise = deviation(perturbation.noise) * _spread(perturbation.factor, self.blocks, step)
-        return self.strength(noise / perturbation.weights.second, records * min(step + 1, self.blocks))
-
-    def remembers(self, perturbation: NoisyStatistics, step: int) -> int:
-        """Return of how many arrays the state is before that step, which needs it whole."""
-        return min(step, self.blocks - 1) + perturbation.factor.remembers(perturbation.place(step))
-
-    def advance(
-        self, state: State, records: Records, n: int, origin: Floats, perturbation: NoisyStatistics, step: int
-    ) -> tuple[State, Floats]:
-        """Return the state after block number `step`, and the model of the window that ends with it.
-
-        The model may be released for the records' charge. records: those present among the n slots of the block. State
-        and release are kept together or lost together.
-        """
-        older = min(step, self.blocks - 1)
-        estimate, memory = perturbation.sums.release(
-            self.statistics(records, n), state[older:], perturbation.place(step)
-        )
-        window = (*state[:older], estimate)
-        ridge = self.pull(perturbation, n, step)
-        model = self.solve(np.sum(window, axis=0), n * len(window), ridge, origin)
-        return (*window[len(window) - min(len(window), self.blocks - 1) :], *memory), model
-
-
 @lru_cache(maxsize=64)
-def _spreads(factor: Factor, blocks: int) -> tuple[float, ...]:
+def spreads(factor: Factor, blocks: int) -> tuple[float, ...]:
     """Return the standard deviation of the sum of the last blocks' noises, of draws of 1, after each of some steps.
 
     Of the first of them; later ones hardly differ.
@@ -323,16 +283,11 @@ def deviation(noise: Gaussian | SphericalLaplace) -> float:
     return noise.scale * spread
 
 
-def _spread(factor: Factor, blocks: int, step: int) -> float:
-    spreads = _spreads(factor, blocks)
-    return spreads[min(step, len(spreads) - 1)]
-
-
 def spread(factor: Factor, blocks: int) -> float:
     """Return the standard deviation of the sum of the noises of all blocks so far, of draws of 1.
 
     In one run without end. Where the response to a draw is over, each further block adds the same.
     """
-    first = _spreads(factor, _FIRST)[:_FIRST]
+    first = spreads(factor, _FIRST)[:_FIRST]
     known = first[min(blocks, len(first)) - 1]
     return math.sqrt(known**2 + max(0, blocks - len(first)) / float(factor.column.total) ** 2)

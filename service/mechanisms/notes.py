@@ -15,6 +15,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from service.learners.registry import LEARNERS
+from service.mechanisms.registry import MECHANISMS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -33,7 +36,7 @@ def _of_delta(plan: Mapping[str, Any], configuration: PublicationConfiguration) 
     if "delta" in configuration.privacy.model_fields_set:
         return []
     pure = "privacy.delta was left out, so it is 0: the guarantee is pure epsilon."
-    if learner is None or learner.kind == "small_database":
+    if learner is None or not LEARNERS.of(learner).has_weights:
         return [pure]
     gain = (
         "A delta far below one over the number of records, such as 1e-6, brings Gaussian noise, which is "
@@ -45,9 +48,7 @@ def _of_delta(plan: Mapping[str, Any], configuration: PublicationConfiguration) 
 def _hopeless_from(configuration: PublicationConfiguration) -> float:
     """Return from which ratio on noise drowns all models, also those for which the records of many batches add up."""
     mechanism = configuration.mechanism
-    if mechanism.kind == "window_statistics":
-        return float(mechanism.blocks)
-    return 1.0 if mechanism.kind in ("independent_batches", "sliding_window") else DROWNED_BATCHES
+    return float(MECHANISMS.of(mechanism).adds_up(mechanism) or DROWNED_BATCHES)
 
 
 def _of_noise(plan: Mapping[str, Any], hopeless_from: float) -> list[str]:

@@ -27,7 +27,7 @@ _GROWS = (
 )
 
 
-class Perturbed(Protocol):
+class PlannedLearner(Protocol):
     """What is public of how models are made: of `shape`, each fit for a charge."""
 
     @property
@@ -47,7 +47,7 @@ class OnSchedule(Mechanism):
     """A publication of a learner's models, made at the times of a schedule."""
 
     schedule: Schedule
-    learner: Perturbed
+    learner: PlannedLearner
     origin: Floats
 
     def next_time(self, after: int) -> int:

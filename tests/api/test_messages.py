@@ -10,8 +10,10 @@ from pydantic import TypeAdapter
 
 from service.api.routes.publications import PlanRequest
 from service.api.routes.streams import StreamRequest
-from service.inputs.words import EXAMPLES
+from service.inputs.words import EXAMPLES, _annotated
+from service.learners.registry import LEARNERS
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.registry import MECHANISMS
 from service.streams.schema import StreamSchema
 from tests.api.formats import WRITERS
 from tests.api.test_records import refused
@@ -37,7 +39,7 @@ def wrong(service: Service, path: str, asked: Any) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("change", "field", "reason"),
     [
-        ({"mechanism": "online_leader"}, "mechanism", f"must be an object, such as {EXAMPLES['mechanism']}"),
+        ({"mechanism": "online_leader"}, "mechanism", f"must be an object, such as {MECHANISMS.example}"),
         ({"mechanism": {"batch": 100}}, "mechanism", 'must be an object with a "kind", such as {'),
         ({"mechanism": {"kind": "online_leadr"}}, "mechanism", "(did you mean online_leader?)"),
         ({"mechanism": {"kind": SECRET}}, "mechanism", "its 'kind' must be one of 'multi_resolution', "),
@@ -61,7 +63,7 @@ def wrong(service: Service, path: str, asked: Any) -> tuple[str, str]:
             "must be a whole number, without quotes",
         ),
         ({"learner": {"kind": "output_perturbation", "los": "softmax"}}, "learner.los", "(did you mean loss?)"),
-        ({"learner": None}, "learner", f"must be given, such as {EXAMPLES['learner']}"),
+        ({"learner": None}, "learner", f"must be given, such as {LEARNERS.example}"),
         ({"privacy": {"epsilon": 0}}, "privacy.epsilon", "must be above 0, at least 1e-9 (0.1 to 10 is usual)"),
         ({"privacy": {"epsilon": "1"}}, "privacy.epsilon", "must be a number, without quotes"),
         ({"privacy": {"epsilon": 1, "delta": 1}}, "privacy.delta", "must be below 1 (usual is 1e-6"),
@@ -133,17 +135,20 @@ def test_a_parameter_of_the_address_is_explained(service: Service):
     assert problem["errors"] == [{"field": "query.limit", "reason": "must be a whole number"}]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_every_example_would_be_taken(name):
+REGISTERED = {"mechanism": MECHANISMS.example, "learner": LEARNERS.example}
+
+
+@pytest.mark.parametrize(("name", "example"), (EXAMPLES | REGISTERED).items())
+def test_every_example_would_be_taken(name, example):
     models = (PlanRequest, StreamRequest, PublicationConfiguration)
     known = {field: info for model in models for field, info in model.model_fields.items()}
     if name == "encoder":
-        document = {"kind": "lifelong", "task_size": 9, "encoder": json.loads(EXAMPLES[name])}
+        document = {"kind": "lifelong", "task_size": 9, "encoder": json.loads(example)}
         name, value = "mechanism", document
     else:
-        value = json.loads(EXAMPLES[name])
+        value = json.loads(example)
     info = known[name]
-    TypeAdapter(info.annotation, config=None).validate_python(value)
+    TypeAdapter(_annotated(info), config=None).validate_python(value)
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,13 @@ from service.api.app import create_app
 from service.api.http.problems import _PROBLEMS
 from service.api.routes.publications import PublicationRequest
 from service.api.routes.streams import StreamRequest
+from service.learners.registry import LEARNERS
 from service.ledger.overview import Overview
 from service.mechanisms.building import build
-from service.mechanisms.configuration import (
-    ConvolutionalEncoder,
-    DenseEncoder,
-    LifelongMechanism,
-    PublicationConfiguration,
-)
-from service.mechanisms.measured import LINES, measured
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.lifelong.settings import ConvolutionalEncoder, DenseEncoder, LifelongMechanism
+from service.mechanisms.measured import lines, measured
+from service.mechanisms.registry import MECHANISMS
 from service.privacy.loss import Kind
 from service.schedules.continual import Continual
 from service.schedules.sliding_window import SlidingWindow
@@ -49,7 +47,8 @@ def shapes(annotation: Any) -> dict[str, type[BaseModel]]:
 
 
 FOLDERS = {
-    f"{field}s": shapes(PublicationConfiguration.model_fields[field].annotation) for field in ("mechanism", "learner")
+    folder: {family.kind: family.settings for family in registry}
+    for folder, registry in (("mechanisms", MECHANISMS), ("learners", LEARNERS))
 }
 TASKS = shapes(StreamRequest.model_fields["task"].annotation)
 DESCRIBED = {
@@ -119,9 +118,9 @@ def test_every_problem_is_told():
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_mechanism_and_learner_has_a_page_that_the_index_names(folder):
     assert {path.stem for path in (DOCS / folder).glob("*.md")} == set(FOLDERS[folder])
+    assert f"](README.md#{folder})" in PAGES["publications.md"]
     for kind in FOLDERS[folder]:
         assert f"| [{kind}]({folder}/{kind}.md) |" in PAGES["README.md"]
-        assert f"[{kind}]({folder}/{kind}.md)" in PAGES["publications.md"]
 
 
 @pytest.mark.parametrize("page", DESCRIBED)
@@ -227,15 +226,14 @@ def test_every_page_can_be_reached_from_the_index():
 
 def test_the_page_on_choosing_shows_what_plans_tell_of_drift() -> None:
     shown = rows(PAGES["choosing.md"], "## Drift, measured").values()
-    assert list(shown) == [[line.title, *(f"{each:.3f}"[1:] for each in line.accuracies)] for line in LINES]
+    assert list(shown) == [[line.title, *(f"{each:.3f}"[1:] for each in line.accuracies)] for line in lines()]
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line.mechanism is not None], ids=lambda line: line.title)
+@pytest.mark.parametrize("line", [line for line in lines() if line.mechanism is not None], ids=lambda line: line.title)
 def test_a_plan_finds_what_was_measured(line: Any) -> None:
-    sizes = {"continual": {"base": 70, "update_every": 10}, "sliding_window": {"block": 10, "blocks": 7}}
-    sizes |= {"window_statistics": sizes["sliding_window"]}
+    example = next(iter(MECHANISMS[line.mechanism["kind"]].examples.values()))
     asked = {
-        "mechanism": line.mechanism | sizes.get(line.mechanism["kind"], {"batch": 10}),
+        "mechanism": example | line.mechanism,
         "learner": {"kind": line.learner},
         "privacy": {"epsilon": 1, "delta": 1e-6},
     }

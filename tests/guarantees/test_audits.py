@@ -6,15 +6,15 @@ the line; the others then give a lower confidence bound on what the record reall
 the promise where there is a bug.
 """
 
-from typing import get_args
-
 import numpy as np
 import pytest
 
+from service.learners.output_perturbation import FAMILY as OUTPUT
+from service.learners.registry import LEARNERS as REGISTERED_LEARNERS
 from service.learning.records import Records
-from service.mechanisms import configuration
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.registry import MECHANISMS as REGISTERED
 from service.mechanisms.scheduled.mechanism import Scheduled
 from service.privacy.loss import Kind
 from service.streams.schema import StreamSchema
@@ -107,17 +107,13 @@ DATABASE = {"kind": "small_database", "queries": "points", "accuracy": 0.5}
 
 def test_every_mechanism_and_every_learner_is_audited():
     """And combined with all the others. Whoever adds one joins here and there."""
-
-    def kinds(settings):
-        return {get_args(each.model_fields["kind"].annotation)[0] for each in get_args(get_args(settings)[0])}
-
     audited = {MECHANISMS[case[0]]["kind"] for case in CASES} | {"linear_queries", "active_learning"}  # by themselves
-    assert audited == kinds(configuration.Mechanism)
-    assert {each["kind"] for each in test_combinations.MECHANISMS.values()} == kinds(configuration.Mechanism)
+    assert audited == set(REGISTERED.kinds())
+    assert {each["kind"] for each in test_combinations.MECHANISMS.values()} == set(REGISTERED.kinds())
     combined = test_combinations.LEARNERS + test_combinations.OF_CATEGORIES
-    assert {each["kind"] for each in combined} == kinds(configuration.Learner)
+    assert {each["kind"] for each in combined} == set(REGISTERED_LEARNERS.kinds())
     learners = {(*case, "output_perturbation")[2] for case in CASES} | {DATABASE["kind"]}  # by itself, below
-    assert learners == kinds(configuration.Learner)
+    assert learners == set(REGISTERED_LEARNERS.kinds())
 
 
 def published(mechanism, privacy, learner="output_perturbation"):
@@ -137,7 +133,7 @@ def published(mechanism, privacy, learner="output_perturbation"):
 
 def _near(mechanism, learner):
     """Where it starts, and how strongly it is kept there: of second moments that is the origin's matter too."""
-    summed = MECHANISMS[mechanism]["kind"] in ("window_statistics", "lifelong")
+    summed = REGISTERED[MECHANISMS[mechanism]["kind"]].takes == (OUTPUT,)
     few = {"steps": 4} if (mechanism, learner) == ("every block by itself", "noisy_gradient_descent") else {}
     return {} if summed else {"origin": FAR} | LEARNERS[learner] | few
 

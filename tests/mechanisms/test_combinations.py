@@ -3,75 +3,23 @@
 from decimal import Decimal
 from itertools import product
 
-import numpy as np
 import pytest
 
-from service.learning.records import Records
+from service.learners.output_perturbation import FAMILY as OUTPUT
+from service.learners.registry import LEARNERS as REGISTERED_LEARNERS
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.lifelong import encoder_pass
+from service.mechanisms.registry import MECHANISMS as REGISTERED
 from service.privacy.accounting import events
 from service.privacy.loss import Kind
 from service.streams.schema import StreamSchema
+from tests.mechanisms import contract
 
-MECHANISMS = {
-    "multi_resolution": {"kind": "multi_resolution", "base": 8},
-    **{
-        f"continual, {shares}": {"kind": "continual", "base": 16, "update_every": 4, "shares": shares}
-        for shares in ("equal", "paper", "improving")
-    },
-    "sliding_window": {"kind": "sliding_window", "block": 4, "blocks": 7},
-    "sliding_window, warm": {"kind": "sliding_window", "block": 4, "blocks": 7, "warm_up": "continual"},
-    "independent_batches": {"kind": "independent_batches", "batch": 8},
-    "independent_batches, warm": {"kind": "independent_batches", "batch": 8, "warm_start": True},
-    "scheduled_black_box": {"kind": "scheduled_black_box", "first": 8, "growth": 0.4},
-    "scheduled_black_box, warm": {"kind": "scheduled_black_box", "first": 8, "accuracy": 0.3, "warm_start": True},
-    "improving_black_box": {"kind": "improving_black_box", "first": 8, "every": 4},
-    "improving_black_box, warm": {"kind": "improving_black_box", "first": 8, "every": 4, "warm_start": True},
-    "window_statistics": {"kind": "window_statistics", "block": 8, "blocks": 2},
-    "lifelong": {"kind": "lifelong", "task_size": 16, "batch": 8},
-    "lifelong, agem": {"kind": "lifelong", "task_size": [4, 8], "training": "agem", "epochs": 3},
-    "lifelong, heads": {"kind": "lifelong", "task_size": 8, "heads": "per_task", "memory": 2},
-    "lifelong, encoder": {
-        "kind": "lifelong",
-        "task_size": 8,
-        "encoder": {"kind": "dense", "records": 8, "layers": [4, 3]},
-    },
-    **{
-        f"online_leader, {noise}": {"kind": "online_leader", "batch": 8, "noise": noise}
-        for noise in ("blt", "toeplitz", "tree")
-    },
-    **{
-        f"active_learning, {batching}, {selection}": {
-            "kind": "active_learning",
-            "batching": batching,
-            "size": 4,
-            "selection": selection,
-        }
-        for batching in ("fixed_window", "fixed_batch")
-        for selection in ("bernoulli", "exponential")
-    },
-    "linear_queries": {"kind": "linear_queries", "first": 8, "hits": 2},
-    "online_leader, window_tree": {"kind": "online_leader", "batch": 8, "noise": "window_tree", "window": 3},
-    **{
-        f"online_leader, {expiry}": {
-            "kind": "online_leader",
-            "batch": 8,
-            "noise": "window_tree",
-            "window": 2,
-            "expiry": expiry,
-            "acknowledge_declassification": True,
-        }
-        for expiry in ("leaf", "block")
-    },
-}
-LEARNERS = [
-    *({"kind": "output_perturbation", "solver": solver} for solver in ("exact", "psgd", "gradient_descent")),
-    {"kind": "objective_perturbation"},
-    {"kind": "noisy_gradient_descent"},
-]
+MECHANISMS = contract.mechanisms()
+LEARNERS = list(contract.linear_learners().values())
 OF_CATEGORIES = [
-    {"kind": "small_database", "accuracy": 0.5, "queries": queries} for queries in ("points", "intervals", "all")
+    example for family in REGISTERED_LEARNERS for example in family.examples.values() if example not in LEARNERS
 ]
 LOSSES = [("logistic", 2), ("softmax", 3), ("huber_hinge", 2), ("huber_hinge", 3), ("squared", 0)]
 DELTAS = [0, 1e-6]
@@ -97,9 +45,10 @@ def configured(mechanism, learner, loss, delta):
 
 def reason(mechanism, learner, loss, delta):
     """Why a combination can't be: the setting that is refused, and a word of why."""
-    if mechanism == "linear_queries":
+    takes = REGISTERED[MECHANISMS[mechanism]["kind"]].takes
+    if takes == ():
         return "learner", "leave learner out"
-    if mechanism == "window_statistics" or mechanism.startswith("lifelong"):
+    if takes == (OUTPUT,):
         return reason_of_statistics(mechanism, learner, loss, delta)
     if mechanism.startswith(("active_learning", "online_leader")):
         if learner["kind"] != "noisy_gradient_descent":
@@ -145,23 +94,9 @@ def test_every_combination_publishes_for_its_charge_or_says_why_not(mechanism, l
             build(schema, publication)
         assert refused.value.path == path
         return
-    scheduled = build(schema, publication)
-    assert scheduled.schedule.lifetime().share <= 1
     assert publication.privacy.delta == Decimal(str(delta))
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(4096, FEATURES)), rng.integers(0, loss[1] or 3, 4096)
-    time, chain, made = 0, (), 0
-    while made < 3 and (time := scheduled.next_time(time)) < len(y):
-        step = scheduled.step(time, chain, made + 1, lambda start, end: Records(x=x[start:end], y=y[start:end]))
-        chain, made, time = step.chain, made + len(step.releases), step.reached or time
-        for release in step.releases:
-            start, end = release.fit
-            described = release.perturbation.to_json()
-            cost = events.from_json(described).cost(scheduled.kind, records=end - start)
-            assert 0.999 * release.charge < cost == release.perturbation.cost(scheduled.kind, end - start)
-            assert 0 < cost <= release.charge
-            assert np.isfinite(release.parameters).all()
-    assert made >= 3
+    scheduled, _ = contract.keeps_its_promise(schema, publication)
+    assert scheduled.schedule.lifetime().share <= 1
 
 
 @pytest.mark.parametrize(("mechanism", "learner", "delta"), list(product(MECHANISMS, OF_CATEGORIES, DELTAS)), ids=name)
@@ -173,38 +108,25 @@ def test_a_learner_of_categories_works_where_each_fit_stands_for_what_it_read_or
         {"mechanism": MECHANISMS[mechanism], "learner": learner, "privacy": {"epsilon": 1, "delta": delta}}
     )
     kind = MECHANISMS[mechanism]["kind"]
+    takes = REGISTERED[kind].takes
     if mechanism.endswith("warm") or kind in ("continual", "sliding_window"):
         why = "is of more than its fit"
-    elif kind in ("online_leader", "window_statistics", "lifelong"):
+    elif takes == (OUTPUT,) or kind == "online_leader":
         why = "makes linear models"
     elif kind == "active_learning":
         why = "use noisy_gradient_descent"
     else:
-        why = "leave learner out" if kind == "linear_queries" else None
+        why = "leave learner out" if takes == () else None
     if why is not None:
         with pytest.raises(Refused, match=why):
             build(schema, publication)
         return
-    scheduled = build(schema, publication)
-    y = np.random.default_rng(0).integers(0, 3, 64)
-    made, time = 0, 0
-    for _ in range(3):
-        time = scheduled.next_time(time)
-        for release in scheduled.step(
-            time, (), made + 1, lambda start, end: Records(x=np.zeros((end - start, 0)), y=y[start:end])
-        ).releases:
-            start, end = release.fit
-            assert release.window == release.fit
-            assert release.parent is None
-            described = release.perturbation.to_json()
-            cost = events.from_json(described).cost(scheduled.kind, records=end - start)
-            assert 0.999 * release.charge < cost == release.perturbation.cost(scheduled.kind, end - start)
-            assert 0 < cost <= release.charge
-            assert release.perturbation.dimension(release.parameters.shape) == described["dimension"]
-            assert (release.parameters >= 0).all()
-            assert release.parameters.sum() <= 1
-            made += 1
-    assert made >= 3
+    scheduled, released = contract.keeps_its_promise(schema, publication, records=64)
+    for release in released:
+        assert release.window == release.fit
+        assert release.parent is None
+        assert (release.parameters >= 0).all()
+        assert release.parameters.sum() <= 1
     (fit,) = scheduled.plan()["fits"]
     assert fit["error_bound"] > learner["accuracy"] / 2
 

@@ -12,18 +12,18 @@ from scipy import optimize
 from service.learning.losses import LOSSES
 from service.learning.records import Records
 from service.learning.solvers import Inaccurate
-from service.mechanisms.moments import Moments, _spreads, weights
+from service.mechanisms.moments import Statistics, weights
 from service.privacy import sensitivity
 from service.privacy.loss import Kind
-from service.privacy.noise.correlated import Blt, Toeplitz, Tree
+from service.privacy.noise.correlated import Tree
 
 CASES = [("logistic", 2), ("softmax", 2), ("softmax", 3), ("softmax", 10), ("squared", 0)]
 RHO = 0.0244
 
 
 def learner(name, classes, features=3, **changed):
-    return Moments(
-        **{"loss": LOSSES[name], "regularization": 0.1, "intercept": True, "norm_bound": 1.0, "blocks": 3}
+    return Statistics(
+        **{"loss": LOSSES[name], "regularization": 0.1, "intercept": True, "norm_bound": 1.0}
         | {"features": features, "classes": classes}
         | changed
     )
@@ -166,33 +166,6 @@ def test_a_second_moment_that_noise_made_negative_stays_within_the_ridge():
     model = one.solve(wild, 10, 0.1, np.zeros(one.shape))
     labels = wild[-4:] / np.array([1, 1, 1, one.weights.count])
     assert np.linalg.norm(model) <= 0.5 * np.linalg.norm(labels) / (0.1 * 10) * 2  # ½·‖Σ v⊗φ‖/(α·slots), φ = a/√2
-
-
-@pytest.mark.parametrize("blocks", [1, 2, 7, 30])
-@pytest.mark.parametrize("kind", list(Kind))
-def test_the_noise_of_a_window_is_that_of_explicit_linear_algebra(kind, blocks):
-    one = learner("logistic", 2, blocks=blocks)
-    factor, steps = one.factor(kind), 3 * blocks
-    if kind is Kind.PURE or blocks == 1:
-        assert factor == Toeplitz(bands=1, decay=1.0)
-        column = np.eye(steps)[0]
-    else:
-        assert isinstance(factor, Blt)
-        decays, scales = np.array(factor.decays), np.array(factor.scales)
-        column = np.array([1.0, *(decays ** np.arange(steps - 1.0)[:, None] @ scales)])
-    lags = np.subtract.outer(np.arange(steps), np.arange(steps))
-    matrix = np.where(lags >= 0, column[np.abs(lags)], 0.0)
-    window = (lags >= 0) & (lags < blocks)
-    explicit = np.linalg.norm(window @ np.linalg.inv(matrix), axis=1)
-    np.testing.assert_allclose(_spreads(factor, blocks)[:steps], explicit, rtol=1e-9)
-
-
-def test_taking_noise_back_is_worth_what_is_told():
-    """Noise of a window's sum times ‖c‖, against √W of independent noise (docs/mechanisms/window_statistics.md)."""
-    for blocks, told in ((2, 1.33), (7, 1.90), (32, 2.60), (1024, 4.18)):
-        factor = learner("logistic", 2, blocks=blocks).factor(Kind.ZCDP)
-        cost = float(factor.column.square) ** 0.5 * _spreads(factor, blocks)[-1]
-        assert cost == pytest.approx(told, abs=0.006)
 
 
 def test_more_records_than_doubles_can_add_up_are_refused():

@@ -17,9 +17,9 @@ from service.mechanisms.lifelong import encoder_pass
 from service.mechanisms.lifelong.encoder_pass import EncoderPass
 from service.mechanisms.lifelong.task_statistics import TaskStatistics
 from service.mechanisms.mechanism import Part
-from service.mechanisms.moments import Moments
 from service.mechanisms.online_leader import online_gradient
 from service.mechanisms.online_leader.online_gradient import OnlineGradient
+from service.mechanisms.window_statistics.moments import Moments
 from service.privacy.noise.correlated import Blt
 from service.privacy.sensitivity import StatisticsWeights
 from service.publishing.records import read_records

@@ -18,6 +18,7 @@ from service.explorer.comparison import Cell, Comparison, cells, mechanism
 from service.explorer.datasets import SAMPLES, Dataset, Unreadable
 from service.explorer.scores import SCORES
 from service.mechanisms.configuration import Refused
+from service.mechanisms.registry import MECHANISMS
 from service.store import explorations
 from service.store.explorations import DatasetInfo, Exploration, TooMany
 from service.store.keys import Key
@@ -47,9 +48,21 @@ class DatasetShown(BaseModel):
     created_at: Timestamp
 
 
+class OfferShown(BaseModel):
+    """A mechanism and a learner to compare others with, as the dashboard's page offers them."""
+
+    name: str
+    title: str
+    mechanism: dict[str, Any] = Field(description="Its settings but `sizes`")
+    sizes: dict[str, int] = Field(description="Settings that are so many times the number of records a release")
+    learner: dict[str, Any]
+    delta: float
+
+
 class Datasets(BaseModel):
     samples: list[SampleInfo]
     items: list[DatasetShown]
+    offers: list[OfferShown]
 
 
 class Found(BaseModel):
@@ -84,11 +97,12 @@ class ExplorationFound(ExplorationInfo):
 
 @router.get("/datasets", responses=documented())
 async def list_datasets(key: Reader, shared: Shared) -> Datasets:
-    """The samples there are, and what this key has uploaded, newest first."""
+    """The samples there are, what this key has uploaded, newest first, and mechanisms to compare."""
     found = await shared.run(explorations.datasets_of, key.id)
     return Datasets(
         samples=[SampleInfo(name=name, about=about) for name, (_, about) in SAMPLES.items()],
         items=[DatasetShown.model_validate(each) for each in found],
+        offers=_offers(),
     )
 
 
@@ -263,6 +277,21 @@ def _dataset(connection: Connection, identity: int, key: Key) -> DatasetInfo:
     if found is None:
         raise Problem("not-found", "There is no such data set of this key; GET /v1/explorer/datasets lists them.")
     return found
+
+
+def _offers() -> list[OfferShown]:
+    every = [(family.kind, offer) for family in MECHANISMS for offer in family.offers]
+    return [
+        OfferShown(
+            name=offer.name,
+            title=offer.title,
+            mechanism={"kind": kind, **offer.settings},
+            sizes=dict(offer.sizes),
+            learner={"kind": offer.learner},
+            delta=offer.delta,
+        )
+        for kind, offer in sorted(every, key=lambda each: each[1].place)
+    ]
 
 
 def _exploration(connection: Connection, identity: int, key: Key) -> Exploration:

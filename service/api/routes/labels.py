@@ -19,6 +19,7 @@ from service.api.http.problems import Problem, documented
 from service.api.routes.releases import wait_seconds, whole
 from service.api.schemas import Timestamp, as_json
 from service.api.services import Services, Shared
+from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting.obligations import Labelling
 from service.publishing.records import read_records
 from service.store import digests, labels, streams
@@ -132,7 +133,8 @@ def _asking(connection: Connection, key: Key, publication: str) -> tuple[Publica
     found = publication_or_404(connection, key, publication)
     labelling = found.owes.labelling
     if labelling is None:
-        raise Problem("no-labels", "Only a publication of active_learning on an unlabelled stream asks for labels.")
+        asking = " or ".join(MECHANISMS.kinds(lambda family: family.asks_people))
+        raise Problem("no-labels", f"Only a publication of {asking} on an unlabelled stream asks for labels.")
     return found, labelling
 
 

@@ -21,17 +21,13 @@ const MAPS = {
 };
 const SUITED = { weather: ["weather", 3], fashion: ["hog", 1] }; // map and norm bound of the samples
 
-const GAUSSIAN = 1e-6;
-const MECHANISMS = {
-  online_leader: ["A model of all so far, a step a batch", (n) => ({ mechanism: { kind: "online_leader", batch: n }, learner: { kind: "noisy_gradient_descent" }, delta: GAUSSIAN })],
-  window_statistics: ["A window of private sums (few features)", (n) => ({ mechanism: { kind: "window_statistics", block: n, blocks: 7 }, learner: { kind: "output_perturbation" }, delta: GAUSSIAN })],
-  sliding_window: ["A window of fits (paper A)", (n) => ({ mechanism: { kind: "sliding_window", block: n, blocks: 7 }, learner: { kind: "output_perturbation" }, delta: GAUSSIAN })],
-  continual: ["All so far, fitted at doubling counts (paper A)", (n) => ({ mechanism: { kind: "continual", base: 8 * n, update_every: n, shares: "improving" }, learner: { kind: "noisy_gradient_descent" }, delta: GAUSSIAN })],
-  independent_batches: ["Each batch near the release before", (n) => ({ mechanism: { kind: "independent_batches", batch: n, warm_start: true }, learner: { kind: "noisy_gradient_descent" }, delta: GAUSSIAN })],
-  pure: ["Each batch by itself, δ = 0", (n) => ({ mechanism: { kind: "independent_batches", batch: n }, learner: { kind: "output_perturbation" }, delta: 0 })],
-};
+/** An offer as what is to be compared, with so many records a release. */
+function settingsOf({ mechanism: { kind, ...settings }, sizes, learner, delta }, records) {
+  const sized = Object.fromEntries(Object.entries(sizes).map(([name, times]) => [name, times * records]));
+  return { mechanism: { kind, ...sized, ...settings }, learner, delta };
+}
 
-let datasets = { samples: [], items: [] };
+let datasets = { samples: [], items: [], offers: [] };
 const shapes = { weather: { records: 18159, features: 8, classes: 2 }, fashion: { records: 2000, features: 784, classes: 10 } };
 const chosen = () => datasets.items.find((each) => String(each.id) === $("dataset").value) ?? shapes[$("dataset").value];
 
@@ -67,12 +63,12 @@ function another(kind) {
   const number = ++numbered;
   const size = Math.max(10, 2 ** Math.round(Math.log2(chosen().records / 80)));
   const field = (name, text, control, ...more) => h("div", {}, h("label", { for: `${name}-${number}` }, text), control, ...more);
-  const pick = h("select", { id: `kind-${number}` }, Object.entries(MECHANISMS).map(([name, [text]]) => h("option", { value: name, selected: name === kind }, text)));
+  const pick = h("select", { id: `kind-${number}` }, datasets.offers.map(({ name, title }) => h("option", { value: name, selected: name === kind }, title)));
   const batch = h("input", { id: `size-${number}`, type: "number", min: 1, max: 1e9, value: size, required: true });
   const name = h("input", { id: `name-${number}`, maxlength: 80, required: true });
   const json = h("textarea", { id: `json-${number}`, rows: 4, spellcheck: "false" });
   const written = () => {
-    json.value = JSON.stringify(MECHANISMS[pick.value][1](Number(batch.value)), null, 1);
+    json.value = JSON.stringify(settingsOf(datasets.offers[pick.selectedIndex], Number(batch.value)), null, 1);
     name.value = `${pick.value.replaceAll("_", " ")}, ${batch.value}`;
   };
   pick.addEventListener("change", written);
@@ -215,7 +211,7 @@ const file = () => `exploration-${shown.id}`;
 for (const [value, [text]] of Object.entries(MAPS)) $("map").append(h("option", { value }, text));
 $("dataset").addEventListener("change", suit);
 $("map").addEventListener("change", fill);
-$("more").addEventListener("click", () => another("window_statistics"));
+$("more").addEventListener("click", () => another(datasets.offers[1].name));
 $("upload").addEventListener("click", doing(upload));
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -234,7 +230,6 @@ addEventListener("hashchange", () => look().catch(failed));
 
 frame();
 data().then(() => {
-  another("online_leader");
-  another("window_statistics");
+  for (const { name } of datasets.offers.slice(0, 2)) another(name);
 }).catch(failed);
 regularly(2, look, failed);

@@ -78,7 +78,7 @@ function cannot() {
     return notice(
       "plain",
       "It asks nobody for labels",
-      "Only a publication of active_learning on an unlabelled stream does.",
+      "Only a publication that learns from labels given by people, on an unlabelled stream, does.",
     );
   if (publication.labels === null)
     return notice(

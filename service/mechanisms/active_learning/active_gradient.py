@@ -39,8 +39,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from service.learners.linear import Linear
+from service.learners.noisy_gradient_descent import FAMILY as DESCENT
 from service.learners.noisy_gradient_descent import clipped_sum, steepness
-from service.learners.output_perturbation import Linear
 from service.learning.objective import summed
 from service.learning.records import Prepared
 from service.privacy.accounting.events import NoisySelectedGradients
@@ -74,7 +75,7 @@ class Falling:
 class ActiveGradient(Linear):
     """See the module docstring."""
 
-    kind: ClassVar[str] = "noisy_gradient_descent"
+    kind: ClassVar[str] = DESCENT.kind
     same_everywhere: ClassVar[bool] = True
     law: Literal["bernoulli", "exponential"]
     epsilon_selection: float

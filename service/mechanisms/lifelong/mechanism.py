@@ -61,6 +61,13 @@ class Lifelong(LinearMechanism):
     encoder: EncoderPass | None = None
     """What is learnt before the first task, and then done to records that `own_map` has mapped."""
 
+    @property
+    def setting_of_features(self) -> str | None:
+        """The setting by which it makes features of its own of the stream's records; None: it makes none."""
+        if self.encoder is not None:
+            return "encoder"
+        return "features" if self.own_map.steps else None
+
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
         """Count the batch that ends at `time` and learn from all that is remembered; see `Mechanism.step`."""
         (fit,) = self.schedule.fits(time)

@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from service.learners.linear import Linear
+from service.learners.noisy_gradient_descent import FAMILY as DESCENT
 from service.learners.noisy_gradient_descent import clipped_at, clipped_sum, logit, steepness
-from service.learners.output_perturbation import Linear
 from service.learning.objective import MARGIN, summed
 from service.mechanisms.online_leader.conditional_gradient import Pursuit
 from service.privacy.accounting.events import NoisyRunningSums
@@ -61,7 +62,7 @@ They are as secret as the records."""
 class OnlineGradient(Linear):
     """See the module docstring. What is None is chosen by its rule."""
 
-    kind: ClassVar[str] = "noisy_gradient_descent"
+    kind: ClassVar[str] = DESCENT.kind
     same_everywhere: ClassVar[bool] = True
     runs: Runs
     clip: float | None = None

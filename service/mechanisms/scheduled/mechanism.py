@@ -15,22 +15,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from service.learners.small_database import SmallDatabase, error_bound
-from service.mechanisms import histogram
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
-from service.mechanisms.on_schedule import OnSchedule, Perturbed
+from service.mechanisms.on_schedule import OnSchedule, PlannedLearner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from service.learners import output_perturbation as learners
+    from service.learners.linear import LinearModelLearner
     from service.learning.losses import Floats
     from service.learning.records import Records
-    from service.schedules.schedule import Pattern
 
 
-class Learner(Perturbed, Protocol):
+class Learner(PlannedLearner, Protocol):
     """Makes a model of a data set, whatever was made before."""
 
     def release(self, records: Records, n: int, center: Floats, perturbation: Any) -> Floats:
@@ -78,25 +75,4 @@ class Fitting(OnSchedule):
 class Scheduled(Fitting, LinearMechanism):
     """Of linear models."""
 
-    learner: learners.Learner
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ScheduledHistograms(Fitting):
-    """Of histograms, each of the records of its fit alone: no fit is near another."""
-
-    learner: SmallDatabase
-
-    def planned_model(self) -> dict[str, Any]:
-        """Return the class of queries and the candidates, as JSON."""
-        rows, columns = self.learner.shape
-        return {"shape": [rows, columns], "dimension": columns, "learner": self.learner.kind, **self.learner.describe()}
-
-    def model_description(self) -> dict[str, Any]:
-        """Return what the released shares are of, as JSON."""
-        return histogram.described(self.learner.cardinality, **self.learner.describe())
-
-    def _pattern(self, pattern: Pattern) -> dict[str, Any]:
-        """Return a kind of fit as JSON, and how far off its answers are."""
-        told = super()._pattern(pattern)
-        return told | {"error_bound": error_bound(self.learner.describe(), told["noise"]["scale"])}
+    learner: LinearModelLearner

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from service.learning.records import Records
-    from service.mechanisms.moments import Moments
+    from service.mechanisms.window_statistics.moments import Moments
     from service.privacy.accounting.events import NoisyStatistics
     from service.schedules.schedule import Fit
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from service.learning.records import Records
-from service.mechanisms.configuration import MAX_REMEMBERED
+from service.mechanisms.limits import MAX_REMEMBERED
 from service.mechanisms.linear import predict
 from service.privacy.loss import Kind
 from service.privacy.noise.additive import Gaussian

@@ -1,46 +1,58 @@
-"""From a configuration to what learns from selected records, or the reason why not."""
+"""A model that selects what it learns from, as data."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from service.learners.settings import NoisyGradientDescentLearner
+from service.inputs.refused import Refused
+from service.learners.noisy_gradient_descent import FAMILY as DESCENT
 from service.learning.constraint_sets import ConstraintSet
+from service.mechanisms import linear_settings
 from service.mechanisms.active_learning.active_gradient import ActiveGradient, Falling
 from service.mechanisms.active_learning.mechanism import ActiveLearning
-from service.mechanisms.configuration import FallingSetting, Refused
+from service.mechanisms.active_learning.settings import ActiveLearningMechanism, FallingSetting
+from service.mechanisms.family import MechanismFamily
 from service.privacy.loss import Kind, round_down
 from service.privacy.noise.selection import Exponential, least_threshold
+from service.schedules.independent_batches import IndependentBatches
 from service.streams.schema import Classification, StreamSchema, Unlabelled
 
 if TYPE_CHECKING:
-    from service.learners.output_perturbation import Linear
-    from service.learners.settings import Learner
-    from service.mechanisms.configuration import ActiveLearningMechanism
+    from service.learners.linear import Linear
+    from service.mechanisms.family import Asked
 
 LABEL_SECONDS, LEASE_SECONDS = 3600, 60  # how long people have to label a record, and one of them
 
 
-def labelled(stream: StreamSchema) -> StreamSchema:
+def build(settings: ActiveLearningMechanism, asked: Asked) -> ActiveLearning:
+    """Return the publication. Raises Refused."""
+    why = f"{settings.kind} takes steps along noisy gradients"
+    learner_settings = linear_settings.settings_of(DESCENT, asked, why)
+    for name in ("steps", "step", "clip", "momentum"):
+        if getattr(learner_settings, name) is not None:
+            instead = {"step": "set mechanism.learning_rate", "clip": "set mechanism.clip"}.get(name, "leave it out")
+            raise Refused(f"learner.{name}", f"{settings.kind} says how its steps are taken: {instead}")
+    linear = linear_settings.linear(_labelled(asked.stream), learner_settings)
+    learner, spent = _gradient(linear, settings, asked.kind, asked.capacity)
+    how = _asking(settings, asked.stream, learner)
+    return ActiveLearning(
+        learner=learner,
+        origin=linear_settings.origin(learner_settings, linear.shape),
+        feature_map=asked.stream.mapping(),
+        schedule=IndependentBatches(batch=how.pop("longest")),
+        **asked.promise | how | {"capacity": spent},
+    )
+
+
+def _labelled(stream: StreamSchema) -> StreamSchema:
     """Return the stream as it is once people have labelled it: they tell two classes."""
     if not isinstance(stream.task, Unlabelled):
         return stream
     return stream.model_copy(update={"task": Classification(kind="classification", classes=2)})
 
 
-def checked(settings: ActiveLearningMechanism, learner: Learner) -> NoisyGradientDescentLearner:
-    """Return the learner, if it is one that takes steps and leaves it to the mechanism how. Raises Refused."""
-    if not isinstance(learner, NoisyGradientDescentLearner):
-        raise Refused("learner.kind", f"{settings.kind} takes steps along noisy gradients: use noisy_gradient_descent")
-    for name in ("steps", "step", "clip", "momentum"):
-        if getattr(learner, name) is not None:
-            instead = {"step": "set mechanism.learning_rate", "clip": "set mechanism.clip"}.get(name, "leave it out")
-            raise Refused(f"learner.{name}", f"{settings.kind} says how its steps are taken: {instead}")
-    return learner
-
-
-def gradient(
+def _gradient(
     linear: Linear, settings: ActiveLearningMechanism, kind: Kind, cap: Fraction
 ) -> tuple[ActiveGradient, Fraction]:
     """Return what selects and takes steps, and what a record is charged for both. Raises Refused."""
@@ -61,7 +73,7 @@ def gradient(
     ), spent
 
 
-def asking(settings: ActiveLearningMechanism, stream: StreamSchema, learner: ActiveGradient) -> dict[str, Any]:
+def _asking(settings: ActiveLearningMechanism, stream: StreamSchema, learner: ActiveGradient) -> dict[str, Any]:
     """Return how batches are closed and who is asked for labels, as settings of `ActiveLearning`. Raises Refused."""
     asks = isinstance(stream.task, Unlabelled)
     if not asks and (settings.label_seconds is not None or settings.lease_seconds is not None):
@@ -145,3 +157,25 @@ def _falling(setting: float | FallingSetting, least: float | None = None) -> Fal
     if isinstance(setting, FallingSetting):
         return Falling(initial=setting.initial, decay=setting.decay, least=setting.least or least or 0.0)
     return Falling(initial=setting)
+
+
+FAMILY = MechanismFamily(
+    settings=ActiveLearningMechanism,
+    source="paper E, FLSW and FLMB",
+    summary="all records so far, learnt from those that it selected",
+    build=build,
+    examples={
+        f"active_learning, {batching}, {selection}": {
+            "kind": "active_learning",
+            "batching": batching,
+            "size": 4,
+            "selection": selection,
+        }
+        for batching in ("fixed_window", "fixed_batch")
+        for selection in ("bernoulli", "exponential")
+    },
+    accuracy_setting="mechanism.size",
+    takes=(DESCENT,),
+    has_ticks=False,
+    asks_people=True,
+)

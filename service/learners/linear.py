@@ -1,0 +1,148 @@
+"""Learners of linear models: how a data set and a model to stay near become a new, private model.
+
+A learner gets a charge and decides, from public quantities alone, how it will spend it (`perturbation`); then it reads
+the records and returns a model that may be released (`release`). Whatever the schedule, a learner only needs records,
+an origin or an earlier release to stay near, and a charge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from service.inputs.fields import Positive, Shape, Weight
+from service.learning.objective import norm
+from service.learning.records import Prepared, Records, prepare
+from service.learning.solvers import Setting
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from service.learning.losses import Floats, Loss
+    from service.privacy.accounting.events import AddedNoise
+    from service.privacy.loss import Kind
+
+
+class LinearLearner(Shape):
+    """What all learners of linear models share: fit near c, the release before in the chain, or near `origin`.
+
+    `regularization` is the strong convexity α: the pull towards c, and for most learners what noise is divided by. At
+    0.1 a few hundred records of unit norm still move a model by several times the noise of ε near 1; records by the ten
+    thousand can afford less.
+    """
+
+    loss: Literal["logistic", "softmax", "huber_hinge", "squared"] | None = None
+    huber_width: Annotated[Positive | None, Field(description="huber_hinge: half the rounded part; default 0.5")] = None
+    regularization: Positive = 0.1
+    intercept: Annotated[bool, Field(strict=True)] = True
+    origin: tuple[tuple[Weight, ...], ...] | None = None
+
+    @model_validator(mode="after")
+    def _settings_of_the_loss(self) -> Self:
+        if self.huber_width is not None and self.loss != "huber_hinge":
+            raise PydanticCustomError("other_loss", "huber_width is a setting of loss huber_hinge")
+        return self
+
+
+class PlannedLinearLearner(Protocol):
+    """What is public of how linear models are made: weights of `shape`, from records through the record map."""
+
+    kind: ClassVar[str]
+
+    @property
+    def loss(self) -> Loss: ...
+    @property
+    def intercept(self) -> bool: ...
+    @property
+    def norm_bound(self) -> float: ...
+    @property
+    def features(self) -> int: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def dimension(self) -> int: ...
+    @property
+    def same_everywhere(self) -> bool:
+        """Whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
+
+    def describe(self, origin: Floats) -> dict[str, Any]:
+        """Return what it does, for a plan."""
+
+    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> AddedNoise:
+        """Return how a fit of n = `records` slots near `center` (0 if None) spends at most `charge`.
+
+        A function of public quantities only. May raise Inaccurate.
+        """
+
+
+class LinearModelLearner(PlannedLinearLearner, Protocol):
+    """Makes a linear model of a data set, whatever was made before."""
+
+    def release(self, records: Records, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
+        """Return a model near `center`, float64 of `shape`, perturbed so: it may be released for its charge.
+
+        records: those present among the n slots. A record with a value that is not finite or a label outside the
+        schema counts as empty (it should have been refused before it got a slot).
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """What all learners of linear models share: the loss, the record map and the shape of the weights."""
+
+    loss: Loss
+    regularization: float
+    intercept: bool
+    norm_bound: float
+    features: int
+    classes: int
+    """0 for a regression."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows of weights and coordinates per row: the features, then the intercept if there is one."""
+        return self.loss.rows(self.classes), self.features + self.intercept
+
+    @property
+    def dimension(self) -> int:
+        """Number of released coordinates."""
+        rows, columns = self.shape
+        return rows * columns
+
+    def setting(self, center: Floats | None = None) -> Setting:
+        """Return the public side of a fit near `center` (near 0 if None)."""
+        return Setting(
+            loss=self.loss,
+            norm_bound=self.norm_bound,
+            regularization=self.regularization,
+            shape=self.shape,
+            center_norm=0.0 if center is None else norm(center),
+        )
+
+    def prepared(self, records: Records) -> tuple[Prepared, NDArray[np.generic]]:
+        """Return the rows and labels that enter the loss; what does not fit the schema is left out."""
+        if records.x.shape[1] != self.features:
+            raise ValueError("the records have another number of features than the schema")
+        rows, finite = Prepared.of(records.x, norm_bound=self.norm_bound, intercept=self.intercept)
+        present = finite & self.loss.present(records.y, self.classes)
+        return (rows, records.y) if present.all() else (rows[present], records.y[present])
+
+    def predict(
+        self, parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64], tasks: int | None = None
+    ) -> tuple[NDArray[np.generic], Floats]:
+        """Return labels and scores (see `Loss.predict`) for x of shape (m, features), through the record map.
+
+        tasks: parameters are models of so many tasks, one below the other, then a row of scores of each; the model of
+        the task with the largest score predicts.
+        """
+        scores = prepare(x, norm_bound=self.norm_bound, intercept=self.intercept) @ parameters.T
+        if tasks is not None:
+            chosen = scores[:, -tasks:].argmax(axis=1)
+            scores = scores[:, :-tasks].reshape(len(x), tasks, -1)[np.arange(len(x)), chosen]
+        return self.loss.predict(scores)

@@ -1,0 +1,114 @@
+"""A mechanism as data. Each folder of this room exports its `FAMILY`, or several of them; `registry` lists them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from service.inputs.registry import Family, S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from fractions import Fraction
+
+    from service.inputs.registry import FamilySettings
+    from service.learners.family import LearnerFamily
+    from service.mechanisms.configuration import Privacy
+    from service.mechanisms.mechanism import Mechanism
+    from service.privacy.loss import Kind
+    from service.streams.schema import StreamSchema
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """All that a mechanism is built from beside its own settings."""
+
+    stream: StreamSchema
+    learner: FamilySettings | None
+    privacy: Privacy
+    kind: Kind
+    capacity: Fraction
+
+    @property
+    def promise(self) -> dict[str, Any]:
+        """What every mechanism is constructed with."""
+        return {"kind": self.kind, "capacity": self.capacity, "privacy": self.privacy}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """How a plan recommends a mechanism where streams drift: `place` in the sentence, by that name."""
+
+    place: int
+    name: str
+    forgets: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """How accurate models were on streams that drift, by `measured.STREAMS`; `place` in the table.
+
+    `mechanism`: the settings that matter; None: of no mechanism, and not private. `learner`: the learner's kind.
+    """
+
+    place: int
+    title: str
+    accuracies: tuple[float, float, float]
+    mechanism: Mapping[str, Any] | None = None
+    learner: str | None = None
+    recommendation: Recommendation | None = None
+
+    def describes(self, mechanism: FamilySettings, learner: FamilySettings | None) -> bool:
+        """Return whether these settings were measured, but for numbers of records, budget and regularization."""
+        if self.mechanism is None or learner is None or learner.kind != self.learner:
+            return False
+        return all(getattr(mechanism, name, None) == value for name, value in self.mechanism.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A line that the explorer's page offers, at `place` in its list.
+
+    `sizes`: settings that grow with the number of records a release, as multiples of that number.
+    """
+
+    place: int
+    name: str
+    title: str
+    sizes: Mapping[str, int]
+    learner: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    delta: float = 1e-6
+
+
+def for_ever(settings: Any) -> None:
+    """Return None: a model adds up the records of all batches so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MechanismFamily(Family[S]):
+    """A kind of mechanism.
+
+    | field | |
+    |---|---|
+    | build | makes the mechanism from its settings and all else; may raise Refused |
+    | accuracy_setting | the field that is refused where double precision is too coarse; None: the learner's |
+    | takes | the learners that it takes; None: any; empty: none |
+    | has_ticks | its steps are due at public numbers of records |
+    | asks_people | on an unlabelled stream people give labels |
+    | adds_up | of how many batches, at most, a model adds up the records; None: for ever |
+    """
+
+    build: Callable[[S, Asked], Mechanism]
+    accuracy_setting: str | None = None
+    takes: tuple[LearnerFamily[Any], ...] | None = None
+    has_ticks: bool = True
+    asks_people: bool = False
+    adds_up: Callable[[S], int | None] = for_ever
+    measured: tuple[Line, ...] = ()
+    offers: tuple[Offer, ...] = ()
+
+    @property
+    def takes_learner(self) -> bool:
+        """Whether a publication of it needs a learner."""
+        return self.takes != ()

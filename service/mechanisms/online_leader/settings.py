@@ -1,0 +1,95 @@
+"""The settings of online learning with the noise of running sums."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from service.inputs.fields import Count, Positive, Shape
+from service.learning.constraint_sets import Name as ConstraintName
+
+LARGEST_TOEPLITZ_DECAY = 0.99
+LARGEST_LEAF_WINDOW = 1024  # a model's worth of numbers is remembered of each of its batches
+LARGEST_BLOCK_WINDOW = 2**20  # what is summed up exactly needs a lattice the coarser, the longer the window
+
+
+class OnlineLeaderMechanism(Shape):
+    """A step along each batch's gradients and a model after every batch, with the noise of running sums (paper B).
+
+    It takes the learner noisy_gradient_descent: its loss, intercept, origin, regularization and momentum.
+    """
+
+    kind: Literal["online_leader"]
+    batch: Count
+    noise: Literal["blt", "toeplitz", "tree", "window_tree"] = "blt"
+    decay: Annotated[
+        float | None,
+        Field(strict=True, allow_inf_nan=False, ge=0.01, le=1.0, description="blt, toeplitz: γ; default 0.97"),
+    ] = None
+    window: Annotated[Count | None, Field(description="window_tree: W, in batches")] = None
+    expiry: Annotated[
+        Literal["never", "block", "leaf"],
+        Field(description="window_tree: whether batches that the window has left are declassified, and how"),
+    ] = "never"
+    acknowledge_declassification: Annotated[
+        bool, Field(strict=True, description="expiry block, leaf: true, or it is refused")
+    ] = False
+    learning_rate: Annotated[Positive | None, Field(description="η, on the mean gradient")] = None
+    strong_convexity: Annotated[
+        Positive | None, Field(description="μ: follow the leader instead of taking steps of a learning rate")
+    ] = None
+    clip: Annotated[Positive | None, Field(description="norm to which a record's gradient is clipped")] = None
+    averaging: Annotated[bool, Field(strict=True)] = True
+    constraint: ConstraintName = "ball"
+    radius: Annotated[Positive | None, Field(description="of the set that iterates are kept in")] = None
+    step: Literal["projection", "conditional_gradient"] = "projection"
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> Self:
+        if self.decay is not None and self.noise not in ("blt", "toeplitz"):
+            raise PydanticCustomError("other_noise", "decay is a setting of noise blt and toeplitz")
+        if self.noise == "toeplitz" and (self.decay or 0.0) > LARGEST_TOEPLITZ_DECAY:
+            raise PydanticCustomError(
+                "decay",
+                "toeplitz remembers ln(100)/(1 - decay) models, so decay is at most {most} there: use noise blt",
+                {"most": LARGEST_TOEPLITZ_DECAY},
+            )
+        if self.learning_rate is not None and self.strong_convexity is not None:
+            raise PydanticCustomError("rate", "learning_rate is for steps, strong_convexity for following the leader")
+        if self.step == "conditional_gradient" and (self.strong_convexity is None or self.constraint == "ball"):
+            raise PydanticCustomError(
+                "step",
+                "conditional_gradient follows the leader in a set with corners: it needs strong_convexity, "
+                "and a constraint other than ball",
+            )
+        if self.constraint != "ball" and self.radius is None:
+            raise PydanticCustomError("radius", "constraint {name} needs a radius", {"name": self.constraint})
+        if (self.window is None) != (self.noise != "window_tree"):
+            raise PydanticCustomError("window", "noise window_tree needs a window, and no other noise has one")
+        self._expiry_fits()
+        return self
+
+    def _expiry_fits(self) -> None:
+        expires = self.expiry != "never"
+        if expires and self.window is None:
+            raise PydanticCustomError("expiry", "expiry is a setting of noise window_tree")
+        if expires and not self.acknowledge_declassification:
+            raise PydanticCustomError(
+                "declassification",
+                "expiry {expiry} declassifies: once a batch is past the window its records are no longer protected at "
+                "all, by anything on this stream, since the exact sum of their gradients is in what is released from "
+                "then on; what they lose is unbounded, and nothing takes it back. If that is meant, set "
+                "acknowledge_declassification to true; if not, leave expiry at never",
+                {"expiry": self.expiry},
+            )
+        if self.acknowledge_declassification and not expires:
+            raise PydanticCustomError("declassification", "expiry never declassifies nothing: expiry is block or leaf")
+        most = LARGEST_LEAF_WINDOW if self.expiry == "leaf" else LARGEST_BLOCK_WINDOW
+        if expires and (self.window or 0) > most:
+            raise PydanticCustomError(
+                "window",
+                "with expiry {expiry} a window has at most {most} batches",
+                {"expiry": self.expiry, "most": most},
+            )

@@ -1,0 +1,297 @@
+"""The mechanisms that fit models on a public schedule, each with any learner."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.inputs.refused import Refused
+from service.learners.family import HistogramFamily, LinearFamily
+from service.learners.linear import LinearLearner
+from service.learners.noisy_gradient_descent import FAMILY as DESCENT
+from service.learners.output_perturbation import FAMILY as OUTPUT
+from service.learners.registry import LEARNERS
+from service.mechanisms import linear_settings
+from service.mechanisms.family import Line, MechanismFamily, Offer, Recommendation
+from service.mechanisms.scheduled.histograms import ScheduledHistograms
+from service.mechanisms.scheduled.mechanism import Scheduled
+from service.mechanisms.scheduled.settings import (
+    ContinualMechanism,
+    ImprovingBlackBoxMechanism,
+    IndependentBatchesMechanism,
+    MultiResolutionMechanism,
+    ScheduledBlackBoxMechanism,
+    SlidingWindowMechanism,
+)
+from service.schedules.continual import Continual
+from service.schedules.improving_black_box import ImprovingBlackBox
+from service.schedules.independent_batches import IndependentBatches
+from service.schedules.multi_resolution import MultiResolution
+from service.schedules.scheduled_black_box import ScheduledBlackBox
+from service.schedules.sliding_window import SlidingWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from service.inputs.registry import FamilySettings, S
+    from service.mechanisms.family import Asked
+    from service.mechanisms.on_schedule import OnSchedule
+    from service.privacy.loss import Kind
+    from service.schedules.schedule import Schedule
+
+
+def on(schedule: Callable[[S, Kind], Schedule]) -> Callable[[S, Asked], OnSchedule]:
+    """Return what builds a publication that fits models on this schedule, with whichever learner was asked for."""
+
+    def build(settings: S, asked: Asked) -> OnSchedule:
+        return _fitted(schedule(settings, asked.kind), asked)
+
+    return build
+
+
+def _fitted(schedule: Schedule, asked: Asked) -> OnSchedule:
+    settings = asked.learner
+    assert settings is not None  # noqa: S101 - the configuration was checked
+    family = LEARNERS.of(settings)
+    if isinstance(family, HistogramFamily):
+        return _histograms(family, settings, schedule, asked)
+    assert isinstance(family, LinearFamily)  # noqa: S101 - there are no others
+    assert isinstance(settings, LinearLearner)  # noqa: S101 - as of all of these
+    model = linear_settings.linear(asked.stream, settings)
+    return Scheduled(
+        learner=linear_settings.linear_learner(family, settings, model, asked.kind),
+        origin=linear_settings.origin(settings, model.shape),
+        feature_map=asked.stream.mapping(),
+        schedule=schedule,
+        **asked.promise,
+    )
+
+
+def _histograms(
+    family: HistogramFamily[Any], settings: FamilySettings, schedule: Schedule, asked: Asked
+) -> ScheduledHistograms:
+    cardinality = linear_settings.categories(asked.stream, family.kind)
+    if not all(pattern.near_origin for pattern in schedule.patterns()):
+        raise Refused(
+            "learner.kind",
+            f"a {family.kind} is of the records of its own fit and near no other, and here a release is of more than "
+            "its fit: use multi_resolution, independent_batches, scheduled_black_box or improving_black_box, without "
+            "warm_start",
+        )
+    learner = family.build(cardinality, settings)
+    return ScheduledHistograms(learner=learner, origin=np.zeros(learner.shape), schedule=schedule, **asked.promise)
+
+
+def _multi_resolution(settings: MultiResolutionMechanism, kind: Kind) -> Schedule:
+    return MultiResolution(kind=kind, base=settings.base)
+
+
+def _continual(settings: ContinualMechanism, kind: Kind) -> Schedule:
+    return Continual(kind=kind, base=settings.base, update_every=settings.update_every, shares=settings.shares)
+
+
+def _sliding_window(settings: SlidingWindowMechanism, kind: Kind) -> Schedule:
+    return SlidingWindow(
+        kind=kind,
+        block=settings.block,
+        blocks=settings.blocks,
+        shares=settings.shares,
+        warm_up=settings.warm_up == "continual",
+    )
+
+
+def _independent_batches(settings: IndependentBatchesMechanism, kind: Kind) -> Schedule:  # noqa: ARG001
+    return IndependentBatches(batch=settings.batch, warm_start=settings.warm_start)
+
+
+def _scheduled_black_box(settings: ScheduledBlackBoxMechanism, kind: Kind) -> Schedule:
+    accuracy = Fraction(settings.accuracy or 0)
+    return ScheduledBlackBox(
+        kind=kind,
+        first=settings.first,
+        growth=Fraction(settings.growth) if settings.growth else accuracy / (1 - accuracy),
+        warm_start=settings.warm_start,
+    )
+
+
+def _improving_black_box(settings: ImprovingBlackBoxMechanism, kind: Kind) -> Schedule:
+    return ImprovingBlackBox(
+        kind=kind,
+        first=settings.first,
+        every=settings.every,
+        exponent=settings.exponent,
+        warm_start=settings.warm_start,
+    )
+
+
+_CONTINUAL = {"kind": "continual"}
+_WINDOW = {"kind": "sliding_window"}
+_BATCHES = {"kind": "independent_batches"}
+_SCHEDULED, _IMPROVING = {"kind": "scheduled_black_box", "first": 8}, {"kind": "improving_black_box", "first": 8}
+
+MULTI_RESOLUTION = MechanismFamily(
+    settings=MultiResolutionMechanism,
+    source="paper A, Algorithm 2",
+    summary="a block of 2^k·`base` records",
+    build=on(_multi_resolution),
+    examples={"multi_resolution": {"kind": "multi_resolution", "base": 8}},
+)
+CONTINUAL = MechanismFamily(
+    settings=ContinualMechanism,
+    source="paper A, Algorithm 4",
+    summary="all records so far",
+    build=on(_continual),
+    examples={
+        f"continual, {shares}": _CONTINUAL | {"base": 16, "update_every": 4, "shares": shares}
+        for shares in ("equal", "paper", "improving")
+    },
+    measured=(
+        Line(
+            place=4,
+            title="cumulative (`continual`, `improving`), noisy gradient descent",
+            accuracies=(0.742, 0.775, 0.181),
+            mechanism=_CONTINUAL | {"shares": "improving"},
+            learner=DESCENT.kind,
+            recommendation=Recommendation(place=3, name="continual with improving shares"),
+        ),
+        Line(
+            place=10,
+            title="cumulative (`continual`, `equal`), output perturbation",
+            accuracies=(0.692, 0.695, 0.159),
+            mechanism=_CONTINUAL | {"shares": "equal"},
+            learner=OUTPUT.kind,
+        ),
+    ),
+    offers=(
+        Offer(
+            place=4,
+            name="continual",
+            title="All so far, fitted at doubling counts (paper A)",
+            sizes={"base": 8, "update_every": 1},
+            settings={"shares": "improving"},
+            learner=DESCENT.kind,
+        ),
+    ),
+)
+SLIDING_WINDOW = MechanismFamily(
+    settings=SlidingWindowMechanism,
+    source="paper A, Algorithm 5",
+    summary="the last so many blocks of records",
+    build=on(_sliding_window),
+    examples={
+        "sliding_window": _WINDOW | {"block": 4, "blocks": 7},
+        "sliding_window, warm": _WINDOW | {"block": 4, "blocks": 7, "warm_up": "continual"},
+    },
+    adds_up=lambda _: 1,
+    measured=(
+        Line(
+            place=8,
+            title="sliding window, noisy gradient descent",
+            accuracies=(0.695, 0.719, 0.138),
+            mechanism=_WINDOW,
+            learner=DESCENT.kind,
+        ),
+        Line(
+            place=9,
+            title="sliding window, output perturbation",
+            accuracies=(0.691, 0.696, 0.146),
+            mechanism=_WINDOW,
+            learner=OUTPUT.kind,
+        ),
+    ),
+    offers=(
+        Offer(
+            place=3,
+            name="sliding_window",
+            title="A window of fits (paper A)",
+            sizes={"block": 1},
+            settings={"blocks": 7},
+            learner=OUTPUT.kind,
+        ),
+    ),
+)
+INDEPENDENT_BATCHES = MechanismFamily(
+    settings=IndependentBatchesMechanism,
+    source="the papers' baseline",
+    summary="the last batch, or what all batches taught",
+    build=on(_independent_batches),
+    examples={
+        "independent_batches": _BATCHES | {"batch": 8},
+        "independent_batches, warm": _BATCHES | {"batch": 8, "warm_start": True},
+    },
+    adds_up=lambda _: 1,
+    measured=(
+        Line(
+            place=2,
+            title="each batch near the release before (`independent_batches`, `warm_start`), noisy gradient descent",
+            accuracies=(0.742, 0.781, 0.149),
+            mechanism=_BATCHES | {"warm_start": True},
+            learner=DESCENT.kind,
+            recommendation=Recommendation(place=1, name="independent_batches with warm_start"),
+        ),
+        Line(
+            place=3,
+            title="the same, output perturbation",
+            accuracies=(0.734, 0.773, 0.175),
+            mechanism=_BATCHES | {"warm_start": True},
+            learner=OUTPUT.kind,
+        ),
+        Line(
+            place=11,
+            title="each batch by itself, noisy gradient descent",
+            accuracies=(0.687, 0.676, 0.123),
+            mechanism=_BATCHES | {"warm_start": False},
+            learner=DESCENT.kind,
+        ),
+        Line(
+            place=12,
+            title="each batch by itself, output perturbation",
+            accuracies=(0.685, 0.661, 0.112),
+            mechanism=_BATCHES | {"warm_start": False},
+            learner=OUTPUT.kind,
+        ),
+    ),
+    offers=(
+        Offer(
+            place=5,
+            name="independent_batches",
+            title="Each batch near the release before",
+            sizes={"batch": 1},
+            settings={"warm_start": True},
+            learner=DESCENT.kind,
+        ),
+        Offer(
+            place=6, name="pure", title="Each batch by itself, δ = 0", sizes={"batch": 1}, learner=OUTPUT.kind, delta=0
+        ),
+    ),
+)
+SCHEDULED_BLACK_BOX = MechanismFamily(
+    settings=ScheduledBlackBoxMechanism,
+    source="paper C, BBScheduler",
+    summary="all records so far, at geometric times",
+    build=on(_scheduled_black_box),
+    examples={
+        "scheduled_black_box": _SCHEDULED | {"growth": 0.4},
+        "scheduled_black_box, warm": _SCHEDULED | {"accuracy": 0.3, "warm_start": True},
+    },
+)
+IMPROVING_BLACK_BOX = MechanismFamily(
+    settings=ImprovingBlackBoxMechanism,
+    source="paper C, BBImprover",
+    summary="all records so far, better and better",
+    build=on(_improving_black_box),
+    examples={
+        "improving_black_box": _IMPROVING | {"every": 4},
+        "improving_black_box, warm": _IMPROVING | {"every": 4, "warm_start": True},
+    },
+)
+FAMILIES = (
+    MULTI_RESOLUTION,
+    CONTINUAL,
+    SLIDING_WINDOW,
+    INDEPENDENT_BATCHES,
+    SCHEDULED_BLACK_BOX,
+    IMPROVING_BLACK_BOX,
+)

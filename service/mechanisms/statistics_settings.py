@@ -1,0 +1,28 @@
+"""Settings of a learner for a mechanism that solves models from private statistics, or the reason why not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from service.inputs.refused import Refused
+from service.learners.linear import LinearLearner
+from service.learners.output_perturbation import FAMILY as OUTPUT
+from service.learning.losses import HuberHinge
+from service.mechanisms.linear_settings import linear_model, settings_of
+
+if TYPE_CHECKING:
+    from service.learners.linear import Linear
+    from service.mechanisms.family import Asked
+
+
+def statistics_model(asked: Asked, mechanism: str) -> tuple[Linear, LinearLearner]:
+    """Return the linear model and the learner's settings. Raises Refused for what they cannot say about statistics."""
+    linear = linear_model(asked, mechanism)
+    settings = settings_of(OUTPUT, asked, f"{mechanism} takes no noisy steps and tilts nothing")
+    if settings.solver != "exact":
+        raise Refused("learner.solver", f"{mechanism} solves from statistics: leave it out")
+    if settings.regularization != LinearLearner.model_fields["regularization"].default:
+        raise Refused("learner.regularization", f"{mechanism} says how strong its pull is: set mechanism.ridge")
+    if isinstance(linear.loss, HuberHinge):
+        raise Refused("learner.loss", "huber_hinge says too little at zero to be expanded: use logistic or softmax")
+    return linear, settings

@@ -1,0 +1,71 @@
+"""A window of private statistics, as data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from service.inputs.refused import Refused
+from service.learners.output_perturbation import FAMILY as OUTPUT
+from service.mechanisms import linear_settings
+from service.mechanisms.family import Line, MechanismFamily, Offer, Recommendation
+from service.mechanisms.limits import MAX_REMEMBERED
+from service.mechanisms.statistics_settings import statistics_model
+from service.mechanisms.window_statistics.mechanism import WindowStatistics
+from service.mechanisms.window_statistics.moments import Moments
+from service.mechanisms.window_statistics.settings import WindowStatisticsMechanism
+from service.schedules.independent_batches import IndependentBatches
+
+if TYPE_CHECKING:
+    from service.mechanisms.family import Asked
+
+
+def build(settings: WindowStatisticsMechanism, asked: Asked) -> WindowStatistics:
+    """Return the publication. Raises Refused."""
+    linear, learner_settings = statistics_model(asked, settings.kind)
+    learner = Moments(**vars(linear), blocks=settings.blocks, ridge=settings.ridge)
+    if learner.entries * settings.blocks > MAX_REMEMBERED:
+        raise Refused(
+            "mechanism.blocks",
+            f"{settings.blocks} times {learner.entries} statistics are more than the {MAX_REMEMBERED} numbers that it "
+            "may remember: use fewer blocks, or a feature_map to fewer features",
+        )
+    return WindowStatistics(
+        learner=learner,
+        origin=linear_settings.origin(learner_settings, learner.shape),
+        feature_map=asked.stream.mapping(),
+        schedule=IndependentBatches(batch=settings.block),
+        **asked.promise,
+    )
+
+
+_KIND = {"kind": "window_statistics"}
+FAMILY = MechanismFamily(
+    settings=WindowStatisticsMechanism,
+    source="paper D's statistics, done right",
+    summary="the last so many blocks of records, each read once",
+    build=build,
+    examples={"window_statistics": _KIND | {"block": 8, "blocks": 2}},
+    accuracy_setting="mechanism.block",
+    takes=(OUTPUT,),
+    adds_up=lambda settings: settings.blocks,
+    measured=(
+        Line(
+            place=5,
+            title="`window_statistics`",
+            accuracies=(0.744, 0.766, 0.157),
+            mechanism=_KIND,
+            learner=OUTPUT.kind,
+            recommendation=Recommendation(place=1, name="window_statistics", forgets=True),
+        ),
+    ),
+    offers=(
+        Offer(
+            place=2,
+            name="window_statistics",
+            title="A window of private sums (few features)",
+            sizes={"block": 1},
+            settings={"blocks": 7},
+            learner=OUTPUT.kind,
+        ),
+    ),
+)

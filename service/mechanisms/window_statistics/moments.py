@@ -1,0 +1,65 @@
+"""The model of the last W blocks, solved from their noisy statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from service.mechanisms.moments import Statistics, deviation, spreads
+from service.privacy.loss import Kind
+from service.privacy.noise.correlated import Blt
+
+if TYPE_CHECKING:
+    from service.learning.losses import Floats
+    from service.learning.records import Records
+    from service.privacy.accounting.events import NoisyStatistics
+    from service.privacy.noise.correlated import Factor
+
+State = tuple["Floats", ...]
+"""The estimates of the last blocks, W - 1 at most, oldest first; then what `correlated` remembers, which is secret."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments(Statistics):
+    """A model of the last W blocks. `blocks` is W."""
+
+    blocks: int
+
+    def factor(self, kind: Kind) -> Factor:
+        """Return how noise is taken back: for a sum of W blocks nearly what is best, or not at all in pure ε."""
+        if kind is Kind.PURE or self.blocks == 1:
+            return super().factor(kind)
+        return Blt.decaying(1.0 - 1.0 / self.blocks)
+
+    def pull(self, perturbation: NoisyStatistics, records: int, step: int) -> float:
+        """Return α after block number `step`."""
+        noise = deviation(perturbation.noise) * _spread(perturbation.factor, self.blocks, step)
+        return self.strength(noise / perturbation.weights.second, records * min(step + 1, self.blocks))
+
+    def remembers(self, perturbation: NoisyStatistics, step: int) -> int:
+        """Return of how many arrays the state is before that step, which needs it whole."""
+        return min(step, self.blocks - 1) + perturbation.factor.remembers(perturbation.place(step))
+
+    def advance(
+        self, state: State, records: Records, n: int, origin: Floats, perturbation: NoisyStatistics, step: int
+    ) -> tuple[State, Floats]:
+        """Return the state after block number `step`, and the model of the window that ends with it.
+
+        The model may be released for the records' charge. records: those present among the n slots of the block. State
+        and release are kept together or lost together.
+        """
+        older = min(step, self.blocks - 1)
+        estimate, memory = perturbation.sums.release(
+            self.statistics(records, n), state[older:], perturbation.place(step)
+        )
+        window = (*state[:older], estimate)
+        ridge = self.pull(perturbation, n, step)
+        model = self.solve(np.sum(window, axis=0), n * len(window), ridge, origin)
+        return (*window[len(window) - min(len(window), self.blocks - 1) :], *memory), model
+
+
+def _spread(factor: Factor, blocks: int, step: int) -> float:
+    known = spreads(factor, blocks)
+    return known[min(step, len(known) - 1)]

@@ -1,0 +1,97 @@
+"""What every mechanism owes, whatever it learns: the contract that a family's examples are held to."""
+
+import json
+from collections import Counter
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+
+from service.learners.family import LinearFamily
+from service.learners.registry import LEARNERS
+from service.learning.records import Records
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.registry import MECHANISMS
+from service.privacy.accounting import events
+from service.streams.schema import StreamSchema
+
+DELTAS = [0, 1e-6]
+
+
+def linear_learners():
+    """Return the settings of every example of a learner of linear models, by name."""
+    linear = [family for family in LEARNERS if isinstance(family, LinearFamily)]
+    return {name: example for family in linear for name, example in family.examples.items()}
+
+
+def mechanisms():
+    """Return the settings of every example of a mechanism, by name."""
+    return {name: example for family in MECHANISMS for name, example in family.examples.items()}
+
+
+def learners_of(family):
+    """Return the settings of every example of a learner of linear models that these mechanisms take."""
+    taken = LEARNERS.kinds() if family.takes is None else [each.kind for each in family.takes]
+    return [example for example in linear_learners().values() if example["kind"] in taken]
+
+
+def configured(mechanism, learner, delta):
+    return PublicationConfiguration.model_validate(
+        {"mechanism": mechanism, "learner": learner, "privacy": {"epsilon": 1, "delta": delta}}
+    )
+
+
+def reader(schema, records=4096):
+    """Return what reads records of a stream, made up, and the ranges that were read."""
+    rng = np.random.default_rng(0)
+    x, y = (
+        rng.normal(size=(records, schema.features or 0)),
+        rng.integers(0, getattr(schema.task, "classes", 3), records),
+    )
+    seen = []
+
+    def read(start, end):
+        seen.append((start, end))
+        return Records(x=x[start:end], y=y[start:end])
+
+    return read, seen
+
+
+def keeps_its_promise(schema, configuration, releases=3, records=4096):
+    """Assert that the publication pays for what it reads and releases, by what it says of its noise; return releases.
+
+    schema: of the stream. It runs until there are so many releases.
+    """
+    mechanism = build(StreamSchema.model_validate(schema.model_dump()), configuration)
+    json.dumps(mechanism.plan(), allow_nan=False)
+    assert mechanism.draws() >= 0
+    read, seen = reader(schema, records)
+    spent: Counter[int] = Counter()
+    time, chain, released = 0, (), []
+    while len(released) < releases and (due := mechanism.next_time(time)) < records:
+        needed, first = mechanism.needs(time), len(seen)
+        step = mechanism.step(due, chain, len(released) + 1, read)
+        assert all(needed <= start < end <= due for start, end in seen[first:])
+        chain, time = step.chain, step.reached or due
+        for charge in step.charges:
+            spent.update(dict.fromkeys(range(charge.start, charge.stop), Fraction(charge.amount)))
+        for release in step.releases:
+            _is_paid_for(mechanism, release)
+            if not release.at_arrival:
+                spent.update(dict.fromkeys(range(*release.fit), Fraction(release.charge)))
+        released += step.releases
+    assert max(spent.values()) <= mechanism.capacity
+    assert len(released) >= releases
+    assert all(one.version < other.version for one, other in pairwise(released))
+    return mechanism, released
+
+
+def _is_paid_for(mechanism, release):
+    start, end = release.fit
+    described = release.perturbation.to_json()
+    cost = events.from_json(described).cost(mechanism.kind, records=end - start)
+    assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.kind, end - start)
+    assert 0 < cost <= release.charge
+    assert release.perturbation.dimension(release.parameters.shape) == described["dimension"]
+    assert np.isfinite(release.parameters).all()

@@ -1,0 +1,115 @@
+"""Only a family's own folder or file knows its kind and its settings: everything else asks the registry."""
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.api.app import create_app
+from service.learners.registry import LEARNERS
+from service.mechanisms.registry import MECHANISMS
+from service.settings import Settings
+from tests.docs.pages import ROOT
+
+SERVICE = ROOT / "service"
+SOURCES = {path.relative_to(SERVICE).as_posix(): path.read_text() for path in sorted(SERVICE.rglob("*.py"))}
+PAGES = {path.name: path.read_text() for path in sorted((SERVICE / "dashboard" / "static").glob("*.js"))}
+FAMILIES = [*MECHANISMS, *LEARNERS]
+
+
+def room(family):
+    """Return how the paths begin that may know a family: its folder or file, and the schedules of `scheduled`."""
+    folder = Path(*family.settings.__module__.split(".")[1:])
+    own = folder if family in list(LEARNERS) else folder.parent
+    return (own.as_posix(), "schedules/") if own.name == "scheduled" else (own.as_posix(),)
+
+
+def said(tree):
+    """Yield the texts and names that decide something: no docstrings, no descriptions for people."""
+    prose = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            prose.add(node.value)
+        elif isinstance(node, ast.keyword) and node.arg == "description":
+            prose.update(ast.walk(node.value))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
+            yield node.value
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom):
+            yield from (each.name for each in node.names if each.asname is None)
+
+
+@pytest.mark.parametrize("path", SOURCES)
+def test_no_source_names_the_kind_or_the_settings_of_a_family_of_another_room(path):
+    if path in ("mechanisms/registry.py", "learners/registry.py"):
+        return
+    words = {word for text in said(ast.parse(SOURCES[path])) for word in re.findall(r"\w+", text)}
+    for family in FAMILIES:
+        if not path.startswith(room(family)):
+            assert not {family.kind, family.settings.__name__} & words
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_page_of_the_dashboard_decides_by_a_kind(page):
+    """An example that people copy aside."""
+    text = PAGES[page].replace('"mechanism": {"kind": "sliding_window", "block": 1000, "blocks": 4}', "")
+    text = text.replace('"learner": {"kind": "output_perturbation"}', "")
+    assert not {family.kind for family in FAMILIES} & set(re.findall(r"\w+", text))
+
+
+def test_no_mechanism_imports_another_one():
+    folders = {room(family)[0] for family in MECHANISMS}
+    for path, source in SOURCES.items():
+        own = [folder for folder in folders if path.startswith(folder)]
+        for other in folders - set(own) if own else ():
+            assert f"service.{other.replace('/', '.')}" not in source, path
+
+
+def test_every_family_has_examples_of_its_kind():
+    for family in FAMILIES:
+        assert family.examples
+        assert all(family.settings.model_validate(each).kind == family.kind for each in family.examples.values())
+
+
+def test_whatever_is_offered_or_was_measured_has_a_place_of_its_own():
+    lines = [line.place for family in MECHANISMS for line in family.measured]
+    offers = [offer.place for family in MECHANISMS for offer in family.offers]
+    assert len(set(lines)) == len(lines)
+    assert len(set(offers)) == len(offers)
+
+
+@pytest.mark.parametrize("family", ["window_statistics", "lifelong", "active_learning"])
+def test_a_family_is_taken_out_with_its_folder_and_its_lines_of_the_registry(family, tmp_path):
+    """Nothing else of the service knows it: without both the document is that of all others."""
+    shutil.copytree(SERVICE, tmp_path / "service", ignore=shutil.ignore_patterns("__pycache__", "samples"))
+    shutil.rmtree(tmp_path / "service" / "mechanisms" / family)
+    registry = tmp_path / "service" / "mechanisms" / "registry.py"
+    lines = registry.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if family not in line]
+    assert len(lines) - len(kept) == 2
+    registry.write_text("".join(kept))
+    code = "import json, sys; from service.api.app import create_app; from service.settings import Settings; "
+    code += "json.dump(create_app(Settings(_env_file=None)).openapi()['components']['schemas'], sys.stdout)"
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={}, capture_output=True, text=True, check=True
+    )
+    without, whole = json.loads(told.stdout), create_app(Settings(_env_file=None)).openapi()["components"]["schemas"]
+    names = {each.settings.__name__ for each in MECHANISMS}
+    assert names - set(without) == {MECHANISMS[family].settings.__name__}
+    assert family not in json.dumps(without["PlanRequest"]["properties"]["mechanism"])
+    assert all(without[name] == whole[name] for name in names & set(without))
+
+
+@pytest.mark.parametrize("family", list(MECHANISMS), ids=lambda family: family.kind)
+def test_a_mechanism_has_a_page_and_a_folder_of_tests(family):
+    assert (ROOT / "docs" / "mechanisms" / f"{family.kind}.md").exists()
+    assert list((ROOT / "tests" / room(family)[0]).glob("test_*.py"))
