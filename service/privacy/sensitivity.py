@@ -65,7 +65,7 @@ def gradient_descent(
 @lru_cache(maxsize=64)
 @dataclass(frozen=True, kw_only=True)
 class StatisticsWeights:
-    """The public factors of each part of a record's statistics before noise: s, f, l and k of `moments`."""
+    """The public factors of each part of a record's statistics before noise: s, f, l, k of `sufficient_statistics`."""
 
     second: float
     first: float = 0.0
@@ -77,7 +77,7 @@ class StatisticsWeights:
         return {name: value for name, value in vars(self).items() if value}
 
 
-def moments(*, second: float, first: float, label: float, count: float, codes: int) -> float:
+def sufficient_statistics(*, second: float, first: float, label: float, count: float, codes: int) -> float:
     """Return how far one record moves a sum of (s·a⊗a, f·a, l·v⊗a, k·v) in L2 norm, rounded up.
 
     Statement (paper-audit.md 4.2, L2DP-C with an intercept that is known): ‖a‖ ≤ 1; v is one of `codes` = K ≥ 2
@@ -112,7 +112,7 @@ def moments_square(
     codes: int,
     alike: bool,
 ) -> Fraction:
-    """Return the largest squared distance of two records of the same code (`alike`) or of two; see `moments`."""
+    """Return the largest squared distance of two records of one code (`alike`) or two: see `sufficient_statistics`."""
     seconds, firsts, labels, counts = (Fraction(each) ** 2 for each in (second, first, label, count))
     inner = Fraction(1) if alike else Fraction(-1, codes - 1)
     across = abs(firsts + inner * labels)

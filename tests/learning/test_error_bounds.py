@@ -15,7 +15,7 @@ from service.learning.encoders import Dense, Encoder
 from service.learning.losses import LOSSES
 from service.learning.solvers import Exact, Inaccurate, Setting, _accuracy
 from service.mechanisms.lifelong.encoder_pass import EncoderPass
-from service.mechanisms.moments import Statistics
+from service.mechanisms.sufficient_statistics import Statistics
 from service.privacy import currency as losses
 from service.privacy import sensitivity
 from service.privacy.currency import Currency
@@ -117,7 +117,7 @@ def test_statistics_move_as_their_formula_says(records):
     named = {name: getattr(weights, name) for name in ("second", "first", "label", "count")}
     length = sqrt(sum(each**2 for each in named.values()))
     error = max(SLACK, 2 * U * records * (1024 + Fraction(records, 1024) + 16)) * Fraction(length)
-    exact = Fraction(sensitivity.moments(**named, codes=2)) + 2 * error
+    exact = Fraction(sensitivity.sufficient_statistics(**named, codes=2)) + 2 * error
     assert is_bound(learner.perturbation(Currency.ZCDP, RHO, records).sensitivity, exact)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from service.mechanisms import moments
+from service.mechanisms import sufficient_statistics
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.lifelong import encoder_pass
@@ -19,7 +19,7 @@ from service.mechanisms.lifelong.task_statistics import TaskStatistics
 from service.mechanisms.mechanism import Part
 from service.mechanisms.online_leader import online_gradient
 from service.mechanisms.online_leader.online_gradient import OnlineGradient
-from service.mechanisms.window_statistics.moments import Moments
+from service.mechanisms.window_statistics.window_model import WindowModel
 from service.privacy.noise.correlated import Blt
 from service.privacy.sensitivity import StatisticsWeights
 from service.publishing.records import read_records
@@ -78,7 +78,7 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
     )
     read = partial(read_records, bench.database, bench.files, bench.stream(), 0)
     mechanism.step(1, (), 1, read)  # what it imports and compiles at first may draw too
-    for learner in (OnlineGradient, Moments, TaskStatistics):
+    for learner in (OnlineGradient, WindowModel, TaskStatistics):
 
         def advance(self, state, records, n, origin, perturbation, step, real=learner.advance):
             monkeypatch.setattr(os, "urandom", np.random.default_rng(getattr(step, "number", step)).bytes)
@@ -151,7 +151,7 @@ def test_statistics_with_other_weights_are_not_added_up(bench: Bench, monkeypatc
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=10))
     others = StatisticsWeights(second=1.0, first=1.0, label=1.0, count=0.5)
-    monkeypatch.setattr(moments, "weights", lambda *_, intercept: others)
+    monkeypatch.setattr(sufficient_statistics, "weights", lambda *_, intercept: others)
     assert bench.publisher().step(threading.Event())
     assert (bench.now().state, bench.now().position) == ("halted", 4)
     assert "other noise" in bench.now().reason

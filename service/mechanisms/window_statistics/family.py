@@ -11,8 +11,8 @@ from service.mechanisms.family import Line, MechanismFamily, Offer, Recommendati
 from service.mechanisms.limits import MAX_REMEMBERED
 from service.mechanisms.statistics_settings import statistics_model
 from service.mechanisms.window_statistics.mechanism import WindowStatistics
-from service.mechanisms.window_statistics.moments import Moments
 from service.mechanisms.window_statistics.settings import WindowStatisticsMechanism
+from service.mechanisms.window_statistics.window_model import WindowModel
 from service.schedules.independent_batches import IndependentBatches
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def build(settings: WindowStatisticsMechanism, asked: Asked) -> WindowStatistics:
     """Return the publication. Raises Refused."""
     linear, learner_settings = statistics_model(asked, settings.kind)
-    learner = Moments(**vars(linear), blocks=settings.blocks, ridge=settings.ridge)
+    learner = WindowModel(**vars(linear), blocks=settings.blocks, ridge=settings.ridge)
     if learner.entries * settings.blocks > MAX_REMEMBERED:
         raise Refused(
             "mechanism.blocks",

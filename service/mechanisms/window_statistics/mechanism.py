@@ -4,7 +4,7 @@ Statement. Private: every record of the stream. Neighbours: R⊥. Released: the 
 the whole run, whoever chooses the records adaptively, one record loses at most `capacity`: an ε or a ρ.
 
 Why. A record is in one block, whose slots are public. It enters that block's statistics, and everything that is ever
-released is a function of their noisy estimate and of others that do not read it: `mechanisms.moments` and
+released is a function of their noisy estimate and of others that do not read it: `mechanisms.sufficient_statistics` and
 `noise.correlated`. Its charge, the whole capacity, is for all of that, whatever W is, and is taken with the release
 of its block. A window that has left a block behind depends on nothing of it: forgetting is exact.
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from service.learning.records import Records
-    from service.mechanisms.window_statistics.moments import Moments
+    from service.mechanisms.window_statistics.window_model import WindowModel
     from service.privacy.accounting.events import NoisyStatistics
     from service.schedules.schedule import Fit
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class WindowStatistics(LinearMechanism):
     """A publication that adds up each block once; its schedule is the blocks."""
 
-    learner: Moments
+    learner: WindowModel
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:
         """Add up the block that ends at `time` and solve for the window; see `Mechanism.step`."""

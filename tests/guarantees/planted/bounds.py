@@ -91,7 +91,7 @@ def half_the_error_of_clipped_gradients() -> None:
 @bug(f"{_BOUNDS}::test_statistics_move_as_their_formula_says")
 def statistics_that_are_off_on_one_side() -> None:
     """Of two neighbours one is said to be added up exactly."""
-    from service.mechanisms.moments import Statistics
+    from service.mechanisms.sufficient_statistics import Statistics
 
     rewrite(Statistics.perturbation, ("+ 2.0 * error", "+ error"))
 

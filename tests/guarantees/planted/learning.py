@@ -109,9 +109,9 @@ def half_the_noise_in_running_sums() -> None:
 @bug(f"{AUDIT}[window_statistics gaussian]")
 def half_the_noise_in_windows() -> None:
     """The same."""
-    from service.mechanisms import moments
+    from service.mechanisms import sufficient_statistics
 
-    _halved(moments.correlated)
+    _halved(sufficient_statistics.correlated)
 
 
 @bug(f"{AUDIT}[lifelong gaussian]")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _DENSITY = "tests/learners/test_objective_perturbation.py::test_densities_differ_by_the_charge_and_no_more"
 _LEADER = "tests/mechanisms/online_leader/test_online_leader.py"
 _RUNNING = f"{_LEADER}::test_from_released_models_comes_white_noise_of_the_right_size"
-_MOMENTS = "tests/mechanisms/test_moments.py"
+_MOMENTS = "tests/mechanisms/test_sufficient_statistics.py"
 _TASKS = "tests/mechanisms/lifelong/test_lifelong.py"
 _NODES = "tests/privacy/test_window_tree.py::test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md"
 
@@ -268,7 +268,7 @@ def a_distance_that_is_not_blown_up() -> None:
 def _moved_by(square: Callable[..., float]) -> None:
     from service.privacy import sensitivity
 
-    wrap(sensitivity, "moments", lambda _, *, codes, **weights: square(**weights) ** 0.5)
+    wrap(sensitivity, "sufficient_statistics", lambda _, *, codes, **weights: square(**weights) ** 0.5)
 
 
 @bug(f"{AUDIT}[online_leader, leaf gaussian noisy_gradient_descent]")

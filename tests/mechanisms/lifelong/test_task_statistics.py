@@ -11,7 +11,7 @@ from scipy import stats
 from service.learning.losses import LOSSES
 from service.learning.records import Records
 from service.mechanisms.lifelong.task_statistics import Place, TaskStatistics, _Means, forgotten, projected
-from service.mechanisms.moments import deviation, spread
+from service.mechanisms.sufficient_statistics import deviation, spread
 from service.privacy.currency import Currency
 from service.privacy.noise.correlated import Blt, Toeplitz
 from service.streams import feature_maps

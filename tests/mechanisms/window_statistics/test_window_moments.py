@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from service.learning.losses import LOSSES
-from service.mechanisms.moments import spreads
-from service.mechanisms.window_statistics.moments import Moments
+from service.mechanisms.sufficient_statistics import spreads
+from service.mechanisms.window_statistics.window_model import WindowModel
 from service.privacy.currency import Currency
 from service.privacy.noise.correlated import Blt, Toeplitz
 
 
 def learner(blocks):
     about = {"regularization": 0.1, "intercept": True, "norm_bound": 1.0, "features": 3, "classes": 2}
-    return Moments(loss=LOSSES["logistic"], blocks=blocks, **about)
+    return WindowModel(loss=LOSSES["logistic"], blocks=blocks, **about)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 7, 30])

@@ -150,7 +150,7 @@ class NoisyStatistics(NoisyRunningSums):
     def dimension(self, shape: Sequence[int]) -> int:
         """Return the number of statistics: each second moment but the number of records, and each moment with a label.
 
-        There are as many of these as rows, unless `rows` says otherwise: see `mechanisms.moments`.
+        There are as many of these as rows, unless `rows` says otherwise: see `mechanisms.sufficient_statistics`.
         """
         rows, columns = shape
         labels = (self.rows or rows) * columns

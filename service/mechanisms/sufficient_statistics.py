@@ -14,8 +14,8 @@ a window: paper-audit.md 8.6.)
 Codes. Two classes: v = ±1. K > 2: v = √(K/(K - 1))·(e_y - 1/K), unit vectors with inner products -1/(K - 1). A
 regression: v = y/Y, y clipped to ±Y. The number of slots is public and needs no noise; an empty one adds nothing.
 
-How far one record moves the exact sum: `sensitivity.moments`. What is computed of it is within E, with u = 2^-53 and F
-the norm of (s, f, l, k): entries are dot products in chunks of CHUNK rows, added one after the other, each within
+How far one record moves the exact sum: `sensitivity.sufficient_statistics`. What is computed of it is within E, with
+u = 2^-53 and F the norm of (s, f, l, k): entries are dot products in chunks of CHUNK rows, added one after the other, each within
 (CHUNK + n/CHUNK + 16)·u of the sum of its terms' sizes, for which n·F is a bound of the norm. E is twice that, and at
 least SLACK·F, so that Δ normally depends on nothing else. (A computed a is no longer than 1: `Prepared` has a margin.)
 
@@ -151,7 +151,7 @@ class Statistics(Linear):
         if not error <= norm / 2.0:
             raise Inaccurate("double precision cannot add up the statistics of so many records: use smaller blocks")
         moved = MARGIN * (
-            sensitivity.moments(
+            sensitivity.sufficient_statistics(
                 second=weighted.second,
                 first=weighted.first,
                 label=weighted.label,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from service.mechanisms.moments import Statistics, deviation, spreads
+from service.mechanisms.sufficient_statistics import Statistics, deviation, spreads
 from service.privacy.currency import Currency
 from service.privacy.noise.correlated import Blt
 
@@ -22,7 +22,7 @@ State = tuple["Floats", ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moments(Statistics):
+class WindowModel(Statistics):
     """A model of the last W blocks. `blocks` is W."""
 
     blocks: int

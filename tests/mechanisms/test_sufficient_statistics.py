@@ -12,7 +12,7 @@ from scipy import optimize
 from service.learning.losses import LOSSES
 from service.learning.records import Records
 from service.learning.solvers import Inaccurate
-from service.mechanisms.moments import Statistics, weights
+from service.mechanisms.sufficient_statistics import Statistics, weights
 from service.privacy import sensitivity
 from service.privacy.currency import Currency
 from service.privacy.noise.correlated import Tree
@@ -82,7 +82,7 @@ def test_some_neighbours_come_close(case, intercept, n):
 def test_the_sensitivity_holds_for_any_weights_and_is_attained(scaled, codes):
     """Against a search over lengths, angles and codes; shorter records and an empty slot included."""
     second, first, count = (scaled[0] + 1) / 10, scaled[1] / 10, scaled[2] / 10
-    told = sensitivity.moments(second=second, first=first, label=1.0, count=count, codes=codes)
+    told = sensitivity.sufficient_statistics(second=second, first=first, label=1.0, count=count, codes=codes)
     lengths, cosines = np.linspace(0, 1, 21), np.linspace(-1, 1, 201)
     one, other, cosine = np.meshgrid(lengths, lengths, cosines)
     inner = one * other * cosine
@@ -102,14 +102,16 @@ def test_the_sensitivity_holds_for_any_weights_and_is_attained(scaled, codes):
 def test_the_count_of_labels_is_free_and_the_rest_the_best_there_is(features, classes):
     found, codes = weights(features, classes, intercept=True), max(classes, 2)
     parts = vars(found)
-    without = sensitivity.moments(**parts | {"count": 0.0}, codes=codes)
-    assert sensitivity.moments(**parts, codes=codes) <= without * (1 + 1e-12)
-    assert sensitivity.moments(**parts | {"count": found.count * 1.01}, codes=codes) > without * (1 + 1e-6)
+    without = sensitivity.sufficient_statistics(**parts | {"count": 0.0}, codes=codes)
+    assert sensitivity.sufficient_statistics(**parts, codes=codes) <= without * (1 + 1e-12)
+    assert sensitivity.sufficient_statistics(**parts | {"count": found.count * 1.01}, codes=codes) > without * (
+        1 + 1e-6
+    )
 
     def error(second, first):
         """Mean square of the noise in the normal equations, for weights of square length 2 and 1/4."""
         part = {"second": second, "first": first, "label": 1.0, "codes": codes}
-        square = sensitivity.moments(**part, count=0.0) ** 2
+        square = sensitivity.sufficient_statistics(**part, count=0.0) ** 2
         without, with_one = (sensitivity.moments_square(**part, count=count, alike=False) for count in (0.0, 1.0))
         free = (square - float(without)) / float(with_one - without)
         return square * (
