@@ -112,7 +112,7 @@ def moments_square(
     codes: int,
     alike: bool,
 ) -> Fraction:
-    """Return the largest squared distance of two records of one code (`alike`) or two: see `sufficient_statistics`."""
+    """Return the largest squared distance of records of one code (`alike`) or two; see `sufficient_statistics`."""
     seconds, firsts, labels, counts = (Fraction(each) ** 2 for each in (second, first, label, count))
     inner = Fraction(1) if alike else Fraction(-1, codes - 1)
     across = abs(firsts + inner * labels)
