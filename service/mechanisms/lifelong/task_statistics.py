@@ -1,9 +1,9 @@
 """A model of tasks that come one after another, from private statistics that are remembered instead of records.
 
 Statement. Private: the records, each of which is in one batch of a task. Neighbours: R⊥. Of each batch the statistics
-of `mechanisms.sufficient_statistics` are released once, with noise of their own, for the records' whole charge, and
-the records are not read again. Everything else here is computed from such estimates and public numbers: any number of steps, tasks
-and releases costs nothing more. (L2DP-C, which paper-audit.md 4.2 puts in the place of paper D's L2DP-ML.)
+of `mechanisms.sufficient_statistics` are released once, with noise of their own, for the records' whole charge, and the
+records are not read again. Everything else here is computed from such estimates and public numbers: any number of
+steps, tasks and releases costs nothing more. (L2DP-C, which paper-audit.md 4.2 puts in the place of paper D's L2DP-ML.)
 
 What is remembered. Losses below are linear in the statistics, so a task is remembered by the sum of its batches'
 estimates, and a sum of tasks by the sum of these: the mean of their losses is the loss of that sum. Without `memory`
