@@ -34,7 +34,7 @@ LOOKS = {
     "Appender.backlogs: log",
     "Appender.ready: log",
     "Audit.ask_invariants: commit",
-    "Audit._is_short: commit",
+    "Audit.look: commit",
     "Audit._vouched_for: commit",
     "Audit.confirm: commit",
     "Audit.forget_ended: commit",
