@@ -28,7 +28,7 @@ from service.mechanisms.histogram import Histogram, LinearQuery
 from service.mechanisms.linear_queries.mechanism import LinearQueries, Opened, opened
 from service.mechanisms.mechanism import Kept
 from service.mechanisms.scheduled.histograms import ScheduledHistograms
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.samplers import discrete_gaussian, discrete_laplace
 from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.streams.schema import StreamSchema
@@ -176,7 +176,7 @@ class Anew:
 class Noisy:
     """Noise for every answer."""
 
-    kind: Kind
+    kind: Currency
     capacity: Fraction
     counts: Counts = field(init=False)
     scale: Fraction = field(init=False)
@@ -189,17 +189,17 @@ class Noisy:
 
     def ask(self, query: LinearQuery) -> float:
         """Add noise to the true answer."""
-        if self.kind is Kind.PURE:
+        if self.kind is Currency.PURE:
             noise = discrete_laplace(self.scale)
         else:
             noise = int(discrete_gaussian(self.scale**2, 1)[0])
         return float(np.clip(query.of(self.counts / self.time) + noise * GRID, 0, 1))
 
 
-def noise_for_each(kind: Kind, capacity: Fraction, time: int) -> float:
+def noise_for_each(kind: Currency, capacity: Fraction, time: int) -> float:
     """Return the scale of each answer's noise, of a sensitivity of 1/t."""
     each = float(capacity * share(kind, time)) / QUERIES
-    return 1 / (time * each) if kind is Kind.PURE else 1 / (time * math.sqrt(2 * each))
+    return 1 / (time * each) if kind is Currency.PURE else 1 / (time * math.sqrt(2 * each))
 
 
 @dataclass
@@ -221,7 +221,7 @@ class Database:
         return query.of(self.shares)
 
 
-def share(kind: Kind, time: int) -> Fraction:
+def share(kind: Currency, time: int) -> Fraction:
     """Return that of a doubling's run."""
     return ScheduledBlackBox(kind=kind, first=SMALLEST, growth=Fraction(1)).fits(time)[0].share
 
@@ -324,7 +324,7 @@ def theory(name: str, cardinality: int, delta: float) -> list[tuple[int, float]]
             scale = noise_for_each(mechanism.kind, mechanism.capacity, time)
             tail = (
                 math.log(QUERIES / FAILURE)
-                if mechanism.kind is Kind.PURE
+                if mechanism.kind is Currency.PURE
                 else math.sqrt(2 * math.log(2 * QUERIES / FAILURE))
             )
             found.append((time, min(1.0, scale * tail)))

@@ -19,7 +19,7 @@ from service.learning.records import Records
 from service.mechanisms.active_learning.mechanism import ActiveLearning
 from service.mechanisms.linear import predict
 from service.mechanisms.mechanism import Kept
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 
 Floats = NDArray[np.float64]
 
@@ -153,7 +153,7 @@ def passive(mechanism: ActiveLearning, epsilon: float, x: Features, y: Labels) -
     """The updates of a mechanism, from every record, for all of ε."""
     learner, size = mechanism.learner, mechanism.size
     weights = origin = np.zeros(learner.shape)
-    spent = learner.perturbation(Kind.PURE, epsilon, size, origin)
+    spent = learner.perturbation(Currency.PURE, epsilon, size, origin)
     models = Models(asked=list(range(len(y))), released=[])
     for update, end in enumerate(range(size, len(y) + 1, size), 1):
         records = Records(x=x[end - size : end], y=y[end - size : end])
@@ -189,7 +189,7 @@ def once(law: type[OutputPerturbation], order: Order, chosen: list[int], epsilon
     if epsilon is None:
         weights = learner.fit(records, len(chosen), center)
     else:
-        spent = learner.perturbation(Kind.PURE, epsilon, len(chosen))
+        spent = learner.perturbation(Currency.PURE, epsilon, len(chosen))
         weights = learner.release(records, len(chosen), center, spent)
     return Found(records=len(order.y), labels=[len(chosen)], error=[error(mechanism, weights, order)])
 

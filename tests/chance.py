@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 
 FALSE_ALARM = 1e-6
 TOO_SMALL = 2 / 3  # noise a third too small: tests of noise have to notice it
@@ -90,7 +90,7 @@ def assert_spherical_laplace(residuals, *, scale: float = 1.0, false_alarm: floa
         _assert_likely(_spherical_laplace(rows * TOO_SMALL), false_alarm / 2)
 
 
-def least_loss(hits, false_hits, kind: Kind, *, false_alarm: float = FALSE_ALARM) -> float:
+def least_loss(hits, false_hits, kind: Currency, *, false_alarm: float = FALSE_ALARM) -> float:
     """Return a lower confidence bound on what a record loses: an ε, or the ρ of the Gaussian that would show as much.
 
     hits, false_hits: whether an attacker says that the record is there, in runs with it and in runs without it. The
@@ -99,15 +99,15 @@ def least_loss(hits, false_hits, kind: Kind, *, false_alarm: float = FALSE_ALARM
     least, most = _rates(hits, false_hits, false_alarm)
     if not least > 0 or not most < 1:
         return -inf
-    if kind is Kind.PURE:
+    if kind is Currency.PURE:
         return log(least / most)
     return max(0.0, stats.norm.ppf(least) - stats.norm.ppf(most)) ** 2 / 2
 
 
-def least_loss_without_gaussians(hits, false_hits, kind: Kind, *, false_alarm: float = FALSE_ALARM) -> float:
+def least_loss_without_gaussians(hits, false_hits, kind: Currency, *, false_alarm: float = FALSE_ALARM) -> float:
     """Return the same where noise is not Gaussian: a ρ is at least the Rényi divergence of two coins, by its order."""
     p, q = _rates(hits, false_hits, false_alarm)
-    if kind is Kind.PURE or not 0 < q < p < 1:
+    if kind is Currency.PURE or not 0 < q < p < 1:
         return least_loss(hits, false_hits, kind, false_alarm=false_alarm)
     divergences = {a: log(p**a * q ** (1 - a) + (1 - p) ** a * (1 - q) ** (1 - a)) / (a - 1) for a in (1.1, 2, 4, 8)}
     return max(divergence / a for a, divergence in divergences.items())

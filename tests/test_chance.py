@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from tests import chance
 
 RANDOM = np.random.default_rng(7)
@@ -105,11 +105,11 @@ def test_frequencies_are_looked_at_one_by_one_and_summed_up():
             chance.assert_frequencies(wrong, [1 / len(wrong)] * len(wrong) if len(wrong) > 3 else [0.5, 0.5, 0.0])
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_a_bound_on_a_loss_is_wrong_no_more_often_than_stated(kind):
     """Of an attacker who is right with e/(1 + e), which is an ε of 1; or of a Gaussian that shows as much."""
     told, count = np.e / (1 + np.e), 30
-    true = 1.0 if kind is Kind.PURE else (2 * stats.norm.ppf(told)) ** 2 / 2
+    true = 1.0 if kind is Currency.PURE else (2 * stats.norm.ppf(told)) ** 2 / 2
     runs = np.arange(count)
     wrong = sum(
         stats.binom.pmf(right, count, told) * stats.binom.pmf(false, count, 1 - told)

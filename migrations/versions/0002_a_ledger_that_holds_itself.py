@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from alembic import op
 
 from service.ledger.spending import decimal
-from service.privacy.accounting import account
-from service.privacy.accounting.account import Account, Loss
-from service.privacy.loss import Kind
+from service.privacy.accounting import composition
+from service.privacy.accounting.composition import Account, Loss
+from service.privacy.currency import Currency
 
 revision = "0002"
 down_revision = "0001"
@@ -156,7 +156,7 @@ def _sum_up(connection: sa.Connection) -> None:
         accounts = [
             Account(
                 id=row.id,
-                kind=Kind(row.kind),
+                kind=Currency(row.kind),
                 cap=Loss.of(row.epsilon, row.delta),
                 start=row.start,
                 running=row.state == "running",
@@ -179,7 +179,7 @@ def _sum_up(connection: sa.Connection) -> None:
                 {"stream": stream},
             )
         ]
-        ranges = list(account.add_up(accounts, changes))
+        ranges = list(composition.add_up(accounts, changes))
         spent = [(each.start, each.end, each.spent) for each in ranges if each.end is not None]
         grain = 1
         while spent and spent[-1][1] > grain * MOST_STRETCHES:
@@ -187,17 +187,17 @@ def _sum_up(connection: sa.Connection) -> None:
         connection.execute(
             sa.text("UPDATE streams SET grain = :grain WHERE id = :stream"), {"grain": grain, "stream": stream}
         )
-        for start, stop, loss in account.outline(spent, grain):
+        for start, stop, loss in composition.outline(spent, grain):
             connection.execute(
                 sa.text("INSERT INTO outlines VALUES (:stream, :start, :stop, :epsilon, :delta)"),
                 {"stream": stream, "start": start, "stop": stop} | _amounts(loss),
             )
         ended = {each.id for each in accounts if not each.running}
         if ended:
-            of_ended = account.add_up(
+            of_ended = composition.add_up(
                 [each for each in accounts if each.id in ended], [each for each in changes if each[1] in ended]
             )
-            for start, loss in account.worst_from(of_ended):
+            for start, loss in composition.worst_from(of_ended):
                 connection.execute(
                     sa.text("INSERT INTO kept VALUES (:stream, :start, :epsilon, :delta)"),
                     {"stream": stream, "start": start} | _amounts(loss),

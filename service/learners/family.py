@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from service.learners.linear import Linear, LinearModelLearner
     from service.learning.losses import Floats
     from service.learning.records import Records
-    from service.privacy.loss import Kind
+    from service.privacy.currency import Currency
 
 
 class HistogramLearner(Protocol):
@@ -35,7 +35,7 @@ class HistogramLearner(Protocol):
     def error_bound(self, scale: float) -> float:
         """Return how far off answers from a release whose noise has that scale are at most, with high probability."""
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Any:
+    def perturbation(self, kind: Currency, charge: float, records: int, center: Floats | None = None) -> Any:
         """Return how a fit of n = `records` slots spends at most `charge`."""
 
     def release(self, records: Records, n: int, center: Floats, perturbation: Any) -> Floats:
@@ -64,7 +64,7 @@ class LinearFamily(LearnerFamily[S]):
     Refused. `needs_delta`: why it has no pure guarantee; None: it has one. `regressions`: it takes the squared loss.
     """
 
-    build: Callable[[Linear, S, Kind], LinearModelLearner]
+    build: Callable[[Linear, S, Currency], LinearModelLearner]
     needs_delta: str | None = None
     regressions: bool = True
     has_weights: ClassVar[bool] = True

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from service.learning.losses import Floats, Loss
     from service.privacy.accounting.events import AddedNoise
-    from service.privacy.loss import Kind
+    from service.privacy.currency import Currency
 
 
 class LinearLearner(Shape):
@@ -74,7 +74,7 @@ class PlannedLinearLearner(Protocol):
     def describe(self, origin: Floats) -> dict[str, Any]:
         """Return what it does, for a plan."""
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> AddedNoise:
+    def perturbation(self, kind: Currency, charge: float, records: int, center: Floats | None = None) -> AddedNoise:
         """Return how a fit of n = `records` slots near `center` (0 if None) spends at most `charge`.
 
         A function of public quantities only. May raise Inaccurate.

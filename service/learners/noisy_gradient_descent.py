@@ -50,7 +50,7 @@ from service.learners.linear import Linear, LinearLearner
 from service.learning.objective import MARGIN, ROWS, norm, summed
 from service.learning.solvers import SLACK, UNIT, Inaccurate
 from service.privacy.accounting.events import NoisyGradientSums
-from service.privacy.loss import Kind, round_down
+from service.privacy.currency import Currency, round_down
 from service.privacy.noise import additive as noises
 
 if TYPE_CHECKING:
@@ -121,9 +121,9 @@ class NoisyGradientDescent(Linear):
         """C"""
         return self.clip or clipped_at(self)
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> NoisySteps:
-        """Return how many steps of what length, and the noise of each. Kind ZCDP only. May raise Inaccurate."""
-        if kind is not Kind.ZCDP:
+    def perturbation(self, kind: Currency, charge: float, records: int, center: Floats | None = None) -> NoisySteps:
+        """Return how many steps of what length, and the noise of each. Currency ZCDP only. May raise Inaccurate."""
+        if kind is not Currency.ZCDP:
             raise ValueError("noisy gradient descent has no pure guarantee")
         clip = self.longest
         fastest = self._fastest()
@@ -201,7 +201,7 @@ def clipped_sum(linear: Linear, *, clip: float, records: int, weights: float) ->
     return MARGIN * 2.0 * (clip + error)
 
 
-def _build(linear: Linear, settings: NoisyGradientDescentLearner, kind: Kind) -> NoisyGradientDescent:  # noqa: ARG001
+def _build(linear: Linear, settings: NoisyGradientDescentLearner, kind: Currency) -> NoisyGradientDescent:  # noqa: ARG001
     return NoisyGradientDescent(
         **vars(linear),
         clip=settings.clip,

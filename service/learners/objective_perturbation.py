@@ -59,7 +59,7 @@ from service.learning.objective import MARGIN, norm
 from service.learning.solvers import UNIT, Accuracy, accuracy, exact
 from service.privacy.accounting.events import TiltedObjective
 from service.privacy.accounting.events.objective import curvature
-from service.privacy.loss import Kind, round_down
+from service.privacy.currency import Currency, round_down
 from service.privacy.noise import additive as noises
 
 if TYPE_CHECKING:
@@ -102,9 +102,11 @@ class ObjectivePerturbation(Linear):
             "steepness": self._steepness(trace),
         }
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> TiltedObjective:
+    def perturbation(
+        self, kind: Currency, charge: float, records: int, center: Floats | None = None
+    ) -> TiltedObjective:
         """Return the tilt, the regularization and the output noise that the charge buys. May raise Inaccurate."""
-        whole = charge if kind is Kind.PURE else _epsilon(charge)
+        whole = charge if kind is Currency.PURE else _epsilon(charge)
         rank, trace = self.loss.curvature(self.shape[0])
         steepness = self._steepness(trace)
         rest = Fraction(whole) - Fraction(whole * _OUTPUT)
@@ -118,12 +120,12 @@ class ObjectivePerturbation(Linear):
             regularization = MARGIN * steepness / (rank * records * math.expm1(half / rank))
         sensitivity = 2.0 * self.setting().lipschitz
         tilt = noises.calibrate(
-            Kind.PURE, sensitivity=sensitivity, charge=round_down(rest - curved()), dimension=self.dimension
+            Currency.PURE, sensitivity=sensitivity, charge=round_down(rest - curved()), dimension=self.dimension
         )
         promise, longest = self._promise(tilt, records, regularization, 0.0 if center is None else norm(center))
         tolerance = promise.tolerance + longest * 2.0 * UNIT + tilt.grid * math.sqrt(self.dimension) / (2.0 * records)
         moved = MARGIN * 2.0 * tolerance / regularization
-        output = noises.calibrate(Kind.PURE, sensitivity=moved, charge=whole * _OUTPUT, dimension=self.dimension)
+        output = noises.calibrate(Currency.PURE, sensitivity=moved, charge=whole * _OUTPUT, dimension=self.dimension)
         return TiltedObjective(
             noise=tilt,
             sensitivity=sensitivity,
@@ -188,7 +190,7 @@ def _epsilon(rho: float) -> float:
     return epsilon
 
 
-def _build(linear: Linear, settings: ObjectivePerturbationLearner, kind: Kind) -> ObjectivePerturbation:  # noqa: ARG001
+def _build(linear: Linear, settings: ObjectivePerturbationLearner, kind: Currency) -> ObjectivePerturbation:  # noqa: ARG001
     return ObjectivePerturbation(**vars(linear))
 
 

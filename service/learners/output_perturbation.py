@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from service.learning.records import Prepared, Records
     from service.learning.solvers import Setting
     from service.privacy.accounting.events import AddedNoise
-    from service.privacy.loss import Kind
+    from service.privacy.currency import Currency
 
 
 class OutputPerturbationLearner(LinearLearner):
@@ -101,7 +101,7 @@ class OutputPerturbation(Linear):
             **self.solver.describe(),
         }
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> NoisyWeights:
+    def perturbation(self, kind: Currency, charge: float, records: int, center: Floats | None = None) -> NoisyWeights:
         """Return noise for the fitted weights."""
         sensitivity = self.sensitivity(records, center)
         noise = noises.calibrate(kind, sensitivity=sensitivity, charge=charge, dimension=self.dimension)
@@ -127,7 +127,7 @@ class OutputPerturbation(Linear):
         return self.solver.solve(self.setting(center), rows, y, n, center)
 
 
-def _build(linear: Linear, settings: OutputPerturbationLearner, kind: Kind) -> OutputPerturbation:  # noqa: ARG001
+def _build(linear: Linear, settings: OutputPerturbationLearner, kind: Currency) -> OutputPerturbation:  # noqa: ARG001
     return OutputPerturbation(**vars(linear), solver=_solver(settings))
 
 

@@ -51,7 +51,7 @@ from service.inputs.fields import Shape, Share
 from service.inputs.refused import Refused
 from service.learners.family import HistogramFamily
 from service.privacy.accounting.events import SelectedCandidate
-from service.privacy.loss import round_up
+from service.privacy.currency import round_up
 from service.privacy.noise.exponential import MAX_CANDIDATES, Selection, select
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from service.learning.losses import Floats
     from service.learning.records import Records
-    from service.privacy.loss import Kind
+    from service.privacy.currency import Currency
 
 Queries = Literal["points", "intervals", "all"]
 
@@ -138,7 +138,13 @@ class SmallDatabase:
             "candidates": self.candidates,
         }
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> SelectedCandidate:  # noqa: ARG002 - it starts from nothing
+    def perturbation(
+        self,
+        kind: Currency,
+        charge: float,
+        records: int,
+        center: Floats | None = None,  # noqa: ARG002
+    ) -> SelectedCandidate:
         """Return the selection among candidates that the charge buys."""
         sensitivity = round_up(Fraction(1, records))
         noise = Selection.calibrated(kind, sensitivity=sensitivity, charge=charge, dimension=self.cardinality)

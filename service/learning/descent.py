@@ -55,7 +55,7 @@ import numpy as np
 from service.learning.objective import MARGIN, evaluate
 from service.learning.solvers import SLACK, UNIT, Setting, require_accuracy
 from service.privacy import sensitivity
-from service.privacy.loss import round_down
+from service.privacy.currency import round_down
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

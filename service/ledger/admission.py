@@ -4,7 +4,7 @@ from sqlalchemy import Connection
 
 from service.ledger.errors import BudgetExceeded
 from service.ledger.reservations import refused
-from service.privacy.accounting.account import Loss
+from service.privacy.accounting.composition import Loss
 from service.store import publications
 from service.store.publications import NewPublication, Publication
 from service.store.streams import Stream

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, true
 from service.ledger import spending
 from service.ledger.errors import LedgerBroken
 from service.ledger.spending import Counted
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.store import digests, tables
 from service.store.charges import AS_SERVED, digest, intact, served
 from service.store.database import read_together
@@ -79,7 +79,7 @@ def charge(
     if (last.id or 0, last.hash) != (stream.charges, stream.head):
         raise LedgerBroken(f"its newest charge is not number {stream.charges}, as it was left")
     counted = spending.count(stream, publication, most, ranges, *before)
-    pure = publication.kind == Kind.PURE
+    pure = publication.kind == Currency.PURE
     identity, previous = stream.charges, stream.head
     rows: list[dict[str, Any]] = []
     for charge in new:

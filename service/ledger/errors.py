@@ -1,6 +1,6 @@
 """Why nothing is published, or no publication starts."""
 
-from service.privacy.accounting.account import Range
+from service.privacy.accounting.composition import Range
 
 
 class LedgerBroken(Exception):

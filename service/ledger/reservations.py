@@ -17,9 +17,9 @@ from sqlalchemy import Connection, delete, insert, select
 
 from service.ledger import spending
 from service.ledger.spending import account_of, decimal
-from service.privacy.accounting import account
-from service.privacy.accounting.account import Holding, Loss, Range, Tighter
-from service.privacy.loss import Kind, capacity
+from service.privacy.accounting import composition
+from service.privacy.accounting.composition import Holding, Loss, Range, Tighter
+from service.privacy.currency import Currency, capacity
 from service.store.database import any_of
 from service.store.publications import Publication, of_stream
 from service.store.streams import Stream
@@ -48,7 +48,7 @@ def reserved_of_each(connection: Connection, publications: Mapping[int, Sequence
     """Return the same by stream, from all publications of each, with one query for all streams."""
     ended = kept_stairs_of_each(connection, list(publications))
     return {
-        stream: account.worst(loss for _, loss in _reserved_from(of_it, ended[stream], 0))
+        stream: composition.worst(loss for _, loss in _reserved_from(of_it, ended[stream], 0))
         for stream, of_it in publications.items()
     }
 
@@ -73,7 +73,7 @@ def refused(
     falls = next((begins for begins, loss in ended[index:] if part(loss) < part(ended[index][1])), position + 1)
     record = falls - 1
     charged, spent = spending.of_record(connection, stream.id, record)
-    ranges = account.add_up([account_of(each) for each in publications], charged)
+    ranges = composition.add_up([account_of(each) for each in publications], charged)
     at = next(each for each in ranges if each.end is None or each.end > record)
     return replace(at, start=record, end=record + 1, spent=spent)
 
@@ -94,7 +94,7 @@ def settle(connection: Connection, stream: int) -> None:
 def stairs(connection: Connection, publications: Sequence[Publication]) -> list[tuple[int, Loss]]:
     """From some record on, the most that those which have ended keep of any later one; from what they have charged."""
     ended = [account_of(each) for each in publications if each.state != "running"]
-    return account.worst_from(account.add_up(ended, spending.changes(connection, [each.id for each in ended])))
+    return composition.worst_from(composition.add_up(ended, spending.changes(connection, [each.id for each in ended])))
 
 
 def kept_stairs(connection: Connection, stream: int) -> list[tuple[int, Loss]]:
@@ -118,9 +118,9 @@ def tighter(publications: Iterable[Publication], reserved: Loss) -> Tighter:
         most = capacity(each.epsilon, each.delta)[1]
         if each.state == "running" or each.worst_amount:
             left = most if each.state == "running" else Fraction(each.worst_amount)
-            kind = Kind(each.kind)
-            holdings.append(Holding(kind=kind, capacity=most, pure=left if kind is Kind.PURE else Fraction(0)))
-    return account.tighter(holdings, reserved)
+            kind = Currency(each.kind)
+            holdings.append(Holding(kind=kind, capacity=most, pure=left if kind is Currency.PURE else Fraction(0)))
+    return composition.tighter(holdings, reserved)
 
 
 def _reserved_from(

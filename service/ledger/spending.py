@@ -25,10 +25,10 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import Insert
 
 from service.ledger.errors import OverBudget
-from service.privacy.accounting import account
-from service.privacy.accounting.account import Account, Loss
-from service.privacy.accounting.profile import Profile
-from service.privacy.loss import Kind
+from service.privacy.accounting import composition
+from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.accounting.composition import Account, Loss
+from service.privacy.currency import Currency
 from service.store.publications import Publication
 from service.store.streams import Stream
 from service.store.tables import charges, outlines, spent, streams
@@ -160,7 +160,7 @@ def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal]:
 def account_of(publication: Publication) -> Account:
     return Account(
         id=publication.id,
-        kind=Kind(publication.kind),
+        kind=Currency(publication.kind),
         cap=Loss.of(publication.epsilon, publication.delta),
         start=publication.start,
         running=publication.state == "running",
@@ -266,7 +266,7 @@ def _charged(rows: Sequence[Any]) -> list[_Charged]:
         if row.publication_id not in accounts:
             accounts[row.publication_id] = Account(
                 id=row.publication_id,
-                kind=Kind(row.kind),
+                kind=Currency(row.kind),
                 cap=Loss.of(row.epsilon, row.delta),
                 start=row.since,
                 running=row.state == "running",
@@ -289,7 +289,7 @@ def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
     for account_, low, high, amount in charged:
         for where, change in (((max(start, low), account_.id), amount), ((min(stop, high), account_.id), -amount)):
             changes[where] = changes.get(where, Fraction(0)) + change
-    ranges = account.add_up(accounts.values(), ((*where, changes[where]) for where in sorted(changes)))
+    ranges = composition.add_up(accounts.values(), ((*where, changes[where]) for where in sorted(changes)))
     return [
         (max(start, each.start), stop if each.end is None else min(stop, each.end), each.spent)
         for each in ranges
@@ -346,7 +346,7 @@ def _draw(
     *_, grain = _redrawn(stream, start, stop)
     old = [tuple(row) for row in outline]
     before = [(first, last, Loss.of(epsilon, delta)) for first, last, epsilon, delta in old]
-    drawn = account.outline([*before, *now], grain)
+    drawn = composition.outline([*before, *now], grain)
     new = [(first, last, decimal(loss.epsilon), decimal(loss.delta)) for first, last, loss in drawn]
     return grain, _writes(outlines, stream.id, old, new)
 

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, and_, case, or_, select
 
 from service.ledger import reservations
-from service.privacy.accounting.account import Loss
-from service.privacy.accounting.profile import covered
+from service.privacy.accounting.charges_by_record import covered
+from service.privacy.accounting.composition import Loss
 from service.store import numbering, segments
 from service.store.database import any_of
 from service.store.numbering import Resumption

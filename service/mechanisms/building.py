@@ -12,7 +12,7 @@ from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.family import Asked
 from service.mechanisms.registry import MECHANISMS
-from service.privacy.loss import capacity
+from service.privacy.currency import capacity
 from service.privacy.noise.additive import Unaffordable
 from service.streams.schema import StreamSchema
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from service.learners.family import LearnerFamily
     from service.mechanisms.configuration import Privacy
     from service.mechanisms.mechanism import Mechanism
-    from service.privacy.loss import Kind
+    from service.privacy.currency import Currency
     from service.streams.schema import StreamSchema
 
 
@@ -26,7 +26,7 @@ class Asked:
     stream: StreamSchema
     learner: FamilySettings | None
     privacy: Privacy
-    kind: Kind
+    kind: Currency
     capacity: Fraction
 
     @property

@@ -11,7 +11,7 @@ from service.learners.family import HistogramFamily, LearnerFamily, LinearFamily
 from service.learners.linear import Linear, LinearLearner
 from service.learners.registry import LEARNERS
 from service.learning.losses import LOSSES, HuberHinge, Squared
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.streams.schema import MAX_DIMENSION, Categorical, Classification, Regression
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def origin(settings: LinearLearner, shape: tuple[int, int]) -> Floats:
     return np.array(settings.origin, dtype=np.float64)
 
 
-def linear_learner(family: LinearFamily[S], settings: S, model: Linear, kind: Kind) -> LinearModelLearner:
+def linear_learner(family: LinearFamily[S], settings: S, model: Linear, kind: Currency) -> LinearModelLearner:
     """Return what learns the linear model. Raises Refused where it can't, and says which learners can."""
     if not family.regressions and not model.classes:
         raise Refused(
@@ -81,7 +81,7 @@ def linear_learner(family: LinearFamily[S], settings: S, model: Linear, kind: Ki
             f"{family.kind} needs a loss whose slope is bounded everywhere, and squared is the steeper the farther a "
             f"prediction is off: use {_for_regressions()}",
         )
-    if family.needs_delta is not None and kind is Kind.PURE:
+    if family.needs_delta is not None and kind is Currency.PURE:
         pure = " or ".join(each.kind for each in _linear_families() if each.needs_delta is None)
         raise Refused(
             "learner.kind",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.mechanisms.timing import fit_size
 from service.privacy.accounting.obligations import Obligations, WithEachRelease
-from service.privacy.loss import Kind, round_up
+from service.privacy.currency import Currency, round_up
 from service.privacy.noise.sampler_distance import added_delta
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Step:
 class Mechanism(ABC):
     """A publication as it runs."""
 
-    kind: Kind
+    kind: Currency
     capacity: Fraction
     """What one record may lose, in the currency `kind`."""
     privacy: Privacy
@@ -174,7 +174,7 @@ class Mechanism(ABC):
             "epsilon": _number(self.privacy.epsilon),
             "delta": _number(self.privacy.delta),
             "capacity": float(self.capacity),
-            "currency": "epsilon" if self.kind is Kind.PURE else "rho",
+            "currency": "epsilon" if self.kind is Currency.PURE else "rho",
             "sampling": {
                 "draws": (draws := self.draws()),
                 "delta": round_up(added_delta(Fraction(self.privacy.epsilon), draws)),

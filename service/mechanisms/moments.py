@@ -61,7 +61,7 @@ from service.learning.objective import MARGIN
 from service.learning.solvers import SLACK, UNIT, Inaccurate
 from service.privacy import sensitivity
 from service.privacy.accounting.events import NoisyStatistics
-from service.privacy.loss import Kind, round_down
+from service.privacy.currency import Currency, round_down
 from service.privacy.noise import correlated
 from service.privacy.noise.additive import Gaussian
 from service.privacy.noise.correlated import Toeplitz
@@ -133,11 +133,17 @@ class Statistics(Linear):
         rows, columns = self.shape
         return columns * (columns + 1) // 2 - self.intercept + rows * columns
 
-    def factor(self, kind: Kind) -> Factor:  # noqa: ARG002
+    def factor(self, kind: Currency) -> Factor:  # noqa: ARG002
         """Return how noise is taken back: not at all, a block's is its own."""
         return Toeplitz(bands=1, decay=1.0)
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> NoisyStatistics:  # noqa: ARG002
+    def perturbation(
+        self,
+        kind: Currency,
+        charge: float,
+        records: int,
+        center: Floats | None = None,  # noqa: ARG002
+    ) -> NoisyStatistics:
         """Return how a block of n = `records` slots spends at most `charge`. Public. May raise Inaccurate."""
         weighted = self.weights
         norm = MARGIN * math.hypot(weighted.second, weighted.first, weighted.label, weighted.count)  # F, rounded up

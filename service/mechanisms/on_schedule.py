@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from service.mechanisms.mechanism import Mechanism
 from service.privacy.accounting.events import AddedNoise, SelectedCandidate
-from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
+from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
 
 if TYPE_CHECKING:
     from service.learning.losses import Floats
@@ -38,7 +38,7 @@ class PlannedLearner(Protocol):
     def same_everywhere(self) -> bool:
         """Whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> Perturbation:
+    def perturbation(self, kind: Currency, charge: float, records: int, center: Floats | None = None) -> Perturbation:
         """Return how a fit of n = `records` slots near `center` (0 if None) spends at most `charge`."""
 
 
@@ -103,7 +103,7 @@ class OnSchedule(Mechanism):
     def _loss(self, share: Fraction) -> dict[str, float]:
         """Return a share of the capacity in its currency, rounded up, and for ρ the ε that it implies at δ."""
         amount = round_up(share * self.capacity)
-        if self.kind is Kind.PURE:
+        if self.kind is Currency.PURE:
             return {"epsilon": amount}
         delta = round_down(Fraction(self.privacy.delta))
         return {"rho": amount, "epsilon": zcdp_epsilon(amount, delta)}

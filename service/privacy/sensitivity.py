@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from service.privacy.loss import round_up
+from service.privacy.currency import round_up
 
 
 def regularized_minimizer(*, lipschitz: float, strong_convexity: float, records: int, tolerance: float) -> float:

@@ -25,7 +25,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.schedules import shares as rules
 from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Continual:
     """Algorithm 4, with one of three ways to divide the budget of the currency `kind`."""
 
-    kind: Kind
+    kind: Currency
     base: int
     update_every: int
     shares: Literal["equal", "paper", "improving"] = "equal"
@@ -113,7 +113,7 @@ class Continual:
         return (self._base_pattern(), *(self._improving_updates() if self.shares == "improving" else self._updates()))
 
     def _base_pattern(self) -> Pattern:
-        each = "half" if self.kind is Kind.PURE else "a quarter"
+        each = "half" if self.kind is Currency.PURE else "a quarter"
         if self.shares == "improving":
             each = f"{self.rule.base(1) / self.rule.base(0)} of the one before, so that its noise falls"
         return Pattern(
@@ -125,7 +125,7 @@ class Continual:
         )
 
     def _updates(self) -> tuple[Pattern, ...]:
-        each = "half" if self.kind is Kind.PURE else "a quarter"
+        each = "half" if self.kind is Currency.PURE else "a quarter"
         return (
             Pattern(
                 what="update",

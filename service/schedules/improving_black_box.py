@@ -34,7 +34,7 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
 
 _DIGITS = 8  # binary ones of j
@@ -47,7 +47,7 @@ _CONTEXT = Context(prec=32, Emax=MAX_EMAX, Emin=MIN_EMIN)
 class ImprovingBlackBox:
     """BBImprover in the currency `kind`; with `warm_start` a run is kept near the release before it."""
 
-    kind: Kind
+    kind: Currency
     first: int
     every: int
     exponent: Decimal
@@ -99,7 +99,7 @@ class ImprovingBlackBox:
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the first run."""
         near = ", near the release before" if self.warm_start else ""
-        if self.kind is Kind.PURE:
+        if self.kind is Currency.PURE:
             noise = f"grows as t^{self.exponent}, so that more records do not make for less: give privacy.delta"
         else:
             noise = f"falls as 1/t^{Decimal('0.5') - self.exponent}"

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
 
 
@@ -29,7 +29,7 @@ from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Patter
 class MultiResolution:
     """Algorithm 2 at equal noise, in the currency `kind`."""
 
-    kind: Kind
+    kind: Currency
     base: int
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class MultiResolution:
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the smallest block, the most costly."""
-        each = "half" if self.kind is Kind.PURE else "a quarter"
+        each = "half" if self.kind is Currency.PURE else "a quarter"
         return (
             Pattern(
                 what="block",

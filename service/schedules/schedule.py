@@ -10,7 +10,7 @@ own place on and takes that place.
 A share is the exact fraction of the publication's budget per record that a fit charges to every record it reads. Over
 the infinite stream no record's shares add up to more than 1: that is proved in each schedule by following records
 through it. At equal noise a fit of m times as many records costs 1/m of the share in pure ε and 1/m² in ρ
-(`Kind.power`).
+(`Currency.power`).
 """
 
 from __future__ import annotations

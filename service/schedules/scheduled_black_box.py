@@ -31,7 +31,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
 
 
@@ -39,7 +39,7 @@ from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Patter
 class ScheduledBlackBox:
     """BBScheduler in the currency `kind`; with `warm_start` a run is kept near the release before it."""
 
-    kind: Kind
+    kind: Currency
     first: int
     growth: Fraction
     warm_start: bool = False
@@ -113,7 +113,7 @@ class ScheduledBlackBox:
     def tail(self, run: int) -> Fraction:
         """Return the shares of run i and all later ones together: see the module."""
         q = 1 / (1 + self.growth)
-        if self.kind is Kind.PURE:
+        if self.kind is Currency.PURE:
             return q**run * (1 + run * (1 - q))
         r, m = q**2, run + 1
         return r**run * (m**2 * (1 - r) ** 2 + 2 * m * r * (1 - r) + r * (1 + r)) / (1 + r)

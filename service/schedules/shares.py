@@ -20,7 +20,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 
 
 class Shares(Protocol):
@@ -100,14 +100,14 @@ def _worst(ratio: Fraction, base: int, update_every: int) -> tuple[int, Fraction
     return (1, second) if second > first else (0, first)
 
 
-def equal(kind: Kind, base: int, update_every: int) -> EqualNoise:
+def equal(kind: Currency, base: int, update_every: int) -> EqualNoise:
     """Return the largest equal shares that the budget allows."""
     ratio = Fraction(1, 2 ** kind.power())
     epoch, total = _worst(ratio, base, update_every)
     return EqualNoise(ratio=ratio, unit=1 / total, worst=epoch)
 
 
-def papers(kind: Kind, base: int, update_every: int) -> EqualNoise:
+def papers(kind: Currency, base: int, update_every: int) -> EqualNoise:
     """Return the paper's constants, made valid."""
     ratio = Fraction(1, 2 ** kind.power())
     return EqualNoise(ratio=ratio, unit=(1 - ratio) / 2, worst=_worst(ratio, base, update_every)[0])

@@ -51,8 +51,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from service.privacy.accounting.profile import Profile
-from service.privacy.loss import Kind
+from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.currency import Currency
 from service.schedules.continual import Continual
 from service.schedules.schedule import Fit, Lifetime, Part, Pattern
 
@@ -63,7 +63,7 @@ Rule = Literal["equal", "paper"]
 class SlidingWindow:
     """Algorithm 5 for any number of blocks, in the currency `kind`."""
 
-    kind: Kind
+    kind: Currency
     block: int
     blocks: int
     shares: Rule = "equal"
@@ -202,13 +202,13 @@ def _lifetime(schedule: SlidingWindow) -> Lifetime:
 def _most_fits(blocks: int, *, warm_up: bool) -> int:
     """Return how many fits read one block at most. The kind does not matter: only how often a block is read."""
     window = [each for position in range(blocks + _period(blocks) - 1) for each in _buckets(blocks, position)]
-    before = [fit for time in range(1, blocks) for fit in _continual(Kind.PURE, 1).fits(time)] if warm_up else []
+    before = [fit for time in range(1, blocks) for fit in _continual(Currency.PURE, 1).fits(time)] if warm_up else []
     ranges = [*((first, end, 1) for first, end, _ in window), *((fit.start, fit.end, 1) for fit in before)]
     return int(Profile.of(ranges).maximum())
 
 
 @lru_cache(maxsize=256)
-def _continual(kind: Kind, block: int) -> Continual:
+def _continual(kind: Currency, block: int) -> Continual:
     """Return the schedule of the warm-up."""
     return Continual(kind=kind, base=block, update_every=block)
 
@@ -236,13 +236,13 @@ def _buckets(blocks: int, position: int) -> list[tuple[int, int, int]]:
     return fitted
 
 
-def _cost(kind: Kind, shares: Rule, size: int, depth: int) -> Fraction:
+def _cost(kind: Currency, shares: Rule, size: int, depth: int) -> Fraction:
     """Return what a bucket of so many blocks costs, in units of e_0."""
     return Fraction(1) if shares == "paper" and depth == 0 else Fraction(1, size ** kind.power())
 
 
 @lru_cache(maxsize=256)
-def _steady(kind: Kind, blocks: int, shares: Rule) -> tuple[int, Fraction]:
+def _steady(kind: Currency, blocks: int, shares: Rule) -> tuple[int, Fraction]:
     """Return the worst block without a warm-up, and e_0: see the module docstring."""
     profile = Profile.of(
         (first, end, _cost(kind, shares, end - first, depth))
@@ -250,12 +250,12 @@ def _steady(kind: Kind, blocks: int, shares: Rule) -> tuple[int, Fraction]:
         for first, end, depth in _buckets(blocks, position)
     )
     worst, _, total = max(profile.ranges(), key=lambda piece: piece[2])
-    third = Fraction(1, 3) if kind is Kind.PURE else Fraction(3, 7)
+    third = Fraction(1, 3) if kind is Currency.PURE else Fraction(3, 7)
     return worst, min(third, 1 / total) if shares == "paper" else 1 / total
 
 
 @lru_cache(maxsize=256)
-def _divide(kind: Kind, blocks: int, shares: Rule) -> tuple[int, Fraction, Fraction]:
+def _divide(kind: Currency, blocks: int, shares: Rule) -> tuple[int, Fraction, Fraction]:
     """Return a worst block with a warm-up, f and g: see the module docstring."""
     unit = _steady(kind, blocks, shares)[1]
     window = Profile.of(

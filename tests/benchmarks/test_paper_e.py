@@ -11,7 +11,7 @@ from benchmarks import paper_e, paper_e_lines
 from benchmarks.paper_e_lines import BALLS, EPSILON, Found, Line, Models, Order
 from service.mechanisms.active_learning.active_gradient import ActiveGradient
 from service.mechanisms.active_learning.mechanism import ActiveLearning
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 
 
 def order(records=300):
@@ -46,7 +46,7 @@ def test_what_a_record_loses_is_the_same_whether_it_is_selected_or_not(monkeypat
     spent, update = [], ActiveGradient.update
 
     def seen(self, records, count, weights, origin, perturbation, number):
-        spent.append((perturbation.noise.charge(perturbation.sensitivity), perturbation.cost(Kind.PURE, records=1)))
+        spent.append((perturbation.noise.charge(perturbation.sensitivity), perturbation.cost(Currency.PURE, records=1)))
         return update(self, records, count, weights, origin, perturbation, number)
 
     monkeypatch.setattr(ActiveGradient, "update", seen)

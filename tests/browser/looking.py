@@ -19,6 +19,7 @@ EMPTY = "/livez"  # of the same origin, so that the browser leaves in its place 
 Rules = dict[str, list[str]]
 ALL_RULES: Rules = {}
 COLORS: Rules = {"runOnly": ["color-contrast", "link-in-text-block"]}  # what another colour scheme can change
+CUT_OFF = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.ariaLabel)"
 SIZES = {"phone": ViewportSize(width=390, height=844), "desktop": DESKTOP}
 
 
@@ -85,6 +86,8 @@ def show(page: Page, name: str) -> None:
         if KEEP_SCREENSHOTS:
             page.screenshot(path=SCREENSHOTS / f"{name}-{size}-{scheme}.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the window"
+        cut_off = page.evaluate(CUT_OFF)
+        assert cut_off == [], f"these tables are cut off: {cut_off}"
         if rules is not None:
             found = serious(page, rules)
             assert found == [], found

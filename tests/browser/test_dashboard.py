@@ -88,10 +88,38 @@ class TestOverview:
         page.goto(f"/dashboard/streams/{streams[0]}")
         expect(page.get_by_role("alert")).to_contain_text("no such stream")
 
+    def test_of_many_streams_there_is_a_line_each_and_a_search(self, service: Service, page: Page, streams):
+        more = [service.stream(features=2) for _ in range(15)]
+        sign_in(page, service.key("read", streams=[*streams, *more]))
+        rows = page.get_by_role("region", name="Streams, newest first").locator("tbody").get_by_role("row")
+        expect(rows).to_have_count(17)
+        expect(rows.filter(has_text=f"{streams[0]}-trend")).to_contain_text("of 4")
+        show(page, "overview-many")
+        assert page.evaluate("document.documentElement.scrollHeight") < 1200
+        page.get_by_label("Search").fill(f"SLIDING running {streams[0]}")
+        expect(page.get_by_role("article", name=streams[0])).to_be_visible()
+        expect(page.get_by_role("article")).to_have_count(1)
+        expect(page.get_by_role("status")).to_have_text("17 streams, 1 publication, 1 found")
+        page.get_by_label("Search").fill("no such thing")
+        expect(page.locator("#streams")).to_have_text("No stream has all these words.")
+        page.get_by_label("Search").fill("")
+        expect(rows).to_have_count(17)
+
     def test_where_there_is_nothing_it_says_how_to_begin(self, service: Service, page: Page):
         sign_in(page, service.key("read", streams=["not-yet-there"]))
         expect(page.get_by_role("heading", name="No streams yet")).to_be_visible()
         expect(page.locator("pre")).to_contain_text(f"curl {service.url}/v1/streams")
+
+
+@pytest.mark.parametrize("delta", [0, 1e-6])
+@pytest.mark.parametrize("task", [{"kind": "classification", "classes": 3}, {"kind": "regression", "bound": 1}])
+def test_the_request_that_a_stream_suggests_is_accepted(service: Service, reader: Page, task, delta):
+    stream = service.stream(task=task, delta=delta)
+    reader.goto(f"/dashboard/streams/{stream}")
+    shown = reader.locator("#publish pre")
+    expect(shown).to_contain_text(f'"stream": "{stream}"')
+    body = json.loads(re.search(r"-d '(.*)'", shown.inner_text(), re.DOTALL)[1])
+    assert ok(service.client().post("/v1/publications", json=body), 201)["name"] == f"{stream}-model"
 
 
 @pytest.fixture(scope="class")

@@ -26,7 +26,7 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.lifelong.settings import ConvolutionalEncoder, DenseEncoder, LifelongMechanism
 from service.mechanisms.measured import lines, measured
 from service.mechanisms.registry import MECHANISMS
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.schedules.continual import Continual
 from service.schedules.sliding_window import SlidingWindow
 from service.settings import Settings
@@ -184,7 +184,7 @@ def test_a_page_links_the_code_that_has_the_proof(page):
         assert re.search("Statement|Why|charged|costs|Sensitivity|record can move", proof), module
 
 
-@pytest.mark.parametrize(("column", "kind"), [(1, Kind.PURE), (2, Kind.ZCDP)])
+@pytest.mark.parametrize(("column", "kind"), [(1, Currency.PURE), (2, Currency.ZCDP)])
 def test_the_shares_in_the_tables_are_those_of_the_schedules(column, kind):
     told = {
         page: {int(first): cells for first, cells in rows(PAGES[page], "## Statement").items() if first.isdigit()}

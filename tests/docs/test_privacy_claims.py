@@ -17,8 +17,8 @@ from scipy import optimize, stats
 
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.privacy.accounting.account import Account, Loss, add_up
-from service.privacy.loss import Kind, capacity, zcdp_epsilon, zcdp_rho
+from service.privacy.accounting.composition import Account, Loss, add_up
+from service.privacy.currency import Currency, capacity, zcdp_epsilon, zcdp_rho
 from service.privacy.noise.additive import Gaussian, SphericalLaplace, calibrate
 from service.privacy.noise.sampler_distance import LARGEST_DELTA, added_delta, largest_epsilon
 from service.schedules.continual import Continual
@@ -76,20 +76,22 @@ def test_a_gaussian_of_that_rho_has_no_more_delta_than_stated(rho, delta):
 def test_the_cap_is_epsilon_itself_or_the_largest_rho():
     rows = pages.rows(pages.page("privacy.md"), "## Pure ε, or (ε, δ)")
     assert (rows["0"][1:3], rows["> 0"][2]) == (["ε", "ε itself"], "the largest ρ that implies (ε, δ)")
-    assert capacity(Decimal("0.7"), Decimal(0)) == (Kind.PURE, Fraction(7, 10))
+    assert capacity(Decimal("0.7"), Decimal(0)) == (Currency.PURE, Fraction(7, 10))
     kind, rho = capacity(Decimal("0.7"), Decimal("1e-6"))
-    assert kind is Kind.ZCDP
+    assert kind is Currency.ZCDP
     assert zcdp_epsilon(float(rho), 1e-6) <= 0.7 < zcdp_epsilon(float(rho) * (1 + 1e-9), 1e-6)
     assert float(rho) == zcdp_rho(0.7, 1e-6)
 
 
-@pytest.mark.parametrize(("kind", "law", "growth"), [(Kind.PURE, SphericalLaplace, 4), (Kind.ZCDP, Gaussian, 2)])
+@pytest.mark.parametrize(
+    ("kind", "law", "growth"), [(Currency.PURE, SphericalLaplace, 4), (Currency.ZCDP, Gaussian, 2)]
+)
 def test_noise_grows_with_the_number_of_weights_or_its_root(kind, law, growth):
     said("spherical Laplace; its length grows with the number of weights D")
     said("Gaussian; its length grows with √D")
     few, many = (calibrate(kind, sensitivity=1.0, charge=0.5, dimension=each) for each in (100, 400))
     assert isinstance(few, law)
-    follow = chance.assert_spherical_laplace if kind is Kind.PURE else chance.assert_gaussian
+    follow = chance.assert_spherical_laplace if kind is Currency.PURE else chance.assert_gaussian
     for each in (few, many):
         follow([each.sample() * each.grid for _ in range(20)], scale=each.scale)
     assert many.expected_norm() / few.expected_norm() == pytest.approx(growth, rel=1e-3)
@@ -105,7 +107,7 @@ def test_a_delta_gives_away_so_many_records_on_average():
 
 def account(number, epsilon, delta="0", *, running=True, start=0):
     cap = Loss.of(Decimal(epsilon), Decimal(delta))
-    kind = Kind.ZCDP if cap.delta else Kind.PURE
+    kind = Currency.ZCDP if cap.delta else Currency.PURE
     return Account(id=number, kind=kind, cap=cap, start=start, running=running)
 
 
@@ -261,7 +263,7 @@ def test_how_many_fits_read_one_record_is_as_the_page_on_noise_says():
     numbers = {
         name: [int(each) for each in re.findall(r"(?<![\d.`])(?:^|(?<=; ))(\d+)", told)] for name, told in rows.items()
     }
-    kind = Kind.PURE
+    kind = Currency.PURE
 
     def continual(base, update_every):
         return Continual(kind=kind, base=base, update_every=update_every).most_fits()

@@ -35,8 +35,8 @@ from service.ledger import open_ledger
 from service.ledger.errors import BudgetExceeded
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.privacy.accounting.account import Loss
-from service.privacy.loss import capacity
+from service.privacy.accounting.composition import Loss
+from service.privacy.currency import capacity
 from service.store import erasing, publications, streams, tables
 from service.store.database import Database
 from service.store.publications import NewPublication

@@ -12,7 +12,7 @@ import pytest
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.streams.schema import StreamSchema
 from tests import chance
 
@@ -64,7 +64,7 @@ def seen(selection, record, count=COUNT):
 
 def lost(hits, false_hits, lines):
     """Of one of so many lines: the least ε that it shows."""
-    return chance.least_loss(hits, false_hits, Kind.PURE, false_alarm=chance.FALSE_ALARM / lines)
+    return chance.least_loss(hits, false_hits, Currency.PURE, false_alarm=chance.FALSE_ALARM / lines)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.registry import MECHANISMS as REGISTERED
 from service.mechanisms.scheduled.mechanism import Scheduled
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.streams.schema import StreamSchema
 from tests import chance
 from tests.mechanisms import test_combinations
@@ -167,7 +167,7 @@ def attack(scheduled, record, until, count):
     pilot = first[:PILOTS], second[:PILOTS]
     apart = np.median(pilot[0], axis=0) - np.median(pilot[1], axis=0)
     middle = (np.median(pilot[0], axis=0) + np.median(pilot[1], axis=0)) / 2
-    if scheduled.kind is Kind.PURE:  # where noise has heavy tails, far out tells no more than just beyond
+    if scheduled.kind is Currency.PURE:  # where noise has heavy tails, far out tells no more than just beyond
         spread = np.mean([np.abs(each - np.median(each, axis=0)).mean(axis=0) for each in pilot], axis=0)
         first, second = (
             np.clip((each - middle) / apart, -0.5, 0.5) @ np.abs(apart / spread) for each in (first, second)
@@ -184,7 +184,7 @@ def draw_line(first, second, kind):
 
     Beyond a line farther out are too few to be sure of; nearer, too many that are false.
     """
-    return np.quantile(first, 0.4) if kind is Kind.PURE else (np.median(first) + np.median(second)) / 2
+    return np.quantile(first, 0.4) if kind is Currency.PURE else (np.median(first) + np.median(second)) / 2
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from service.learning.objective import summed
 from service.learning.records import Records
 from service.learning.solvers import SLACK, Inaccurate
 from service.privacy.accounting import events
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from tests import chance
 
 CASES = [("logistic", 2), ("softmax", 3), ("huber_hinge", 2), ("huber_hinge", 3), ("squared", 0)]
@@ -47,7 +47,7 @@ def silent(monkeypatch):
 
 def moved(one, first, second, n, center, silent):
     """How far apart the first sums of two neighbours are, which are taken at the same point, in units of the claim."""
-    spent = replace(one.perturbation(Kind.ZCDP, RHO, n, center), steps=1)
+    spent = replace(one.perturbation(Currency.ZCDP, RHO, n, center), steps=1)
     silent.clear()
     for records in (first, second):
         one.release(records, n, center, spent)
@@ -120,9 +120,9 @@ def test_a_gradient_is_clipped_and_short_ones_are_left_alone():
 @pytest.mark.parametrize("case", CASES)
 def test_all_steps_together_cost_the_charge(case, charge, n):
     one = learner(*case)
-    spent = one.perturbation(Kind.ZCDP, charge, n)
-    again = events.from_json(spent.to_json()).cost(Kind.ZCDP, records=n)
-    assert 0.999999 * Fraction(charge) < again == spent.cost(Kind.ZCDP, records=n) <= Fraction(charge)
+    spent = one.perturbation(Currency.ZCDP, charge, n)
+    again = events.from_json(spent.to_json()).cost(Currency.ZCDP, records=n)
+    assert 0.999999 * Fraction(charge) < again == spent.cost(Currency.ZCDP, records=n) <= Fraction(charge)
     assert spent.noise.scale == pytest.approx(
         2 * one.longest * (1 + SLACK) * sqrt(spent.steps / (2 * charge)), rel=1e-3
     )
@@ -131,7 +131,7 @@ def test_all_steps_together_cost_the_charge(case, charge, n):
 def test_noise_is_fresh_in_every_step_and_follows_its_law():
     """Two steps without records or momentum from 0 add up two draws."""
     one = learner("softmax", 3, features=400, momentum=0.0, steps=2, step=1.0)
-    spent = one.perturbation(Kind.ZCDP, RHO, 5)
+    spent = one.perturbation(Currency.ZCDP, RHO, 5)
     empty, center = Records(x=np.empty((0, 400)), y=np.empty(0)), np.zeros(one.shape)
     released = one.release(empty, 5, center, spent).reshape(4, 300)
     chance.assert_gaussian(released, scale=sqrt(2) * spent.noise.scale * spent.step / 5)
@@ -139,7 +139,7 @@ def test_noise_is_fresh_in_every_step_and_follows_its_law():
 
 def released_noise(one, n, center):
     """What the noise alone does to the scores of records of length R along one feature each."""
-    spent = one.perturbation(Kind.ZCDP, RHO, n, center)
+    spent = one.perturbation(Currency.ZCDP, RHO, n, center)
     empty = Records(x=np.empty((0, one.features)), y=np.empty(0))
     return (one.release(empty, n, center, spent) - center) * one.norm_bound
 
@@ -162,7 +162,7 @@ def test_a_fit_learns_and_one_on_a_few_records_does_not_spoil_it():
 
     def fitted(start, stop, charge, center):
         records = Records(x=x[start:stop], y=y[start:stop])
-        return one.release(records, stop - start, center, one.perturbation(Kind.ZCDP, charge, stop - start, center))
+        return one.release(records, stop - start, center, one.perturbation(Currency.ZCDP, charge, stop - start, center))
 
     def right(weights):
         return np.mean((x @ weights.T).argmax(axis=1) == y)
@@ -176,7 +176,7 @@ def test_a_fit_learns_and_one_on_a_few_records_does_not_spoil_it():
 def test_what_is_chosen_depends_on_public_quantities_only(silent):
     """Records that no step can satisfy change neither steps nor their size."""
     one = learner("softmax", 3)
-    spent = one.perturbation(Kind.ZCDP, RHO, 64)
+    spent = one.perturbation(Currency.ZCDP, RHO, 64)
     for y in (np.zeros(64, dtype=int), np.arange(64) % 3):
         silent.clear()
         one.release(Records(x=np.ones((64, 3)), y=y), 64, np.zeros(one.shape), spent)
@@ -186,7 +186,7 @@ def test_what_is_chosen_depends_on_public_quantities_only(silent):
 def test_iterates_stay_in_the_public_ball(monkeypatch):
     """However large the noise comes out."""
     one = learner("logistic", 2)
-    spent = one.perturbation(Kind.ZCDP, RHO, 10)
+    spent = one.perturbation(Currency.ZCDP, RHO, 10)
     monkeypatch.setattr(noisy_gradient_descent.noises, "add", lambda values, noise: values + 1e9)
     center = np.ones(one.shape)
     records = Records(x=np.ones((1, 3)), y=np.zeros(1))
@@ -200,7 +200,7 @@ def test_regularization_pulls_towards_the_centre(silent):
     for alpha in (0.0, 0.1, 1.0, 10.0):
         one = learner("logistic", 2, regularization=alpha)
         center = np.full(one.shape, -1.0)
-        found = one.release(records, 64, center, one.perturbation(Kind.ZCDP, RHO, 64, center))
+        found = one.release(records, 64, center, one.perturbation(Currency.ZCDP, RHO, 64, center))
         distances.append(np.linalg.norm(found - center))
     assert distances == sorted(distances, reverse=True)
     assert distances[-1] > 0
@@ -208,9 +208,9 @@ def test_regularization_pulls_towards_the_centre(silent):
 
 def test_there_is_no_pure_kind():
     with pytest.raises(ValueError, match="pure"):
-        learner("logistic", 2).perturbation(Kind.PURE, 1.0, 100)
+        learner("logistic", 2).perturbation(Currency.PURE, 1.0, 100)
 
 
 def test_more_records_than_doubles_can_add_up_are_refused():
     with pytest.raises(Inaccurate):
-        learner("softmax", 3).perturbation(Kind.ZCDP, 1e3, 2**40)
+        learner("softmax", 3).perturbation(Currency.ZCDP, 1e3, 2**40)

@@ -16,7 +16,7 @@ from service.learning.objective import norm
 from service.learning.records import Records
 from service.privacy.accounting import events
 from service.privacy.accounting.events.objective import curvature
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise import additive as noises
 from tests import chance
 
@@ -59,7 +59,7 @@ def apart(one, spent, records, points, center):
 def bent(epsilon, case, factor=1.0):
     """On a line, near where a record bends the objective most; Λ is `factor` of what is stated."""
     one = learner(*case, alpha=1e-6)
-    spent = one.perturbation(Kind.PURE, epsilon, 1)
+    spent = one.perturbation(Currency.PURE, epsilon, 1)
     spent = replace(spent, regularization=factor * spent.regularization)
     return apart(one, spent, (-1.0, -0.5, 0.5, 1.0), np.linspace(-8, 8, 401)[:, None, None], 0.0)
 
@@ -67,7 +67,7 @@ def bent(epsilon, case, factor=1.0):
 def across(epsilon, case, factor=1.0):
     """Far out, where two records pull in opposite directions with all their force; the noise is `factor` of it."""
     one = learner(*case, features=2, alpha=1e3)
-    spent = one.perturbation(Kind.PURE, epsilon, 1)
+    spent = one.perturbation(Currency.PURE, epsilon, 1)
     spent = replace(spent, noise=noises.SphericalLaplace(scale=factor * spent.noise.scale, dimension=2))
     points = [np.array([[-1e4, along]]) for along in np.linspace(-5, 5, 101)]
     return apart(one, spent, ((0.01, 0.9999), (0.01, -0.9999)), points, np.array([[-1e4, 0.0]]))
@@ -94,7 +94,7 @@ def test_densities_never_differ_by_more(case, log_alpha, log_epsilon, others, se
     rng = np.random.default_rng(seed)
     one = learner(*case, features=2, alpha=10**log_alpha)
     epsilon = 10**log_epsilon
-    spent = one.perturbation(Kind.PURE, epsilon, others + 1)
+    spent = one.perturbation(Currency.PURE, epsilon, others + 1)
     x = rng.normal(size=(others + 2, 2))
     x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
     y = rng.integers(0, case[1], others + 2)
@@ -125,7 +125,7 @@ def test_some_curvature_comes_close(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(Currency))
 @pytest.mark.parametrize(("charge", "n"), [(1e-3, 1), (1e-3, 1000), (0.5, 20), (8.0, 1)])
 def test_it_costs_what_it_is_charged_and_little_less(case, kind, charge, n):
     one = learner(*case, features=3)
@@ -137,7 +137,7 @@ def test_it_costs_what_it_is_charged_and_little_less(case, kind, charge, n):
 def test_the_constants_are_those_of_the_statement():
     """Softmax, K = 4, ‖x‖ ≤ 2, n = 100: ε' = ε - 3·ln(1 + R²/(4nΛ)) but for the part of the output."""
     one = learner("softmax", 4, alpha=0.5, bound=2.0)
-    spent = one.perturbation(Kind.PURE, 1.0, 100)
+    spent = one.perturbation(Currency.PURE, 1.0, 100)
     left = 1.0 - 2.0**-10 - 3 * log(1 + 4 / (4 * 100 * 0.5))
     assert spent.noise.scale == pytest.approx(2 * 2 * sqrt(2) / left, rel=1e-5)
     assert spent.regularization == 0.5
@@ -145,7 +145,7 @@ def test_the_constants_are_those_of_the_statement():
 
 def test_a_regularization_too_small_is_raised_until_the_curvature_takes_half():
     one = learner("logistic", 2, alpha=1e-6)
-    spent = one.perturbation(Kind.PURE, 0.2, 10)
+    spent = one.perturbation(Currency.PURE, 0.2, 10)
     half = 0.2 * (1 - 2.0**-10) / 2
     assert spent.regularization == pytest.approx(0.25 / (10 * np.expm1(half)), rel=1e-5)
     assert spent.noise.scale == pytest.approx(2 / half, rel=1e-4)
@@ -159,7 +159,7 @@ def test_the_minimiser_is_as_near_as_stated(case, n):
     one = learner(*case, features=3)
     x, y = rng.normal(size=(n, 3)), rng.integers(0, case[1], n)
     center = rng.normal(size=one.shape)
-    spent = one.perturbation(Kind.PURE, 0.5, n, center)
+    spent = one.perturbation(Currency.PURE, 0.5, n, center)
     tilt = spent.noise.scale / n * rng.normal(size=one.shape)
     found = one.fit(Records(x=x, y=y), n, center, spent, tilt)
     rows, _ = one.prepared(Records(x=x, y=y))
@@ -178,7 +178,7 @@ def test_the_minimiser_is_as_near_as_stated(case, n):
 
 def test_no_records_are_no_obstacle():
     one = learner("softmax", 3, features=2)
-    spent = one.perturbation(Kind.PURE, 1.0, 5)
+    spent = one.perturbation(Currency.PURE, 1.0, 5)
     empty = Records(x=np.empty((0, 2)), y=np.empty(0))
     tilt = np.ones(one.shape)
     assert np.allclose(one.fit(empty, 5, np.zeros(one.shape), spent, tilt), -tilt / spent.regularization)
@@ -188,7 +188,7 @@ def test_no_records_are_no_obstacle():
 def test_the_tilt_follows_its_law():
     """As the releases of an empty data set betray it."""
     one = learner("softmax", 3, features=4, alpha=1.0)
-    spent = one.perturbation(Kind.PURE, 1.0, 5)
+    spent = one.perturbation(Currency.PURE, 1.0, 5)
     empty, center = Records(x=np.empty((0, 4)), y=np.empty(0)), np.zeros(one.shape)
     tilts = [one.release(empty, 5, center, spent).ravel() * 5 * spent.regularization for _ in range(100)]
     chance.assert_spherical_laplace(tilts, scale=spent.noise.scale)
@@ -197,7 +197,7 @@ def test_the_tilt_follows_its_law():
 def test_the_output_noise_covers_the_solver():
     """Δ/scale of it is the stated part of the charge, and Δ covers both fits and the lattice of the tilt."""
     one = learner("softmax", 3, features=4)
-    spent = one.perturbation(Kind.PURE, 1.0, 50)
+    spent = one.perturbation(Currency.PURE, 1.0, 50)
     assert spent.output.charge(spent.output_sensitivity) <= 2.0**-10
     lattice = spent.noise.grid * sqrt(12) / (2 * 50)
     promise, _ = one._promise(spent.noise, 50, spent.regularization, 0.0)
@@ -206,7 +206,7 @@ def test_the_output_noise_covers_the_solver():
 
 def test_a_tilt_longer_than_any_is_refused():
     one = learner("logistic", 2, features=2)
-    spent = one.perturbation(Kind.PURE, 1.0, 5)
+    spent = one.perturbation(Currency.PURE, 1.0, 5)
     far = np.full(one.shape, 1e6)
     assert norm(far) > spent.noise.scale
     with pytest.raises(OverflowError):

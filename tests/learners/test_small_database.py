@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from service.learners import small_database
 from service.learners.small_database import MAX_NUMBERS, SmallDatabase, error_bound
 from service.learning.records import Records
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.exponential import MAX_CANDIDATES
 from tests import chance
 
@@ -95,7 +95,7 @@ def test_some_candidate_is_within_half_the_accuracy(learner, data):
 
 
 @pytest.mark.parametrize("planted", [False, True], ids=["as it is", "a scale a third too small"])
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_what_is_released_follows_the_law_of_the_paper(kind, planted, monkeypatch):
     """exp(-ε·n·error/2), recomputed from the charge and from every query of the class; ε = √(8ρ) where it is a ρ."""
     learner, n, charge = LEARNERS[0], 30, 0.4
@@ -104,7 +104,7 @@ def test_what_is_released_follows_the_law_of_the_paper(kind, planted, monkeypatc
     if planted:
         true = small_database.select
         monkeypatch.setattr(small_database, "select", lambda errors, rate: true(errors, rate * 3 / 2))
-    epsilon = charge if kind is Kind.PURE else math.sqrt(8 * charge)
+    epsilon = charge if kind is Currency.PURE else math.sqrt(8 * charge)
     rows = candidates(learner)
     off = np.abs((counts / n - rows / learner.size) @ every(learner.queries, learner.cardinality).T).max(axis=1)
     weights = np.exp(-epsilon * n * off / 2)
@@ -127,7 +127,7 @@ def test_what_is_released_follows_the_law_of_the_paper(kind, planted, monkeypatc
 def test_what_is_no_category_is_empty_and_a_histogram_has_room_for_empty_slots():
     learner = LEARNERS[2]
     y = np.array([0, 0, 1, -1, 3, 99], dtype=np.int32)
-    perturbation = learner.perturbation(Kind.PURE, 1000.0, 12)
+    perturbation = learner.perturbation(Currency.PURE, 1000.0, 12)
     released = learner.release(Records(x=np.zeros((6, 0), np.float32), y=y), 12, np.zeros((1, 3)), perturbation)
     assert released.shape == (1, 3)
     assert np.abs(released - [[2 / 12, 1 / 12, 0]]).sum() < 2 * learner.accuracy
@@ -140,7 +140,7 @@ def test_the_bound_that_a_plan_states_holds(queries):
     """But for a probability of .05."""
     learner = SmallDatabase(cardinality=4, queries=queries, accuracy=Fraction(2, 5))
     counts, n = np.array([20, 11, 4, 0]), 40
-    perturbation = learner.perturbation(Kind.PURE, 2.0, n)
+    perturbation = learner.perturbation(Currency.PURE, 2.0, n)
     weights = every(queries, 4)
     off = [
         np.abs(weights @ (counts / n - learner.release(records(counts), n, np.zeros((1, 4)), perturbation)[0])).max()

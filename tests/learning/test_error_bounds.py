@@ -16,9 +16,9 @@ from service.learning.losses import LOSSES
 from service.learning.solvers import Exact, Inaccurate, Setting, _accuracy
 from service.mechanisms.lifelong.encoder_pass import EncoderPass
 from service.mechanisms.moments import Statistics
-from service.privacy import loss as losses
+from service.privacy import currency as losses
 from service.privacy import sensitivity
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.correlated import Toeplitz, _moved, calibrate
 
 U = Fraction(1, 2**53)
@@ -118,7 +118,7 @@ def test_statistics_move_as_their_formula_says(records):
     length = sqrt(sum(each**2 for each in named.values()))
     error = max(SLACK, 2 * U * records * (1024 + Fraction(records, 1024) + 16)) * Fraction(length)
     exact = Fraction(sensitivity.moments(**named, codes=2)) + 2 * error
-    assert is_bound(learner.perturbation(Kind.ZCDP, RHO, records).sensitivity, exact)
+    assert is_bound(learner.perturbation(Currency.ZCDP, RHO, records).sensitivity, exact)
 
 
 @pytest.mark.parametrize("batch", [1, 2**20])
@@ -126,13 +126,13 @@ def test_the_gradients_of_an_encoder_move_as_their_formula_says(batch):
     encoder = Encoder(input_features=3, norm_bound=1.0, layers=(Dense(inputs=3, units=2),))
     made = EncoderPass(encoder=encoder, loss=LOSSES["logistic"], classes=2, records=batch, batch=batch, clip=0.5)
     error = max(SLACK, 2 * U * batch * (batch + 16))
-    assert is_bound(made.perturbation(Kind.ZCDP, RHO).sensitivity, 2 * Fraction(1, 2) * (1 + error))
+    assert is_bound(made.perturbation(Currency.ZCDP, RHO).sensitivity, 2 * Fraction(1, 2) * (1 + error))
 
 
 def test_the_output_of_a_tilted_minimiser_moves_as_its_formula_says():
     learner = ObjectivePerturbation(**LINEAR, regularization=0.1)
     for records in (1000, 2**30):
-        made = learner.perturbation(Kind.PURE, 1.0, records)
+        made = learner.perturbation(Currency.PURE, 1.0, records)
         promise, longest = learner._promise(made.noise, records, made.regularization, 0.0)
         assert is_bound(longest, Fraction(made.noise.scale) * (4 * 3 + 200) / records)
         lattice = Fraction(made.noise.grid) * Fraction(sqrt(3)) / (2 * records)
@@ -140,7 +140,7 @@ def test_the_output_of_a_tilted_minimiser_moves_as_its_formula_says():
         assert is_bound(made.output_sensitivity, 2 * tolerance / Fraction(made.regularization))
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("largest", [1.0, 1e12])
 def test_rounding_moves_correlated_noise_as_its_formula_says(kind, largest):
     factor = Toeplitz(bands=3, decay=0.5)
@@ -148,7 +148,7 @@ def test_rounding_moves_correlated_noise_as_its_formula_says(kind, largest):
     coefficients = [Fraction(float(each)) for each in factor.coefficients]
     total, square = sum(coefficients), sum(each**2 for each in coefficients)
     rounding = 2 * U * Fraction(largest) + (4 * 2 * 4 * total + 1) * Fraction(made.noise.grid) * 2
-    exact = total + 3 * rounding if kind is Kind.PURE else Fraction(sqrt(square)) + Fraction(sqrt(3)) * rounding
+    exact = total + 3 * rounding if kind is Currency.PURE else Fraction(sqrt(square)) + Fraction(sqrt(3)) * rounding
     assert exact * (1 - 8 * U) <= _moved(made, Fraction(1)) <= exact * (1 + Fraction(1, 2**30))
 
 

@@ -13,7 +13,7 @@ from service.learning.descent import GradientDescent, PermutationSGD
 from service.learning.losses import LOSSES, Squared
 from service.learning.objective import MARGIN, ROWS
 from service.learning.solvers import SLACK, UNIT, Inaccurate, Setting, accuracy
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 
 SQUARED = Squared(bound=2.0)
 SETTINGS = {
@@ -158,7 +158,7 @@ def test_a_clipped_sum_counts_its_rounding(name, classes, records):
 def test_noisy_steps_stay_in_twice_the_ball_that_they_and_their_noise_reach(momentum):
     steps, step, clip, records, charge = 5, 0.5, 0.3, 1000, 0.01
     found = noisy("softmax", 4, steps=steps, step=step, clip=clip, momentum=momentum).perturbation(
-        Kind.ZCDP, charge, records
+        Currency.ZCDP, charge, records
     )
     still = [1 - momentum**t for t in range(steps, 0, -1)]
     scale = 1.5 * 2 * clip * math.sqrt(steps / (2 * charge))

@@ -12,7 +12,7 @@ from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.lifelong import encoder_pass
 from service.mechanisms.registry import MECHANISMS as REGISTERED
 from service.privacy.accounting import events
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.streams.schema import StreamSchema
 from tests.mechanisms import contract
 
@@ -160,7 +160,7 @@ def test_more_databases_than_can_be_looked_at_are_refused():
     [{"sensitivity": 0.01}, {"distribution": "gaussian"}, {"scale": 0.0}, {"dimension": 0}],
     ids=lambda each: next(iter(each)),
 )
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_a_selection_that_claims_what_it_can_not_costs_nothing_that_is_believed(kind, wrong):
     told = {
         "distribution": "exponential_mechanism",
@@ -169,7 +169,7 @@ def test_a_selection_that_claims_what_it_can_not_costs_nothing_that_is_believed(
         "dimension": 3,
         "added_to": "candidates",
     }
-    assert events.from_json(told).cost(kind, records=10) == pytest.approx(0.4 if kind is Kind.PURE else 0.02)
+    assert events.from_json(told).cost(kind, records=10) == pytest.approx(0.4 if kind is Currency.PURE else 0.02)
     with pytest.raises(ValueError, match=r"moves by 1/n|needs"):
         events.from_json(told | wrong).cost(kind, records=10)
 

@@ -14,7 +14,7 @@ from service.learning.records import Records
 from service.learning.solvers import Inaccurate
 from service.mechanisms.moments import Statistics, weights
 from service.privacy import sensitivity
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.correlated import Tree
 
 CASES = [("logistic", 2), ("softmax", 2), ("softmax", 3), ("softmax", 10), ("squared", 0)]
@@ -32,7 +32,7 @@ def learner(name, classes, features=3, **changed):
 def moved(one, first, second, n):
     """How far apart the statistics of two neighbours are, in units of the claim."""
     apart = one.statistics(first, n) - one.statistics(second, n)
-    return np.linalg.norm(apart) / one.perturbation(Kind.ZCDP, RHO, n).sensitivity
+    return np.linalg.norm(apart) / one.perturbation(Currency.ZCDP, RHO, n).sensitivity
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)
@@ -170,9 +170,12 @@ def test_a_second_moment_that_noise_made_negative_stays_within_the_ridge():
 
 def test_more_records_than_doubles_can_add_up_are_refused():
     one = learner("logistic", 2)
-    assert one.perturbation(Kind.ZCDP, RHO, 10**6).sensitivity < one.perturbation(Kind.ZCDP, RHO, 1).sensitivity * 1.001
+    assert (
+        one.perturbation(Currency.ZCDP, RHO, 10**6).sensitivity
+        < one.perturbation(Currency.ZCDP, RHO, 1).sensitivity * 1.001
+    )
     with pytest.raises(Inaccurate, match="smaller blocks"):
-        one.perturbation(Kind.ZCDP, RHO, 2**33)
+        one.perturbation(Currency.ZCDP, RHO, 2**33)
 
 
 def test_the_statistics_of_a_record_by_hand():
@@ -186,7 +189,7 @@ def test_the_statistics_of_a_record_by_hand():
 
 
 def test_a_run_that_ends_is_followed_by_another():
-    endless = learner("logistic", 2).perturbation(Kind.ZCDP, RHO, 10)
+    endless = learner("logistic", 2).perturbation(Currency.ZCDP, RHO, 10)
     assert [endless.place(step) for step in (0, 7, 8, 19)] == [0, 7, 8, 19]
     ending = replace(endless, factor=Tree(steps=8))
     assert [ending.place(step) for step in (0, 7, 8, 19)] == [0, 7, 0, 3]

@@ -32,7 +32,7 @@ from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Model, Release, Step
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting.events import NoisyWeights
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise import additive
 from service.schedules.independent_batches import IndependentBatches
 from service.streams.schema import StreamSchema
@@ -60,7 +60,7 @@ class ToyMeans(Linear):
     def describe(self, origin: Any) -> dict[str, Any]:
         return {"sensitivity": "2·norm_bound/n, and rounding"}
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Any = None) -> NoisyWeights:
+    def perturbation(self, kind: Currency, charge: float, records: int, center: Any = None) -> NoisyWeights:
         error = max(SLACK, 2.0 * UNIT * records * (records + 16.0)) * self.norm_bound
         sensitivity = MARGIN * (2.0 * self.norm_bound + 2.0 * error * records) / records
         noise = additive.calibrate(kind, sensitivity=sensitivity, charge=charge, dimension=self.dimension)

@@ -3,7 +3,7 @@
     python -m tests.mutation                                   a random sample of all mutants
     python -m tests.mutation --seed 7 --sample 1000            a larger one, and the same one again
     python -m tests.mutation service/privacy                   all mutants of a room; so of a file
-    python -m tests.mutation service/privacy/loss.py::round_up of a function, or of a class
+    python -m tests.mutation service/privacy/currency.py::round_up of a function, or of a class
 
 Each mutant is one small change of the code. Someone has to notice it: a test of the four rooms, or mypy. A survivor is
 either a missing test, or changes nothing that anybody could see; then it belongs into equivalent.toml, with the reason.

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise import additive as noise
 from service.privacy.noise import correlated, running_sums
 from service.privacy.noise.additive import Gaussian, SphericalLaplace, Unaffordable
@@ -130,7 +130,7 @@ def test_columns_bound_the_factors_and_are_tight(case):
     assert (matrix != 0).sum(axis=0).max() <= column.length
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("dimension", [1, 18_000])
 def test_the_least_noise_for_a_charge_costs_that_much_by_the_formulas(case, kind, dimension):
     factor, _ = case
@@ -138,7 +138,7 @@ def test_the_least_noise_for_a_charge_costs_that_much_by_the_formulas(case, kind
     paid = mechanism.charge(0.5)
     assert 0.02 * (1 - 1e-9) < paid <= 0.02
     scale = mechanism.noise.scale
-    if kind is Kind.PURE:
+    if kind is Currency.PURE:
         assert float(factor.column.total) * 0.5 / scale == pytest.approx(0.02, rel=1e-4)
         assert isinstance(mechanism.noise, SphericalLaplace)
     else:
@@ -153,7 +153,7 @@ def test_rounding_is_charged_and_never_more_than_the_records():
     wide = Correlated(factor=factor, noise=Gaussian(scale=3.0, dimension=1), largest=2.0**60)
     assert alone < wide.charge(1.0)
     with pytest.raises(Unaffordable):
-        calibrate(Kind.ZCDP, factor=factor, sensitivity=1e-30, largest=1e30, charge=1.0, dimension=1)
+        calibrate(Currency.ZCDP, factor=factor, sensitivity=1e-30, largest=1e30, charge=1.0, dimension=1)
 
 
 def test_the_factor_of_what_is_released_is_white_noise_of_the_stated_scale(case):

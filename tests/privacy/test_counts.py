@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from service.privacy.accounting import events
 from service.privacy.accounting.events import NoisyCounts
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.additive import Unaffordable
 from service.privacy.noise.counts import Change, CountNoise, calibrate
 from tests import chance
@@ -23,11 +23,11 @@ CHANGES = st.builds(Change, counts=st.integers(1, 64), largest=st.sampled_from([
 
 
 def weight(kind, scale, z):
-    return math.exp(-abs(z) / scale) if kind is Kind.PURE else math.exp(-z * z / (2 * scale**2))
+    return math.exp(-abs(z) / scale) if kind is Currency.PURE else math.exp(-z * z / (2 * scale**2))
 
 
 @THIRD
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_noise_has_the_stated_law_and_a_third_less_has_not(kind, size, verdict):
     """A vector of many coordinates, each of which is a draw of its own."""
     noise = calibrate(kind, Change(counts=2, largest=1), charge=0.4, dimension=6000)
@@ -40,7 +40,7 @@ def test_noise_has_the_stated_law_and_a_third_less_has_not(kind, size, verdict):
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.sampled_from(Kind), CHANGES, st.floats(1e-3, 20))
+@given(st.sampled_from(Currency), CHANGES, st.floats(1e-3, 20))
 def test_the_noise_costs_its_charge_and_no_less(kind, change, charge):
     noise = calibrate(kind, change, charge=charge, dimension=3)
     assert noise.cost(change) <= Fraction(charge)
@@ -49,17 +49,17 @@ def test_the_noise_costs_its_charge_and_no_less(kind, change, charge):
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.sampled_from(Kind), CHANGES, st.floats(1e-3, 20))
+@given(st.sampled_from(Currency), CHANGES, st.floats(1e-3, 20))
 def test_a_release_costs_what_it_says(kind, change, charge):
     noise = calibrate(kind, change, charge=charge, dimension=3)
     described = NoisyCounts(noise=noise, change=change).to_json()
     assert events.from_json(described).cost(kind, records=1) == noise.cost(change)
     assert events.from_json(described).dimension((1, 3)) == 3
-    square = change.l1**2 if kind is Kind.PURE else change.squared_l2
+    square = change.l1**2 if kind is Currency.PURE else change.squared_l2
     assert square <= Fraction(described["sensitivity"]) ** 2 <= square * (1 + Fraction(1, 2**50))
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_the_cost_is_the_loss_of_the_worst_neighbours(kind):
     """By summing over all whole numbers: the pure loss, or the Rényi divergence of order 2 divided by 2."""
     change, scale = Change(counts=3, largest=2), 2.5
@@ -68,14 +68,14 @@ def test_the_cost_is_the_loss_of_the_worst_neighbours(kind):
     shifted = np.array([weight(kind, scale, each - 2) for each in z])
     p, shifted = p / p.sum(), shifted / shifted.sum()
     seen = (p > 1e-290) & (shifted > 1e-290)
-    if kind is Kind.PURE:
+    if kind is Currency.PURE:
         loss = 3 * np.abs(np.log(p[seen] / shifted[seen])).max()
     else:
         loss = 3 * math.log(np.sum(p[seen] ** 2 / shifted[seen])) / 2
     assert loss == pytest.approx(float(CountNoise(kind=kind, scale=scale, dimension=5).cost(change)), rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("scale", [0.3, 1.0, 7.5])
 def test_the_deviation_is_that_of_the_law(kind, scale):
     z = np.arange(-2000, 2001)
@@ -83,16 +83,16 @@ def test_the_deviation_is_that_of_the_law(kind, scale):
     exact = math.sqrt(float((weights * z**2).sum() / weights.sum()))
     found = CountNoise(kind=kind, scale=scale, dimension=1).deviation()
     assert exact <= found * (1 + 1e-12)
-    assert found == pytest.approx(exact, rel=1e-6) or (kind is Kind.ZCDP and scale < 1)
+    assert found == pytest.approx(exact, rel=1e-6) or (kind is Currency.ZCDP and scale < 1)
 
 
 @pytest.mark.parametrize("charge", [0.0, -1.0, math.inf, math.nan])
 def test_a_charge_is_positive_and_finite(charge):
     with pytest.raises(ValueError, match="positive finite charge"):
-        calibrate(Kind.PURE, Change(counts=2, largest=1), charge=charge, dimension=1)
+        calibrate(Currency.PURE, Change(counts=2, largest=1), charge=charge, dimension=1)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_noise_that_no_double_could_hold_is_refused(kind):
     with pytest.raises(Unaffordable, match="too small"):
         calibrate(kind, Change(counts=2, largest=2**20), charge=1e-30, dimension=1)
@@ -109,7 +109,7 @@ def test_noise_that_no_double_could_hold_is_refused(kind):
     ],
 )
 def test_a_release_that_states_another_noise_has_no_cost(wrong):
-    noise = calibrate(Kind.PURE, Change(counts=2, largest=1), charge=1.0, dimension=4)
+    noise = calibrate(Currency.PURE, Change(counts=2, largest=1), charge=1.0, dimension=4)
     stated = NoisyCounts(noise=noise, change=Change(counts=2, largest=1)).to_json() | wrong
     with pytest.raises(ValueError, match=r"needs|lacks|counts have"):
-        events.from_json(stated).cost(Kind.PURE, records=5)
+        events.from_json(stated).cost(Currency.PURE, records=5)

@@ -8,7 +8,7 @@ import pytest
 
 from service.privacy.accounting.events import EVENTS, OpenedInstance, from_json
 from service.privacy.accounting.events.objective import curvature
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.sparse_vector import STEPS
 
 GAUSSIAN = {"distribution": "gaussian", "scale": 4.0, "sensitivity": 2.0, "dimension": 3, "added_to": "weights"}
@@ -80,19 +80,19 @@ def test_every_event_is_tested_and_has_a_tag_of_its_own():
 @pytest.mark.parametrize(
     ("kind", "noise", "expected"),
     [
-        (Kind.PURE, LAPLACE, 0.5),
-        (Kind.ZCDP, LAPLACE, 0.125),
-        (Kind.ZCDP, GAUSSIAN, 0.125),
+        (Currency.PURE, LAPLACE, 0.5),
+        (Currency.ZCDP, LAPLACE, 0.125),
+        (Currency.ZCDP, GAUSSIAN, 0.125),
         pytest.param(
-            Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": 10}, 1.25, id="ten sums of gradients"
+            Currency.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": 10}, 1.25, id="ten sums of gradients"
         ),
-        (Kind.ZCDP, GAUSSIAN | {"added_to": "disjoint_gradient_sums"}, 0.125),
-        (Kind.ZCDP, STATISTICS, 0.125 * 1.25),
-        (Kind.PURE, STATISTICS | {"distribution": "spherical_laplace"}, 0.5 * 1.5),
-        (Kind.PURE, QUERY, 1 / 3),
-        (Kind.ZCDP, QUERY | {"distribution": "discrete_gaussian"}, 1 / 18),
-        (Kind.PURE, TILT, 0.5 + CURVED + 0.0625),
-        (Kind.ZCDP, TILT, (0.5 + CURVED + 0.0625) ** 2 / 2),
+        (Currency.ZCDP, GAUSSIAN | {"added_to": "disjoint_gradient_sums"}, 0.125),
+        (Currency.ZCDP, STATISTICS, 0.125 * 1.25),
+        (Currency.PURE, STATISTICS | {"distribution": "spherical_laplace"}, 0.5 * 1.5),
+        (Currency.PURE, QUERY, 1 / 3),
+        (Currency.ZCDP, QUERY | {"distribution": "discrete_gaussian"}, 1 / 18),
+        (Currency.PURE, TILT, 0.5 + CURVED + 0.0625),
+        (Currency.ZCDP, TILT, (0.5 + CURVED + 0.0625) ** 2 / 2),
     ],
 )
 def test_the_cost_is_the_formulas(kind, noise, expected):
@@ -104,35 +104,38 @@ def test_the_cost_is_the_formulas(kind, noise, expected):
 @pytest.mark.parametrize(
     ("kind", "noise"),
     [
-        (Kind.PURE, GAUSSIAN),
-        (Kind.PURE, TILT | {"output": GAUSSIAN}),
-        (Kind.ZCDP, GAUSSIAN | {"distribution": "uniform"}),
-        (Kind.ZCDP, GAUSSIAN | {"added_to": "nothing"}),
-        (Kind.ZCDP, GAUSSIAN | {"scale": None}),
-        (Kind.ZCDP, GAUSSIAN | {"scale": 0.0}),
-        (Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums"}),
-        (Kind.PURE, {name: TILT[name] for name in TILT if name != "curvature"}),
-        (Kind.ZCDP, {name: STATISTICS[name] for name in STATISTICS if name != "factor"}),
-        (Kind.PURE, {}),
-        (Kind.PURE, QUERY | {"distribution": "discrete_gaussian"}),
-        (Kind.ZCDP, QUERY),
-        (Kind.PURE, QUERY | {"instance": {"opened": 7, "scale": -2.0}}),
-        (Kind.PURE, QUERY | {"next": {"opened": 0, "scale": 2.0 * STEPS}}),
-        (Kind.PURE, {name: QUERY[name] for name in QUERY if name != "next"}),
-        (Kind.ZCDP, STATISTICS | {"weights": {"second": 1.1, "label": 1.0, "third": 1.0}}),
-        (Kind.ZCDP, STATISTICS | {"weights": {"second": 1.1, "label": -1.0}}),
-        (Kind.ZCDP, CANDIDATE | {"sensitivity": 0.0099}),
-        (Kind.ZCDP, GAUSSIAN | {"added_to": ["weights"]}),
-        *((Kind.PURE, QUERY | {"sensitivity": value}) for value in (STEPS // 2, 0, "1")),
-        *((Kind.PURE, QUERY | {"scale": value}) for value in (0, -1.0, None, float("inf"))),
-        *((Kind.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": steps}) for steps in (0, -3, 0.5, "0", True)),
-        *((Kind.PURE, LAPLACE | {"sensitivity": value}) for value in (0, -2.0, "0", float("nan"), float("inf"))),
-        *((Kind.PURE, LAPLACE | {"scale": value}) for value in (-4.0, "9", float("nan"), float("inf"))),
-        *((Kind.PURE, LAPLACE | {"dimension": value}) for value in (0, -1, 0.5, 10**400)),
-        *((Kind.PURE, TILT | {"curvature": {"rank": rank, "steepness": 3.0}}) for rank in (0, -1, 0.5)),
-        *((Kind.PURE, TILT | {"curvature": {"rank": 2, "steepness": value}}) for value in (0, -3.0, -200.0)),
-        *((Kind.PURE, TILT | {"regularization": value}) for value in (0, -1.0, float("inf"), 5e-324)),
-        (Kind.ZCDP, GAUSSIAN | {"sensitivity": 1e300, "scale": 1e-150}),
+        (Currency.PURE, GAUSSIAN),
+        (Currency.PURE, TILT | {"output": GAUSSIAN}),
+        (Currency.ZCDP, GAUSSIAN | {"distribution": "uniform"}),
+        (Currency.ZCDP, GAUSSIAN | {"added_to": "nothing"}),
+        (Currency.ZCDP, GAUSSIAN | {"scale": None}),
+        (Currency.ZCDP, GAUSSIAN | {"scale": 0.0}),
+        (Currency.ZCDP, GAUSSIAN | {"added_to": "gradient_sums"}),
+        (Currency.PURE, {name: TILT[name] for name in TILT if name != "curvature"}),
+        (Currency.ZCDP, {name: STATISTICS[name] for name in STATISTICS if name != "factor"}),
+        (Currency.PURE, {}),
+        (Currency.PURE, QUERY | {"distribution": "discrete_gaussian"}),
+        (Currency.ZCDP, QUERY),
+        (Currency.PURE, QUERY | {"instance": {"opened": 7, "scale": -2.0}}),
+        (Currency.PURE, QUERY | {"next": {"opened": 0, "scale": 2.0 * STEPS}}),
+        (Currency.PURE, {name: QUERY[name] for name in QUERY if name != "next"}),
+        (Currency.ZCDP, STATISTICS | {"weights": {"second": 1.1, "label": 1.0, "third": 1.0}}),
+        (Currency.ZCDP, STATISTICS | {"weights": {"second": 1.1, "label": -1.0}}),
+        (Currency.ZCDP, CANDIDATE | {"sensitivity": 0.0099}),
+        (Currency.ZCDP, GAUSSIAN | {"added_to": ["weights"]}),
+        *((Currency.PURE, QUERY | {"sensitivity": value}) for value in (STEPS // 2, 0, "1")),
+        *((Currency.PURE, QUERY | {"scale": value}) for value in (0, -1.0, None, float("inf"))),
+        *(
+            (Currency.ZCDP, GAUSSIAN | {"added_to": "gradient_sums", "steps": steps})
+            for steps in (0, -3, 0.5, "0", True)
+        ),
+        *((Currency.PURE, LAPLACE | {"sensitivity": value}) for value in (0, -2.0, "0", float("nan"), float("inf"))),
+        *((Currency.PURE, LAPLACE | {"scale": value}) for value in (-4.0, "9", float("nan"), float("inf"))),
+        *((Currency.PURE, LAPLACE | {"dimension": value}) for value in (0, -1, 0.5, 10**400)),
+        *((Currency.PURE, TILT | {"curvature": {"rank": rank, "steepness": 3.0}}) for rank in (0, -1, 0.5)),
+        *((Currency.PURE, TILT | {"curvature": {"rank": 2, "steepness": value}}) for value in (0, -3.0, -200.0)),
+        *((Currency.PURE, TILT | {"regularization": value}) for value in (0, -1.0, float("inf"), 5e-324)),
+        (Currency.ZCDP, GAUSSIAN | {"sensitivity": 1e300, "scale": 1e-150}),
     ],
 )
 def test_what_has_no_such_cost_is_no_claim(kind, noise):
@@ -158,7 +161,7 @@ def test_noise_is_as_long_as_what_it_is_added_to(noise, shape, numbers):
 def test_an_instance_costs_what_its_scale_says():
     instance = {"opened": 7, "scale": 3.0 * STEPS}
     opened = OpenedInstance.from_json(instance)
-    assert [opened.cost(kind, records=7) for kind in (Kind.PURE, Kind.ZCDP)] == [Fraction(2, 3), Fraction(2, 9)]
+    assert [opened.cost(kind, records=7) for kind in (Currency.PURE, Currency.ZCDP)] == [Fraction(2, 3), Fraction(2, 9)]
     for wrong in ({"opened": 0}, {"scale": 0.0}, {"scale": "1"}, {"scale": 2.0**60}, {"opened": None}):
         with pytest.raises(ValueError, match=r"."):
             OpenedInstance.from_json(instance | wrong)
@@ -176,7 +179,7 @@ def test_statistics_of_no_labels_are_no_claim():
 @pytest.mark.parametrize("records", [0, -1])
 def test_a_fit_of_no_records_is_no_claim(records):
     with pytest.raises(ValueError, match="records"):
-        cost(Kind.PURE, TILT, records)
+        cost(Currency.PURE, TILT, records)
 
 
 def test_fewer_records_bend_an_objective_more():

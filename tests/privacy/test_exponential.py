@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise import exponential, samplers
 from service.privacy.noise.exponential import Selection, select
 from service.privacy.noise.samplers import below_exp, uniform_below
@@ -95,8 +95,8 @@ def test_neighbours_lose_no_more_than_is_charged(pairs, scale, order):
     """Errors that a record moves by at most 1: pure ε = 2/scale, and order·ρ with ρ = 1/(2·scale²)."""
     errors, moves = (np.array(each) for each in zip(*pairs, strict=True))
     p, q = law(errors, 1 / scale), law(errors + moves, 1 / scale)
-    assert np.abs(np.log(p / q)).max() <= Selection(scale=scale, dimension=1).charge(Kind.PURE, 1.0) + 1e-9
-    assert renyi(p, q, order) <= order * Selection(scale=scale, dimension=1).charge(Kind.ZCDP, 1.0) + 1e-9
+    assert np.abs(np.log(p / q)).max() <= Selection(scale=scale, dimension=1).charge(Currency.PURE, 1.0) + 1e-9
+    assert renyi(p, q, order) <= order * Selection(scale=scale, dimension=1).charge(Currency.ZCDP, 1.0) + 1e-9
 
 
 def test_the_charge_is_attained():
@@ -107,7 +107,7 @@ def test_the_charge_is_attained():
     assert np.abs(np.log(p / q)).max() > 0.95 * 2 / scale
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("charge", [1e-6, 0.1, 1.0, 7.3])
 @pytest.mark.parametrize("sensitivity", [1.0, 1 / 3, 1e-7])
 def test_the_scale_is_the_least_that_the_charge_allows(kind, charge, sensitivity):
@@ -115,7 +115,7 @@ def test_the_scale_is_the_least_that_the_charge_allows(kind, charge, sensitivity
     assert charge * (1 - 1e-12) < found.charge(kind, sensitivity) <= charge
     less = Selection(scale=math.nextafter(found.scale, 0), dimension=3)
     ratio = Fraction(sensitivity) / Fraction(less.scale)
-    assert (2 * ratio if kind is Kind.PURE else ratio**2 / 2) > Fraction(charge)
+    assert (2 * ratio if kind is Currency.PURE else ratio**2 / 2) > Fraction(charge)
 
 
 def test_nothing_to_select_from_is_refused():

@@ -23,7 +23,7 @@ from service.privacy.accounting.groups import (
     shared,
     slot_capacity,
 )
-from service.privacy.loss import Kind, capacity
+from service.privacy.currency import Currency, capacity
 from service.privacy.noise.additive import Unaffordable, root
 from service.privacy.noise.correlated import Blt, Toeplitz, Tree, calibrate
 from service.privacy.noise.window_tree import WindowTree
@@ -228,7 +228,7 @@ def test_rounding_is_counted_for_every_slot(noise, charge):
 
     def law(group):
         return calibrate(
-            Kind.ZCDP, factor=factor, sensitivity=2.0, largest=2000.0, charge=float(whole / group), dimension=10**6
+            Currency.ZCDP, factor=factor, sensitivity=2.0, largest=2000.0, charge=float(whole / group), dimension=10**6
         )
 
     group = settled(factor, batches, lambda found: rounding_share(law(found), 2.0))
@@ -245,7 +245,7 @@ def test_rounding_is_counted_for_every_slot(noise, charge):
 
 
 def test_rounding_in_the_share_of_pure_noise_is_counted_too():
-    law = calibrate(Kind.PURE, factor=BLT, sensitivity=2.0, largest=2000.0, charge=0.1, dimension=1000)
+    law = calibrate(Currency.PURE, factor=BLT, sensitivity=2.0, largest=2000.0, charge=0.1, dimension=1000)
     share = rounding_share(law, 2.0)
     exact = (Fraction(law.charge(2.0)) * Fraction(law.noise.scale) - 2 * BLT.column.total) / 2
     assert 0 < share <= exact
@@ -260,9 +260,9 @@ def test_no_noise_is_taken_whose_rounding_costs_a_sixteenth():
 def test_a_slot_is_charged_a_share_of_the_publications_capacity():
     epsilon, delta = Decimal(1), Decimal("1e-6")
     group = group_factor(carried(BLT, batching(4, 1, 10)))
-    assert slot_capacity(epsilon, Decimal(0), bound=bound(4), factor=group) == (Kind.PURE, Fraction(1, 4))
+    assert slot_capacity(epsilon, Decimal(0), bound=bound(4), factor=group) == (Currency.PURE, Fraction(1, 4))
     kind, share = slot_capacity(epsilon, delta, bound=bound(4), factor=group)
-    assert kind is Kind.ZCDP
+    assert kind is Currency.ZCDP
     assert share * group == capacity(epsilon, delta)[1]
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise import additive as noises
 from service.privacy.noise.additive import SLACK, Gaussian, SphericalLaplace, add, calibrate, round_to_steps
 from tests import chance
@@ -73,17 +73,17 @@ def exact_loss(kind, noise, sensitivity, scale=None):
     """(Δ + g√D)/s or (Δ + g√D)²/(2σ²) in fractions, √D from below, so what is at most the charge is it for sure."""
     root = Fraction(math.isqrt(noise.dimension << 200), 2**100)
     ratio = (Fraction(sensitivity) + Fraction(noise.grid) * root) / Fraction(scale or noise.scale)
-    return ratio if kind is Kind.PURE else ratio**2 / 2
+    return ratio if kind is Currency.PURE else ratio**2 / 2
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
-@given(st.sampled_from(Kind), st.floats(1e-12, 1e9), st.floats(1e-10, 1e6), st.integers(1, 10**6))
+@given(st.sampled_from(Currency), st.floats(1e-12, 1e9), st.floats(1e-10, 1e6), st.integers(1, 10**6))
 def test_the_calibrated_scale_is_the_least_that_the_charge_covers(kind, sensitivity, charge, dimension):
     """On its grid: what is least may be some units of 2^-50 less on the finer grid below a power of two."""
     try:
         noise = calibrate(kind, sensitivity=sensitivity, charge=charge, dimension=dimension)
     except ValueError:
-        assert kind is Kind.PURE
+        assert kind is Currency.PURE
         assert dimension * 2.0**-50 > charge / 16
         return
     assert exact_loss(kind, noise, sensitivity) <= Fraction(noise.charge(sensitivity)) <= Fraction(charge)
@@ -91,18 +91,18 @@ def test_the_calibrated_scale_is_the_least_that_the_charge_covers(kind, sensitiv
     assert less > Fraction(charge) * (1 - Fraction(1, 2**70))  # √D is rounded, to far less than doubles are
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("dimension", [1, 2, 7850, 10**6])
 def test_what_the_lattice_costs_is_next_to_nothing(kind, dimension):
     """Rounding adds 2^-50·D (pure) or 2^-50·√D (zCDP) to the share of the noise that is the sensitivity."""
     noise = calibrate(kind, sensitivity=0.01, charge=0.05, dimension=dimension)
-    ideal = 0.01 / 0.05 if kind is Kind.PURE else 0.01 / math.sqrt(2 * 0.05)
+    ideal = 0.01 / 0.05 if kind is Currency.PURE else 0.01 / math.sqrt(2 * 0.05)
     assert ideal < noise.scale < ideal * (1 + 1e-7)
 
 
 def test_a_charge_that_the_lattice_is_too_coarse_for_is_refused():
     with pytest.raises(ValueError, match="too small"):
-        calibrate(Kind.PURE, sensitivity=1.0, charge=1e-10, dimension=10**6)
+        calibrate(Currency.PURE, sensitivity=1.0, charge=1e-10, dimension=10**6)
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
@@ -119,7 +119,7 @@ def test_rounding_never_moves_neighbours_further_apart_than_it_is_charged_for(di
     assert math.sqrt(moved) <= bound * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_neighbours_across_the_edges_of_the_lattice_would_break_a_charge_that_leaves_rounding_out(kind):
     """Each coordinate of one is just below the middle of a step, of the other just above: a step apart, all of them."""
     noise = calibrate(kind, sensitivity=1.0, charge=0.5, dimension=400)
@@ -130,9 +130,9 @@ def test_neighbours_across_the_edges_of_the_lattice_would_break_a_charge_that_le
     assert moved == 20.0
     assert sensitivity < 1e-10 * noise.grid
     ratio = Fraction(moved * noise.grid) / Fraction(noise.scale)
-    loss = ratio if kind is Kind.PURE else ratio**2 / 2
+    loss = ratio if kind is Currency.PURE else ratio**2 / 2
     without = Fraction(sensitivity) / Fraction(noise.scale)
-    assert (without if kind is Kind.PURE else without**2 / 2) < loss / 10**9
+    assert (without if kind is Currency.PURE else without**2 / 2) < loss / 10**9
     assert loss <= Fraction(noise.charge(sensitivity))
     assert Fraction(noise.charge(sensitivity)) < loss * (1 + Fraction(1, 10**8))
 
@@ -164,8 +164,8 @@ def test_one_dimension_and_the_gaussian_are_exact_and_the_rest_says_how_nearly()
 
 
 def test_distributions_are_named_as_the_ledger_names_them():
-    assert calibrate(Kind.PURE, sensitivity=1.0, charge=1.0, dimension=1).distribution == "spherical_laplace"
-    assert calibrate(Kind.ZCDP, sensitivity=1.0, charge=1.0, dimension=1).distribution == "gaussian"
+    assert calibrate(Currency.PURE, sensitivity=1.0, charge=1.0, dimension=1).distribution == "spherical_laplace"
+    assert calibrate(Currency.ZCDP, sensitivity=1.0, charge=1.0, dimension=1).distribution == "gaussian"
 
 
 @pytest.mark.parametrize("noise", [SphericalLaplace(scale=0.3, dimension=6), Gaussian(scale=0.3, dimension=6)])
@@ -175,12 +175,12 @@ def test_what_is_added_lies_on_a_public_grid_and_keeps_its_shape(noise):
     assert np.array_equal(np.rint(noisy / noise.grid), noisy / noise.grid)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("scale", [2.0**-500, 0.3, 0.5, 2.0**500])
 @pytest.mark.parametrize("dimension", [1, 2, 3, 7850, 2**24])
 def test_the_grid_is_a_power_of_two_a_2_to_the_50th_of_the_spread_of_a_coordinate(kind, scale, dimension):
-    noise = (SphericalLaplace if kind is Kind.PURE else Gaussian)(scale=scale, dimension=dimension)
-    spread = scale * (math.sqrt(dimension + 1) if kind is Kind.PURE else 1.0)
+    noise = (SphericalLaplace if kind is Currency.PURE else Gaussian)(scale=scale, dimension=dimension)
+    spread = scale * (math.sqrt(dimension + 1) if kind is Currency.PURE else 1.0)
     assert math.frexp(noise.grid)[0] == 0.5
     assert spread / 2 < noise.grid * 2**50 < spread * 4
 
@@ -219,7 +219,7 @@ def test_the_slack_is_proved_up_to_a_dimension():
 @pytest.mark.parametrize(("sensitivity", "charge"), [(0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (1.0, math.nan)])
 def test_nothing_is_calibrated_to_nonsense(sensitivity, charge):
     with pytest.raises(ValueError, match="noise can only be calibrated"):
-        calibrate(Kind.PURE, sensitivity=sensitivity, charge=charge, dimension=1)
+        calibrate(Currency.PURE, sensitivity=sensitivity, charge=charge, dimension=1)
 
 
 def test_noise_of_another_dimension_is_refused():

@@ -7,27 +7,27 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise import numeric_sparse
 from service.privacy.noise.sparse_vector import STEPS, Instance
 from tests import chance
 
 SCALE = 3.0 * STEPS
-FOLLOW = {Kind.PURE: chance.assert_spherical_laplace, Kind.ZCDP: chance.assert_gaussian}
-LAWS = {Kind.PURE: stats.laplace(scale=SCALE), Kind.ZCDP: stats.norm(scale=SCALE)}
+FOLLOW = {Currency.PURE: chance.assert_spherical_laplace, Currency.ZCDP: chance.assert_gaussian}
+LAWS = {Currency.PURE: stats.laplace(scale=SCALE), Currency.ZCDP: stats.norm(scale=SCALE)}
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_noise_has_the_stated_law_and_a_third_less_has_not(kind):
     """On 2^20 steps, a continuous law to any test."""
     drawn = [[numeric_sparse.measured(kind, SCALE, 5 * STEPS) - 5 * STEPS] for _ in range(1000)]
     FOLLOW[kind](drawn, scale=SCALE)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_an_answer_costs_what_its_law_loses(kind):
     cost = numeric_sparse.cost(kind, SCALE)
-    if kind is Kind.PURE:
+    if kind is Currency.PURE:
         assert cost == Fraction(1, 3)
         assert log(exp(-0 / 3) / exp(-1 / 3)) == pytest.approx(float(cost))
     else:
@@ -42,12 +42,12 @@ def test_an_instance_and_its_answer_cost_what_the_module_says():
     e = 3 * STEPS / Fraction(SCALE)
     parts = [
         numeric_sparse.cost_of_opening(kind, instance) + numeric_sparse.cost(kind, SCALE)
-        for kind in (Kind.PURE, Kind.ZCDP)
+        for kind in (Currency.PURE, Currency.ZCDP)
     ]
     assert parts == [e, Fraction(5, 18) * e**2]
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_noise_stays_within_its_reach(kind):
     reach = numeric_sparse.reach(kind, SCALE, 0.05)
     outside = sum(abs(numeric_sparse.measured(kind, SCALE, 0)) > reach for _ in range(3000))

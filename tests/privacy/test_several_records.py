@@ -15,7 +15,7 @@ import pytest
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise import additive as noise
 from service.privacy.noise.additive import Gaussian
 from service.privacy.noise.correlated import Blt, Toeplitz, Tree
@@ -159,7 +159,7 @@ def test_shifts_add_and_m_squared_is_always_enough(name):
 def test_the_table_is_about_what_publications_have(mechanism, learner, name):
     asked = {"mechanism": mechanism, "learner": {"kind": learner}, "privacy": {"epsilon": 1, "delta": 1e-6}}
     built = build(SCHEMA, PublicationConfiguration.model_validate(asked))
-    assert built.learner.perturbation(Kind.ZCDP, 0.01, 8).factor == NOISES[name]
+    assert built.learner.perturbation(Currency.ZCDP, 0.01, 8).factor == NOISES[name]
 
 
 PLACES = ("privacy.md", "paper-audit.md", "mechanisms/lifelong.md")

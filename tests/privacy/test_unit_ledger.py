@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr
 
-from service.privacy.accounting.account import Loss
 from service.privacy.accounting.carried_groups import carried
+from service.privacy.accounting.composition import Loss
 from service.privacy.accounting.groups import Batching, UnitBound, group_factor, independent, shared
 from service.privacy.accounting.unit_ledger import BasicLedger, Charge, Publication, Refused, ZcdpLedger
 from service.privacy.accounting.zcdp_budget import pure_rho
-from service.privacy.loss import capacity
+from service.privacy.currency import capacity
 from service.privacy.noise.correlated import Toeplitz
 
 EPSILON, DELTA = Decimal(1), Decimal("1e-6")

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise import additive as noise
 from service.privacy.noise import running_sums
 from service.privacy.noise.additive import Gaussian, SphericalLaplace, Unaffordable
@@ -252,7 +252,7 @@ def test_sums_are_exact_whatever_their_order():
     assert [Fraction(each) for each in seen[-1]] == [Fraction(grid) * each for each in whole]
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("dimension", [1, 18_000])
 def test_the_least_noise_for_a_charge_costs_that_much_by_the_formulas(tree, kind, dimension):
     about = {"sensitivity": 0.5, "largest": LARGEST, "charge": 0.02, "dimension": dimension}
@@ -260,7 +260,7 @@ def test_the_least_noise_for_a_charge_costs_that_much_by_the_formulas(tree, kind
     paid = mechanism.charge(0.5)
     assert 0.02 * (1 - 1e-9) < paid <= 0.02
     scale = mechanism.noise.scale
-    if kind is Kind.PURE:
+    if kind is Currency.PURE:
         assert tree.levels * 0.5 / scale == pytest.approx(0.02, rel=1e-4)
         assert isinstance(mechanism.noise, SphericalLaplace)
     else:
@@ -281,7 +281,7 @@ def test_rounding_is_charged_and_never_more_than_the_records():
     assert alone < by(WindowTree(window=2**30, expiry="leaf"), dimension=1).charge(1.0) / 10
     with pytest.raises(Unaffordable, match="window is too long"):
         calibrate(
-            Kind.ZCDP,
+            Currency.ZCDP,
             tree=WindowTree(window=2**40, expiry="block"),
             sensitivity=1.0,
             largest=2.0**20,

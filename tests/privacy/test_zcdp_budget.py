@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.privacy.accounting.zcdp_budget import capacity_of, pure_rho
-from service.privacy.loss import capacity, round_down, round_up, zcdp_epsilon, zcdp_rho
+from service.privacy.currency import capacity, round_down, round_up, zcdp_epsilon, zcdp_rho
 
 ONE, DELTA = Decimal(1), Decimal("1e-6")
 EPSILONS = st.fractions(Fraction(1, 10**6), 100)

@@ -20,7 +20,7 @@ from service.mechanisms.histogram import LinearQuery
 from service.mechanisms.linear_queries.mechanism import opened
 from service.privacy.accounting import events
 from service.privacy.accounting.events import OpenedInstance
-from service.privacy.loss import Kind, round_up
+from service.privacy.currency import Currency, round_up
 from service.publishing import instances
 from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
@@ -165,14 +165,14 @@ def easy(answer: Answer, guess: float) -> bool:
 def by_hand(bench: Bench) -> None:
     """Each record pays once for each instance that was open while it was there, and for each answer that counted it."""
     found = bench.now()
-    kind = Kind(found.kind)
+    kind = Currency(found.kind)
     with bench.database.transaction() as connection:
         released = list(releases.walk(connection, bench.identity))
         kept = list(spending.changes(connection, [bench.identity]))
     charged = [Fraction(0)] * found.position
     for each in bench.charges():
         for record in range(each["start"], each["end"]):
-            charged[record] += Fraction(each["epsilon"] if kind is Kind.PURE else each["rho"])
+            charged[record] += Fraction(each["epsilon"] if kind is Currency.PURE else each["rho"])
     owed = [Fraction(0)] * found.position
     every = [found.obligations["charging"]["event"], *(each["noise"]["next"] for each in released)]
     arrived = [each["end"] for each in bench.charges()]

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.schedules.improving_black_box import DENSE, ImprovingBlackBox
 
 EXPONENTS = st.decimals("0.01", "0.5", places=3)
 SCHEDULES = st.builds(
     ImprovingBlackBox,
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(Currency),
     first=st.integers(1, 10**4),
     every=st.integers(1, 10**3),
     exponent=EXPONENTS,
@@ -36,7 +36,7 @@ def law(schedule, time):
 
 
 def test_runs_come_every_so_many_records_and_then_128_times_for_every_doubling():
-    schedule = ImprovingBlackBox(kind=Kind.PURE, first=7, every=3, exponent=Decimal("0.1"))
+    schedule = ImprovingBlackBox(kind=Currency.PURE, first=7, every=3, exponent=Decimal("0.1"))
     found = times(schedule, DENSE + 2 * 128)
     assert found[:DENSE] == [7 + 3 * j for j in range(DENSE)]
     assert found[DENSE:] == [7 + 3 * j for j in (*range(256, 512, 2), *range(512, 1024, 4))]
@@ -67,7 +67,7 @@ def test_what_is_left_never_grows_and_every_run_gets_some(schedule, late):
     assert all(schedule.tail(before) > schedule.tail(later) > 0 for before, later in pairwise(runs))
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_every_record_is_charged_what_is_left_when_it_comes(kind):
     """Followed through 3000 runs, and the closed tail of all later ones."""
     schedule = ImprovingBlackBox(kind=kind, first=5, every=2, exponent=Decimal("0.25"))
@@ -81,22 +81,24 @@ def test_every_record_is_charged_what_is_left_when_it_comes(kind):
     assert charged + schedule.tail(schedule.next_time(runs[-1])) == schedule.lifetime().share == 1
 
 
-@pytest.mark.parametrize(("kind", "exponent", "share"), [(Kind.ZCDP, "0.5", 1 / 2), (Kind.PURE, "0.5", 1 - 0.5**0.5)])
+@pytest.mark.parametrize(
+    ("kind", "exponent", "share"), [(Currency.ZCDP, "0.5", 1 / 2), (Currency.PURE, "0.5", 1 - 0.5**0.5)]
+)
 def test_by_hand(kind, exponent, share):
     """n = every: T(2n) = 1/2 in ρ with c = 1/2, √(1/2) pure; as much as by the bound where T is 1/t."""
     schedule = ImprovingBlackBox(kind=kind, first=8, every=8, exponent=Decimal(exponent))
     assert float(schedule.fits(8)[0].share) == pytest.approx(share, rel=1e-15)
-    if kind is Kind.ZCDP:
+    if kind is Currency.ZCDP:
         assert law(schedule, 8) == pytest.approx(share)
         assert [fit.share for t in (16, 24) for fit in schedule.fits(t)] == pytest.approx([1 / 6, 1 / 12])
 
 
 def test_a_warm_start_is_near_the_release_before_but_for_the_first():
-    schedule = ImprovingBlackBox(kind=Kind.PURE, first=4, every=4, exponent=Decimal("0.5"), warm_start=True)
+    schedule = ImprovingBlackBox(kind=Currency.PURE, first=4, every=4, exponent=Decimal("0.5"), warm_start=True)
     assert [schedule.fits(t)[0].near for t in (4, 8, 12)] == [None, 0, 0]
 
 
 @pytest.mark.parametrize("wrong", [{"first": 0}, {"every": 0}, {"exponent": Decimal(0)}])
 def test_nonsense_is_refused(wrong):
     with pytest.raises(ValueError, match="improving"):
-        ImprovingBlackBox(**{"kind": Kind.PURE, "first": 1, "every": 1, "exponent": Decimal("0.5")} | wrong)
+        ImprovingBlackBox(**{"kind": Currency.PURE, "first": 1, "every": 1, "exponent": Decimal("0.5")} | wrong)

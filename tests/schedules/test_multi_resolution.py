@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.accounting.profile import Profile
-from service.privacy.loss import Kind
+from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.currency import Currency
 from service.schedules.multi_resolution import MultiResolution
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.sampled_from(Kind), st.integers(1, 9))
+@given(st.sampled_from(Currency), st.integers(1, 9))
 def test_every_dyadic_block_is_fitted_once_when_it_ends_the_largest_last(kind, base):
     schedule = MultiResolution(kind=kind, base=base)
     expected = [
@@ -33,10 +33,10 @@ def test_every_dyadic_block_is_fitted_once_when_it_ends_the_largest_last(kind, b
 @pytest.mark.parametrize("odd", [1, 3, 5, 7, 101])
 @pytest.mark.parametrize("k", range(6))
 def test_k_plus_1_models_at_2_to_the_k_odd_b(k, odd):
-    assert len(MultiResolution(kind=Kind.PURE, base=10).fits(2**k * odd * 10)) == k + 1
+    assert len(MultiResolution(kind=Currency.PURE, base=10).fits(2**k * odd * 10)) == k + 1
 
 
-@pytest.mark.parametrize(("kind", "first"), [(Kind.PURE, Fraction(1, 2)), (Kind.ZCDP, Fraction(3, 4))])
+@pytest.mark.parametrize(("kind", "first"), [(Currency.PURE, Fraction(1, 2)), (Currency.ZCDP, Fraction(3, 4))])
 @pytest.mark.parametrize("base", [1, 3, 8])
 def test_every_record_is_charged_the_whole_budget_and_no_more(kind, first, base):
     """Theorem 1: Σ e_b·2^-k = 2e_b, Σ ρ_b·4^-k = (4/3)ρ_b."""
@@ -52,4 +52,4 @@ def test_every_record_is_charged_the_whole_budget_and_no_more(kind, first, base)
 
 def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="multi-resolution"):
-        MultiResolution(kind=Kind.PURE, base=0)
+        MultiResolution(kind=Currency.PURE, base=0)

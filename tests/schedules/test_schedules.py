@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.accounting.profile import Profile
-from service.privacy.loss import Kind
+from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.currency import Currency
 from service.schedules.continual import Continual
 from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.independent_batches import IndependentBatches
@@ -16,7 +16,7 @@ from service.schedules.multi_resolution import MultiResolution
 from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
 
-KINDS = st.sampled_from(Kind)
+KINDS = st.sampled_from(Currency)
 MULTI = st.builds(MultiResolution, kind=KINDS, base=st.integers(1, 30))
 CONTINUAL = st.builds(
     Continual,
@@ -151,16 +151,16 @@ def test_far_futures_cost_no_more_to_ask_about_than_near_ones(schedule, late):
 
 
 EVERY = [
-    *(MultiResolution(kind=kind, base=5) for kind in Kind),
+    *(MultiResolution(kind=kind, base=5) for kind in Currency),
     *(
         Continual(kind=kind, base=base, update_every=every, shares=shares)
-        for kind in Kind
+        for kind in Currency
         for shares in ("equal", "paper", "improving")
         for base, every in ((8, 2), (7, 3), (3, 10), (1, 1))
     ),
     *(
         SlidingWindow(kind=kind, block=2, blocks=blocks, shares=shares, warm_up=warm_up)
-        for kind in Kind
+        for kind in Currency
         for shares in ("equal", "paper")
         for warm_up in (False, True)
         for blocks in (7, 10)
@@ -168,12 +168,12 @@ EVERY = [
     *(IndependentBatches(batch=4, warm_start=warm_start) for warm_start in (False, True)),
     *(
         ScheduledBlackBox(kind=kind, first=first, growth=Fraction(growth))
-        for kind in Kind
+        for kind in Currency
         for first, growth in ((10, "0.5"), (1, "0.07"), (3, "1"))
     ),
     *(
         ImprovingBlackBox(kind=kind, first=first, every=every, exponent=Decimal(exponent))
-        for kind in Kind
+        for kind in Currency
         for first, every, exponent in ((10, 5, "0.5"), (1, 1, "0.1"))
     ),
 ]
@@ -205,13 +205,13 @@ def test_a_run_charges_no_record_more_than_the_lifetime_and_its_record_exactly_t
 
 
 WALKED = [
-    MultiResolution(kind=Kind.ZCDP, base=5),
-    Continual(kind=Kind.PURE, base=8, update_every=2, shares="equal"),
-    Continual(kind=Kind.ZCDP, base=7, update_every=3, shares="improving"),
-    SlidingWindow(kind=Kind.PURE, block=2, blocks=10, shares="equal", warm_up=True),
+    MultiResolution(kind=Currency.ZCDP, base=5),
+    Continual(kind=Currency.PURE, base=8, update_every=2, shares="equal"),
+    Continual(kind=Currency.ZCDP, base=7, update_every=3, shares="improving"),
+    SlidingWindow(kind=Currency.PURE, block=2, blocks=10, shares="equal", warm_up=True),
     IndependentBatches(batch=4, warm_start=False),
-    ScheduledBlackBox(kind=Kind.ZCDP, first=1, growth=Fraction("0.07")),
-    ImprovingBlackBox(kind=Kind.PURE, first=10, every=5, exponent=Decimal("0.5")),
+    ScheduledBlackBox(kind=Currency.ZCDP, first=1, growth=Fraction("0.07")),
+    ImprovingBlackBox(kind=Currency.PURE, first=10, every=5, exponent=Decimal("0.5")),
 ]
 
 

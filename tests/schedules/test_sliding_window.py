@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.accounting.profile import Profile
-from service.privacy.loss import Kind
+from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.currency import Currency
 from service.schedules.sliding_window import SlidingWindow
 
 # paper-audit.md 1.4, W = 7, w_0 = 1; records from 0, t is the newest one. The first five rows are Example 1.
@@ -31,7 +31,7 @@ def chains(schedule, end):
             yield time, chain, fits
 
 
-def window(blocks, block=1, kind=Kind.PURE):
+def window(blocks, block=1, kind=Currency.PURE):
     return SlidingWindow(kind=kind, block=block, blocks=blocks)
 
 
@@ -130,14 +130,14 @@ def check_constant(blocks, kind):
     assert profile.at(schedule.lifetime().record) == 1
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("blocks", [*range(1, 34), 47, 63, 64, 100, 127, 128, 200, 255, 260])
 def test_the_constant_is_that_of_the_worst_block(blocks, kind):
     check_constant(blocks, kind)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_the_constant_is_that_of_the_worst_block_for_every_window_up_to_260(kind):
     for blocks in range(1, 261):
         check_constant(blocks, kind)
@@ -159,11 +159,11 @@ def test_known_constants_with_rounding():
 def test_windows_of_the_papers_form_pay_for_one_bucket_of_each_size(levels):
     blocks = 2**levels - 1
     assert 1 / window(blocks).unit == 2 - Fraction(2, 2**levels)
-    assert 1 / window(blocks, kind=Kind.ZCDP).unit == Fraction(4, 3) * (1 - Fraction(1, 4**levels))
+    assert 1 / window(blocks, kind=Currency.ZCDP).unit == Fraction(4, 3) * (1 - Fraction(1, 4**levels))
     assert sorted(part.fits for part in window(blocks).lifetime().parts) == [1] * levels
 
 
-def paper(blocks, kind=Kind.PURE):
+def paper(blocks, kind=Currency.PURE):
     return SlidingWindow(kind=kind, block=1, blocks=blocks, shares="paper")
 
 
@@ -178,7 +178,7 @@ def test_the_papers_constants_are_valid_and_noisier(levels):
     assert lifetime.share == 1 - Fraction(4, 3 * 2**levels) < 1
     assert "equal" in lifetime.note
     assert 2 / schedule.unit == 6 > 2 / window(blocks).unit == 4 * (1 - Fraction(1, 2**levels))
-    assert paper(blocks, Kind.ZCDP).lifetime().share == 1 - Fraction(4, 7 * 4 ** (levels - 1))
+    assert paper(blocks, Currency.ZCDP).lifetime().share == 1 - Fraction(4, 7 * 4 ** (levels - 1))
 
 
 def worst(schedule):
@@ -193,7 +193,7 @@ def worst(schedule):
     return profile
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("blocks", [*range(1, 34), 47, 63, 64, 100, 127, 128, 200, 255, 260])
 def test_the_papers_constants_are_valid_for_every_window(blocks, kind):
     schedule = paper(blocks, kind)
@@ -204,7 +204,7 @@ def test_the_papers_constants_are_valid_for_every_window(blocks, kind):
         assert schedule.unit < window(blocks, kind=kind).unit
 
 
-def warming(blocks, block=1, kind=Kind.PURE, shares="equal"):
+def warming(blocks, block=1, kind=Currency.PURE, shares="equal"):
     return SlidingWindow(kind=kind, block=block, blocks=blocks, shares=shares, warm_up=True)
 
 
@@ -225,7 +225,7 @@ def check_warm_up(blocks, kind, shares):
             assert fit.start < blocks or fit.share == other.share
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("blocks", [*range(1, 20), 31, 47, 64, 100, 127])
 def test_a_warm_up_is_paid_by_the_records_of_the_first_window(blocks, kind):
     check_warm_up(blocks, kind, "equal")
@@ -233,7 +233,7 @@ def test_a_warm_up_is_paid_by_the_records_of_the_first_window(blocks, kind):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_the_warm_up_and_the_papers_constants_of_windows_up_to_260(kind):
     for blocks in (*range(1, 66), *range(70, 261, 9), 127, 191, 255):
         for schedule in (warming(blocks, kind=kind), paper(blocks, kind)):
@@ -255,7 +255,7 @@ def test_a_warm_up_models_everything_so_far_after_every_block(block):
         assert schedule.needs(time) == 0
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_the_warm_up_and_the_first_window_share_what_there_is_fairly(kind):
     """f·g is the largest of all sixteenths f, with g the most that f leaves; and nothing is starved."""
     for blocks in (3, 7, 8, 15, 31):
@@ -294,4 +294,4 @@ def test_roles():
 @pytest.mark.parametrize("bad", [{"block": 0}, {"blocks": 0}])
 def test_nonsense_is_refused(bad):
     with pytest.raises(ValueError, match="sliding window"):
-        SlidingWindow(**({"kind": Kind.PURE, "block": 1, "blocks": 1} | bad))
+        SlidingWindow(**({"kind": Currency.PURE, "block": 1, "blocks": 1} | bad))

@@ -12,10 +12,10 @@ from sqlalchemy import Connection, func, select, update
 from service.ledger import charging, open_entry, open_ledger, reservations, spending
 from service.ledger.charging import NewCharge
 from service.ledger.verify import verify
-from service.privacy.accounting import account
-from service.privacy.accounting.account import Loss
+from service.privacy.accounting import composition
+from service.privacy.accounting.composition import Loss
 from service.privacy.accounting.obligations import FitSize, Obligations, WithEachRelease
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.store import publications, streams, tables
 from service.store.database import Database
 from service.store.publications import NewPublication
@@ -88,8 +88,8 @@ def check(connection: Connection) -> None:
     charges = streams.get(connection, 1).charges
     committed, reserved = brute(connection, charges)
     found = publications.of_stream(connection, 1)
-    assert reservations.reserved(connection, 1, found) == account.worst(reserved)
-    assert Loss.of(*spending.worst(connection, 1)) == account.worst(committed)
+    assert reservations.reserved(connection, 1, found) == composition.worst(reserved)
+    assert Loss.of(*spending.worst(connection, 1)) == composition.worst(committed)
     confirmed = RANDOM.choice((charges, max(0, charges - 3), 0))
     connection.execute(update(tables.streams).values(confirmed_charges=confirmed))
     spent, _ = brute(connection, confirmed)
@@ -103,7 +103,7 @@ def check(connection: Connection) -> None:
     stream = streams.get(connection, 1)
     for record in range(RECORDS):
         cell = record // stream.grain * stream.grain
-        assert outlined[record] == account.worst(committed[cell : cell + stream.grain])
+        assert outlined[record] == composition.worst(committed[cell : cell + stream.grain])
     assert connection.execute(select(func.count()).select_from(tables.outlines)).scalar_one() <= spending.MOST_RANGES
     assert connection.execute(select(func.count()).select_from(tables.spent)).scalar_one() <= RECORDS * len(found)
     for start in RANDOM.sample(range(RECORDS), 10):
@@ -188,5 +188,5 @@ def test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent(con
     )
     assert tighter.loss.epsilon < reserved.epsilon == Fraction("0.75") + 4 * Fraction("0.5")
     assert tighter.loss.delta == reserved.delta
-    assert Kind(gaussian[0].kind) is Kind.ZCDP
+    assert Currency(gaussian[0].kind) is Currency.ZCDP
     assert running.id

@@ -18,9 +18,9 @@ from service.api.schemas import Loss as ShownLoss
 from service.api.services import Shared
 from service.ledger import reservations, spending, summaries
 from service.mechanisms.building import declassified
-from service.privacy.accounting.account import Loss
-from service.privacy.accounting.profile import covered
-from service.privacy.loss import Kind, round_up
+from service.privacy.accounting.charges_by_record import covered
+from service.privacy.accounting.composition import Loss
+from service.privacy.currency import Currency, round_up
 from service.store import charges, publications, streams
 from service.store.keys import Key
 
@@ -175,7 +175,7 @@ def _share(publication: publications.Publication, exposed: tuple[int, int]) -> d
     """Return the share of one publication in the ledger."""
     account = spending.account_of(publication)
     kept, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
-    pure = publication.kind == Kind.PURE
+    pure = publication.kind == Currency.PURE
     return {
         "name": publication.name,
         "running": account.running,

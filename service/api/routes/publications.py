@@ -19,7 +19,7 @@ from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
 from service.mechanisms.timing import largest_cost, timing
-from service.privacy.accounting.account import Loss, Range
+from service.privacy.accounting.composition import Loss, Range
 from service.store import labels, publications, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key

@@ -144,15 +144,21 @@ export const budgetFacts = ({ spent, reserved, budget }) =>
 
 export const fact = (name, ...value) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, ...value));
 
-/** A table that scrolls by itself where there is no room. Columns are `number`s, `extra` (not on a phone) or `wide`. */
+const MOST_ON_A_PHONE = 3;
+
+/** A table that scrolls by itself where there is no room. Columns are `number`s, `extra` (not on a phone) or `wide`.
+ *
+ * On a phone the rows of a table of many columns become blocks, with the column's title before each value.
+ */
 export function table(caption, columns, rows) {
+  const many = columns.filter((each) => !each.extra).length > MOST_ON_A_PHONE;
   const kind = (index) => ["number", "extra", "wide"].filter((each) => columns[index][each]).join(" ") || null;
   return h(
     "div",
     { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" },
     h(
       "table",
-      {},
+      { class: many && "many" },
       h("caption", { class: "unseen" }, caption),
       h(
         "thead",
@@ -170,7 +176,9 @@ export function table(caption, columns, rows) {
           h(
             "tr",
             {},
-            row.map((cell, index) => h("td", { class: kind(index) }, cell)),
+            row.map((cell, index) =>
+              h("td", { class: kind(index), "data-title": many && columns[index].title }, cell),
+            ),
           ),
         ),
       ),

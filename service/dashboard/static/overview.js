@@ -18,6 +18,7 @@ import {
 import { failed, frame } from "./frame.js";
 
 const PAGE = 100;
+const FEW = 5;
 let wanted = PAGE;
 
 /** A whole list, newest first, as far as it is wanted. */
@@ -31,24 +32,97 @@ async function list(path, most) {
   }
 }
 
+let streams = [];
+let publications = [];
+
 async function look() {
-  const [streams, publications] = await Promise.all([
+  [streams, publications] = await Promise.all([
     list("/v1/streams", wanted),
     list("/v1/publications", 10 * wanted),
   ]);
-  const of = Object.groupBy(publications, (each) => each.stream);
-  replace($("streams"), streams.length ? streams.map((each) => card(each, of[each.name] ?? [])) : nothing());
   $("streams").removeAttribute("aria-busy");
+  $("finding").hidden = streams.length <= FEW;
   $("more").hidden = streams.length < wanted;
-  const unwell = [
-    ...streams.filter((each) => each.halted || each.distrusted),
-    ...publications.filter((each) => each.state === "halted"),
-  ];
-  $("summary").textContent =
-    streams.length === 0
-      ? ""
-      : `${counted(streams.length, "stream")}, ${counted(publications.length, "publication")}${unwell.length ? `, ${unwell.length} need attention` : ""}`;
+  draw();
 }
+
+/** Few streams with all their publications; of many one line each, and only those that are searched for. */
+function draw() {
+  const of = Object.groupBy(publications, (each) => each.stream);
+  const words = $("find").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = streams.filter((each) => holds(words, each, of[each.name] ?? []));
+  replace(
+    $("streams"),
+    streams.length === 0
+      ? nothing()
+      : found.length === 0
+        ? h("p", { class: "muted" }, "No stream has all these words.")
+        : found.length <= FEW
+          ? found.map((each) => card(each, of[each.name] ?? []))
+          : lines(found, of),
+  );
+  const unwell = [...streams.filter(unwellStream), ...publications.filter((each) => each.state === "halted")];
+  $("summary").textContent = [
+    streams.length && counted(streams.length, "stream"),
+    streams.length && counted(publications.length, "publication"),
+    unwell.length && `${unwell.length} need attention`,
+    words.length && `${count(found.length)} found`,
+  ]
+    .filter(Boolean)
+    .join(", ");
+}
+
+const stateOf = (stream) => (stream.distrusted ? "distrusted" : stream.halted ? "halted" : "receiving");
+const unwellStream = (stream) => stateOf(stream) !== "receiving";
+
+/** Whether all these words come in what a stream and its publications are called and do. */
+function holds(words, stream, publications) {
+  const text = [
+    stream.name,
+    stream.task.kind,
+    stateOf(stream),
+    ...publications.flatMap((each) => [each.name, each.mechanism.kind.replaceAll("_", " "), each.state]),
+  ]
+    .join(" ")
+    .toLowerCase();
+  return words.every((each) => text.includes(each));
+}
+
+function lines(streams, of) {
+  return h(
+    "div",
+    { class: "card" },
+    table(
+      "Streams, newest first",
+      [
+        { title: "Stream" },
+        { title: "Records", number: true },
+        { title: "ε spent at most", number: true },
+        { title: "Publications", extra: true },
+      ],
+      streams.map((each) => line(each, of[each.name] ?? [])),
+    ),
+  );
+}
+
+function line(stream, publications) {
+  return [
+    [
+      h("a", { href: `/dashboard/streams/${stream.name}` }, stream.name),
+      unwellStream(stream) && [" ", pill(stateOf(stream))],
+    ],
+    count(stream.records),
+    `${amount(stream.spent.epsilon)} of ${amount(stream.budget.epsilon)}`,
+    publications.length ? publications.slice(0, FEW).map(inLine) : "–",
+  ];
+}
+
+const inLine = (publication, index) => [
+  index > 0 && ", ",
+  h("a", { href: `/dashboard/publications/${publication.name}` }, publication.name),
+  publication.state === "halted" && [" ", pill("halted")],
+  toLabel(publication),
+];
 
 const TASKS = {
   classification: (task) => `classification, ${task.classes} classes`,
@@ -60,7 +134,6 @@ const TASKS = {
 function card(stream, publications) {
   const { task, features } = stream;
   const trouble = stream.distrusted ?? stream.halted;
-  const state = stream.distrusted ? "distrusted" : stream.halted ? "halted" : "receiving";
   return h(
     "article",
     { class: "card", "aria-labelledby": `stream-${stream.name}` },
@@ -68,7 +141,7 @@ function card(stream, publications) {
       "header",
       {},
       h("h2", { id: `stream-${stream.name}` }, h("a", { href: `/dashboard/streams/${stream.name}` }, stream.name)),
-      pill(state),
+      pill(stateOf(stream)),
       h(
         "p",
         { class: "muted" },
@@ -150,6 +223,12 @@ const nothing = () =>
     h("p", { class: "muted" }, "If there are streams that you miss: your key may be limited to others."),
   );
 
+$("find").addEventListener("input", () => {
+  draw();
+  if (wanted === Infinity || $("more").hidden) return;
+  wanted = Infinity;
+  again();
+});
 $("more").firstElementChild.addEventListener("click", () => {
   wanted += PAGE;
   again();

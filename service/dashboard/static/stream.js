@@ -151,6 +151,14 @@ const shares = ({ publications }) =>
     ]),
   );
 
+/** What docs/choosing.md expects most from, for a stream of which nothing else is known. */
+const suggested = ({ delta }) =>
+  delta > 0
+    ? `"mechanism": {"kind": "online_leader", "batch": 500},
+       "learner": {"kind": "noisy_gradient_descent"}`
+    : `"mechanism": {"kind": "independent_batches", "batch": 1000, "warm_start": true},
+       "learner": {"kind": "output_perturbation"}`;
+
 const howToPublish = ({ budget, task }) =>
   h(
     "div",
@@ -171,8 +179,7 @@ const howToPublish = ({ budget, task }) =>
         `curl ${location.origin}/v1/publications -H "Authorization: Bearer $KEY" \\
   -H 'Content-Type: application/json' \\
   -d '{"name": "${name}-model", "stream": "${name}",
-       "mechanism": {"kind": "sliding_window", "block": 1000, "blocks": 4},
-       "learner": {"kind": "output_perturbation"},
+       ${suggested(budget)},
        "privacy": {"epsilon": ${budget.epsilon / 2}, "delta": ${budget.delta / 2}}}'`,
       ),
     ),

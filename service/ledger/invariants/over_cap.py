@@ -7,8 +7,8 @@ from operator import attrgetter
 from sqlalchemy import Connection, func, select
 
 from service.ledger import reservations
-from service.privacy.accounting.account import Loss
-from service.privacy.loss import capacity
+from service.privacy.accounting.composition import Loss
+from service.privacy.currency import capacity
 from service.store.tables import publications, spent, streams
 
 

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, select
 
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
 from service.privacy.accounting.obligations import AtArrival, OnOpening
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.sparse_vector import Instance
 from service.store import releases, tables
 from service.store.publications import Publication
@@ -23,7 +23,7 @@ def instances(connection: Connection, publication: Publication) -> Iterator[str]
     if not isinstance(charging, OnOpening):
         return
     where = f"publication {publication.name}"
-    kind = Kind(publication.kind)
+    kind = Currency(publication.kind)
     instance: Instance | None = charging.first.instance
     released = releases.walk(connection, publication.id)
     paid = 0  # so many records have paid for the instance that is open
@@ -36,7 +36,7 @@ def instances(connection: Connection, publication: Publication) -> Iterator[str]
                 yield f"{where}, charge {row.id}: it is for no instance that was open"
                 return
             if row.version is None:
-                amount = Fraction(row.epsilon if kind is Kind.PURE else row.rho)
+                amount = Fraction(row.epsilon if kind is Currency.PURE else row.rho)
                 if start != paid or amount < OpenedInstance(instance=instance).cost(kind, records=1):
                     yield f"{where}, charge {row.id}: it is not what each record owes to the instance that was open"
                 paid = stop
@@ -57,13 +57,13 @@ def coins(connection: Connection, publication: Publication) -> Iterator[str]:
     if not isinstance(charging, AtArrival):
         return
     where = f"publication {publication.name}"
-    kind, paid = Kind(publication.kind), 0
+    kind, paid = Currency(publication.kind), 0
     owed = charging.event.cost(kind, records=1)
     table = tables.charges
     query = select(table).where(table.c.publication_id == publication.id).order_by(table.c.id)
     with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
         for row in rows:
-            amount = Fraction(row.epsilon if kind is Kind.PURE else row.rho)
+            amount = Fraction(row.epsilon if kind is Currency.PURE else row.rho)
             if (row.version, row.start - publication.start) != (None, paid) or amount < owed:
                 yield f"{where}, charge {row.id}: it is not what each record owes for its coin and an update, once"
             paid = row.stop - publication.start

@@ -9,7 +9,7 @@ from operator import attrgetter
 from sqlalchemy import Connection, func, select
 
 from service.ledger import spending
-from service.privacy.loss import Kind, capacity
+from service.privacy.currency import Currency, capacity
 from service.store import charges as stored
 from service.store import tables
 from service.store.publications import Publication
@@ -54,7 +54,7 @@ def sums(connection: Connection, publication: Publication) -> Iterator[str]:
     if (Decimal(str(asked["epsilon"])), Decimal(str(asked["delta"]))) != (publication.epsilon, publication.delta):
         yield f"publication {publication.name}: its configuration is of another guarantee than is reserved for it"
     table = tables.charges
-    currency = table.c.epsilon if kind is Kind.PURE else table.c.rho
+    currency = table.c.epsilon if kind is Currency.PURE else table.c.rho
     mine = table.c.publication_id == publication.id
     wrong = connection.execute(select(func.min(table.c.id)).where(mine, (currency > 0).isnot(True))).scalar_one()
     if wrong is not None:

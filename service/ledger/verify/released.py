@@ -12,7 +12,7 @@ from service.ledger.verify.reading import read
 from service.privacy.accounting import events
 from service.privacy.accounting.events import NoisyRunningSums
 from service.privacy.accounting.obligations import AtArrival, WithEachRelease
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.store import releases
 from service.store.publications import Publication
 
@@ -66,7 +66,7 @@ def paid_for(where: str, publication: Publication, row: Mapping[str, Any], *, at
         if row["noise"]["dimension"] != event.dimension(row["shape"]):
             yield f"{where}: its noise is not as long as what it is added to"
         records = row["fit_stop"] - row["fit_start"]
-        if event.cost(Kind.PURE if pure else Kind.ZCDP, records) > paid:
+        if event.cost(Currency.PURE if pure else Currency.ZCDP, records) > paid:
             yield f"{where}: its noise costs more than its charge"
     except ValueError as problem:
         yield f"{where}: {problem}"

@@ -5,33 +5,33 @@ from collections.abc import Iterator
 from sqlalchemy import Connection
 
 from service.ledger import reservations, spending
-from service.privacy.accounting import account
+from service.privacy.accounting import composition
 from service.store import publications
 from service.store.streams import Stream
 
 
 def within_budget(connection: Connection, stream: Stream) -> Iterator[str]:
     """What is spent and reserved stays within the budget, and the summaries of both say what they sum up."""
-    budget = account.Loss.of(stream.epsilon, stream.delta)
+    budget = composition.Loss.of(stream.epsilon, stream.delta)
     found = publications.of_stream(connection, stream.id)
     every = spending.changes(connection, [each.id for each in found])
     drawn: list[spending.Stretch] = []
     grain = 1
     room = 4 * spending.MOST_RANGES
-    for each in account.add_up([spending.account_of(publication) for publication in found], every):
-        if each.end is not None and each.spent != account.Loss():
+    for each in composition.add_up([spending.account_of(publication) for publication in found], every):
+        if each.end is not None and each.spent != composition.Loss():
             drawn.append((each.start, each.end, each.spent))
             grain = spending.grain_to(each.end, grain)
         if len(drawn) > room:
-            drawn = account.outline(drawn, grain)
+            drawn = composition.outline(drawn, grain)
             room = max(room, 2 * len(drawn))
         if not each.reserved.within(budget):
             yield f"stream {stream.name}, record {each.start}: more is reserved than the stream's budget"
         if not each.spent.within(each.reserved):
             yield f"stream {stream.name}, record {each.start}: more is spent than is reserved"
     told = spending.outlined(connection, stream.id, 0, 2**62)
-    drawn = account.outline(drawn, grain)
-    if grain != stream.grain or [each for each in told if each[2] != account.Loss()] != drawn:
+    drawn = composition.outline(drawn, grain)
+    if grain != stream.grain or [each for each in told if each[2] != composition.Loss()] != drawn:
         yield f"stream {stream.name}: what is told that its records have spent at most is not what they have"
     if reservations.kept_stairs(connection, stream.id) != reservations.stairs(connection, found):
         yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"

@@ -45,7 +45,7 @@ from service.learners.noisy_gradient_descent import clipped_sum, steepness
 from service.learning.objective import summed
 from service.learning.records import Prepared
 from service.privacy.accounting.events import NoisySelectedGradients
-from service.privacy.loss import Kind, round_down
+from service.privacy.currency import Currency, round_down
 from service.privacy.noise import additive as noises
 from service.privacy.noise.selection import Bernoulli, Exponential
 
@@ -115,7 +115,7 @@ class ActiveGradient(Linear):
 
     def perturbation(
         self,
-        kind: Kind,
+        kind: Currency,
         charge: float,
         records: int,
         center: Floats | None = None,

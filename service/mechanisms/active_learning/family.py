@@ -13,7 +13,7 @@ from service.mechanisms.active_learning.active_gradient import ActiveGradient, F
 from service.mechanisms.active_learning.mechanism import ActiveLearning
 from service.mechanisms.active_learning.settings import ActiveLearningMechanism, FallingSetting
 from service.mechanisms.family import MechanismFamily
-from service.privacy.loss import Kind, round_down
+from service.privacy.currency import Currency, round_down
 from service.privacy.noise.selection import Exponential, least_threshold
 from service.schedules.independent_batches import IndependentBatches
 from service.streams.schema import Classification, StreamSchema, Unlabelled
@@ -53,7 +53,7 @@ def _labelled(stream: StreamSchema) -> StreamSchema:
 
 
 def _gradient(
-    linear: Linear, settings: ActiveLearningMechanism, kind: Kind, cap: Fraction
+    linear: Linear, settings: ActiveLearningMechanism, kind: Currency, cap: Fraction
 ) -> tuple[ActiveGradient, Fraction]:
     """Return what selects and takes steps, and what a record is charged for both. Raises Refused."""
     if linear.shape[0] != 1 or not linear.classes:
@@ -91,10 +91,10 @@ def _asking(settings: ActiveLearningMechanism, stream: StreamSchema, learner: Ac
     }
 
 
-def _split(settings: ActiveLearningMechanism, kind: Kind, cap: Fraction) -> tuple[float, Fraction]:
+def _split(settings: ActiveLearningMechanism, kind: Currency, cap: Fraction) -> tuple[float, Fraction]:
     """Return the ε of selection, and what a record is charged for selection and updates together, in its currency."""
     selection, update = settings.epsilon_selection, settings.epsilon_update
-    if kind is Kind.ZCDP:
+    if kind is Currency.ZCDP:
         if update is not None:
             raise Refused(
                 "mechanism.epsilon_update",

@@ -27,7 +27,7 @@ from service.mechanisms.evaluation.noise_sums import total
 from service.mechanisms.evaluation.tables import UNIT, ClassCounts, Counts
 from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
 from service.privacy.accounting.events import NoisyCounts
-from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
+from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
 from service.privacy.noise.counts import calibrate
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class Evaluation(Mechanism):
 
     def _loss(self) -> dict[str, float]:
         amount = round_up(self.capacity)
-        if self.kind is Kind.PURE:
+        if self.kind is Currency.PURE:
             return {"epsilon": amount}
         return {"rho": amount, "epsilon": zcdp_epsilon(amount, round_down(Fraction(self.privacy.delta)))}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +63,7 @@ def _convolved(noise: CountNoise, draws: int, variance: float) -> SumLaw:
     kind, scale, deviation = noise.kind, noise.scale, noise.deviation()
     step = max(1, int(deviation / FINENESS))
     deviations = _DEVIATIONS * math.sqrt(draws * deviation**2 + variance)
-    reach = math.ceil((deviations + _SCALES * scale * (kind is Kind.PURE)) / step) + 1
+    reach = math.ceil((deviations + _SCALES * scale * (kind is Currency.PURE)) / step) + 1
     length = 1 << (2 * reach).bit_length()
     places: NDArray[np.float64] = np.fft.fftfreq(length, 1.0 / length).astype(np.float64)  # 0, 1, …, -2, -1
     exponents = _exponents(kind, scale if step == 1 else None, deviation / step, places)
@@ -78,8 +78,10 @@ def _convolved(noise: CountNoise, draws: int, variance: float) -> SumLaw:
     return SumLaw(step=step, survival=np.minimum(survival / survival[0], 1.0))
 
 
-def _exponents(kind: Kind, scale: float | None, deviation: float, places: NDArray[np.float64]) -> NDArray[np.float64]:
+def _exponents(
+    kind: Currency, scale: float | None, deviation: float, places: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Return -ln of one draw's weights; without a scale, of the law with that deviation."""
-    if kind is Kind.ZCDP:
+    if kind is Currency.ZCDP:
         return (places / (scale or deviation)) ** 2 / 2.0
     return np.abs(places) / (scale or 0.5 / math.asinh(math.sqrt(0.5) / deviation))

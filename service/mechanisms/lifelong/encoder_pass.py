@@ -35,7 +35,7 @@ import numpy as np
 from service.learning.objective import MARGIN
 from service.learning.solvers import SLACK, UNIT, Inaccurate
 from service.privacy.accounting.events import NoisyDisjointGradientSums
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise import additive as noises
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ class EncoderPass:
             "sensitivity": "2·clip + rounding, of the sum of gradients of the one batch that a record is in",
         }
 
-    def perturbation(self, kind: Kind, charge: float) -> NoisyDisjointGradientSums:
+    def perturbation(self, kind: Currency, charge: float) -> NoisyDisjointGradientSums:
         """Return how the pass spends at most `charge`, a ρ, on every record. Public. May raise Inaccurate."""
-        if kind is not Kind.ZCDP:
+        if kind is not Currency.ZCDP:
             raise ValueError("noisy gradients have no pure guarantee")
         error = max(SLACK, 2.0 * UNIT * self.batch * (self.batch + 16.0)) * self.clip
         if not error <= self.clip / 2.0:

@@ -18,7 +18,7 @@ from service.mechanisms.lifelong.task_statistics import STEPS, TaskStatistics
 from service.mechanisms.lifelong.tasks import Tasks
 from service.mechanisms.limits import MAX_REMEMBERED
 from service.mechanisms.statistics_settings import statistics_model
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.streams import feature_maps
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ def _learner(linear: Linear, settings: LifelongMechanism, asked: LinearLearner) 
     return learner
 
 
-def _encoder(settings: LifelongMechanism, linear: Linear, kind: Kind) -> EncoderPass | None:
+def _encoder(settings: LifelongMechanism, linear: Linear, kind: Currency) -> EncoderPass | None:
     """Return how an encoder of the records of a linear model is learnt, if there is to be one. Raises Refused."""
     asked = settings.encoder
     if asked is None:
         return None
-    if kind is Kind.PURE:
+    if kind is Currency.PURE:
         raise Refused(
             "mechanism.encoder",
             "an encoder is learnt along gradients with Gaussian noise, which has no pure guarantee: give privacy.delta "

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from service.mechanisms.moments import Statistics, deviation, spread
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.correlated import Blt
 
 if TYPE_CHECKING:
@@ -124,15 +124,17 @@ class TaskStatistics(Statistics):
     @property
     def most_remembered(self) -> int:
         """How many numbers a step leaves for the next one, at most."""
-        more = self.factor(Kind.ZCDP).remembers(1) if self.adds_up else (self.memory or 1)
+        more = self.factor(Currency.ZCDP).remembers(1) if self.adds_up else (self.memory or 1)
         model = sum(self.shape) * self.codes if self.training == "agem" else 0
         return (1 + more) * (self.entries + _SIZES) + model
 
-    def factor(self, kind: Kind) -> Factor:
+    def factor(self, kind: Currency) -> Factor:
         """Return how noise is taken back: as for running sums where they are all that counts, else not at all."""
-        return Blt.decaying(DECAY) if self.adds_up and kind is Kind.ZCDP else super().factor(kind)
+        return Blt.decaying(DECAY) if self.adds_up and kind is Currency.ZCDP else super().factor(kind)
 
-    def perturbation(self, kind: Kind, charge: float, records: int, center: Floats | None = None) -> NoisyStatistics:
+    def perturbation(
+        self, kind: Currency, charge: float, records: int, center: Floats | None = None
+    ) -> NoisyStatistics:
         """Return how a batch of n = `records` slots spends at most `charge`. Public. May raise Inaccurate."""
         found = super().perturbation(kind, charge, records, center)
         return replace(found, rows=self.shape[0]) if self.heads == "per_task" else found

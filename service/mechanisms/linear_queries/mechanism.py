@@ -55,7 +55,7 @@ from service.mechanisms.histogram import Histogram, LinearQuery
 from service.mechanisms.mechanism import Charge, Forgotten, Kept, Mechanism, Part, Release, Step
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
 from service.privacy.accounting.obligations import Obligations, OnOpening
-from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
+from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
 from service.privacy.noise import numeric_sparse
 from service.privacy.noise.additive import Unaffordable
 from service.privacy.noise.sparse_vector import LARGEST_SCALE, STEPS, Instance
@@ -227,7 +227,7 @@ class LinearQueries(Mechanism):
 
     def error_of_easy(self, instance: Instance) -> float:
         """Return how far an easy answer is from the truth at most, but for a probability of `failure_probability`."""
-        noise = numeric_sparse.reach(Kind.PURE, 3 * instance.scale, self.failure_probability / 2)
+        noise = numeric_sparse.reach(Currency.PURE, 3 * instance.scale, self.failure_probability / 2)
         return self._error(self.height + float(noise * instance.step))
 
     def error_of_measured(self, instance: Instance, time: int) -> float:
@@ -281,11 +281,11 @@ class LinearQueries(Mechanism):
         """Return e0: what the first instance costs, in units in which each of its three parts is a third of it."""
         if self.hits is not None:
             share = self.capacity / self.hits * _ROUNDED
-        elif self.kind is Kind.PURE:
+        elif self.kind is Currency.PURE:
             share = self.capacity / (1 + 3 * Fraction(self.reckoned_hits))
         else:
             share = self.capacity / (1 + 2 * Fraction(self.reckoned_hits))
-        if self.kind is Kind.PURE:
+        if self.kind is Currency.PURE:
             return round_down(share)
         return math.sqrt(round_down(share * 18 / 5)) * (1 - 2.0**-50)
 
@@ -373,7 +373,7 @@ class LinearQueries(Mechanism):
 
     def _loss(self, amount: Fraction) -> dict[str, float]:
         rounded = round_up(amount)
-        if self.kind is Kind.PURE:
+        if self.kind is Currency.PURE:
             return {"epsilon": rounded}
         return {"rho": rounded, "epsilon": zcdp_epsilon(rounded, round_down(Fraction(self.privacy.delta)))}
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from service.learning.constraint_sets import ConstraintSet
     from service.learning.losses import Floats
     from service.learning.records import Records
-    from service.privacy.loss import Kind
+    from service.privacy.currency import Currency
     from service.privacy.noise.running_sums import Runs
 
 FIRST = 0.5
@@ -91,7 +91,7 @@ class OnlineGradient(Linear):
         return self.clip or clipped_at(self)
 
     def perturbation(
-        self, kind: Kind, charge: float, records: int, center: Floats | None = None, step: int = 0
+        self, kind: Currency, charge: float, records: int, center: Floats | None = None, step: int = 0
     ) -> NoisyRunningSums:
         """Return how step number `step`, over n = `records` slots, spends at most `charge`; center: the origin.
 

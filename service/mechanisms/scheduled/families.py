@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from service.inputs.registry import FamilySettings, S
     from service.mechanisms.family import Asked
     from service.mechanisms.on_schedule import OnSchedule
-    from service.privacy.loss import Kind
+    from service.privacy.currency import Currency
     from service.schedules.schedule import Schedule
 
 
-def on(schedule: Callable[[S, Kind], Schedule]) -> Callable[[S, Asked], OnSchedule]:
+def on(schedule: Callable[[S, Currency], Schedule]) -> Callable[[S, Asked], OnSchedule]:
     """Return what builds a publication that fits models on this schedule, with whichever learner was asked for."""
 
     def build(settings: S, asked: Asked) -> OnSchedule:
@@ -84,15 +84,15 @@ def _histograms(
     return ScheduledHistograms(learner=learner, origin=np.zeros(learner.shape), schedule=schedule, **asked.promise)
 
 
-def _multi_resolution(settings: MultiResolutionMechanism, kind: Kind) -> Schedule:
+def _multi_resolution(settings: MultiResolutionMechanism, kind: Currency) -> Schedule:
     return MultiResolution(kind=kind, base=settings.base)
 
 
-def _continual(settings: ContinualMechanism, kind: Kind) -> Schedule:
+def _continual(settings: ContinualMechanism, kind: Currency) -> Schedule:
     return Continual(kind=kind, base=settings.base, update_every=settings.update_every, shares=settings.shares)
 
 
-def _sliding_window(settings: SlidingWindowMechanism, kind: Kind) -> Schedule:
+def _sliding_window(settings: SlidingWindowMechanism, kind: Currency) -> Schedule:
     return SlidingWindow(
         kind=kind,
         block=settings.block,
@@ -102,11 +102,11 @@ def _sliding_window(settings: SlidingWindowMechanism, kind: Kind) -> Schedule:
     )
 
 
-def _independent_batches(settings: IndependentBatchesMechanism, kind: Kind) -> Schedule:  # noqa: ARG001
+def _independent_batches(settings: IndependentBatchesMechanism, kind: Currency) -> Schedule:  # noqa: ARG001
     return IndependentBatches(batch=settings.batch, warm_start=settings.warm_start)
 
 
-def _scheduled_black_box(settings: ScheduledBlackBoxMechanism, kind: Kind) -> Schedule:
+def _scheduled_black_box(settings: ScheduledBlackBoxMechanism, kind: Currency) -> Schedule:
     accuracy = Fraction(settings.accuracy or 0)
     return ScheduledBlackBox(
         kind=kind,
@@ -116,7 +116,7 @@ def _scheduled_black_box(settings: ScheduledBlackBoxMechanism, kind: Kind) -> Sc
     )
 
 
-def _improving_black_box(settings: ImprovingBlackBoxMechanism, kind: Kind) -> Schedule:
+def _improving_black_box(settings: ImprovingBlackBoxMechanism, kind: Currency) -> Schedule:
     return ImprovingBlackBox(
         kind=kind,
         first=settings.first,

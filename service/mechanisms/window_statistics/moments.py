@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from service.mechanisms.moments import Statistics, deviation, spreads
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.correlated import Blt
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ class Moments(Statistics):
 
     blocks: int
 
-    def factor(self, kind: Kind) -> Factor:
+    def factor(self, kind: Currency) -> Factor:
         """Return how noise is taken back: for a sum of W blocks nearly what is best, or not at all in pure ε."""
-        if kind is Kind.PURE or self.blocks == 1:
+        if kind is Currency.PURE or self.blocks == 1:
             return super().factor(kind)
         return Blt.decaying(1.0 - 1.0 / self.blocks)
 

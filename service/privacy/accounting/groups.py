@@ -55,7 +55,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from service.privacy.loss import Kind, capacity
+from service.privacy.currency import Currency, capacity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,11 +126,11 @@ def group_factor(costs: Sequence[Fraction]) -> Fraction:
     return len(costs) * max(cost / slots for slots, cost in enumerate(costs, start=1))
 
 
-def slot_capacity(epsilon: Decimal, delta: Decimal, *, bound: UnitBound, factor: Fraction) -> tuple[Kind, Fraction]:
+def slot_capacity(epsilon: Decimal, delta: Decimal, *, bound: UnitBound, factor: Fraction) -> tuple[Currency, Fraction]:
     """Return what one slot may be charged by a publication that promises a unit (epsilon, delta), and the currency.
 
     It is exact: round it down for a charge. factor: g of the publication's noise; pure charges are at most ε/m whatever
     the noise.
     """
     kind, whole = capacity(epsilon, delta)
-    return kind, whole / (bound.max_records if kind is Kind.PURE else factor)
+    return kind, whole / (bound.max_records if kind is Currency.PURE else factor)

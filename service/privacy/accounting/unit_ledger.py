@@ -30,11 +30,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from service.privacy.accounting.account import Loss
+from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.accounting.composition import Loss
 from service.privacy.accounting.groups import UnitBound, slot_capacity
-from service.privacy.accounting.profile import Profile
 from service.privacy.accounting.zcdp_budget import capacity_of, pure_rho
-from service.privacy.loss import Kind, capacity, round_down, round_up, zcdp_epsilon
+from service.privacy.currency import Currency, capacity, round_down, round_up, zcdp_epsilon
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -69,8 +69,8 @@ class Publication:
     running: bool = True
 
     @property
-    def kind(self) -> Kind:
-        return Kind.ZCDP if self.delta else Kind.PURE
+    def kind(self) -> Currency:
+        return Currency.ZCDP if self.delta else Currency.PURE
 
     @property
     def loss(self) -> Loss:
@@ -145,7 +145,7 @@ class BasicLedger(_Ledger):
         return sum((self._lost(each, each.charged(slots)) for each in self.publications), start=Loss())
 
     def _lost(self, publication: Publication, charged: Fraction) -> Loss:
-        if publication.kind is Kind.PURE or not charged:
+        if publication.kind is Currency.PURE or not charged:
             return Loss(epsilon=charged)
         rho = publication.factor * charged / self.records
         epsilon = Fraction(zcdp_epsilon(round_up(rho), round_down(publication.loss.delta)))
@@ -198,5 +198,5 @@ class ZcdpLedger(_Ledger):
         for start, end, amount in Profile.of(publication.charges).ranges():
             yield start, end, publication.factor * self._in_rho(publication.kind, amount)
 
-    def _in_rho(self, kind: Kind, amount: Fraction) -> Fraction:
-        return pure_rho(amount, units=self.bound is not None) if kind is Kind.PURE else amount
+    def _in_rho(self, kind: Currency, amount: Fraction) -> Fraction:
+        return pure_rho(amount, units=self.bound is not None) if kind is Currency.PURE else amount

@@ -40,7 +40,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
-from service.privacy.loss import round_down, round_up, zcdp_rho
+from service.privacy.currency import round_down, round_up, zcdp_rho
 from service.privacy.noise.sampler_distance import LARGEST_DELTA
 from service.privacy.noise.samplers import enclosed_exp
 

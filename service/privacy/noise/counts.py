@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from service.privacy.loss import Kind, round_up
+from service.privacy.currency import Currency, round_up
 from service.privacy.noise.additive import Gaussian, Unaffordable, root
 from service.privacy.noise.samplers import discrete_gaussian, discrete_laplace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-DISTRIBUTIONS = {Kind.PURE: "discrete_laplace", Kind.ZCDP: "discrete_gaussian"}
+DISTRIBUTIONS = {Currency.PURE: "discrete_laplace", Currency.ZCDP: "discrete_gaussian"}
 LARGEST_SCALE = 2.0**45
 """Noise of a larger scale could pass 2^53, beyond which doubles hold not every whole number."""
 
@@ -56,43 +56,43 @@ class Change:
 class CountNoise:
     """Independent noise of one scale in each of `dimension` counts."""
 
-    kind: Kind
+    kind: Currency
     scale: float
     dimension: int
 
     def sample(self) -> NDArray[np.int64]:
         """Return a fresh draw, shape (dimension,)."""
-        if self.kind is Kind.PURE:
+        if self.kind is Currency.PURE:
             scale = Fraction(self.scale)
             return np.array([discrete_laplace(scale) for _ in range(self.dimension)], dtype=np.int64)
         return discrete_gaussian(Fraction(self.scale) ** 2, self.dimension)
 
     def cost(self, change: Change) -> Fraction:
         """Return what it costs each record, exactly: an ε (PURE) or a ρ (ZCDP)."""
-        if self.kind is Kind.PURE:
+        if self.kind is Currency.PURE:
             return Fraction(change.l1) / Fraction(self.scale)
         return Fraction(change.squared_l2) / (2 * Fraction(self.scale) ** 2)
 
     def deviation(self) -> float:
         """Return the standard deviation of the noise in one count; the Gaussian's is at most that."""
-        if self.kind is Kind.ZCDP:
+        if self.kind is Currency.ZCDP:
             return self.scale
         return 1.0 / (math.sqrt(2.0) * math.sinh(0.5 / self.scale))  # variance 2q/(1 - q)² with q = exp(-1/s)
 
 
-def sensitivity(kind: Kind, change: Change) -> float:
+def sensitivity(kind: Currency, change: Change) -> float:
     """Return the sensitivity that the noise is scaled to, rounded up: L1 for PURE, L2 for ZCDP."""
-    return round_up(Fraction(change.l1) if kind is Kind.PURE else root(Fraction(change.squared_l2)))
+    return round_up(Fraction(change.l1) if kind is Currency.PURE else root(Fraction(change.squared_l2)))
 
 
-def calibrate(kind: Kind, change: Change, *, charge: float, dimension: int) -> CountNoise:
+def calibrate(kind: Currency, change: Change, *, charge: float, dimension: int) -> CountNoise:
     """Return the least noise that costs at most `charge` > 0, an ε (PURE) or a ρ (ZCDP).
 
     Raises Unaffordable where the noise would pass `LARGEST_SCALE`.
     """
     if not 0.0 < charge < math.inf:
         raise ValueError("noise can only be calibrated to a positive finite charge")
-    if kind is Kind.PURE:
+    if kind is Currency.PURE:
         scale = round_up(Fraction(change.l1) / Fraction(charge))
     else:
         scale = Gaussian.least_scale(root(Fraction(change.squared_l2)), charge)

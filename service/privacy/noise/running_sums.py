@@ -17,7 +17,7 @@ from service.privacy.noise.window_tree import Windowed, WindowTree
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from service.privacy.loss import Kind
+    from service.privacy.currency import Currency
     from service.privacy.noise.additive import Gaussian, SphericalLaplace
 
 Factor = correlated.Factor | WindowTree
@@ -71,7 +71,7 @@ def with_noise(factor: Factor, noise: Gaussian | SphericalLaplace, largest: floa
 
 
 def calibrate(
-    kind: Kind, *, factor: Factor, sensitivity: float, largest: float, charge: float, dimension: int
+    kind: Currency, *, factor: Factor, sensitivity: float, largest: float, charge: float, dimension: int
 ) -> Correlated | Windowed:
     """Return the least noise for which a run costs a record at most `charge`: an ε (PURE) or a ρ (ZCDP).
 

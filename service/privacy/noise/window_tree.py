@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from service.privacy.loss import Kind, round_down, round_up
+from service.privacy.currency import Currency, round_down, round_up
 from service.privacy.noise import additive as noises
 from service.privacy.noise.additive import Unaffordable, root
 
@@ -187,7 +187,7 @@ class Windowed:
 
 @lru_cache(maxsize=64)
 def calibrate(
-    kind: Kind, *, tree: WindowTree, sensitivity: float, largest: float, charge: float, dimension: int
+    kind: Currency, *, tree: WindowTree, sensitivity: float, largest: float, charge: float, dimension: int
 ) -> Windowed:
     """Return the least noise for which a record pays at most `charge` until it is declassified: an ε or a ρ.
 

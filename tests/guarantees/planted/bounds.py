@@ -123,6 +123,6 @@ def half_the_rounding_of_correlated_noise() -> None:
 @bug(f"{_BOUNDS}::test_an_epsilon_covers_32_roundings_of_each_of_its_terms")
 def half_the_inflation_of_an_epsilon() -> None:
     """The ε that ρ implies is rounded up by half of what its terms may be off."""
-    from service.privacy import loss
+    from service.privacy import currency
 
-    loss._INFLATION = 2.0**-49
+    currency._INFLATION = 2.0**-49

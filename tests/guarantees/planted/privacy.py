@@ -97,20 +97,20 @@ def a_seeded_generator() -> None:
     os.urandom = generator.bytes
 
 
-@bug("tests/privacy/test_loss.py::test_rounding_brackets_every_fraction_with_neighbouring_doubles")
+@bug("tests/privacy/test_currency.py::test_rounding_brackets_every_fraction_with_neighbouring_doubles")
 def rounding_to_the_nearest() -> None:
     """A charge that is a little less than what was spent."""
-    from service.privacy import loss
+    from service.privacy import currency
 
-    loss.round_up = float
+    currency.round_up = float
 
 
-@bug("tests/privacy/test_loss.py::test_the_gaussian_mechanism_keeps_what_its_rho_promises")
+@bug("tests/privacy/test_currency.py::test_the_gaussian_mechanism_keeps_what_its_rho_promises")
 def an_epsilon_that_is_a_tenth_too_small() -> None:
     """A conversion from ρ that somebody remembered wrongly."""
-    from service.privacy import loss
+    from service.privacy import currency
 
-    wrap(loss, "zcdp_epsilon", lambda true, rho, delta: 0.9 * true(rho, delta))
+    wrap(currency, "zcdp_epsilon", lambda true, rho, delta: 0.9 * true(rho, delta))
 
 
 @bug("tests/privacy/test_events.py::test_the_cost_is_the_formulas[ten sums of gradients]")

@@ -13,7 +13,7 @@ from service.learning.records import Records
 from service.mechanisms.active_learning import active_gradient
 from service.mechanisms.active_learning.active_gradient import ActiveGradient, Falling
 from service.privacy.accounting import events
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.additive import Gaussian, SphericalLaplace, Unaffordable
 
 SVM = HuberHinge(width=1e-6)
@@ -57,7 +57,7 @@ def records(seed, count=8):
 
 def moved(one, first, second, weights, silent):
     """How far apart the sums of two neighbours are, in units of the claim."""
-    spent = one.perturbation(Kind.PURE, 2.0, one.batch, ORIGIN)
+    spent = one.perturbation(Currency.PURE, 2.0, one.batch, ORIGIN)
     silent.clear()
     for x, y in (first, second):
         one.update(Records(x=x, y=y), one.batch, weights, ORIGIN, spent, 1)
@@ -83,7 +83,7 @@ def test_neighbours_never_move_a_sum_further(loss, clip, intercept, seed):
         sums = []
         patch.setattr(active_gradient.noises, "add", lambda values, noise: sums.append(values.copy()) or values)
         origin = np.zeros(one.shape)
-        spent = one.perturbation(Kind.PURE, 2.0, 8, origin)
+        spent = one.perturbation(Currency.PURE, 2.0, 8, origin)
         for change in ((x, y), other, (np.delete(x, 3, axis=0), np.delete(y, 3))):
             one.update(Records(x=change[0], y=change[1]), 8, weights, origin, spent, 1)
     assert max(np.linalg.norm(sums[0] - each) for each in sums[1:]) <= spent.sensitivity
@@ -116,7 +116,7 @@ def test_an_update_is_that_of_mechanisms_md(loss, silent):
                 total += label * row * (float(margin < 1) if loss is SVM else 1 / (1 + exp(margin)))
         offset = w - 0.7 / update * (0.25 * (w - origin) - total / 8) - origin
         lengths.append(np.linalg.norm(offset))
-        spent = one.perturbation(Kind.PURE, 2.0, 8, origin, update)
+        spent = one.perturbation(Currency.PURE, 2.0, 8, origin, update)
         found = one.update(Records(x=x, y=y), 8, w, origin, spent, update)
         np.testing.assert_allclose(found, origin + offset * min(1.0, 0.4 / lengths[-1]), atol=2e-6)
     assert len(silent) == 3
@@ -165,16 +165,16 @@ def test_slabs_and_steps_fall_with_the_updates():
     assert shrinking.least_probability() == min(shrinking.selection(m).least() for m in range(1, 99))
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(Currency))
 def test_selection_and_noise_together_cost_what_is_charged(kind):
     """ε_s + ε_g, or ε_s²/2 + ρ_g; and the noise is for 2M (paper-audit.md 5.1)."""
-    charge = 2.5 if kind is Kind.PURE else 0.9
+    charge = 2.5 if kind is Currency.PURE else 0.9
     spent = learner().perturbation(kind, charge, 8, ORIGIN)
     cost = spent.cost(kind, records=8)
     assert cost <= charge
     assert cost == pytest.approx(charge, rel=1e-9)
     assert events.from_json(spent.to_json()).cost(kind, records=8) == cost
-    if kind is Kind.PURE:
+    if kind is Currency.PURE:
         assert isinstance(spent.noise, SphericalLaplace)
         assert spent.noise.scale == pytest.approx(2 / 1.5, rel=1e-4)
     else:
@@ -184,7 +184,7 @@ def test_selection_and_noise_together_cost_what_is_charged(kind):
 
 def test_selection_must_leave_something():
     with pytest.raises(Unaffordable, match="selection"):
-        learner().perturbation(Kind.PURE, 1.0, 8, ORIGIN)
+        learner().perturbation(Currency.PURE, 1.0, 8, ORIGIN)
 
 
 def test_there_is_one_hyperplane():
@@ -195,7 +195,7 @@ def test_there_is_one_hyperplane():
 @pytest.mark.parametrize("count", [0, 7, 9])
 def test_a_batch_is_as_large_as_its_noise_is_for(count):
     x, y = np.ones((8, 3)), np.zeros(8)
-    spent = learner().perturbation(Kind.PURE, 2.0, 8, ORIGIN)
+    spent = learner().perturbation(Currency.PURE, 2.0, 8, ORIGIN)
     with pytest.raises(ValueError, match="batch"):
         learner().update(Records(x=x, y=y), count, ORIGIN, ORIGIN, spent, 1)
 
@@ -203,7 +203,7 @@ def test_a_batch_is_as_large_as_its_noise_is_for(count):
 def test_the_first_step_is_as_long_as_its_noise_or_the_ball_allows():
     """With an ε of 1 noise alone goes half the radius; with hardly any the steepest gradient goes all of it."""
     one = learner(clip=0.5, constraint=ConstraintSet(name="ball", radius=3.0))
-    noisy, exact = (one.perturbation(Kind.PURE, charge, 8, ORIGIN) for charge in (2.0, 900.0))
+    noisy, exact = (one.perturbation(Currency.PURE, charge, 8, ORIGIN) for charge in (2.0, 900.0))
     assert one.rate(noisy, 1) * noisy.noise.expected_norm() / 8 == pytest.approx(1.5)
     assert one.rate(exact, 1) * one.longest == pytest.approx(3.0)
     assert one.rate(exact, 4) == one.rate(exact, 1) / 2

@@ -10,12 +10,12 @@ from sklearn.linear_model import LogisticRegression
 from service.mechanisms.evaluation.figures import ClassFigures, ErrorFigures, added_up, rise
 from service.mechanisms.evaluation.intervals import Counted
 from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums, Predictions
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.counts import CountNoise
 from tests import chance
 from tests.mechanisms.evaluation.worlds import DATA, PRIVACY, draw, figures, noise_of, privacies, released, world
 
-QUIET = CountNoise(kind=Kind.PURE, scale=1e-3, dimension=1)
+QUIET = CountNoise(kind=Currency.PURE, scale=1e-3, dimension=1)
 RUNS, SLOTS = 1000, 100
 
 

@@ -15,7 +15,7 @@ from service.mechanisms.evaluation.mechanism import Evaluation
 from service.mechanisms.evaluation.models import Made, Progress, has_passed, version_used
 from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums, Predictions, described_counts
 from service.privacy.accounting import events
-from service.privacy.loss import Kind, capacity
+from service.privacy.currency import Currency, capacity
 from service.streams.slots import EvaluationSlots
 from tests import chance
 from tests.mechanisms.evaluation.worlds import PRIVACY, privacies
@@ -207,7 +207,7 @@ def test_released_counts_are_those_of_the_block_and_noise_of_the_stated_law_and_
     noise = (noisy.reshape(150, -1) - exact).astype(int).ravel()
     scale, reach = mechanism.noise().scale, 1000
     z = np.arange(-reach, reach + 1)
-    weights = np.exp(-np.abs(z) / scale if mechanism.kind is Kind.PURE else -(z**2) / (2 * scale**2))
+    weights = np.exp(-np.abs(z) / scale if mechanism.kind is Currency.PURE else -(z**2) / (2 * scale**2))
     chance.assert_frequencies(np.bincount(noise + reach, minlength=len(z)), weights / weights.sum())
     small = np.rint(noise * chance.TOO_SMALL).astype(int)
     with chance.is_noticed():

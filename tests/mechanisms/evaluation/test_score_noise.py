@@ -10,7 +10,7 @@ from service.learning.losses import LOSSES, Squared
 from service.learning.records import Records
 from service.mechanisms.evaluation.score_noise import _longest, _marginal, reach, score_noise
 from service.mechanisms.linear import predict
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.additive import Gaussian, SphericalLaplace
 from tests import chance
 
@@ -35,7 +35,7 @@ def description(loss, *, features=3, classes=2, intercept=True, bound=1.0):
 
 
 def stated(kind, scale, dimension):
-    law = Gaussian if kind is Kind.ZCDP else SphericalLaplace
+    law = Gaussian if kind is Currency.ZCDP else SphericalLaplace
     noise = law(scale=scale, dimension=dimension)
     return noise, {"distribution": law.distribution, "scale": scale, "dimension": dimension, "added_to": "weights"}
 
@@ -60,7 +60,7 @@ def test_the_longest_tilt_is_the_gamma_laws(dimension, error):
     assert _longest(dimension, error) == pytest.approx(stats.gamma(dimension).isf(error), rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize(
     ("loss", "classes"), [("logistic", 2), ("huber_hinge", 2), ("huber_hinge", 4), ("softmax", 4), ("squared", 0)]
 )
@@ -70,7 +70,7 @@ def test_intervals_hold_the_noise_free_scores_and_labels_that_noise_cannot_flip_
     weights = RNG.normal(size=(rows, columns))
     x = RNG.normal(size=(1, 3))
     labels, scores = predict(told, weights, x)
-    noise, law = stated(kind, 0.5 if kind is Kind.ZCDP else 0.2, weights.size)
+    noise, law = stated(kind, 0.5 if kind is Currency.ZCDP else 0.2, weights.size)
     missed, flipped = np.zeros(scores.shape[1], dtype=int), 0
     for _ in range(RUNS):
         moved = weights + noise.sample().reshape(weights.shape) * noise.grid
@@ -85,7 +85,7 @@ def test_intervals_hold_the_noise_free_scores_and_labels_that_noise_cannot_flip_
         chance.assert_count(int(missed[-1]), RUNS, 0.05)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Currency)
 def test_a_record_on_the_boundary_may_flip_and_one_far_from_it_may_not(kind):
     told = description("logistic", intercept=False)
     _, law = stated(kind, 0.01, 3)
@@ -104,7 +104,7 @@ def test_of_objective_perturbation_a_bound_is_held(loss):
         loss=LOSSES[loss], regularization=0.05, intercept=True, norm_bound=2.0, features=3, classes=2
     )
     records = Records(x=rng.normal(size=(200, 3)), y=rng.integers(0, 2, 200))
-    perturbation = learner.perturbation(Kind.PURE, 2.0, 200)
+    perturbation = learner.perturbation(Currency.PURE, 2.0, 200)
     center, told, x = np.zeros(learner.shape), description(loss), rng.normal(size=(1, 3))
     free = learner.fit(records, 200, center, perturbation, np.zeros(learner.shape))
     _, scores = predict(told, free, x)
@@ -120,7 +120,7 @@ def test_of_output_perturbation_the_release_says_all_that_is_needed():
     learner = OutputPerturbation(
         loss=Squared(bound=1.0), regularization=0.1, intercept=False, norm_bound=2.0, features=3, classes=0
     )
-    perturbation = learner.perturbation(Kind.ZCDP, 0.5, 300)
+    perturbation = learner.perturbation(Currency.ZCDP, 0.5, 300)
     told = description("squared", intercept=False, classes=0)
     found = score_noise(told, perturbation.to_json(), 300, np.zeros(learner.shape), np.array([[1.0, 0.0, 0.0]]))
     assert found.could_flip is None
@@ -129,7 +129,7 @@ def test_of_output_perturbation_the_release_says_all_that_is_needed():
 
 @pytest.mark.parametrize("added_to", ["gradient_sums", "running_sums", "statistics", "selected_gradients"])
 def test_where_the_effect_of_noise_depends_on_records_nothing_is_said(added_to):
-    _, law = stated(Kind.ZCDP, 1.0, 4)
+    _, law = stated(Currency.ZCDP, 1.0, 4)
     told = law | {"added_to": added_to}
     assert reach(told, 100, 0.05) is None
     assert score_noise(description("logistic"), told, 100, np.zeros((1, 4)), np.zeros((1, 3))) is None
@@ -137,5 +137,5 @@ def test_where_the_effect_of_noise_depends_on_records_nothing_is_said(added_to):
 
 @pytest.mark.parametrize("more", [{"encoder": {}}, {"heads": "per_task"}, {"kind": "histogram"}])
 def test_of_models_that_other_noise_has_a_part_in_nothing_is_said(more):
-    _, law = stated(Kind.ZCDP, 1.0, 4)
+    _, law = stated(Currency.ZCDP, 1.0, 4)
     assert score_noise(description("logistic") | more, law, 100, np.zeros((1, 4)), np.zeros((1, 3))) is None

@@ -12,7 +12,7 @@ import pytest
 from service.mechanisms.evaluation.figures import ClassFigures
 from service.mechanisms.evaluation.intervals import Counted
 from service.mechanisms.evaluation.tables import BINS, ClassCounts
-from service.privacy.loss import Kind, capacity, round_down
+from service.privacy.currency import Currency, capacity, round_down
 from service.privacy.noise.counts import CountNoise, calibrate
 
 PRIVACY = {"pure": (Decimal(1), Decimal(0)), "gaussian": (Decimal(1), Decimal("1e-6"))}
@@ -82,4 +82,16 @@ def released(tables, privacy, *, bins=False):
     return [figures(layout, each, noise, slots) for each in (counts + draw(noise, counts.shape)).astype(float)]
 
 
-__all__ = ["BINS", "DATA", "PRIVACY", "Kind", "World", "draw", "figures", "noise_of", "privacies", "released", "world"]
+__all__ = [
+    "BINS",
+    "DATA",
+    "PRIVACY",
+    "Currency",
+    "World",
+    "draw",
+    "figures",
+    "noise_of",
+    "privacies",
+    "released",
+    "world",
+]

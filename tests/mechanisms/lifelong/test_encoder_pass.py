@@ -16,7 +16,7 @@ from service.learning.solvers import SLACK, Inaccurate
 from service.mechanisms.lifelong import encoder_pass
 from service.mechanisms.lifelong.encoder_pass import CHUNK, EncoderPass, gradients_of
 from service.privacy.accounting import events
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.additive import Gaussian
 from tests import chance
 
@@ -79,7 +79,7 @@ def test_neighbours_never_move_a_sum_further(encoder, case, n, log_clip, size, e
         summed(learnt, weights, x, y, slots, n),
         summed(learnt, weights, other_x[kept], other_y[kept], slots[kept], n),
     )
-    assert np.linalg.norm(sums[0] - sums[1]) <= learnt.perturbation(Kind.ZCDP, RHO).sensitivity
+    assert np.linalg.norm(sums[0] - sums[1]) <= learnt.perturbation(Currency.ZCDP, RHO).sensitivity
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
@@ -88,7 +88,7 @@ def test_some_neighbours_come_close(encoder):
     learnt = one_pass(encoder, ("logistic", 2), records=1, batch=1, clip=0.01)
     x, weights = np.ones((1, 12), dtype=np.float32), learnt.encoder.initial(1)
     first, second = (summed(learnt, weights, x, np.array([y]), np.arange(1), 1) for y in (0, 1))
-    moved = np.linalg.norm(first - second) / learnt.perturbation(Kind.ZCDP, RHO).sensitivity
+    moved = np.linalg.norm(first - second) / learnt.perturbation(Currency.ZCDP, RHO).sensitivity
     assert 0.999 < moved <= 1.0
 
 
@@ -144,7 +144,7 @@ def test_a_sum_is_within_its_rounding_of_the_exact_one(monkeypatch):
     total = summed(learnt, np.zeros(learnt.dimension), *some(n, rng), np.arange(n), n)
     exact = [fsum(column) for column in fake[np.arange(n) % CHUNK].T]
     assert np.linalg.norm(total - exact) <= n * (n + 16) * 2.0**-53 * 0.5
-    assert learnt.perturbation(Kind.ZCDP, RHO).sensitivity >= 2 * 0.5 * (1 + SLACK)
+    assert learnt.perturbation(Currency.ZCDP, RHO).sensitivity >= 2 * 0.5 * (1 + SLACK)
 
 
 def test_each_batch_has_a_step_of_its_own_and_slots_keep_their_batch(monkeypatch):
@@ -155,7 +155,7 @@ def test_each_batch_has_a_step_of_its_own_and_slots_keep_their_batch(monkeypatch
     x, y = some(7, rng)
     there = np.array([0, 1, 4, 5, 6])
     released = learnt.release(
-        Records(x=x[there], y=y[there], slots=there + 20), 20, learnt.perturbation(Kind.ZCDP, 1e9)
+        Records(x=x[there], y=y[there], slots=there + 20), 20, learnt.perturbation(Currency.ZCDP, 1e9)
     )
     weights = learnt.encoder.initial(3)
     for batch, n in (([0, 1], 2), ([], 2), ([4, 5, 6], 3)):
@@ -171,7 +171,7 @@ def test_what_is_no_record_adds_nothing(monkeypatch):
     x, y = some(7, np.random.default_rng(8))
     y[:] = [-1, 3, 0, 0, 0, 0, 0]
     x[2:] = [[value] * 12 for value in (np.nan, np.inf, -np.inf, np.nan, np.inf)]
-    released = learnt.release(Records(x=x, y=y), 0, learnt.perturbation(Kind.ZCDP, RHO))
+    released = learnt.release(Records(x=x, y=y), 0, learnt.perturbation(Currency.ZCDP, RHO))
     np.testing.assert_allclose(released[0], learnt.encoder.initial(3), atol=1e-9)
 
 
@@ -179,7 +179,7 @@ def test_noise_is_fresh_in_every_step_and_follows_its_law():
     """Three steps without records."""
     wide = encoders.build({"kind": "dense", "version": 1, "layers": [100], "norm_bound": 1.0}, 12)
     learnt = replace(one_pass(learning_rate=1.0), encoder=wide)
-    spent = learnt.perturbation(Kind.ZCDP, RHO)
+    spent = learnt.perturbation(Currency.ZCDP, RHO)
     empty = Records(x=np.empty((0, 12)), y=np.empty(0, dtype=np.int64), slots=np.empty(0, dtype=np.int64))
     moved = learnt.release(empty, 0, spent)[0] - wide.initial(3)
     chance.assert_gaussian(moved.reshape(4, -1), scale=spent.noise.scale * sqrt(1 / 4 + 1 / 4 + 1 / 9))
@@ -188,10 +188,10 @@ def test_noise_is_fresh_in_every_step_and_follows_its_law():
 @pytest.mark.parametrize("charge", [1e-9, 1e-3, 0.0244, 2.0])
 def test_the_pass_costs_a_record_one_of_its_sums(charge):
     learnt = one_pass(records=10_000, batch=500)
-    spent = learnt.perturbation(Kind.ZCDP, charge)
+    spent = learnt.perturbation(Currency.ZCDP, charge)
     assert learnt.steps == 20
-    again = events.from_json(spent.to_json()).cost(Kind.ZCDP, records=10_000)
-    assert 0.999999 * Fraction(charge) < again == spent.cost(Kind.ZCDP, records=10_000) <= Fraction(charge)
+    again = events.from_json(spent.to_json()).cost(Currency.ZCDP, records=10_000)
+    assert 0.999999 * Fraction(charge) < again == spent.cost(Currency.ZCDP, records=10_000) <= Fraction(charge)
     assert spent.noise.scale == pytest.approx(2 * 0.5 / sqrt(2 * charge), rel=1e-3)
     assert spent.dimension((1, learnt.dimension)) == spent.noise.dimension
 
@@ -199,15 +199,15 @@ def test_the_pass_costs_a_record_one_of_its_sums(charge):
 def test_the_more_noise_the_shorter_the_steps():
     """Where nobody says otherwise: the noise of all steps in a weight has at most the spread that is meant."""
     learnt = one_pass(records=4000, batch=500)
-    rates = {charge: learnt.rate(learnt.perturbation(Kind.ZCDP, charge)) for charge in (1e-6, 1e-4, 1e3)}
+    rates = {charge: learnt.rate(learnt.perturbation(Currency.ZCDP, charge)) for charge in (1e-6, 1e-4, 1e3)}
     for charge in (1e-6, 1e-4):
-        noise = learnt.perturbation(Kind.ZCDP, charge).noise.scale
+        noise = learnt.perturbation(Currency.ZCDP, charge).noise.scale
         assert rates[charge] * noise / 500 * sqrt(8) == pytest.approx(encoder_pass.NOISE)
     assert rates[1e3] == encoder_pass.FASTEST
 
 
 def test_more_gradients_than_doubles_can_add_up_are_refused():
     with pytest.raises(Inaccurate, match="smaller batches"):
-        one_pass(batch=2**40).perturbation(Kind.ZCDP, RHO)
+        one_pass(batch=2**40).perturbation(Currency.ZCDP, RHO)
     with pytest.raises(ValueError, match="pure"):
-        one_pass().perturbation(Kind.PURE, 1.0)
+        one_pass().perturbation(Currency.PURE, 1.0)

@@ -12,7 +12,7 @@ from service.learning.losses import LOSSES
 from service.learning.records import Records
 from service.mechanisms.lifelong.task_statistics import Place, TaskStatistics, _Means, forgotten, projected
 from service.mechanisms.moments import deviation, spread
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.correlated import Blt, Toeplitz
 from service.streams import feature_maps
 from tests import chance
@@ -127,7 +127,7 @@ def test_steps_of_a_task_make_older_ones_worse_only_by_what_they_curve():
         )
         for task in (0, 1)
     )
-    noise = one.perturbation(Kind.ZCDP, 1e6, 200)
+    noise = one.perturbation(Currency.ZCDP, 1e6, 200)
     start = one._descend((), (), first, 300, noise)
     of = one._means(first, noise)
     gain, curvature = one.expansion
@@ -147,7 +147,7 @@ def test_steps_of_a_task_make_older_ones_worse_only_by_what_they_curve():
 def test_nothing_but_noise_leads_nowhere_far():
     """Also where M has no positive eigenvalue, and after a thousand tasks: what noise is in V is pulled back."""
     one, rng = learner("logistic", 2, training="agem", intercept=False, features=2), np.random.default_rng(1)
-    noise = one.perturbation(Kind.ZCDP, RHO, 4)
+    noise = one.perturbation(Currency.ZCDP, RHO, 4)
     model, older = (), ()
     for task in range(1000):
         drawn = rng.normal(size=one.entries) * deviation(noise.noise) - 100.0 * (task < 3)
@@ -185,7 +185,7 @@ def test_the_noise_of_a_sum_is_that_of_explicit_linear_algebra(factor):
 
 def test_taking_noise_back_is_worth_what_is_told():
     """Noise of the sum of all batches for one cost (docs/mechanisms/lifelong.md)."""
-    factor = learner().factor(Kind.ZCDP)
+    factor = learner().factor(Currency.ZCDP)
     for batches, told in ((1, 1.34), (5, 1.71), (20, 2.08), (100, 2.97), (1000, 7.57)):
         assert float(factor.column.square) ** 0.5 * spread(factor, batches) == pytest.approx(told, abs=0.006)
 
@@ -201,7 +201,7 @@ def test_through_a_map_of_its_own_no_record_moves_more_either(m, log_scale, seed
     other[0] = rng.normal(size=3) * 10**log_scale
     both = (Records(x=own(each), y=y) for each in (x, other))
     apart = np.subtract(*(one.statistics(each, m) for each in both))
-    assert np.linalg.norm(apart) <= one.perturbation(Kind.ZCDP, RHO, m).sensitivity
+    assert np.linalg.norm(apart) <= one.perturbation(Currency.ZCDP, RHO, m).sensitivity
 
 
 def test_where_only_the_sum_counts_one_array_is_remembered():
@@ -213,7 +213,7 @@ def test_where_only_the_sum_counts_one_array_is_remembered():
         ({"training": "agem", "memory": 2}, 5),
     ):
         one = learner(**changed)
-        assert one.remembers(one.perturbation(Kind.ZCDP, RHO, 8), place) == arrays
+        assert one.remembers(one.perturbation(Currency.ZCDP, RHO, 8), place) == arrays
         model = 2 if one.training == "agem" else 0
         assert one.most_remembered > (arrays - model) * one.entries
 

@@ -18,7 +18,7 @@ from service.mechanisms.linear_queries.mechanism import NO_CATEGORY, LinearQueri
 from service.mechanisms.mechanism import Forgotten, Part
 from service.privacy.accounting import events
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
-from service.privacy.loss import Kind, round_up
+from service.privacy.currency import Currency, round_up
 from service.privacy.noise import numeric_sparse
 from service.privacy.noise.sparse_vector import STEPS, Instance
 from service.streams.schema import StreamSchema
@@ -297,7 +297,7 @@ def test_a_plan_says_how_many_records_it_takes_and_warns_where_there_are_fewer(p
     assert enough["first_instance"]["error_bound"]["easy"] <= 0.2
     charges = plan["first_instance"]["charge"]
     first = Fraction(charges["comparisons"]) + Fraction(charges["answer"])
-    share = 1 + (3 if mechanism.kind is Kind.PURE else 2) * plan["hits"]
+    share = 1 + (3 if mechanism.kind is Currency.PURE else 2) * plan["hits"]
     assert float(first * Fraction(share) / mechanism.capacity) == pytest.approx(1)
     few = queries(privacy, hits=3, first=10_000)
     assert "warning" not in few.plan()
@@ -349,9 +349,9 @@ def test_a_budget_that_noise_cannot_follow_any_further_freezes():
 
 @pytest.mark.parametrize("following", [None, Instance(opened=2, scale=3.0)])
 def test_a_hit_says_what_it_measured_and_which_instances_it_closed_and_opened(following):
-    hit = MeasuredQuery(currency=Kind.PURE, scale=8.0, closed=Instance(opened=1, scale=8.0), opened=following)
+    hit = MeasuredQuery(currency=Currency.PURE, scale=8.0, closed=Instance(opened=1, scale=8.0), opened=following)
     assert hit.to_json() == {
-        "distribution": numeric_sparse.DISTRIBUTIONS[Kind.PURE],
+        "distribution": numeric_sparse.DISTRIBUTIONS[Currency.PURE],
         "scale": 8.0,
         "sensitivity": STEPS,
         "dimension": 1,

@@ -9,7 +9,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration, Refused
 from service.mechanisms.mechanism import Forgotten
 from service.privacy.accounting import events
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise import additive as noises
 from service.privacy.noise.additive import Gaussian
 from service.streams.schema import StreamSchema
@@ -117,8 +117,10 @@ def test_a_record_is_read_with_its_batch_only_and_charged_everything_once(noise)
     assert [release.parent for release in released] == [None, *range(1, 9)]
     for release in released:
         assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
-        cost = events.from_json(release.perturbation.to_json()).cost(Kind.ZCDP, records=BATCH)
-        assert 0.999 * release.charge < cost == release.perturbation.cost(Kind.ZCDP, records=BATCH) <= release.charge
+        cost = events.from_json(release.perturbation.to_json()).cost(Currency.ZCDP, records=BATCH)
+        assert (
+            0.999 * release.charge < cost == release.perturbation.cost(Currency.ZCDP, records=BATCH) <= release.charge
+        )
     assert [mechanism.next_time(7), mechanism.next_time(8), mechanism.needs(23)] == [8, 16, 16]
 
 

@@ -12,8 +12,8 @@ from service.learning.records import Records, prepare
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import predict
-from service.privacy.accounting.profile import Profile
-from service.privacy.loss import Kind, zcdp_epsilon
+from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.currency import Currency, zcdp_epsilon
 from service.privacy.noise.additive import Gaussian, SphericalLaplace
 from service.streams.schema import StreamSchema
 from tests import chance
@@ -88,7 +88,7 @@ def test_with_every_record_erased_a_release_is_its_parent_and_noise(mechanism, p
 @pytest.mark.parametrize(("mechanism", "privacy"), CASES)
 def test_noise_covers_the_sensitivity_at_the_charge(mechanism, privacy):
     scheduled = publication(mechanism, privacy)
-    law = SphericalLaplace if scheduled.kind is Kind.PURE else Gaussian
+    law = SphericalLaplace if scheduled.kind is Currency.PURE else Gaussian
     for release in run(scheduled, 300, nothing):
         assert isinstance(release.perturbation.noise, law)
         assert release.perturbation.noise.dimension == 12

@@ -6,7 +6,7 @@ import pytest
 from service.learning.losses import LOSSES
 from service.mechanisms.moments import spreads
 from service.mechanisms.window_statistics.moments import Moments
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.correlated import Blt, Toeplitz
 
 
@@ -16,11 +16,11 @@ def learner(blocks):
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 7, 30])
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(Currency))
 def test_the_noise_of_a_window_is_that_of_explicit_linear_algebra(kind, blocks):
     one = learner(blocks)
     factor, steps = one.factor(kind), 3 * blocks
-    if kind is Kind.PURE or blocks == 1:
+    if kind is Currency.PURE or blocks == 1:
         assert factor == Toeplitz(bands=1, decay=1.0)
         column = np.eye(steps)[0]
     else:
@@ -37,6 +37,6 @@ def test_the_noise_of_a_window_is_that_of_explicit_linear_algebra(kind, blocks):
 def test_taking_noise_back_is_worth_what_is_told():
     """Noise of a window's sum times ‖c‖, against √W of independent noise (docs/mechanisms/window_statistics.md)."""
     for blocks, told in ((2, 1.33), (7, 1.90), (32, 2.60), (1024, 4.18)):
-        factor = learner(blocks).factor(Kind.ZCDP)
+        factor = learner(blocks).factor(Currency.ZCDP)
         cost = float(factor.column.square) ** 0.5 * spreads(factor, blocks)[-1]
         assert cost == pytest.approx(told, abs=0.006)

@@ -6,7 +6,7 @@ import pytest
 from service.learning.records import Records
 from service.mechanisms.limits import MAX_REMEMBERED
 from service.mechanisms.linear import predict
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.additive import Gaussian
 from tests import chance
 from tests.mechanisms.private_statistics import (
@@ -140,7 +140,7 @@ def test_the_plan_tells_the_noise_and_the_ridge(privacy):
     (told,) = plan["fits"]
     tells_its_noise(mechanism, told)
     assert publication(privacy, ridge=0.3).plan()["fits"][0]["ridge"] == 0.3
-    assert (mechanism.kind is Kind.PURE) == ("rho" not in plan["lifetime"])
+    assert (mechanism.kind is Currency.PURE) == ("rho" not in plan["lifetime"])
 
 
 @IN_EITHER_CURRENCY

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from fractions import Fraction
 
-    from service.privacy.loss import Kind
+    from service.privacy.currency import Currency
     from service.privacy.noise import correlated
     from service.privacy.noise.correlated import Correlated
     from service.privacy.noise.running_sums import Factor
@@ -59,7 +59,7 @@ class AddedNoise(PrivacyEvent):
     def _fields(cls, content: Mapping[str, Any]) -> dict[str, Any]:
         return {"noise": noise_from_json(content), "sensitivity": positive(content, "sensitivity")}
 
-    def _cost(self, currency: Kind, records: int) -> Fraction:  # noqa: ARG002
+    def _cost(self, currency: Currency, records: int) -> Fraction:  # noqa: ARG002
         return cost_of_noise(currency, self.noise, self.sensitivity)
 
 
@@ -90,7 +90,7 @@ class NoisyGradientSums(AddedNoise):
     def _fields(cls, content: Mapping[str, Any]) -> dict[str, Any]:
         return super()._fields(content) | {"steps": count(content, "steps")}
 
-    def _cost(self, currency: Kind, records: int) -> Fraction:
+    def _cost(self, currency: Currency, records: int) -> Fraction:
         return self.steps * super()._cost(currency, records)
 
 
@@ -133,7 +133,7 @@ class NoisyRunningSums(AddedNoise):
         factor = running_sums.of(content["factor"])
         return super()._fields(content) | {"factor": factor, "largest": positive(content, "largest")}
 
-    def _cost(self, currency: Kind, records: int) -> Fraction:  # noqa: ARG002
+    def _cost(self, currency: Currency, records: int) -> Fraction:  # noqa: ARG002
         return in_currency(currency, self.noise, self.sums.charge(self.sensitivity))
 
 
@@ -185,5 +185,5 @@ class NoisySelectedGradients(AddedNoise):
         numbers = {name: positive(coin, name) for name in coin if name != "law"}
         return super()._fields(content) | {"selection": selection.of(dict(coin) | numbers)}
 
-    def _cost(self, currency: Kind, records: int) -> Fraction:
+    def _cost(self, currency: Currency, records: int) -> Fraction:
         return currency.worth(self.selection.loss()) + super()._cost(currency, records)

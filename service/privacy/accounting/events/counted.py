@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from fractions import Fraction
 
-    from service.privacy.loss import Kind
+    from service.privacy.currency import Currency
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class NoisyCounts(PrivacyEvent):
         noise = CountNoise(kind=currencies[0], scale=positive(content, "scale"), dimension=count(content, "dimension"))
         return cls(noise=noise, change=change)
 
-    def _cost(self, currency: Kind, records: int) -> Fraction:  # noqa: ARG002
+    def _cost(self, currency: Currency, records: int) -> Fraction:  # noqa: ARG002
         if currency is not self.noise.kind:
             expected = DISTRIBUTIONS[currency]
             raise ValueError(f"counts have {expected} noise in this currency, not {DISTRIBUTIONS[self.noise.kind]}")

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from service.privacy.loss import Kind
+from service.privacy.currency import Currency
 from service.privacy.noise.additive import Gaussian, SphericalLaplace
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class PrivacyEvent(ABC):
     def draws(self) -> int:
         """How many draws of nearly exact noise one record moves (`noise.sampler_distance`)."""
 
-    def cost(self, currency: Kind, records: int) -> Fraction:
+    def cost(self, currency: Currency, records: int) -> Fraction:
         """Return what the release costs each of the n = `records` records that it read, in a publication's currency.
 
         ValueError where it has no cost in that currency, or more than any charge.
@@ -53,20 +53,20 @@ class PrivacyEvent(ABC):
         """Return the event of this class that JSON states. ValueError, KeyError or TypeError if it states none."""
 
     @abstractmethod
-    def _cost(self, currency: Kind, records: int) -> Fraction:
+    def _cost(self, currency: Currency, records: int) -> Fraction:
         """Return the cost. ValueError or OverflowError if there is none."""
 
 
-def cost_of_noise(currency: Kind, noise: Noise, sensitivity: float) -> Fraction:
+def cost_of_noise(currency: Currency, noise: Noise, sensitivity: float) -> Fraction:
     """Return what it costs to add noise once to values of that L2 sensitivity, in a publication's currency."""
     return in_currency(currency, noise, noise.charge(sensitivity))
 
 
-def in_currency(currency: Kind, noise: Noise, charge: float) -> Fraction:
+def in_currency(currency: Currency, noise: Noise, charge: float) -> Fraction:
     """Return a charge of that noise, an ε or a ρ, in a publication's currency. ValueError if it has no worth there."""
     if isinstance(noise, SphericalLaplace):
         return currency.worth(Fraction(charge))
-    if currency is not Kind.ZCDP:
+    if currency is not Currency.ZCDP:
         raise ValueError(f"noise of distribution {noise.distribution} has no cost in this currency")
     return Fraction(charge)
 

@@ -16,7 +16,7 @@ from service.privacy.accounting.events.event import (
     noise_to_json,
     positive,
 )
-from service.privacy.loss import Kind, round_up
+from service.privacy.currency import Currency, round_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,12 +62,12 @@ class TiltedObjective(AddedNoise):
             "output_sensitivity": positive(output, "sensitivity"),
         }
 
-    def _cost(self, currency: Kind, records: int) -> Fraction:
+    def _cost(self, currency: Currency, records: int) -> Fraction:
         curved = curvature(
             rank=self.rank, steepness=self.steepness, records=records, regularization=self.regularization
         )
-        tilt = cost_of_noise(Kind.PURE, self.noise, self.sensitivity)
-        output = cost_of_noise(Kind.PURE, self.output, self.output_sensitivity)
+        tilt = cost_of_noise(Currency.PURE, self.noise, self.sensitivity)
+        output = cost_of_noise(Currency.PURE, self.output, self.output_sensitivity)
         return currency.worth(tilt + Fraction(curved) + output)
 
 

@@ -15,7 +15,7 @@ from service.privacy.noise.sparse_vector import STEPS, Instance
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from service.privacy.loss import Kind
+    from service.privacy.currency import Currency
 
 _NO_CANDIDATE = "a candidate is selected by the exponential mechanism, for errors that a record moves by 1/n"
 _NO_QUERY = "a measured query has another noise, or another sensitivity, in this currency"
@@ -46,7 +46,7 @@ class SelectedCandidate(PrivacyEvent):
         noise = Selection(scale=positive(content, "scale"), dimension=count(content, "dimension"))
         return cls(noise=noise, sensitivity=positive(content, "sensitivity"))
 
-    def _cost(self, currency: Kind, records: int) -> Fraction:
+    def _cost(self, currency: Currency, records: int) -> Fraction:
         if Fraction(self.sensitivity) * records < 1:
             raise ValueError(_NO_CANDIDATE)
         return Fraction(self.noise.charge(currency, self.sensitivity))
@@ -62,7 +62,7 @@ class MeasuredQuery(PrivacyEvent):
 
     added_to: ClassVar[str] = "query"
     draws: ClassVar[int] = 0
-    currency: Kind
+    currency: Currency
     """It has its law of noise from the currency in which it is charged."""
     scale: float
     closed: Instance
@@ -94,7 +94,7 @@ class MeasuredQuery(PrivacyEvent):
         opened = None if following is None else _instance(following)
         return cls(currency=currencies[0], scale=positive(content, "scale"), closed=closed, opened=opened)
 
-    def _cost(self, currency: Kind, records: int) -> Fraction:  # noqa: ARG002
+    def _cost(self, currency: Currency, records: int) -> Fraction:  # noqa: ARG002
         if currency is not self.currency:
             raise ValueError(_NO_QUERY)
         return numeric_sparse.cost(currency, self.scale)
@@ -121,7 +121,7 @@ class OpenedInstance(PrivacyEvent):
         """Return the event that JSON states."""
         return cls(instance=_instance(content))
 
-    def _cost(self, currency: Kind, records: int) -> Fraction:  # noqa: ARG002
+    def _cost(self, currency: Currency, records: int) -> Fraction:  # noqa: ARG002
         return numeric_sparse.cost_of_opening(currency, self.instance)
 
 

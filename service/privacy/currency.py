@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 
-class Kind(StrEnum):
+class Currency(StrEnum):
     """The currency in which the losses of one publication add."""
 
     PURE = "pure"
@@ -31,11 +31,11 @@ class Kind(StrEnum):
 
     def power(self) -> int:
         """Return p such that, at equal noise, a loss is proportional to sensitivity^p: Δ/scale or Δ²/(2σ²)."""
-        return 1 if self is Kind.PURE else 2
+        return 1 if self is Currency.PURE else 2
 
     def worth(self, epsilon: Fraction) -> Fraction:
         """Return how much an ε of pure loss counts: ε itself, or ε²/2 of ρ."""
-        return epsilon if self is Kind.PURE else epsilon**2 / 2
+        return epsilon if self is Currency.PURE else epsilon**2 / 2
 
 
 def round_down(amount: Fraction) -> float:
@@ -122,11 +122,11 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     return low
 
 
-def capacity(epsilon: Decimal, delta: Decimal) -> tuple[Kind, Fraction]:
+def capacity(epsilon: Decimal, delta: Decimal) -> tuple[Currency, Fraction]:
     """Return what one record may lose to a publication that promises (epsilon, delta), in the currency it spends.
 
     delta = 0: exactly epsilon, pure. delta > 0: the largest ρ that implies (epsilon, delta), rounded down.
     """
     if delta == 0:
-        return Kind.PURE, Fraction(epsilon)
-    return Kind.ZCDP, Fraction(zcdp_rho(round_down(Fraction(epsilon)), round_down(Fraction(delta))))
+        return Currency.PURE, Fraction(epsilon)
+    return Currency.ZCDP, Fraction(zcdp_rho(round_down(Fraction(epsilon)), round_down(Fraction(delta))))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.accounting.profile import Profile
+from service.privacy.accounting.charges_by_record import Profile
 
 HORIZON = 40
 RANGES = st.lists(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from service.privacy.loss import Kind, capacity, round_down, round_up, zcdp_epsilon, zcdp_rho
+from service.privacy.currency import Currency, capacity, round_down, round_up, zcdp_epsilon, zcdp_rho
 
 RHOS = st.floats(1e-12, 1e4)
 DELTAS = st.floats(1e-30, 0.5)
@@ -91,12 +91,12 @@ def test_nonsense_is_refused(rho, delta):
 
 
 def test_a_pure_capacity_is_the_decimal_itself():
-    assert capacity(Decimal("0.1"), Decimal(0)) == (Kind.PURE, Fraction(1, 10))
+    assert capacity(Decimal("0.1"), Decimal(0)) == (Currency.PURE, Fraction(1, 10))
 
 
 def test_a_zcdp_capacity_implies_the_epsilon_and_delta_as_written():
     kind, rho = capacity(Decimal("0.3"), Decimal("1e-6"))
-    assert kind is Kind.ZCDP
+    assert kind is Currency.ZCDP
     # The doubles nearest to 0.3 and 1e-6 may lie above; those used lie at or below.
     epsilon, delta = round_down(Fraction("0.3")), round_down(Fraction("1e-6"))
     assert zcdp_epsilon(float(rho), delta) <= epsilon

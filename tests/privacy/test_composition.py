@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.privacy.accounting.account import (
+from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.accounting.composition import (
     Account,
     Holding,
     Loss,
@@ -21,8 +22,7 @@ from service.privacy.accounting.account import (
     worst,
     worst_from,
 )
-from service.privacy.accounting.profile import Profile
-from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon, zcdp_rho
+from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon, zcdp_rho
 
 RECORDS = 30
 
@@ -33,8 +33,10 @@ class Charged:
     spent: Profile
 
 
-def account(*charges: tuple[int, int, float], kind: Kind = Kind.PURE, start: int = 0, running: bool = True) -> Charged:
-    cap = Loss.of(Decimal(1), Decimal("1e-6") if kind is Kind.ZCDP else Decimal(0))
+def account(
+    *charges: tuple[int, int, float], kind: Currency = Currency.PURE, start: int = 0, running: bool = True
+) -> Charged:
+    cap = Loss.of(Decimal(1), Decimal("1e-6") if kind is Currency.ZCDP else Decimal(0))
     return Charged(Account(id=0, kind=kind, cap=cap, start=start, running=running), Profile.of(charges))
 
 
@@ -55,7 +57,7 @@ charge = st.tuples(st.integers(0, 20), st.integers(1, 9), st.sampled_from([0.25,
 accounts = st.builds(
     lambda charges, kind, start, running: account(*charges, kind=kind, start=start, running=running),
     st.lists(charge, max_size=2),
-    st.sampled_from(Kind),
+    st.sampled_from(Currency),
     st.integers(0, 10),
     st.booleans(),
 )
@@ -75,7 +77,7 @@ def test_ranges_cover_every_record_once_and_add_up_as_record_by_record(drawn: li
             spent += each.account.loss(amount)
             if each.account.running:
                 reserved += each.account.cap if record >= each.account.start else Loss()
-            elif each.account.kind is Kind.PURE:
+            elif each.account.kind is Currency.PURE:
                 reserved += Loss(epsilon=amount)
             elif amount:
                 reserved += each.account.cap
@@ -83,17 +85,17 @@ def test_ranges_cover_every_record_once_and_add_up_as_record_by_record(drawn: li
 
 
 def test_a_gaussian_amount_means_the_epsilon_of_its_rho_at_its_own_delta():
-    loss = account(kind=Kind.ZCDP).account.loss(Fraction(1, 1000))
+    loss = account(kind=Currency.ZCDP).account.loss(Fraction(1, 1000))
     assert loss.delta == Fraction(Decimal("1e-6"))
     assert loss.epsilon == Fraction(zcdp_epsilon(0.001, 1e-6))
 
 
 def test_nothing_spent_costs_no_delta():
-    assert account(kind=Kind.ZCDP).account.loss(Fraction(0)) == Loss()
+    assert account(kind=Currency.ZCDP).account.loss(Fraction(0)) == Loss()
 
 
 def test_stopping_a_gaussian_one_keeps_its_whole_cap_where_it_charged_and_nothing_elsewhere():
-    ranges = added_up([account((2, 4, 0.001), kind=Kind.ZCDP, running=False)])
+    ranges = added_up([account((2, 4, 0.001), kind=Currency.ZCDP, running=False)])
     assert [(each.start, each.reserved.epsilon) for each in ranges] == [(0, 0), (2, 1), (4, 0)]
 
 
@@ -161,7 +163,7 @@ def test_many_gaussian_publications_cost_less_than_their_sum():
     """Sixteen of rho each: their sum is 16 rho, whose epsilon is far below sixteen times that of rho."""
     rho = Fraction(zcdp_rho(1.0, 1e-6))
     basic = Loss(epsilon=Fraction(16), delta=Fraction(16, 10**6))
-    found = tighter([Holding(kind=Kind.ZCDP, capacity=rho, pure=Fraction(0))] * 16, basic)
+    found = tighter([Holding(kind=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 16, basic)
     assert found.how == "zcdp"
     assert (found.loss.delta, found.zcdp) == (basic.delta, 16 * rho)
     assert found.loss.epsilon == Fraction(zcdp_epsilon(round_up(16 * rho), round_down(basic.delta)))
@@ -171,9 +173,9 @@ def test_many_gaussian_publications_cost_less_than_their_sum():
 def test_a_large_pure_one_is_added_and_small_ones_are_converted():
     """A pure ε is ρ = ε²/2: the better where it is small, the worse where it is large."""
     rho = Fraction(zcdp_rho(1.0, 1e-6))
-    gaussian = [Holding(kind=Kind.ZCDP, capacity=rho, pure=Fraction(0))] * 2
+    gaussian = [Holding(kind=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 2
     for epsilon, how in ((Fraction(1, 10), "zcdp"), (Fraction(5), "pure_plus_gaussian")):
-        pure = Holding(kind=Kind.PURE, capacity=epsilon, pure=epsilon)
+        pure = Holding(kind=Currency.PURE, capacity=epsilon, pure=epsilon)
         basic = Loss(epsilon=2 + epsilon, delta=Fraction(2, 10**6))
         found = tighter([*gaussian, pure], basic)
         assert found.how == how
@@ -182,7 +184,7 @@ def test_a_large_pure_one_is_added_and_small_ones_are_converted():
 
 
 def test_without_a_delta_only_the_sum_holds():
-    pure = [Holding(kind=Kind.PURE, capacity=Fraction(1, 10), pure=Fraction(1, 10))] * 100
+    pure = [Holding(kind=Currency.PURE, capacity=Fraction(1, 10), pure=Fraction(1, 10))] * 100
     found = tighter(pure, Loss(epsilon=Fraction(10)))
     assert (found.how, found.loss) == ("sum", Loss(epsilon=Fraction(10)))
 

@@ -19,7 +19,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Literal
 
-from service.privacy.loss import Kind, round_down, round_up, zcdp_epsilon
+from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Account:
     """One publication's: its cap (ε, δ) on every record from `start` on, and the currency in which it charges."""
 
     id: int
-    kind: Kind
+    kind: Currency
     cap: Loss
     start: int
     running: bool
@@ -77,7 +77,7 @@ class Account:
         """What charges of this amount, in the publication's currency, mean as (ε, δ); never more than the cap."""
         if not amount:
             return Loss()
-        if self.kind is Kind.PURE:
+        if self.kind is Currency.PURE:
             return Loss(epsilon=amount)
         epsilon = Fraction(_zcdp_epsilon(round_up(amount), round_down(self.cap.delta)))
         return Loss(epsilon=min(epsilon, self.cap.epsilon), delta=self.cap.delta)
@@ -88,7 +88,7 @@ class Account:
         Stopping gives back what is unspent: in pure ε everywhere; under zCDP only on records that were never charged,
         because what a record has spent so far, chosen to be looked at now, is no (ε, δ) guarantee (paper-audit.md L1).
         """
-        if self.kind is Kind.PURE:
+        if self.kind is Currency.PURE:
             return self.loss(amount)
         return self.cap if amount else Loss()
 
@@ -184,7 +184,7 @@ class Holding:
     charged any record, else the capacity; 0 for a Gaussian one.
     """
 
-    kind: Kind
+    kind: Currency
     capacity: Fraction
     pure: Fraction
 
@@ -214,7 +214,7 @@ def tighter(holdings: Iterable[Holding], basic: Loss) -> Tighter:
     """
     pure = zcdp = gaussian = Fraction(0)
     for each in holdings:
-        if each.kind is Kind.PURE:
+        if each.kind is Currency.PURE:
             pure += each.pure
             zcdp += each.capacity**2 / 2
         else:
