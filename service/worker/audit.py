@@ -115,7 +115,7 @@ class Audit:
         with self._database.transaction() as connection:
             charges = streams.get(connection, stream).charges
         if not charges and self._walking:
-            self._due.setdefault(log, self._first.get(log, (time.monotonic() + SECONDS_BETWEEN_AUDITS, stream))[0])
+            self._due.setdefault(log, time.monotonic() + SECONDS_BETWEEN_AUDITS)
             return True
         if not self._walking or charges <= SHORT_LEDGER:
             with self._looking.setdefault(stream, threading.Lock()):
