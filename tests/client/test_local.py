@@ -18,17 +18,16 @@ keeper.wait()
 SERVICE = """
 import pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
-try:
-    (folder / "runs").touch()
-    time.sleep(1000)
-except KeyboardInterrupt:
-    (folder / "stopped").touch()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit((folder / "stopped").touch()))
+(folder / "runs").touch()
+time.sleep(1000)
 """
 
 
 def test_a_service_is_stopped_when_its_notebook_is_killed(tmp_path):
+    """Also where it was started in the background of a shell, which makes it and its children ignore Ctrl-C."""
     command = [sys.executable, "-c", NOTEBOOK, sys.executable, "-c", SERVICE, str(tmp_path)]
-    notebook = subprocess.Popen(command)
+    notebook = subprocess.Popen(["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command])
     wait_until((tmp_path / "runs").exists)
     os.kill(notebook.pid, signal.SIGKILL)
     notebook.wait()

@@ -69,7 +69,8 @@ def folder(tmp_path: Path) -> Folder:
     """The archived folder with its database restored, before any migration of this version."""
     path = tmp_path / "data"
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and newer
+        archive.extractall(path)
     with embedded_servers(path) as servers:
         restore(servers, (path / DUMP).read_text())
         return Folder(path, rows(servers.service_url, PROMISED | REMEMBERED))

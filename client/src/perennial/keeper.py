@@ -1,11 +1,10 @@
 """Runs a command for as long as the process that started it: `python -m perennial.keeper COMMAND…`.
 
-Standard input is a pipe from that process. The pipe ends when that process closes it or dies; then the command is
-interrupted, as Ctrl-C would do.
+Standard input is a pipe from that process. The pipe ends when that process closes it or dies; then the command is told
+to stop by SIGTERM. (A notebook that a shell runs in the background ignores SIGINT, and its children do so too.)
 """
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,14 +16,14 @@ STOP_SECONDS = 45.0
 def keep(command: Sequence[str]) -> int:
     """Run the command until it ends or standard input does; return its exit status."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    threading.Thread(target=_interrupt_at_the_end, args=(child,), daemon=True).start()
+    threading.Thread(target=_stop_at_the_end, args=(child,), daemon=True).start()
     return child.wait()
 
 
-def _interrupt_at_the_end(child: subprocess.Popen[bytes]) -> None:
+def _stop_at_the_end(child: subprocess.Popen[bytes]) -> None:
     while os.read(0, 2**16):  # not sys.stdin: a lock of it would be held when the interpreter ends
         pass
-    child.send_signal(signal.SIGINT)
+    child.terminate()
     try:
         child.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
