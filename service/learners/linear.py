@@ -49,7 +49,7 @@ class LinearLearner(Shape):
 
 
 class PlannedLinearLearner(Protocol):
-    """What is public of how linear models are made: weights of `shape`, from records through the record map."""
+    """The public side of a learner of linear models: weights of `shape`, fitted to records after the record map."""
 
     kind: ClassVar[str]
 

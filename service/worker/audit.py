@@ -4,11 +4,9 @@ What doesn't verify stops its stream: nothing more is published on it, its publi
 goes on when a later look finds all well again, as after the right rows were restored. The invariants are cheaper, and
 asked more often. One that can't be asked counts as violated, and ends no other.
 
-An empty ledger holds nothing that could be wrong, and a high-water mark beyond it is seen before anything is drawn: its
-stream is published on at once, and walked within the hour as all are. A short ledger is walked by the thread that wants
-to publish; a long one in a thread of its own, and the stream waits while others publish. A long walk that found nothing
-leaves a note beside the mark. A worker that starts within an hour of it publishes on the note's word, and walks
-meanwhile: as one would that had made the walk itself and gone on.
+A short ledger is walked by the thread that wants to publish; a long one in a thread of its own, and the stream waits
+while others publish. A long walk that found nothing leaves a note beside the mark. A worker that starts within an
+hour of it publishes on the note's word, and walks meanwhile: as one would that had made the walk itself and gone on.
 """
 
 import threading
@@ -114,9 +112,6 @@ class Audit:
             return True
         with self._database.transaction() as connection:
             charges = streams.get(connection, stream).charges
-        if not charges and self._walking:
-            self._due.setdefault(log, time.monotonic() + SECONDS_BETWEEN_AUDITS)
-            return True
         if not self._walking or charges <= SHORT_LEDGER:
             with self._looking.setdefault(stream, threading.Lock()):
                 if log not in self._due:

@@ -203,7 +203,7 @@ def scene(servers, tmp_path_factory):
         set_up(made.client, ["needed"], {}, retention="needed")
         set_up(made.client, [], {"batches": publication("needed", {"kind": "independent_batches", "batch": 4})})
         for number, stream in enumerate(["kept", "needed"]):
-            Hand(made, stream, number).post(1, records=20)  # an empty ledger would not be walked
+            Hand(made, stream, number).post(1, records=20)
         made.recover()
         yield made
 

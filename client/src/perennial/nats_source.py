@@ -1,4 +1,4 @@
-"""What a bridge from NATS needs there: a connection, a consumer, a place for its notes."""
+"""The NATS side of a bridge: its connection, its consumer, and the bucket that holds its notes."""
 
 from __future__ import annotations
 

@@ -51,7 +51,10 @@ def chain(connection: Connection, publication: Publication) -> Iterator[str]:
 
 
 def paid_for(where: str, publication: Publication, row: Mapping[str, Any], *, at_arrival: bool) -> Iterator[str]:
-    """That a release's charge is its own, on the records it read, or the last with which those arrived, and pays."""
+    """Yield what is wrong where a release has no charge of its own on the records it read, or the charge is too small.
+
+    A publication that charges at arrival has, for each release, the last charge with which its records arrived.
+    """
     version = None if at_arrival else row["version"]
     if (row["charged_publication_id"], row["charged_version"]) != (publication.id, version):
         yield f"{where}: it was published without a charge"

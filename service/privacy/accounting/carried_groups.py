@@ -1,4 +1,4 @@
-"""What the records of one unit cost together where noise is carried on: T(p) of `groups`, from the factor's columns.
+"""The joint cost of one unit's records where noise is carried on: T(p) of `groups`, from the factor's columns.
 
 Statement. Let a step of `correlated` be charged ρ for one record: (‖c‖₂·Δ + √L·r)² = 2σ²·ρ. A unit with contributions
 k_b to the batches b, p in all, costs at most (‖Σ_b k_b·c^(b)‖₂·Δ + p·√L·r)²/(2σ²), c^(b) being the factor's column

@@ -1,4 +1,4 @@
-"""The explorer: data sets that somebody uploaded to try things out on, and what was tried. No stream is behind them."""
+"""Tables of the explorer: uploaded data sets, and comparisons of mechanisms on them. No stream is behind them."""
 
 from sqlalchemy import Column, DateTime, Float, ForeignKey, Integer, LargeBinary, Table, Text
 from sqlalchemy.dialects.postgresql import JSON
