@@ -32,7 +32,12 @@ class Asked:
     @property
     def promise(self) -> dict[str, Any]:
         """What every mechanism is constructed with."""
-        return {"kind": self.kind, "capacity": self.capacity, "privacy": self.privacy}
+        return {
+            "kind": self.kind,
+            "capacity": self.capacity,
+            "privacy": self.privacy,
+            "names": self.stream.names(),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from service.mechanisms.timing import fit_size
 from service.privacy.accounting.obligations import Obligations, WithEachRelease
 from service.privacy.currency import Currency, round_up
 from service.privacy.noise.sampler_distance import added_delta
+from service.streams.names import UNNAMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from service.privacy.accounting.events import PrivacyEvent
     from service.privacy.accounting.obligations import Charging
     from service.schedules.schedule import Role
+    from service.streams.names import Names
 
 
 class Forgotten(Exception):
@@ -108,6 +110,8 @@ class Mechanism(ABC):
     capacity: Fraction
     """What one record may lose, in the currency `kind`."""
     privacy: Privacy
+    names: Names = UNNAMED
+    """Of the stream's columns and classes, for the description of a model."""
 
     @abstractmethod
     def next_time(self, after: int) -> int:

@@ -6,6 +6,7 @@ which rows are wrong and why.
 
 import json
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,22 +15,32 @@ from numpy.typing import NDArray
 
 from service.inputs.strict_json import not_json
 from service.streams.batches.checks import EMPTY, InvalidRecords, from_numbers, from_values, listed
+from service.streams.batches.named import read_fast
 from service.streams.codec import Columns
 from service.streams.layout import RecordLayout
 
 MOST_KEPT_BYTES = 2**20  # larger bodies get a parser of their own, so that its memory is given back
 _kept = threading.local()
 
+NumbersReader = Callable[[bytes, RecordLayout], dict[str, NDArray[Any]] | None]
 UNUSUAL = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)  # what the parser raises on it
 
 
 def read_json(body: bytes, layout: RecordLayout) -> Columns:
     """Return the records of a batch. Raises InvalidRecords."""
-    try:
-        numbers = None if layout.reads_text else _usual(body, layout)
-    except UNUSUAL:
-        numbers = None
+    numbers = None if layout.reads_text else first_read((_usual, _named), body, layout)
     return _slowly(body, layout) if numbers is None else from_numbers(numbers, layout)
+
+
+def first_read(readers: Sequence[NumbersReader], body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
+    """Return the numbers that the first reader makes of a body; None if it is unusual for all of them."""
+    for reader in readers:
+        try:
+            if (numbers := reader(body, layout)) is not None:
+                return numbers
+        except UNUSUAL:
+            continue
+    return None
 
 
 def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
@@ -50,6 +61,17 @@ def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
     # The buffers are flat: an array nested where a number belongs would show only in the number of brackets.
     usual = usual and len({len(each) for each in numbers.values()}) == 1 and count(body, "[") == brackets
     return numbers if usual else None
+
+
+def _named(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
+    """The numbers of a batch of records by name; None, or an error, when anything at all is unusual."""
+    if not layout.names:
+        return None
+    document = parsed(body)
+    if sorted(document.keys()) != layout.column_names:
+        return None
+    numbers = {name: read_fast(name, document[name], layout) for name in layout.column_names}
+    return numbers if len({len(each) for each in numbers.values()}) == 1 else None
 
 
 def count(body: bytes, character: str) -> int:
@@ -103,7 +125,7 @@ def _wrong_document(document: Any, names: list[str]) -> str | None:
     for name in names:
         if not isinstance(document.get(name), list):
             return f'"{name}" must be an array with one item per record'
-        if name == "x" and document[name] and not any(isinstance(row, list) for row in document[name]):
+        if name == "x" and document[name] and not any(isinstance(row, list | dict) for row in document[name]):
             return '"x" must be a list of records, which are lists themselves: send one record as "x": [[…]]'
     if len(document) > len(names):
         return f"only {listed(names)} belong to a record of this stream"

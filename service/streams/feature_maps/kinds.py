@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from service.streams.feature_maps.step import Step
 
+MOST_STEPS = 8
 SingleMap = RandomFourierMap | HashingMap | HogMap | StandardizeMap | CenterMap | NormalizeMap
 
 STEPS: dict[str, Callable[..., Step]] = {
@@ -39,7 +40,9 @@ class ComposedMap(Shape):
     """One map after another, the first one first."""
 
     kind: Literal["compose"]
-    maps: Annotated[tuple[Annotated[SingleMap, Field(discriminator="kind")], ...], Field(min_length=1, max_length=8)]
+    maps: Annotated[
+        tuple[Annotated[SingleMap, Field(discriminator="kind")], ...], Field(min_length=1, max_length=MOST_STEPS)
+    ]
 
 
 FeatureMapShape = Annotated[SingleMap | ComposedMap, Field(discriminator="kind")]
