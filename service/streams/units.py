@@ -58,9 +58,9 @@ def canonical(identifier: object) -> bytes:
         number = int(identifier)
         encoded = str(number).encode() if number.bit_length() <= _MOST_ID_BITS else b""
     else:
-        raise InvalidUnit("the unit must be a text or a whole number")
+        raise InvalidUnit("must be a text or a whole number")
     if not 1 <= len(encoded) <= MOST_ID_BYTES:
-        raise InvalidUnit(f"the unit must have 1 to {MOST_ID_BYTES} bytes of UTF-8")
+        raise InvalidUnit(f"must have 1 to {MOST_ID_BYTES} bytes of UTF-8")
     return encoded
 
 
@@ -73,7 +73,7 @@ def _encoded(text: str) -> bytes:
     ):  # form C shortens a text to a quarter at most, and takes long where a text is long
         return b""
     if any(unicodedata.category(character) in ("Cn", "Cs") for character in text):
-        raise InvalidUnit("the unit must have characters that are assigned in Unicode, and no lone surrogates")
+        raise InvalidUnit("must have characters that are assigned in Unicode, and no lone surrogates")
     return unicodedata.normalize("NFC", text).encode()
 
 
@@ -82,6 +82,12 @@ def pseudonym(secret: bytes, identifier: object) -> bytes:
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a stream's secret has {SECRET_BYTES} bytes")
     return hmac.digest(secret, canonical(identifier), "sha256")[:PSEUDONYM_BYTES]
+
+
+def pseudonyms(secret: bytes, ids: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Return the pseudonyms of units, (records, `PSEUDONYM_BYTES`). ids: see `canonical`, (records,)."""
+    joined = b"".join([pseudonym(secret, each) for each in ids.tolist()])
+    return np.frombuffer(joined, dtype=np.uint8).reshape(-1, PSEUDONYM_BYTES)
 
 
 class UnitState(NamedTuple):
