@@ -150,3 +150,28 @@ def counting_slots(
         counted[active] += 1
         last[active] = first + here
     return counts, UnitStates(counted=counted, last=last)
+
+
+def distinct(pseudonyms: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
+    """Return the units among some slots, (units, `PSEUDONYM_BYTES`), and of every slot the place of its unit.
+
+    pseudonyms: (slots, `PSEUDONYM_BYTES`), uint8.
+    """
+    halves = np.ascontiguousarray(pseudonyms).view(np.uint64)
+    order = np.lexsort((halves[:, 1], halves[:, 0]))
+    ordered = halves[order]
+    begins = np.ones(len(order), dtype=np.bool_)
+    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    places = np.empty(len(order), dtype=np.intp)
+    places[order] = np.cumsum(begins) - 1
+    return pseudonyms[order[begins]], places
+
+
+def contributions(units: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    """Return 1/k of every slot, rounded down, k being how many of the slots are of its unit.
+
+    units: of every slot the place of its unit, as `distinct` returns it.
+    """
+    many = np.bincount(units)
+    shares: NDArray[np.float64] = np.where(many == 1, 1.0, np.nextafter(1.0 / np.maximum(many, 1), 0.0))
+    return np.asarray(shares[units])
