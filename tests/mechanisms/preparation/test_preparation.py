@@ -117,6 +117,16 @@ def test_columns_without_spread_become_zero_and_rare_flags_do_not(column, expect
     assert (factor[0] > expected) if expected else (factor[0] == 0.0)
 
 
+def test_the_map_follows_from_what_is_released_alone():
+    mechanism = prepared()
+    drawn = np.random.default_rng(5).normal(size=(64, 3))
+    for _ in range(20):
+        (release,) = mechanism.step(64, (), 1, reading(drawn)).releases
+        center, factor = scales(release.parameters, 64)
+        described = release.model["feature_map"]
+        assert (described["center"], described["factor"]) == (center.tolist(), factor.tolist())
+
+
 def test_scales_hardly_feel_noise_in_the_many_empty_cells():
     drawn = np.random.default_rng(2).normal(size=(5000, 8))
     noisy = counts_of(drawn) + discrete_gaussian(1600, 8 * CELLS).reshape(8, CELLS)
