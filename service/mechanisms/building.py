@@ -15,13 +15,14 @@ from service.mechanisms.features import schema_of_features
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.currency import capacity
 from service.privacy.noise.additive import Unaffordable
-from service.streams.schema import StreamSchema
+from service.streams.schema import stored_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from service.mechanisms.features import ReleasedMap
     from service.mechanisms.mechanism import Mechanism
+    from service.streams.schema import StreamSchema
 
 
 def build(
@@ -78,4 +79,4 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
 def _stored(schema: str, configuration: str) -> Mechanism:
     """Build what is stored, both as JSON. A list asks this for each stream, and many streams have the same settings."""
     publication = PublicationConfiguration.model_validate(json.loads(configuration))
-    return build(StreamSchema.model_validate(json.loads(schema)), publication)
+    return build(stored_schema(json.loads(schema)), publication)
