@@ -14,10 +14,11 @@ venv: .venv/installed
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo "This Python cannot make a virtual environment (on Debian: apt install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -c requirements-dev.lock uv
+	sed -n '/^uv==/,/# via/p' requirements-dev.lock > .venv/uv.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock \
 		|| $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e ./client
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . -e ./client
 	@touch $@
 
 # For the tests of the dashboard. Where there is none, root of a Debian gets one; else they say that they are skipped.
