@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.inputs.fields import Positive, Shape
+from service.inputs.fields import MAX_COUNT, Positive, Shape
+from service.privacy.accounting.groups import MOST_RECORDS, UnitBound
 from service.streams import feature_maps
 from service.streams.feature_maps import MAX_MAPPED, ComposedMap, FeatureMap, FeatureMapShape, StandardizeMap
 from service.streams.feature_maps.ranges import scaled_by_ranges
@@ -53,7 +55,20 @@ class Categorical(Shape):
 Task = Annotated[Classification | Regression | Unlabelled | Categorical, Field(discriminator="kind")]
 
 
-class StreamSchema(Shape):
+class Units(Shape):
+    """How many records of a unit (a person, a device) count, and how far apart. Public, and fixed with the stream."""
+
+    max_records: Annotated[int, Field(strict=True, ge=1, le=MOST_RECORDS, description="m")]
+    min_separation: Annotated[
+        int, Field(strict=True, ge=1, le=MAX_COUNT, description="s, in records of the stream")
+    ] = 1
+
+    @property
+    def bound(self) -> UnitBound:
+        return UnitBound(max_records=self.max_records, min_separation=self.min_separation)
+
+
+class RecordSchema(Shape):
     """What the records of a stream look like. Public, and fixed when the stream is made."""
 
     features: Annotated[int, Field(strict=True, ge=1, le=MAX_DIMENSION)] | None = None
@@ -112,8 +127,8 @@ class StreamSchema(Shape):
         return Names(columns=tuple(each.name for each in self.columns or ()), classes=self.class_names or ())
 
     def to_store(self) -> dict[str, Any]:
-        """Return the schema as JSON, as it is stored and hashed."""
-        return self.model_dump(mode="json", include=set(StreamSchema.model_fields))
+        """Return what records look like as JSON, as it is stored and hashed."""
+        return self.model_dump(mode="json", include=set(RecordSchema.model_fields))
 
     def mapping(self) -> FeatureMap:
         """Return the feature map; of no steps if there is none."""
@@ -140,7 +155,17 @@ class StreamSchema(Shape):
         )
 
 
-class NewStreamSchema(StreamSchema):
+class StreamSchema(RecordSchema):
+    """The schema of a stream, as it is stored."""
+
+    unit: Units | None = None
+
+    def layout(self) -> RecordLayout:
+        """Return how records are laid out."""
+        return replace(super().layout(), units=self.unit is not None)
+
+
+class NewStreamSchema(RecordSchema):
     """The schema of a stream that is to be made: some of its feature maps ask for more than those of older streams.
 
     Ranges of columns become the first step of the feature map, so that whoever reads a schema needs the map alone.

@@ -26,6 +26,7 @@ from service.streams import batches
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
 
 LONGEST_IDEMPOTENCY_KEY = 255
+INLINE_NAMED_BYTES = 2**16  # of a stream with names: records by name take several times as long to read
 
 
 class Accepted(BaseModel):
@@ -97,7 +98,8 @@ async def post_records(request: Request) -> Response:
     with once, shared.in_flight.body(key.id) as held:
         body = await shared.body(request, held)
         try:
-            if len(body) <= INLINE_BYTES and not layout.reads_text:
+            inline = INLINE_NAMED_BYTES if layout.names else INLINE_BYTES
+            if len(body) <= inline and not layout.reads_text:
                 columns = read(body, layout)
             else:
                 async with shared.large if len(body) > INLINE_BYTES else contextlib.nullcontext():

@@ -13,7 +13,7 @@ from service.streams.batches.checks import (
     from_values,
     listed,
 )
-from service.streams.batches.columns import first_read, parsed, whole
+from service.streams.batches.columns import Read, first_read, parsed, whole
 from service.streams.batches.named import read_fast
 from service.streams.codec import Columns
 from service.streams.layout import RecordLayout
@@ -21,11 +21,11 @@ from service.streams.layout import RecordLayout
 
 def read_rows(body: bytes, layout: RecordLayout) -> Columns:
     """Return the records of a batch. Raises InvalidRecords. A line break at the end is no record."""
-    numbers = None if layout.reads_text else first_read((_usual, _named), body, layout)
-    return _slowly(body.rstrip(), layout) if numbers is None else from_numbers(numbers, layout)
+    numbers, units = (None, None) if layout.reads_text else first_read((_usual, _named), body, layout)
+    return _slowly(body.rstrip(), layout) if numbers is None else from_numbers(numbers, layout, units=units)
 
 
-def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
+def _usual(body: bytes, layout: RecordLayout) -> Read | None:
     """Read all lines as one JSON array, provided that every line break is between two objects."""
     names = layout.column_names
     array, lines = _as_array(body, brackets=int("x" in names))
@@ -50,16 +50,17 @@ def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
         numbers["x"] = np.frombuffer(b"".join(x), dtype=np.float64).reshape(len(x), -1)
     if has_y:
         numbers["y"] = np.array(y, dtype=np.float64)
-    return numbers
+    return numbers, [row["unit"] for row in rows] if layout.units else None
 
 
-def _named(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
+def _named(body: bytes, layout: RecordLayout) -> Read | None:
     """Read all lines as one JSON array of records by name; None, or an error, when anything at all is unusual."""
     names = layout.column_names
     array, lines = _as_array(body) if layout.names else (None, 0)
     if array is None or len(rows := parsed(array)) != lines or {len(row) for row in rows} != {len(names)}:
         return None
-    return {name: read_fast(name, (row[name] for row in rows), layout) for name in names}
+    numbers = {name: read_fast(name, (row[name] for row in rows), layout) for name in names if name != "unit"}
+    return numbers, [row["unit"] for row in rows] if layout.units else None
 
 
 def _as_array(body: bytes, *, brackets: int | None = None) -> tuple[memoryview | None, int]:
