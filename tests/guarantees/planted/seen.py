@@ -190,7 +190,7 @@ def a_look_that_does_not_ask_for_the_streams_lock() -> None:
     """A step whose tick is chosen and not yet seen appears while readers still get the version before it."""
     from service.store import newest
 
-    rewrite(newest, "look", "not locked or ", "")
+    rewrite(newest.look, ("not locked or ", ""))
 
 
 @bug("tests/api/test_linearizable.py::test_no_answer_is_older_than_its_question")
@@ -198,4 +198,4 @@ def a_look_that_holds_though_a_release_is_not_confirmed_yet() -> None:
     """It becomes visible before the next tick."""
     from service.store import newest
 
-    rewrite(newest, "look", "row.unsettled or ", "")
+    rewrite(newest.look, ("row.unsettled or ", ""))
