@@ -116,6 +116,10 @@ async def get_latest_release(
 ) -> Response:
     """The newest model. `Prefer: wait=N` waits for one newer than If-None-Match's, else than the current one.
 
+    No answer is older than what was visible when the request arrived. Where releases appear at ticks, one look at the
+    database answers all requests until the next tick, for a second at most: readers may be behind for so long if the
+    database's clock is set forward, or the database is put back to an older state.
+
     `Accept: application/vnd.safetensors` gives the weights as a file, with all else in its metadata.
     """
     representation = _acceptable(request)
@@ -343,8 +347,8 @@ def wait_seconds(prefer: str | None) -> int | None:
 
 
 def whole(request: Request, name: str, first: str | None) -> str | None:
-    """Return a header that can come in several lines as one list."""
-    return ", ".join(request.headers.getlist(name)) or first
+    """Return a header that can come in several lines as one list; `first`: its first line."""
+    return first and (", ".join(request.headers.getlist(name)) or first)
 
 
 def _acceptable(request: Request) -> Representation:
