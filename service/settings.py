@@ -15,7 +15,7 @@ WORKER_METRICS_PORT = 9465
 
 
 class Settings(BaseSettings):
-    """Defaults suit one machine; the README's table is checked against these descriptions by a test."""
+    """Defaults suit one machine; `make docs` writes docs/settings.md from these descriptions."""
 
     model_config = SettingsConfigDict(
         env_prefix="PERENNIAL_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
