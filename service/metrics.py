@@ -78,6 +78,12 @@ LET_GO = Counter(
     ["reason"],
     registry=API,
 )
+OVER_BOUND = Counter(
+    "perennial_over_bound_records",
+    "Records that came empty into their slots, since their unit had as many as count, or one too near",
+    ["stream"],
+    registry=WORKER,
+)
 FIT = SteppedHistogram(
     "perennial_fit_duration_seconds",
     "Time to fit all that is due at once and draw its noise, rounded up to the next bucket",

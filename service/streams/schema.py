@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.inputs.fields import Positive, Shape
+from service.inputs.fields import MAX_COUNT, Positive, Shape
+from service.privacy.accounting.groups import MOST_RECORDS, UnitBound
 from service.streams import feature_maps
 from service.streams.feature_maps import MAX_MAPPED, ComposedMap, FeatureMap, FeatureMapShape, StandardizeMap
 from service.streams.layout import RecordLayout
@@ -50,7 +52,20 @@ class Categorical(Shape):
 Task = Annotated[Classification | Regression | Unlabelled | Categorical, Field(discriminator="kind")]
 
 
-class StreamSchema(Shape):
+class Units(Shape):
+    """How many records of a unit (a person, a device) count, and how far apart. Public, and fixed with the stream."""
+
+    max_records: Annotated[int, Field(strict=True, ge=1, le=MOST_RECORDS, description="m")]
+    min_separation: Annotated[
+        int, Field(strict=True, ge=1, le=MAX_COUNT, description="s, in records of the stream")
+    ] = 1
+
+    @property
+    def bound(self) -> UnitBound:
+        return UnitBound(max_records=self.max_records, min_separation=self.min_separation)
+
+
+class RecordSchema(Shape):
     """What the records of a stream look like. Public, and fixed when the stream is made."""
 
     features: Annotated[int, Field(strict=True, ge=1, le=MAX_DIMENSION)] | None = None
@@ -108,7 +123,17 @@ class StreamSchema(Shape):
         )
 
 
-class NewStreamSchema(StreamSchema):
+class StreamSchema(RecordSchema):
+    """The schema of a stream, as it is stored."""
+
+    unit: Units | None = None
+
+    def layout(self) -> RecordLayout:
+        """Return how records are laid out."""
+        return replace(super().layout(), units=self.unit is not None)
+
+
+class NewStreamSchema(RecordSchema):
     """The schema of a stream that is to be made: some of its feature maps ask for more than those of older streams."""
 
     @field_validator("feature_map")

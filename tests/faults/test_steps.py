@@ -56,6 +56,7 @@ LOOKS = {
     "Sealer._tidy: commit",
     "Ticker.step: commit",
     "wait: commit",
+    "counted: commit",
     "locate: commit",
     "verify_segments: commit",
     # Loads the script that the next step runs.

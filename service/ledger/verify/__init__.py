@@ -50,6 +50,7 @@ def verify(connection: Connection, *, isolated: bool = True) -> Report:
         for finding in (
             *_of_stream(connection, stream),
             *read(f"stream {stream.name}", numbering.records(connection, stream)),
+            *read(f"stream {stream.name}", numbering.units(connection, stream)),
         )
     ]
     return Report(streams=len(known), charges=sum(each.charges for each in known), findings=findings)

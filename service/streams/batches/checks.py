@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from service.streams.codec import Columns
 from service.streams.feature_maps import MOST_CHARACTERS
 from service.streams.layout import RecordLayout
+from service.streams.units import InvalidUnit, canonical
 
 MOST_REASONS = 100
 EMPTY = "a batch holds at least one record"
@@ -44,22 +45,26 @@ _NONE = Flaws()
 
 
 def listed(names: Sequence[str]) -> str:
-    return " and ".join(f'"{name}"' for name in names)
+    *others, last = (f'"{name}"' for name in names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
-def from_numbers(numbers: dict[str, NDArray[Any]], layout: RecordLayout, flaws: Flaws = _NONE) -> Columns:
-    """Return x as float32 (records × features), y as int32 (labels, categories) or float32.
+def from_numbers(
+    numbers: dict[str, NDArray[Any]], layout: RecordLayout, flaws: Flaws = _NONE, units: list[Any] | None = None
+) -> Columns:
+    """Return x as float32 (records × features), y as int32 (labels, categories) or float32, and unit as it is.
 
     Args:
         numbers: x and y, as the stream has them, of one length.
         layout: the stream's.
         flaws: where there is no number at all; what `numbers` holds there does not matter.
+        units: the ids of the records' units, of a stream that has units.
 
     Raises:
         InvalidRecords: with a reason for each bad row, up to a hundred.
     """
     columns: Columns = {}
-    reasons: list[tuple[int | None, str]] = []
+    reasons: list[tuple[int | None, str]] = [] if units is None else _wrong_units(units)
     if "x" in numbers:
         columns["x"] = x = _single(numbers["x"])
         reasons += _wrong_rows(x, layout.features, flaws)
@@ -75,6 +80,8 @@ def from_numbers(numbers: dict[str, NDArray[Any]], layout: RecordLayout, flaws: 
         raise InvalidRecords(*sorted(reasons, key=lambda reason: reason[0] or 0))
     if not len(next(iter(columns.values()))):
         raise InvalidRecords((None, EMPTY))
+    if units is not None:
+        columns["unit"] = np.array(units, dtype=np.object_)
     return columns
 
 
@@ -88,6 +95,7 @@ def from_values(document: dict[str, list[Any]], layout: RecordLayout) -> Columns
     checks: dict[str, Callable[[Any], str | None]] = {
         "x": lambda row: wrong_row(row, layout.features),
         "y": lambda value: _wrong_y(value, most),
+        "unit": _wrong_unit,
     }
     reasons: list[tuple[int | None, str]] = []
     for row, record in enumerate(zip(*document.values(), strict=True)):
@@ -98,11 +106,33 @@ def from_values(document: dict[str, list[Any]], layout: RecordLayout) -> Columns
             break
     if reasons:
         raise InvalidRecords(*reasons)
+    units = document.get("unit")
+    document = {name: values for name, values in document.items() if name != "unit"}
     if texts:
         numbers = {"y": np.array(document["y"], dtype=np.float64)} if "y" in document else {}
         x = np.array(document["x"], dtype=np.object_).reshape(-1, layout.features)
-        return {"x": x} | (from_numbers(numbers, layout) if numbers else {})
-    return from_numbers({name: np.array(values, dtype=np.float64) for name, values in document.items()}, layout)
+        ids: Columns = {} if units is None else {"unit": np.array(units, dtype=np.object_)}
+        return {"x": x} | (from_numbers(numbers, layout) if numbers else {}) | ids
+    numbers = {name: np.array(values, dtype=np.float64) for name, values in document.items()}
+    return from_numbers(numbers, layout, units=units)
+
+
+def _wrong_units(units: Sequence[Any]) -> list[tuple[int | None, str]]:
+    reasons: list[tuple[int | None, str]] = []
+    for row, unit in enumerate(units):
+        if (reason := _wrong_unit(unit)) is not None:
+            reasons.append((row, f"unit: {reason}"))
+            if len(reasons) == MOST_REASONS:
+                break
+    return reasons
+
+
+def _wrong_unit(unit: Any) -> str | None:
+    try:
+        canonical(unit)
+    except InvalidUnit as wrong:
+        return str(wrong)
+    return None
 
 
 def _wrong_rows(x: NDArray[np.float32], features: int, flaws: Flaws) -> list[tuple[int | None, str]]:

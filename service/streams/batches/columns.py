@@ -29,15 +29,18 @@ def read_json(body: bytes, layout: RecordLayout) -> Columns:
         numbers = None if layout.reads_text else _usual(body, layout)
     except UNUSUAL:
         numbers = None
-    return _slowly(body, layout) if numbers is None else from_numbers(numbers, layout)
+    if numbers is None:
+        return _slowly(body, layout)
+    return from_numbers(numbers[0], layout, units=numbers[1])
 
 
-def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
-    """The numbers of a batch that has the right shape; None, or an error, when anything at all is unusual."""
+def _usual(body: bytes, layout: RecordLayout) -> tuple[dict[str, NDArray[Any]], list[Any] | None] | None:
+    """The numbers and units of a batch of the right shape; None, or an error, when anything at all is unusual."""
     names = layout.column_names
     document = parsed(body)
     usual = sorted(document.keys()) == names
     numbers: dict[str, NDArray[Any]] = {}
+    units: list[Any] | None = None
     brackets = 0
     if usual and "x" in names:
         rows, features = document["x"], layout.features
@@ -47,9 +50,13 @@ def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
     if usual and "y" in names:
         numbers["y"] = _doubles(document["y"])
         brackets += 1
+    if usual and "unit" in names:
+        units = document["unit"].as_list()
+        brackets += 1
     # The buffers are flat: an array nested where a number belongs would show only in the number of brackets.
-    usual = usual and len({len(each) for each in numbers.values()}) == 1 and count(body, "[") == brackets
-    return numbers if usual else None
+    lengths = {len(each) for each in numbers.values()} | ({len(units)} if units is not None else set())
+    usual = usual and len(lengths) == 1 and count(body, "[") == brackets
+    return (numbers, units) if usual else None
 
 
 def count(body: bytes, character: str) -> int:
@@ -109,5 +116,5 @@ def _wrong_document(document: Any, names: list[str]) -> str | None:
         return f"only {listed(names)} belong to a record of this stream"
     sizes = {len(document[name]) for name in names}
     if len(sizes) > 1:
-        return '"x" and "y" must have one item per record each; their lengths differ'
+        return f"{listed(names)} must have one item per record each; their lengths differ"
     return EMPTY if sizes == {0} else None

@@ -24,10 +24,12 @@ def read_rows(body: bytes, layout: RecordLayout) -> Columns:
         numbers = None if layout.reads_text else _usual(body, layout)
     except UNUSUAL:
         numbers = None
-    return _slowly(body.rstrip(), layout) if numbers is None else from_numbers(numbers, layout)
+    if numbers is None:
+        return _slowly(body.rstrip(), layout)
+    return from_numbers(numbers[0], layout, units=numbers[1])
 
 
-def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
+def _usual(body: bytes, layout: RecordLayout) -> tuple[dict[str, NDArray[Any]], list[Any] | None] | None:
     """Read all lines as one JSON array, provided that every line break is between two objects."""
     names = layout.column_names
     array, lines = _as_array(body, arrays="x" in names)
@@ -52,7 +54,7 @@ def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
         numbers["x"] = np.frombuffer(b"".join(x), dtype=np.float64).reshape(len(x), -1)
     if has_y:
         numbers["y"] = np.array(y, dtype=np.float64)
-    return numbers
+    return numbers, [row["unit"] for row in rows] if layout.units else None
 
 
 def _as_array(body: bytes, *, arrays: bool) -> tuple[memoryview | None, int]:
