@@ -1,4 +1,4 @@
-"""Hooks of the site: pages of mechanisms and learners follow from the registries; files outside docs/ are not linked."""
+"""Hooks of the site: its nav lists mechanisms and learners by the registries; files outside docs/ are not linked."""
 
 from __future__ import annotations
 

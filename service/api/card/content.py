@@ -11,7 +11,7 @@ from service.privacy.accounting.composition import Loss
 from service.store.publications import Publication
 
 
-class Unit(BaseModel):
+class CardUnit(BaseModel):
     kind: Literal["record"]
     text: str
 
@@ -51,7 +51,7 @@ class Card(BaseModel):
     state: str
     created_at: Timestamp
     warnings: list[str] = Field(description="Reasons not to rely on the card as it is")
-    unit: Unit
+    unit: CardUnit
     epsilon: CardParameter
     delta: CardParameter
     public: list[str]
@@ -93,7 +93,7 @@ def card(publication: Publication, numbers: CardNumbers, *, operator: str | None
         state=publication.state if publication.distrusted is None else "halted",
         created_at=publication.created_at,
         warnings=list(_warnings(publication, numbers)),
-        unit=Unit(kind="record", text=_UNIT),
+        unit=CardUnit(kind="record", text=_UNIT),
         epsilon=_parameter(numbers, "epsilon", _EPSILON),
         delta=_parameter(numbers, "delta", _DELTA),
         public=list(_public(publication)),
