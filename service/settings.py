@@ -46,7 +46,7 @@ class Settings(BaseSettings):
         None, description="Unix socket by which a worker tells its metrics to the API; `up` sets it"
     )
     operator: str | None = Field(
-        None, max_length=200, description="Who operates the service, by name and address; privacy cards show it"
+        None, max_length=200, description="Name and address of the operator of the service; privacy cards show it"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
 

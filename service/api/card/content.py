@@ -1,4 +1,4 @@
-"""What a card says. Its numbers are the ledger's; its sentences follow from the publication and its stream."""
+"""Writes the content of a card: numbers of the ledger, and sentences that follow from the publication's settings."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -42,7 +42,7 @@ class CardLedger(BaseModel):
 
 
 class Card(BaseModel):
-    """What a publication promises, for people who have to approve it. Every number comes from the ledger."""
+    """The promise of a publication, for people who have to approve it. Every number comes from the ledger."""
 
     publication: str
     stream: str
@@ -149,7 +149,7 @@ def _times(publication: Publication) -> str:
             f"When a release appears: at multiples of {publication.publish_delay.normalize():f} s. A release that is "
             "late tells a little of its records, which ε and δ do not include."
         )
-    return "When a release appears. That time tells something of its records, which ε and δ do not include."
+    return "When a release appears. The time tells something of its records, which ε and δ do not include."
 
 
 def _trust_boundary(publication: Publication) -> Iterator[str]:
