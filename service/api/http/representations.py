@@ -68,7 +68,7 @@ def choose(accept: str, offered: Sequence[Representation] = (JSON, SAFETENSORS))
 def preferred(accept: str, offered: Sequence[str]) -> str | None:
     """Return the media type that an Accept header prefers (RFC 9110, 12.5.1); None: it accepts none.
 
-    Of media types that it prefers alike, one that it names goes first.
+    If it prefers several alike, one that it names goes first.
     """
     ranges = [_range(each) for each in accept.split(",") if each.strip()] or [("*/*", 1.0)]
 

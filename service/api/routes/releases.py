@@ -47,7 +47,7 @@ class Stretch(BaseModel):
     most_noise: float | None
     least_charge: float | None
     most_charge: float | None
-    on_record: float = Field(description="What they charged, in all, the record that the publication has charged most")
+    on_record: float = Field(description="Their charges, in all, to the record that the publication has charged most")
 
 
 class Prediction(BaseModel):
@@ -226,7 +226,7 @@ async def predict_labels(
         if release.model["kind"] != "linear":
             raise Problem(
                 "no-predictions",
-                "That release is no model of labels: of a histogram ask `POST …/queries`; with an encoder, a later "
+                "This release is no model of labels: ask `POST …/queries` about a histogram; with an encoder, a later "
                 "version predicts.",
             )
         layout = RecordLayout.of_features(release.model["features"], release.model["feature_map"])
