@@ -12,6 +12,7 @@ from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.family import Asked
 from service.mechanisms.registry import MECHANISMS
+from service.mechanisms.units import build_for_units
 from service.privacy.currency import capacity
 from service.privacy.noise.additive import Unaffordable
 from service.streams.schema import stored_schema
@@ -35,7 +36,12 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
     if learner is not None and not family.takes_learner:
         raise Refused("learner", f"{family.kind} fits no model: leave learner out")
     asked = Asked(stream=stream, learner=learner, privacy=privacy, kind=kind, capacity=cap)
-    mechanism: Mechanism = family.build(publication.mechanism, asked)
+    unit = stream.unit
+    mechanism: Mechanism = (
+        family.build(publication.mechanism, asked)
+        if unit is None
+        else build_for_units(family, publication.mechanism, asked, unit.bound)
+    )
     try:
         mechanism.plan()
     except Inaccurate as problem:
