@@ -59,6 +59,7 @@ SCOPES = {
     "GET /v1/publications": "read",
     "GET /v1/publications/{publication}": "read",
     "DELETE /v1/publications/{publication}": "admin",
+    "GET /v1/publications/{publication}/card": "read",
     "GET /v1/publications/{publication}/releases": "read",
     "GET /v1/publications/{publication}/releases/outline": "read",
     "GET /v1/publications/{publication}/releases/latest": "read",

@@ -45,6 +45,9 @@ class Settings(BaseSettings):
     worker_metrics: Path | None = Field(
         None, description="Unix socket by which a worker tells its metrics to the API; `up` sets it"
     )
+    operator: str | None = Field(
+        None, max_length=200, description="Who operates the service, by name and address; privacy cards show it"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
 
     max_body_bytes: int = Field(16 * 2**20, gt=0, description="Largest request body, unpacked")

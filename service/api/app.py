@@ -21,6 +21,7 @@ from service.api.http.direct import answer_directly
 from service.api.http.problems import Problem
 from service.api.notifier import Notifier
 from service.api.routes import (
+    card,
     events,
     explorer,
     health,
@@ -113,6 +114,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         streams,
         ledger,
         publications,
+        card,
         labels,
         events,
         explorer,

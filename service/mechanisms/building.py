@@ -11,6 +11,7 @@ from service.learners.registry import LEARNERS
 from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.family import Asked
+from service.mechanisms.features import schema_of_features
 from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.units import build_for_units
 from service.privacy.currency import capacity
@@ -20,12 +21,18 @@ from service.streams.schema import stored_schema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from service.mechanisms.features import ReleasedMap
     from service.mechanisms.mechanism import Mechanism
     from service.streams.schema import StreamSchema
 
 
-def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechanism:
-    """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
+def build(
+    stream: StreamSchema, publication: PublicationConfiguration, released: ReleasedMap | None = None
+) -> Mechanism:
+    """Return the publication that the configuration describes. Raises Refused with the field that cannot stand.
+
+    released: the map of its `features`; None: it names none, or is planned before the map is released.
+    """
     privacy, learner = publication.privacy, publication.learner
     kind, cap = capacity(privacy.epsilon, privacy.delta)
     if cap == 0:
@@ -35,6 +42,10 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
         raise Refused("publish_delay", f"steps of {family.kind} are due at no public time: leave it out")
     if learner is not None and not family.takes_learner:
         raise Refused("learner", f"{family.kind} fits no model: leave learner out")
+    if publication.features is not None:
+        if family.releases_map or not family.has_ticks:
+            raise Refused("features", f"{family.kind} takes no features of another publication: leave features out")
+        stream = schema_of_features(stream, released)
     asked = Asked(stream=stream, learner=learner, privacy=privacy, kind=kind, capacity=cap)
     unit = stream.unit
     mechanism: Mechanism = (

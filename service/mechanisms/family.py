@@ -98,6 +98,7 @@ class MechanismFamily(Family[S]):
     | takes | the learners that it takes; None: any; empty: none |
     | has_ticks | its steps are due at public numbers of records |
     | asks_people | on an unlabelled stream people give labels |
+    | releases_map | it releases a feature map, which other publications of the stream can name |
     | adds_up | of how many batches, at most, a model adds up the records; None: for ever |
     """
 
@@ -106,6 +107,7 @@ class MechanismFamily(Family[S]):
     takes: tuple[LearnerFamily[Any], ...] | None = None
     has_ticks: bool = True
     asks_people: bool = False
+    releases_map: bool = False
     adds_up: Callable[[S], int | None] = for_ever
     measured: tuple[Line, ...] = ()
     offers: tuple[Offer, ...] = ()

@@ -101,6 +101,8 @@ class Step:
     """Those of `asks` without bytes: nobody can be shown them."""
     awaits: bool = False
     """Whether the next step, at the same time, has to wait until every label asked for has come or can't come."""
+    finishes: bool = False
+    """Whether the publication ends with it, so that what it reserved on later records is free for others."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

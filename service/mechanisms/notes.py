@@ -28,7 +28,19 @@ DROWNED_BATCHES = 1000.0  # where records add up for ever: so many batches of th
 
 def notes(plan: Mapping[str, Any], configuration: PublicationConfiguration) -> list[str]:
     """Return what to know about a plan before a publication is made of it, in plain sentences."""
-    return [*_of_delta(plan, configuration), *_of_noise(plan, _hopeless_from(configuration))]
+    of_noise = _of_noise(plan, _hopeless_from(configuration))
+    return [*_of_features(configuration), *_of_delta(plan, configuration), *of_noise]
+
+
+def _of_features(configuration: PublicationConfiguration) -> list[str]:
+    named = configuration.features
+    if named is None:
+        return []
+    told = (
+        f"Its features come from {named.publication}: fits that are due before that is released wait for it, and the "
+        "norm of a record is then that of the released map. Both charge the records that both read."
+    )
+    return [told]
 
 
 def _of_delta(plan: Mapping[str, Any], configuration: PublicationConfiguration) -> list[str]:

@@ -67,6 +67,7 @@ class Publication:
     worst_record: int | None
     worst_amount: Decimal
     publish_delay: Decimal
+    features_from: int | None
     stream_promise: str
     distrusted: str | None
     visible_version: int | None
@@ -90,7 +91,10 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True)
 class NewPublication:
-    """A publication that is to be stored. `start`, `due`: absolute record numbers. `publish_delay`: seconds."""
+    """A publication that is to be stored. `start`, `due`: absolute record numbers. `publish_delay`: seconds.
+
+    `features_from`: the id of the publication of the stream whose release makes its features.
+    """
 
     name: str
     start: int
@@ -102,6 +106,7 @@ class NewPublication:
     delta: Decimal
     due: int
     publish_delay: Decimal
+    features_from: int | None = None
 
 
 def create(

@@ -28,6 +28,7 @@ READ = {
     ("post", "/v1/plan"),
     ("get", "/v1/publications"),
     ("get", "/v1/publications/{publication}"),
+    ("get", "/v1/publications/{publication}/card"),
     ("get", "/v1/publications/{publication}/releases"),
     ("get", "/v1/publications/{publication}/releases/outline"),
     ("get", "/v1/publications/{publication}/releases/latest"),

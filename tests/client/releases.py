@@ -23,6 +23,7 @@ _FOURIER = {"kind": "random_fourier", "features": 6, "width": 1.5, "seed": 3}
 _HOG = {"kind": "hog", "width": SIDE, "height": SIDE, "orientations": 5, "cell": 2, "block": 1}
 _BLOCKS = {"kind": "hog", "width": SIDE, "height": SIDE, "orientations": 1, "cell": 1, "block": 3}
 _STANDARDIZE = {"kind": "standardize", "mean": [0.25] * SIDE**2, "scale": 2.0}
+_CLIPPED = {"kind": "clipped_scale", "center": 0.25, "factor": [2.0] * (SIDE**2 - 1) + [0.0], "limit": 1.5}
 _NORMALIZE, _CENTER = {"kind": "normalize"}, {"kind": "center"}
 MAPS: dict[str, dict[str, Any] | None] = {
     "none": None,
@@ -30,6 +31,7 @@ MAPS: dict[str, dict[str, Any] | None] = {
     "hog": _HOG,
     "hog of one orientation": _BLOCKS,
     "standardize": _STANDARDIZE,
+    "clipped_scale": _CLIPPED,
     "center": _CENTER,
     "normalize": _NORMALIZE,
     "compose": {"kind": "compose", "maps": [_STANDARDIZE, _NORMALIZE, _CENTER, _FOURIER]},

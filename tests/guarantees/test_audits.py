@@ -14,6 +14,7 @@ from service.learners.registry import LEARNERS as REGISTERED_LEARNERS
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.preparation.cells import counts_of
 from service.mechanisms.registry import MECHANISMS as REGISTERED
 from service.mechanisms.scheduled.mechanism import Scheduled
 from service.privacy.currency import Currency
@@ -107,7 +108,8 @@ DATABASE = {"kind": "small_database", "queries": "points", "accuracy": 0.5}
 
 def test_every_mechanism_and_every_learner_is_audited():
     """And combined with all the others. Whoever adds one joins here and there."""
-    audited = {MECHANISMS[case[0]]["kind"] for case in CASES} | {"linear_queries", "active_learning"}  # by themselves
+    by_themselves = {"linear_queries", "active_learning", "preparation"}
+    audited = {MECHANISMS[case[0]]["kind"] for case in CASES} | by_themselves
     assert audited == set(REGISTERED.kinds())
     assert {each["kind"] for each in test_combinations.MECHANISMS.values()} == set(REGISTERED.kinds())
     combined = test_combinations.LEARNERS + test_combinations.OF_CATEGORIES
@@ -229,3 +231,28 @@ def test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database(privacy
 
     least = chance.least_loss_without_gaussians(empty(0), empty(1), scheduled.kind)
     chance.assert_loses_no_more(least, scheduled.capacity)
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_nobody_can_tell_two_records_apart_by_a_preparation(privacy):
+    """All other slots are empty, and the two records differ in the cell of both features."""
+    preparation = build(
+        StreamSchema.model_validate({"features": 2, "task": {"kind": "classification", "classes": 2}}),
+        PublicationConfiguration.model_validate(
+            {"mechanism": {"kind": "preparation", "records": 4}, "privacy": PRIVACY[privacy]}
+        ),
+    )
+    apart = counts_of(np.ones((1, 2))) - counts_of(-np.ones((1, 2)))
+
+    def moved(x):
+        read = Records(x=x, y=np.zeros(len(x)))
+        (release,) = preparation.step(4, (), 1, lambda *_: read).releases
+        return (release.parameters * apart)[apart != 0]
+
+    first, second = (np.array([moved(x) for _ in range(1500)]) for x in (np.ones((1, 2)), -np.ones((1, 2))))
+    if preparation.kind is Currency.PURE:  # where all four counts are beyond, noise tells as much as it ever does
+        hits = [((each >= 1) | (each == 0)).all(axis=1) for each in (first, second)]
+        least = chance.least_loss_without_gaussians(*hits, preparation.kind)
+    else:
+        least = chance.least_loss(first.sum(axis=1) > 0, second.sum(axis=1) > 0, preparation.kind)
+    chance.assert_loses_no_more(least, preparation.capacity)

@@ -36,6 +36,8 @@ FOURIER = {"kind": "compose", "maps": [{"kind": "center"}, {"kind": "random_four
 def _learner(mechanism):
     if mechanism["kind"] == "linear_queries":
         return CATEGORIES, None
+    if mechanism["kind"] == "preparation":
+        return THREE, None
     if mechanism["kind"] in ("online_leader", "active_learning"):
         return TWO, NOISY
     return (TWO, EXACT | {"intercept": True}) if mechanism["kind"] == "lifelong" else (THREE, EXACT)
@@ -147,7 +149,9 @@ def document(name):
         json.dumps(
             _short(
                 {
-                    "configuration": configuration.model_dump(mode="json"),
+                    "configuration": configuration.model_dump(
+                        mode="json", exclude=None if configuration.features else {"features"}
+                    ),
                     "delay": str(configuration.delay),
                     "draws": built.draws(),
                     "plan": built.plan(),
@@ -196,13 +200,18 @@ def _steps(built, features):
                         "shape": each.parameters.shape,
                         "charge": each.charge,
                         "noise": each.perturbation.to_json(),
-                        "model": each.model,
+                        "model": _without_what_was_drawn(each.model),
                     }
                     for each in step.releases
                 ],
             }
         )
     return steps
+
+
+def _without_what_was_drawn(model):
+    drawn = {"feature_map"} if model and model["kind"] == "preparation" else set()
+    return model and {name: value for name, value in model.items() if name not in drawn}
 
 
 def _short(value):

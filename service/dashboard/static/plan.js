@@ -44,7 +44,7 @@ export function explained({ plan, start, privacy, publish_delay }) {
     parts.length > 0 && shares(parts),
     parts.length > 0 &&
       table(
-        "What the worst record pays for",
+        "What the record that pays most pays for",
         [
           { title: "What reads it", wide: true },
           { title: "Times", number: true },

@@ -10,6 +10,7 @@ const at = `/v1/publications/${name}`;
 
 $("name").textContent = name;
 document.title = `${name} · Perennial`;
+$("card").href = `${at}/card?format=html`;
 
 const COLUMNS = [
   { title: "Version" },
@@ -131,9 +132,10 @@ function tiles(publication, stream, share, outline) {
         : h("small", {}, fit.state === "fitting" ? "fitting, begun " : "waiting for a free worker, due ", when(fit.since)),
     ),
     fact(
-      "Paid by the worst record",
+      "Privacy used",
       `ε ${amount(spent)} of ${amount(privacy.epsilon)}`,
       h("small", {}, meter(spent, 0, privacy.epsilon, `${amount(spent)} of ${amount(privacy.epsilon)}`)),
+      h("small", {}, "the most any record has used"),
     ),
   );
   $("tiles").removeAttribute("aria-busy");
@@ -151,13 +153,15 @@ async function charts({ plan, start }, { records }, share, outline) {
   const mode = outline.length > 100 ? "lines" : "lines+markers";
   let sum = 0;
   const paid = outline.map((each) => (sum += each.on_record));
-  // Where records are charged as they arrive, releases alone don't tell what the worst record has paid.
+  // Where records are charged as they arrive, releases alone don't show what the record that has used most has used.
   $("paid").parentElement.hidden = sum < 0.999 * (share.spent.rho ?? share.spent.epsilon);
   $("noise").parentElement.hidden = most.every((each) => each === null);
+  const flat = { noise: Math.min(...least) === Math.max(...most), paid: new Set(paid).size === 1, seen: false };
+  $("charts").append(...["noise", "paid", "seen"].filter((each) => flat[each]).map((each) => $(each).parentElement));
   const x = { title: { text: "records seen", standoff: 4 } };
   const band = { mode: "lines", line: { width: 0, shape: "linear" }, hoverinfo: "skip" };
   $("noise-said").textContent = `scale, now ${amount(most.at(-1))}`;
-  $("paid-said").textContent = `${unit} ${amount(sum)} of ${amount(cap)}`;
+  $("paid-said").textContent = `${unit} ${amount(sum)} of ${amount(cap)}, the most any record has used`;
   $("seen-said").textContent = `${count(time.at(-1))} of ${count(records)}`;
   await Promise.all([
     draw($("noise"), {
@@ -175,7 +179,7 @@ async function charts({ plan, start }, { records }, share, outline) {
       layout: () => ({ xaxis: x }),
     }),
     draw($("paid"), {
-      said: `What the record that has paid most has paid, release by release: ${unit} ${amount(sum)} of at most ${amount(cap)}.`,
+      said: `Privacy used, release by release, by the record that has used most: ${unit} ${amount(sum)} of at most ${amount(cap)}.`,
       traces: () => [
         line([start, ...time, records], [0, ...paid, sum], {
           text: ["begin", ...text, "now"],
@@ -188,7 +192,7 @@ async function charts({ plan, start }, { records }, share, outline) {
       layout: () => ({
         xaxis: x,
         yaxis: { range: [0, 1.15 * cap] },
-        ...level(cap, `the most it may ever pay: ${unit} ${amount(cap)}`),
+        ...level(cap, `the most any record may use: ${unit} ${amount(cap)}`),
       }),
     }),
     draw($("seen"), {

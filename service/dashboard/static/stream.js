@@ -132,13 +132,13 @@ const settings = ({ features, feature_map: map, norm_bound: bound, task, retenti
 
 const shares = ({ publications }) =>
   table(
-    "What each publication reserves and has spent",
+    "What each publication reserves and has used",
     [
       { title: "Publication" },
       { title: "State" },
       { title: "From record", number: true },
       { title: "Reserves", number: true },
-      { title: "Spent, its worst record", number: true },
+      { title: "Used, the most by any record", number: true },
       { title: "That record", number: true, extra: true },
     ],
     publications.map((each) => [
@@ -260,7 +260,7 @@ async function chart({ records, budget, declassified }, { ranges, exact, reserve
       annotations: [
         ...level(budget.epsilon, `budget: ε ${amount(budget.epsilon)}`).annotations,
         ...(budget.epsilon - reserved.epsilon > budget.epsilon / 12
-          ? level(reserved.epsilon, `reserved on the worst record: ε ${amount(reserved.epsilon)}`).annotations
+          ? level(reserved.epsilon, `reserved for any one record: ε ${amount(reserved.epsilon)}`).annotations
           : []),
       ],
     }),
