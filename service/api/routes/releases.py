@@ -18,10 +18,11 @@ from service.api.http.representations import JSON, SAFETENSORS, Representation, 
 from service.api.schemas import Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
 from service.api.services import Services, Shared, services
 from service.mechanisms.linear import predict
-from service.store import digests, publications, releases
+from service.store import digests, releases
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
-from service.store.publications import Newest, Publication
+from service.store.newest import Newest
+from service.store.publications import Publication
 from service.streams import batches
 from service.streams.layout import RecordLayout
 
@@ -269,14 +270,10 @@ async def _answer(
 
 
 async def _newest(shared: Services, key: Key, publication: str) -> Newest:
-    """Return the newest version that is committed now.
-
-    Keys that see other streams ask another question, since a name can mean another publication for them.
-    """
+    """Return the newest version that is visible now."""
     if not is_name(publication):
         raise no_publication()
-    question = ("newest", publication, key.streams)
-    found = await shared.run_once(question, publications.newest, publication, key.streams)
+    found = await shared.newest_models.find(publication, key.streams)
     if found is None:
         raise no_publication()
     return found
