@@ -82,9 +82,19 @@ class Publication:
         return Obligations.from_json(self.obligations)
 
     @property
+    def unit_factor(self) -> str | None:
+        """How many times a charge of a slot counts for its unit, exactly; None: its stream has no units."""
+        unit = self.obligations.get("unit")
+        return None if unit is None else unit["factor"]
+
+    @property
     def asks_people(self) -> bool:
         """Whether labels of its records come from people."""
         return self.obligations.get("labelling") is not None
+
+
+UNIT_FACTOR: ColumnElement[str | None] = publications.c.obligations["unit"]["factor"].as_string().label("unit_factor")
+"""`Publication.unit_factor`, in a query"""
 
 
 @dataclass(frozen=True, kw_only=True)
