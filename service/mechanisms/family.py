@@ -34,7 +34,16 @@ class Asked:
     @property
     def promise(self) -> dict[str, Any]:
         """What every mechanism is constructed with."""
+<<<<<<< HEAD
         return {"kind": self.kind, "capacity": self.capacity, "privacy": self.privacy, "unit": self.unit}
+=======
+        return {
+            "kind": self.kind,
+            "capacity": self.capacity,
+            "privacy": self.privacy,
+            "names": self.stream.names(),
+        }
+>>>>>>> names
 
 
 @dataclass(frozen=True, kw_only=True)

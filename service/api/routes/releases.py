@@ -15,7 +15,7 @@ from service.api.auth.visibility import no_publication, publication_or_404
 from service.api.http.bodies import refusal, require_json
 from service.api.http.problems import Problem, documented
 from service.api.http.representations import JSON, SAFETENSORS, Representation, choose
-from service.api.schemas import Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
+from service.api.schemas import X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
 from service.api.services import Services, Shared, services
 from service.mechanisms.linear import predict
 from service.store import digests, releases
@@ -57,6 +57,8 @@ class Prediction(BaseModel):
         description="One row per record: the probability of each class (of `huber_hinge`: its margin); of a regression "
         "the predicted y as it is"
     )
+    label_names: list[str] | None = Field(None, description="`labels` by name; absent where classes have no names")
+    class_names: list[str] | None = Field(None, description="Of the columns of `scores`; absent likewise")
 
 
 @router.get("/releases", responses=documented("invalid-request", "not-found"))
@@ -194,9 +196,7 @@ async def get_release(
                     "schema": {
                         "type": "object",
                         "required": ["x"],
-                        "properties": {
-                            "x": {"type": "array", "items": {"type": "array", "items": {"type": ["number", "string"]}}}
-                        },
+                        "properties": {"x": X_COLUMN},
                         "additionalProperties": False,
                         "example": {"x": [[0.1, -1.2]]},
                     }
@@ -229,7 +229,7 @@ async def predict_labels(
                 "This release is no model of labels: ask `POST …/queries` about a histogram; with an encoder, a later "
                 "version predicts.",
             )
-        layout = RecordLayout.of_features(release.model["features"], release.model["feature_map"])
+        layout = RecordLayout.of_model(release.model)
         x = batches.read_json(body, layout)["x"]
         if len(x) > layout.most_records:
             raise Problem("too-large", f"At most {layout.most_records} records of this stream at once; split them.")
@@ -238,7 +238,9 @@ async def predict_labels(
         labels, scores = predict(release.model, release.parameters, x, encoder)
         if len(unmapped := np.flatnonzero(~np.isfinite(scores).all(axis=1))):
             raise batches.InvalidRecords(*((int(row), "x: is not finite once it is mapped") for row in unmapped))
-        return {"version": release.version, "labels": labels.tolist(), "scores": scores}
+        names = release.model.get("class_names")
+        named = {} if names is None else {"label_names": [names[each] for each in labels], "class_names": names}
+        return {"version": release.version, "labels": labels.tolist(), "scores": scores} | named
 
     try:
         with shared.in_flight.body(key.id) as held:
