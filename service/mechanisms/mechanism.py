@@ -115,12 +115,9 @@ class Mechanism(ABC):
     capacity: Fraction
     """What one record may lose, in the currency `kind`; on a stream with units, what one slot may be charged."""
     privacy: Privacy
-<<<<<<< HEAD
     unit: UnitTerms | None = None
-=======
     names: Names = UNNAMED
     """Of the stream's columns and classes, for the description of a model."""
->>>>>>> names
 
     @abstractmethod
     def next_time(self, after: int) -> int:
