@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from service.learners.family import LearnerFamily
     from service.mechanisms.configuration import Privacy
     from service.mechanisms.mechanism import Mechanism
+    from service.mechanisms.units import UnitTerms
     from service.privacy.currency import Currency
     from service.streams.schema import StreamSchema
 
@@ -28,6 +29,7 @@ class Asked:
     privacy: Privacy
     kind: Currency
     capacity: Fraction
+    unit: UnitTerms | None = None
 
     @property
     def promise(self) -> dict[str, Any]:
@@ -36,6 +38,7 @@ class Asked:
             "kind": self.kind,
             "capacity": self.capacity,
             "privacy": self.privacy,
+            "unit": self.unit,
             "names": self.stream.names(),
         }
 

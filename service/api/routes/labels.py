@@ -1,7 +1,7 @@
 """`/v1/publications/{publication}/label-requests` and `/labels`: people say what the records that it selected are.
 
-Who labels sees records as they are kept, so a key with the scope `label` is for people inside the trust boundary. Each
-look is a line of the log: which key, which record, and never what is in it.
+People who label see records as they are stored: a key with the scope `label` is for people inside the trust boundary.
+Each look is a line of the log: which key, which record, and never what is in it.
 """
 
 import asyncio

@@ -55,7 +55,7 @@ _POST = {
     ],
     "requestBody": {
         "required": True,
-        "description": "Of each format, `Content-Encoding: gzip` and `zstd` are read too.",
+        "description": "With every format, `Content-Encoding: gzip` and `zstd` are read too.",
         "content": {
             "application/json": {
                 "schema": {

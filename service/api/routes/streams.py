@@ -30,15 +30,15 @@ class StreamRequest(NewStreamSchema):
     retention: Literal["keep", "needed"] = Field(
         "keep", description="`needed` drops records that no running publication can want again"
     )
-    budget: Privacy = Field(description="What all publications together may cost any one record, for ever")
+    budget: Privacy = Field(description="The most that all publications together may cost any one record, for ever")
 
 
 class Erased(BaseModel):
-    """What counts as an empty slot. The bytes of `waiting` requests are still to be deleted from the segments."""
+    """Slots that count as empty. The bytes of `waiting` requests are still to be deleted from the segments."""
 
     records: int
     waiting: int
-    ranges: list[Range] = Field(description=f"Of many the last {summaries.MOST_RANGES}")
+    ranges: list[Range] = Field(description=f"At most the last {summaries.MOST_RANGES}")
 
 
 class Need(BaseModel):
@@ -52,11 +52,11 @@ class Kept(BaseModel):
     """Records before `start` are dropped: no running publication could want them again, as `needed` tells."""
 
     start: int
-    needed: list[Need] = Field(description="Of a stream that keeps what is needed")
+    needed: list[Need] = Field(description="For a stream whose `retention` is `needed`")
 
 
 class Resumption(BaseModel):
-    """The stream had halted, and was told to go on with another log. What got a number before has it still."""
+    """The stream had halted, and went on with another log. Records that had a number have it still."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -68,7 +68,7 @@ class Resumption(BaseModel):
 
 
 class DeadLetter(BaseModel):
-    """What came in the log and could not be numbered. What it holds is kept there until it is dropped."""
+    """An entry of the log that could not be numbered. Its content stays there until it is dropped."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -94,10 +94,10 @@ class StreamInfo(RecordSchema):
     publications: list[str]
     erased: Erased
     kept: Kept
-    dead_letters: int = Field(description="What could not be numbered and is not dropped yet")
+    dead_letters: int = Field(description="Entries of the log that could not be numbered and are not dropped yet")
     resumptions: list[Resumption] = Field(description="Newest first; of many the last 100")
     halted: str | None = Field(description="Why nothing more is numbered; null: all is well")
-    distrusted: str | None = Field(description="What of its ledger does not verify, so that nothing is published")
+    distrusted: str | None = Field(description="Why its ledger does not verify, so that nothing is published")
     created_at: Timestamp
 
 
@@ -203,7 +203,7 @@ async def list_dead_letters(
     limit: Limit = 100,
     before: Before = None,
 ) -> Items[DeadLetter]:
-    """What came in the log and could not be numbered, newest first: not written by this service, or damaged since."""
+    """Lists entries of the log that could not be numbered, newest first: not written by this service, or damaged."""
 
     def look(connection: Connection) -> Items[DeadLetter]:
         found = stream_or_404(connection, admin, stream)
