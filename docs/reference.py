@@ -36,6 +36,7 @@ SCOPES = {
     "POST /v1/streams": "admin",
     "GET /v1/streams": "read",
     "GET /v1/streams/{stream}": "read",
+    "GET /v1/streams/{stream}/schema": "ingest",
     "POST /v1/streams/{stream}/resume": "admin",
     "GET /v1/streams/{stream}/dead-letters": "admin",
     "DELETE /v1/streams/{stream}/dead-letters/{entry}": "admin",

@@ -178,14 +178,14 @@ def _share(publication: publications.Publication, exposed: tuple[int, int]) -> d
     pure = publication.kind == Currency.PURE
     return {
         "name": publication.name,
-        "running": account.running,
+        "running": publication.state == "running",
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
         "reserved": (account.cap if account.running else account.kept(kept)).shown(),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
             "record": publication.visible_worst_record,
-            "rho": None if pure else round_up(amount),
+            "rho": None if pure else round_up(amount * account.factor),
             **account.loss(amount).shown(),
         },
     }

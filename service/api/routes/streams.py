@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from service.api.auth.scopes import Admin, KeyFirst, Reader
+from service.api.auth.scopes import Admin, Ingester, KeyFirst, Reader
 from service.api.auth.visibility import no_stream, stream_or_404, visible
 from service.api.http.problems import Problem, documented
 from service.api.schemas import DECLASSIFIED, Before, Items, Limit, Name, Range, Timestamp, is_entry
@@ -20,7 +20,7 @@ from service.log import Position
 from service.mechanisms.building import declassified, needs
 from service.mechanisms.configuration import Privacy
 from service.store import numbering, streams
-from service.streams.schema import NewStreamSchema, RecordSchema, Task
+from service.streams.schema import NewStreamSchema, RecordSchema, StreamSchema, Task
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 
@@ -113,7 +113,7 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
     log = token_hex(16)
     # The log first: a log that no stream names is harmless, a stream without a log is not.
     await shared.appender.create(log)
-    schema = request.model_dump(mode="json", include=set(RecordSchema.model_fields))
+    schema = request.to_store()
 
     def make(connection: Connection) -> StreamInfo:
         made = streams.create(
@@ -157,6 +157,15 @@ async def get_stream(stream: str, key: Reader, shared: Shared) -> StreamInfo:
         return _infos(connection, [stream_or_404(connection, key, stream)])[0]
 
     return await shared.run(look)
+
+
+@router.get("/{stream}/schema", responses=documented("not-found"))
+async def get_schema(stream: str, key: Ingester, shared: Shared) -> StreamSchema:
+    """Return what the records of a stream are: for those who send some, and may see nothing else of it."""
+    found = await shared.schema(stream) if visible(key, stream) else None
+    if found is None:
+        raise no_stream()
+    return found.parsed_schema
 
 
 @router.post("/{stream}/resume", responses=documented("not-found", "not-halted", "log-unavailable"))
