@@ -238,7 +238,7 @@ def asked(epsilon, delta=0, kind="output_perturbation", mechanism=None):
 def test_the_cap_of_pure_epsilon_is_as_stated(page):
     shape = {
         "privacy.md": r"it would pass 2⁻⁶⁰: ε is at most ([\d.]+) for 1 draw, and ([\d.]+) for 65,536 draws",
-        "noise.md": r"That is ([\d.]+) for d = 1 and ([\d.]+) for d = 2¹⁶",
+        "noise.md": r"The bound is ([\d.]+) for d = 1 and ([\d.]+) for d = 2¹⁶",
     }
     one, many = said(shape[page], page)
     for draws, cap in ((1, one), (2**16, many)):
@@ -300,8 +300,8 @@ def test_how_many_draws_a_step_of_running_sums_has_is_as_the_page_on_noise_says(
 
 
 RULE = (
-    "slots were erased, and when, is an act of the operator: public, the same in both neighbours. What an erased "
-    "record was, and whether a slot came empty, is protected in everything that is released."
+    "slots were erased, and when, is an act of the operator: public, the same in both neighbours. The content of an erased "
+    "record, and whether a slot came empty, is protected in everything that is released."
 )
 
 
