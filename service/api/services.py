@@ -15,6 +15,7 @@ from service.api.auth.known_keys import KnownKeys
 from service.api.http.bodies import read_body
 from service.api.http.flight import Body, InFlight
 from service.api.http.representations import Rendered
+from service.api.newest_models import NewestModels
 from service.api.notifier import Notifier
 from service.log import Appender
 from service.publishing.answering import Answerer
@@ -56,35 +57,39 @@ class Services:
         self.requests = Allowance(self.settings.max_key_requests, seconds=SECONDS_OF_REQUESTS)
         self.in_flight = InFlight(of_one=self.settings.max_key_body_bytes, of_all=self.settings.max_body_bytes_in_all)
         self.keys = KnownKeys(self.run_once, guesses=self.settings.max_unknown_keys)
+        self.newest_models = NewestModels(self.run_once)
 
     async def body(self, request: Request, held: Body) -> bytes:
         """Read a request's body, or refuse it."""
         return await read_body(request, self.settings.max_body_bytes, held, self.large)
 
-    async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Call `function(connection, …)` in a transaction of its own, off the event loop."""
+    async def run(self, function: Callable[..., T], *args: Any, undone: bool = False, **options: Any) -> T:
+        """Call `function(connection, …)` in a transaction of its own, off the event loop.
+
+        undone: the transaction is undone in the end.
+        """
 
         def transact() -> T:
-            with self.database.transaction() as connection:
+            with self.database.look() if undone else self.database.transaction() as connection:
                 return function(connection, *args, **options)
 
         return await run_in_threadpool(transact)
 
-    async def run_once(self, question: Hashable, function: Callable[..., T], *args: Any) -> T:
+    async def run_once(self, question: Hashable, function: Callable[..., T], *args: Any, undone: bool = False) -> T:
         """Call the function once for all who ask the same question before the call begins.
 
         So no answer is older than its question.
         """
         task = self.due.get(question)
         if task is None:
-            task = self.due[question] = asyncio.create_task(self._put(question, function, *args))
+            task = self.due[question] = asyncio.create_task(self._put(question, function, *args, undone=undone))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits any more
         return cast("T", await asyncio.shield(task))
 
-    async def _put(self, question: Hashable, function: Callable[..., T], *args: Any) -> T:
+    async def _put(self, question: Hashable, function: Callable[..., T], *args: Any, undone: bool) -> T:
         async with self.put.setdefault(question, asyncio.Lock()):  # one after the other: meanwhile others may join
             del self.due[question]
-            return await self.run(function, *args)
+            return await self.run(function, *args, undone=undone)
 
     async def schema(self, name: str) -> Stream | None:
         """Return a stream, of which only what never changes may be used: name, log, schema."""

@@ -18,7 +18,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import BigInteger, Connection, Delete, Row, Select, Table, and_, bindparam, delete, func, select
 from sqlalchemy.dialects import postgresql
@@ -29,7 +29,7 @@ from service.privacy.accounting import composition
 from service.privacy.accounting.charges_by_record import Profile
 from service.privacy.accounting.composition import Account, Loss
 from service.privacy.currency import Currency
-from service.store.publications import Publication
+from service.store.publications import UNIT_FACTOR, Publication
 from service.store.streams import Stream
 from service.store.tables import charges, outlines, spent, streams
 from service.store.tables import publications as publications_table
@@ -43,6 +43,23 @@ NewRange = tuple[int, int, Fraction]
 Query = tuple[Select[Any], dict[str, Any]]
 """And what it binds."""
 _Charged = tuple[Account, int, int, Fraction]
+
+
+class Reserving(Protocol):
+    """What a publication reserves, and from which record on."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def epsilon(self) -> Decimal: ...
+    @property
+    def delta(self) -> Decimal: ...
+    @property
+    def worst_amount(self) -> Decimal: ...
+    @property
+    def unit_factor(self) -> str | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +180,19 @@ def account_of(publication: Publication) -> Account:
         kind=Currency(publication.kind),
         cap=Loss.of(publication.epsilon, publication.delta),
         start=publication.start,
-        running=publication.state == "running",
+        running=reserves_wholly(publication),
+        factor=Fraction(publication.unit_factor or 1),
     )
+
+
+def reserves_wholly(publication: Reserving) -> bool:
+    """Return whether a publication reserves its whole cap on every record from its start on.
+
+    On a stream with units it does so for ever once it has charged anything: the records of one unit may be charged by
+    different publications, each of which may have cost the unit all that it promised (`unit_ledger`).
+    """
+    charged = publication.unit_factor is not None and publication.worst_amount > 0
+    return publication.state == "running" or charged
 
 
 def changes(connection: Connection, identities: Sequence[int]) -> Iterator[tuple[int, int, Fraction]]:
@@ -203,6 +231,7 @@ _MINE = (
     select(
         *(publications_table.c[name] for name in ("id", "kind", "epsilon", "delta", "state")),
         publications_table.c.start.label("since"),
+        UNIT_FACTOR,
         select(func.coalesce(func.max(_ends_before.c.start), 0))
         .where(
             _ends_before.c.publication_id == publications_table.c.id,
@@ -216,7 +245,7 @@ _MINE = (
     .lateral()
 )
 _ROWS = (
-    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since")))
+    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since", "unit_factor")))
     .join(_MINE, and_(spent.c.publication_id == _MINE.c.id, spent.c.start >= _MINE.c.first))
     .where(
         spent.c.start < bindparam("stop", type_=BigInteger),
@@ -242,6 +271,7 @@ _UNCONFIRMED = (
         func.coalesce(charges.c.rho, charges.c.epsilon).label("amount"),
         *(publications_table.c[name] for name in ("kind", "epsilon", "delta", "state")),
         publications_table.c.start.label("since"),
+        UNIT_FACTOR,
     )
     .join(publications_table, publications_table.c.id == charges.c.publication_id)
     .join(streams, streams.c.id == charges.c.stream_id)
@@ -269,7 +299,8 @@ def _charged(rows: Sequence[Any]) -> list[_Charged]:
                 kind=Currency(row.kind),
                 cap=Loss.of(row.epsilon, row.delta),
                 start=row.since,
-                running=row.state == "running",
+                running=row.state == "running" or row.unit_factor is not None,
+                factor=Fraction(row.unit_factor or 1),
             )
     return [(accounts[row.publication_id], row.start, row.stop, _fraction(row.amount)) for row in rows]
 

@@ -13,6 +13,7 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.family import Asked
 from service.mechanisms.features import schema_of_features
 from service.mechanisms.registry import MECHANISMS
+from service.mechanisms.units import build_for_units
 from service.privacy.currency import capacity
 from service.privacy.noise.additive import Unaffordable
 from service.streams.schema import stored_schema
@@ -46,7 +47,12 @@ def build(
             raise Refused("features", f"{family.kind} takes no features of another publication: leave features out")
         stream = schema_of_features(stream, released)
     asked = Asked(stream=stream, learner=learner, privacy=privacy, kind=kind, capacity=cap)
-    mechanism: Mechanism = family.build(publication.mechanism, asked)
+    unit = stream.unit
+    mechanism: Mechanism = (
+        family.build(publication.mechanism, asked)
+        if unit is None
+        else build_for_units(family, publication.mechanism, asked, unit.bound)
+    )
     try:
         mechanism.plan()
     except Inaccurate as problem:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from service.learners.family import LearnerFamily
     from service.mechanisms.configuration import Privacy
     from service.mechanisms.mechanism import Mechanism
+    from service.mechanisms.units import UnitTerms
     from service.privacy.currency import Currency
     from service.streams.schema import StreamSchema
 
@@ -28,11 +29,18 @@ class Asked:
     privacy: Privacy
     kind: Currency
     capacity: Fraction
+    unit: UnitTerms | None = None
 
     @property
     def promise(self) -> dict[str, Any]:
         """What every mechanism is constructed with."""
-        return {"kind": self.kind, "capacity": self.capacity, "privacy": self.privacy}
+        return {
+            "kind": self.kind,
+            "capacity": self.capacity,
+            "privacy": self.privacy,
+            "unit": self.unit,
+            "names": self.stream.names(),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,8 @@ def _of_stream(connection: Connection, stream: Stream) -> Iterator[str]:
 def _publications(connection: Connection, stream: Stream) -> Iterator[str]:
     """All that does not hold of a stream's publications. Another stream may have publications of the same names."""
     for publication in publications.of_stream(connection, stream.id):
-        for finding in _of_publication(connection, publication):
+        of_units = read(f"publication {publication.name}", promises.of_units(stream, publication))
+        for finding in (*_of_publication(connection, publication), *of_units):
             yield f"{finding} (stream {stream.name})"
 
 

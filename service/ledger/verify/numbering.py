@@ -38,14 +38,14 @@ def _last_dead_letter(connection: Connection, stream: Stream) -> str | None:
 
 def units(connection: Connection, stream: Stream) -> Iterator[str]:
     """No unit has more counting slots than its stream allows; those that were erased are as many as the row says."""
-    table, unit = tables.units, stream.parsed_schema.unit
+    table, unit = tables.units, stream.schema.get("unit")
     mine = table.c.stream_id == stream.id
     erased = connection.execute(select(func.count()).where(mine, table.c.erased)).scalar_one()
     if erased != stream.units_erased:
         yield f"stream {stream.name}: {erased} units are erased, not {stream.units_erased}"
     if unit is None:
         return
-    beyond = (table.c.counted > unit.max_records) | (table.c.last >= stream.records)
+    beyond = (table.c.counted > unit["max_records"]) | (table.c.last >= stream.records)
     if connection.execute(select(func.count()).where(mine, beyond)).scalar_one():
         yield f"stream {stream.name}: a unit has more counting records than it may, or one that is not there"
     try:
