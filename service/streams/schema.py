@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -65,13 +64,14 @@ class Units(Shape):
         return UnitBound(max_records=self.max_records, min_separation=self.min_separation)
 
 
-class RecordSchema(Shape):
+class StreamSchema(Shape):
     """What the records of a stream look like. Public, and fixed when the stream is made."""
 
     features: Annotated[int, Field(strict=True, ge=1, le=MAX_DIMENSION)] | None = None
     task: Task
     norm_bound: Positive = 1.0
     feature_map: FeatureMapShape | None = None
+    unit: Units | None = Field(None, description="Whose records are protected together; null: each record by itself")
 
     @field_validator("feature_map")
     @classmethod
@@ -120,20 +120,16 @@ class RecordSchema(Shape):
             labelled=not isinstance(self.task, Unlabelled),
             classes=self._classes,
             feature_map=self.mapping(),
+            units=self.unit is not None,
         )
 
-
-class StreamSchema(RecordSchema):
-    """The schema of a stream, as it is stored."""
-
-    unit: Units | None = None
-
-    def layout(self) -> RecordLayout:
-        """Return how records are laid out."""
-        return replace(super().layout(), units=self.unit is not None)
+    def stored(self) -> dict[str, Any]:
+        """Return it as JSON to be stored, whose digest is promised: what was not set is not in it."""
+        unset = {"unit"} if self.unit is None else set()
+        return self.model_dump(mode="json", include=set(StreamSchema.model_fields) - unset)
 
 
-class NewStreamSchema(RecordSchema):
+class NewStreamSchema(StreamSchema):
     """The schema of a stream that is to be made: some of its feature maps ask for more than those of older streams."""
 
     @field_validator("feature_map")

@@ -20,7 +20,7 @@ from service.log import Position
 from service.mechanisms.building import declassified, needs
 from service.mechanisms.configuration import Privacy
 from service.store import numbering, streams
-from service.streams.schema import NewStreamSchema, RecordSchema, Task
+from service.streams.schema import NewStreamSchema, StreamSchema, Task
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 
@@ -81,7 +81,7 @@ class DeadLetter(BaseModel):
     dropped_at: Timestamp | None
 
 
-class StreamInfo(RecordSchema):
+class StreamInfo(StreamSchema):
     id: int
     name: str
     task: Task
@@ -113,7 +113,7 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
     log = token_hex(16)
     # The log first: a log that no stream names is harmless, a stream without a log is not.
     await shared.appender.create(log)
-    schema = request.model_dump(mode="json", include=set(RecordSchema.model_fields))
+    schema = request.stored()
 
     def make(connection: Connection) -> StreamInfo:
         made = streams.create(
