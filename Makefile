@@ -78,9 +78,11 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The pages of docs/ that follow from the code.
+# The pages and pictures of docs/ that follow from the code, and all of docs/ as a site in site/.
 docs: venv
 	$(BIN)/python -m docs.reference
+	$(BIN)/python -m docs.pictures
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 lock: venv
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 pyproject.toml -o requirements.lock

@@ -163,6 +163,7 @@ def main() -> None:
         prompt, ticking = (Publication(running, notices, publish_delay=each) for each in (0, TICK_SECONDS))
         prompt.release()
         ticking.release()
+        running.await_release(ticking.name)
         compare_reading(running, prompt, ticking, options.turns, options.seconds)
         compare_waking(running, prompt, options.rounds)
 

@@ -15,7 +15,7 @@ WORKER_METRICS_PORT = 9465
 
 
 class Settings(BaseSettings):
-    """Defaults suit one machine; the README's table is checked against these descriptions by a test."""
+    """Defaults suit one machine; `make docs` writes docs/settings.md from these descriptions."""
 
     model_config = SettingsConfigDict(
         env_prefix="PERENNIAL_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
@@ -46,7 +46,7 @@ class Settings(BaseSettings):
         None, description="Unix socket by which a worker tells its metrics to the API; `up` sets it"
     )
     operator: str | None = Field(
-        None, max_length=200, description="Who operates the service, by name and address; privacy cards show it"
+        None, max_length=200, description="Name and address of the operator of the service; privacy cards show it"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
 

@@ -168,8 +168,8 @@ class Outermost:
 
     Each request has an id, which every line of the log about it names. HEAD is GET without the body, which the server
     leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look; the
-    dashboard's pages say themselves what they may do. All are timed. What an administrator does, or tries, is logged.
-    What nobody foresaw is logged without its text, and answered.
+    dashboard's pages say themselves what they may do. All are timed. Acts and attempts of administrators are logged.
+    An unforeseen error is logged without its text, and answered.
     """
 
     _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))

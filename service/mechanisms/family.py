@@ -34,7 +34,13 @@ class Asked:
     @property
     def promise(self) -> dict[str, Any]:
         """What every mechanism is constructed with."""
-        return {"kind": self.kind, "capacity": self.capacity, "privacy": self.privacy, "unit": self.unit}
+        return {
+            "kind": self.kind,
+            "capacity": self.capacity,
+            "privacy": self.privacy,
+            "unit": self.unit,
+            "names": self.stream.names(),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

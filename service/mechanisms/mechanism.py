@@ -16,6 +16,7 @@ from service.mechanisms.units import NotForUnits
 from service.privacy.accounting.obligations import Obligations, WithEachRelease
 from service.privacy.currency import Currency, round_up
 from service.privacy.noise.sampler_distance import added_delta
+from service.streams.names import UNNAMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from service.privacy.accounting.groups import UnitBound
     from service.privacy.accounting.obligations import Charging
     from service.schedules.schedule import Role
+    from service.streams.names import Names
 
 
 class Forgotten(Exception):
@@ -114,6 +116,8 @@ class Mechanism(ABC):
     """What one record may lose, in the currency `kind`; on a stream with units, what one slot may be charged."""
     privacy: Privacy
     unit: UnitTerms | None = None
+    names: Names = UNNAMED
+    """Of the stream's columns and classes, for the description of a model."""
 
     @abstractmethod
     def next_time(self, after: int) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 
 from service.streams import feature_maps
 from service.streams.codec import pack, unpack
+from service.streams.names import UNNAMED, Names
 from service.streams.units import PSEUDONYM_BYTES, pseudonyms
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class RecordLayout:
         labelled: records have a `y`.
         classes: `y` is a whole number below this; None: `y` is a real number, or absent.
         feature_map: maps `x` before anything is fitted to it.
+        names: of columns and classes, by which records may be posted.
         units: records have a `unit`.
     """
 
@@ -47,13 +49,19 @@ class RecordLayout:
     labelled: bool
     classes: int | None
     feature_map: FeatureMap
+    names: Names = UNNAMED
     units: bool = False
 
     @classmethod
-    def of_features(cls, features: int, feature_map: Mapping[str, Any] | None) -> RecordLayout:
-        """Return the layout of records that are `x` alone, as a prediction takes them."""
+    def of_model(cls, model: Mapping[str, Any]) -> RecordLayout:
+        """Return the layout of records that are `x` alone, as a prediction by a release's model takes them."""
+        features = model["features"]
         return cls(
-            features=features, labelled=False, classes=None, feature_map=feature_maps.build(feature_map, features)
+            features=features,
+            labelled=False,
+            classes=None,
+            feature_map=feature_maps.build(model["feature_map"], features),
+            names=Names(columns=tuple(model.get("columns", ()))),
         )
 
     @cached_property

@@ -19,7 +19,11 @@ from tests.conftest import ADMIN_KEY, Service, blocked, make_world, ok, serving,
 
 OPEN = {("get", "/livez"), ("get", "/readyz")}
 METRICS = {("get", "/metrics")}
-INGEST = {("post", "/v1/streams/{stream}/records"), ("get", "/v1/streams/{stream}/entries/{entry}")}
+INGEST = {
+    ("post", "/v1/streams/{stream}/records"),
+    ("get", "/v1/streams/{stream}/entries/{entry}"),
+    ("get", "/v1/streams/{stream}/schema"),
+}
 READ = {
     ("get", "/v1/streams"),
     ("get", "/v1/streams/{stream}"),

@@ -57,8 +57,9 @@ def test_a_fit_waits_for_the_map_is_made_of_its_features_and_predicts_with_it(se
 
     assert wait_until(lambda: get(service, scales)["state"] == "stopped")
     assert "all that it releases" in get(service, scales)["reason"]
-    ranges = ok(service.client().get(f"/v1/streams/{stream}/ledger"))["ranges"]
-    assert [each["reserved"]["epsilon"] for each in ranges if each["start"] >= 200] == [400]
+    later = publication(stream, BATCH, epsilon=600, delta=1e-6, start=200)
+    refused(service.client().post("/v1/publications", json=later | {"start": 199}), 409, "budget-exceeded")
+    ok(service.client().post("/v1/publications", json=later), 201)  # nothing of the preparation is reserved there
 
 
 def test_whoever_waits_halts_when_the_preparation_ends_before_its_release(service: Service):

@@ -15,7 +15,7 @@ TABLE = "".join(f"{row % 7},{(row * 3) % 11},{'up' if row % 7 > 3 else 'down'}\n
 def test_a_comparison_is_asked_for_and_its_curves_and_table_appear(reader: Page, service: Service):
     page = reader
     page.goto("/dashboard/explorer")
-    expect(page.get_by_text("What is shown here is not private")).to_be_visible()
+    expect(page.get_by_text("Nothing shown here is private")).to_be_visible()
     page.get_by_text("Use data of your own").click()
     page.get_by_label("CSV or npz file").set_input_files(
         {"name": "up.csv", "mimeType": "text/csv", "buffer": TABLE.encode()}

@@ -101,6 +101,13 @@ def records(mapped: str, seed: int) -> Any:
     return x
 
 
+def named(stream: dict[str, Any], features: int) -> dict[str, Any]:
+    """Return names of columns and, where there are some, of classes: names change no prediction."""
+    columns = {"columns": [f"column {number}" for number in range(features)]}
+    count = stream["task"].get("classes")
+    return columns if count is None else columns | {"class_names": [f"class {number}" for number in range(count)]}
+
+
 def labels(stream: dict[str, Any]) -> Any:
     random = np.random.default_rng(0)
     if stream["task"]["kind"] == "regression":
@@ -114,7 +121,8 @@ def publish_all(service: Service, client: perennial.Client) -> dict[tuple[str, s
     for kind, mapped in CASES:
         case = (KINDS | SPECIAL)[kind]
         x = records(mapped, 1)
-        stream = service.stream(features=len(x[0]), feature_map=MAPS[mapped], **PRIVACY, **case.stream)
+        names_of = named(case.stream, len(x[0]))
+        stream = service.stream(features=len(x[0]), feature_map=MAPS[mapped], **PRIVACY, **case.stream, **names_of)
         mechanism = case.mechanism or BATCH
         names[kind, mapped] = service.publish(stream, mechanism, **PRIVACY, learner=case.learner)
         client.stream(stream).append(x, label=labels(case.stream))

@@ -1,4 +1,4 @@
-"""What a card says. Its numbers are the ledger's; its sentences follow from the publication and its stream."""
+"""Writes the content of a card: numbers of the ledger, and sentences that follow from the publication's settings."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -11,7 +11,7 @@ from service.privacy.accounting.composition import Loss
 from service.store.publications import Publication
 
 
-class Unit(BaseModel):
+class CardUnit(BaseModel):
     kind: Literal["record"]
     text: str
 
@@ -42,7 +42,7 @@ class CardLedger(BaseModel):
 
 
 class Card(BaseModel):
-    """What a publication promises, for people who have to approve it. Every number comes from the ledger."""
+    """The promise of a publication, for people who have to approve it. Every number comes from the ledger."""
 
     publication: str
     stream: str
@@ -51,7 +51,7 @@ class Card(BaseModel):
     state: str
     created_at: Timestamp
     warnings: list[str] = Field(description="Reasons not to rely on the card as it is")
-    unit: Unit
+    unit: CardUnit
     epsilon: CardParameter
     delta: CardParameter
     public: list[str]
@@ -93,7 +93,7 @@ def card(publication: Publication, numbers: CardNumbers, *, operator: str | None
         state=publication.state if publication.distrusted is None else "halted",
         created_at=publication.created_at,
         warnings=list(_warnings(publication, numbers)),
-        unit=Unit(kind="record", text=_UNIT),
+        unit=CardUnit(kind="record", text=_UNIT),
         epsilon=_parameter(numbers, "epsilon", _EPSILON),
         delta=_parameter(numbers, "delta", _DELTA),
         public=list(_public(publication)),
@@ -149,7 +149,7 @@ def _times(publication: Publication) -> str:
             f"When a release appears: at multiples of {publication.publish_delay.normalize():f} s. A release that is "
             "late tells a little of its records, which ε and δ do not include."
         )
-    return "When a release appears. That time tells something of its records, which ε and δ do not include."
+    return "When a release appears. The time tells something of its records, which ε and δ do not include."
 
 
 def _trust_boundary(publication: Publication) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ SAFETENSORS = Representation(
 )
 
 
+@lru_cache(maxsize=64)
 def choose(accept: str, offered: Sequence[Representation] = (JSON, SAFETENSORS)) -> Representation | None:
     """Return the format of `offered` that an Accept header prefers; None: it accepts none."""
     name = preferred(accept, [each.media_type for each in offered])
@@ -66,7 +68,7 @@ def choose(accept: str, offered: Sequence[Representation] = (JSON, SAFETENSORS))
 def preferred(accept: str, offered: Sequence[str]) -> str | None:
     """Return the media type that an Accept header prefers (RFC 9110, 12.5.1); None: it accepts none.
 
-    Of media types that it prefers alike, one that it names goes first.
+    If it prefers several alike, one that it names goes first.
     """
     ranges = [_range(each) for each in accept.split(",") if each.strip()] or [("*/*", 1.0)]
 

@@ -42,7 +42,7 @@ class PublicationRequest(PlanRequest):
 
 
 class LabelProgress(BaseModel):
-    """Of the batch that is being gathered, or waits for its last labels; for keys with the scope `label` alone."""
+    """The batch that is being gathered, or waits for its last labels; for keys with the scope `label` alone."""
 
     waiting: int = Field(description="How many labels are waited for, those of empty slots included")
     answered: int
@@ -79,7 +79,7 @@ class PublicationInfo(BaseModel):
 
 @router.post("/plan", responses=documented("invalid-request", "not-found", "too-large", "unsupported-media-type"))
 async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[str, Any]:
-    """What a publication would cost and how noisy each release would be. Nothing is reserved.
+    """Computes what a publication would cost and how noisy each release would be. Nothing is reserved.
 
     `measured` tells how accurate such models were on streams that drift; null where records come without classes.
     `timing` tells when releases appear, how many seconds and bytes of memory a fit of the size in `fits` may take at

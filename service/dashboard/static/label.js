@@ -84,7 +84,7 @@ function cannot() {
     return notice(
       "plain",
       "This key may not label",
-      "Who labels sees records. Sign in with a key that has the scopes read and label.",
+      "People who label see records. Sign in with a key that has the scopes read and label.",
     );
   if (publication.state !== "running")
     return notice("plain", "Nothing is asked for any more", publication.reason ?? "The publication was stopped.");

@@ -78,7 +78,7 @@ function heading({ stream, state, reason, mechanism, learner, privacy, plan, lab
               h("code", {}, "perennial ledger verify"),
               " names all that does not hold. It goes on by itself once a worker finds all well again.",
             ]
-          : "What it published stays. Another publication, with settings that avoid this, can take its place.",
+          : "Its releases stay. Another publication, with settings that avoid this, can take its place.",
       ),
     halted &&
       notice("bad", "Its stream takes no more records", halted, [

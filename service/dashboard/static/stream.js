@@ -132,14 +132,14 @@ const settings = ({ features, feature_map: map, norm_bound: bound, task, retenti
 
 const shares = ({ publications }) =>
   table(
-    "What each publication reserves and has used",
+    "Reserved and used, by publication",
     [
       { title: "Publication" },
       { title: "State" },
       { title: "From record", number: true },
       { title: "Reserves", number: true },
       { title: "Used, the most by any record", number: true },
-      { title: "That record", number: true, extra: true },
+      { title: "Record with the most", number: true, extra: true },
     ],
     publications.map((each) => [
       h("a", { href: `/dashboard/publications/${each.name}` }, each.name),

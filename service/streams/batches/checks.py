@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.streams.batches.named import in_order, wrong_class, wrong_columns
 from service.streams.codec import Columns
 from service.streams.feature_maps import MOST_CHARACTERS
 from service.streams.layout import RecordLayout
+from service.streams.names import Names
 from service.streams.units import InvalidUnit, canonical
 
 MOST_REASONS = 100
@@ -67,7 +69,7 @@ def from_numbers(
     reasons: list[tuple[int | None, str]] = [] if units is None else _wrong_units(units)
     if "x" in numbers:
         columns["x"] = x = _single(numbers["x"])
-        reasons += _wrong_rows(x, layout.features, flaws)
+        reasons += _wrong_rows(x, layout, flaws)
     if "y" in numbers:
         y, most = numbers["y"], layout.classes
         if (labels := None if flaws.y is not None else _labels(y, most)) is not None:
@@ -90,11 +92,10 @@ def from_values(document: dict[str, list[Any]], layout: RecordLayout) -> Columns
 
     Texts stay texts: x is then an array of str objects (records × features).
     """
-    most, texts = layout.classes, layout.reads_text
-    wrong_row = _wrong_texts if texts else _wrong_row
+    texts, names = layout.reads_text, layout.names
     checks: dict[str, Callable[[Any], str | None]] = {
-        "x": lambda row: wrong_row(row, layout.features),
-        "y": lambda value: _wrong_y(value, most),
+        "x": lambda row: _wrong_x(row, layout),
+        "y": lambda value: _wrong_y(value, layout),
         "unit": _wrong_unit,
     }
     reasons: list[tuple[int | None, str]] = []
@@ -107,7 +108,9 @@ def from_values(document: dict[str, list[Any]], layout: RecordLayout) -> Columns
     if reasons:
         raise InvalidRecords(*reasons)
     units = document.get("unit")
-    document = {name: values for name, values in document.items() if name != "unit"}
+    document = {
+        name: [in_order(name, value, names) for value in values] for name, values in document.items() if name != "unit"
+    }
     if texts:
         numbers = {"y": np.array(document["y"], dtype=np.float64)} if "y" in document else {}
         x = np.array(document["x"], dtype=np.object_).reshape(-1, layout.features)
@@ -135,7 +138,7 @@ def _wrong_unit(unit: Any) -> str | None:
     return None
 
 
-def _wrong_rows(x: NDArray[np.float32], features: int, flaws: Flaws) -> list[tuple[int | None, str]]:
+def _wrong_rows(x: NDArray[np.float32], layout: RecordLayout, flaws: Flaws) -> list[tuple[int | None, str]]:
     finite = np.isfinite(x)
     if flaws.x is None and flaws.rows is None and finite.all():
         return []  # as usual; row by row takes ten times as long
@@ -144,11 +147,11 @@ def _wrong_rows(x: NDArray[np.float32], features: int, flaws: Flaws) -> list[tup
     reasons: list[tuple[int | None, str]] = []
     for row in np.flatnonzero(rows)[:MOST_REASONS]:
         if flaws.rows is not None and flaws.rows[row]:
-            reason = _not_a_row(features)
+            reason = _not_a_row(layout.features)
         else:
             column = int(bad[row].argmax())
             missing = _at(flaws.x, row, column) or np.isnan(x[row, column])
-            reason = f"column {column} {_MISSING if missing else _NOT_FINITE}"
+            reason = f"{layout.names.column(column)} {_MISSING if missing else _NOT_FINITE}"
         reasons.append((int(row), f"x: {reason}"))
     return reasons
 
@@ -187,31 +190,43 @@ def _at(mask: Mask | None, *where: int) -> bool:
     return mask is not None and bool(mask[where])
 
 
-def _wrong_row(row: Any, features: int) -> str | None:
+def _wrong_x(row: Any, layout: RecordLayout) -> str | None:
+    if isinstance(row, dict):
+        if (reason := wrong_columns(row, layout.names)) is not None:
+            return reason
+        row = in_order("x", row, layout.names)
+    wrong = _wrong_texts if layout.reads_text else _wrong_row
+    return wrong(row, layout.features, layout.names)
+
+
+def _wrong_row(row: Any, features: int, names: Names) -> str | None:
     if not isinstance(row, list) or len(row) != features:
         return _not_a_row(features)
     for column, value in enumerate(row):
         if (reason := _wrong_number(value)) is not None:
-            return f"column {column} {reason}"
+            return f"{names.column(column)} {reason}"
     return None
 
 
-def _wrong_texts(row: Any, features: int) -> str | None:
+def _wrong_texts(row: Any, features: int, names: Names) -> str | None:
     if not isinstance(row, list) or len(row) != features:
         return f"must be an array of {features} text{'s' * (features > 1)}"
     for column, value in enumerate(row):
         if value is None:
-            return f"column {column} {_MISSING}"
+            return f"{names.column(column)} {_MISSING}"
         if not isinstance(value, str):
-            return f"column {column} is not a text"
+            return f"{names.column(column)} is not a text"
         if len(value) > MOST_CHARACTERS:
-            return f"column {column} is longer than {MOST_CHARACTERS} characters"
+            return f"{names.column(column)} is longer than {MOST_CHARACTERS} characters"
     return None
 
 
-def _wrong_y(value: Any, most: int | None) -> str | None:
+def _wrong_y(value: Any, layout: RecordLayout) -> str | None:
+    if isinstance(value, str) and layout.names.classes:
+        return None if value in layout.names.class_numbers else wrong_class(layout.names)
     if (reason := _wrong_number(value)) is not None:
         return reason
+    most = layout.classes
     return None if most is None or (value == int(value) and 0 <= value < most) else _not_a_class(most)
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from service.streams.feature_maps.step import Step
 
+MOST_STEPS = 8
 SingleMap = RandomFourierMap | HashingMap | HogMap | StandardizeMap | ClippedScaleMap | CenterMap | NormalizeMap
 
 STEPS: dict[str, Callable[..., Step]] = {
@@ -49,7 +50,9 @@ class ComposedMap(Shape):
     """One map after another, the first one first."""
 
     kind: Literal["compose"]
-    maps: Annotated[tuple[Annotated[SingleMap, Field(discriminator="kind")], ...], Field(min_length=1, max_length=8)]
+    maps: Annotated[
+        tuple[Annotated[SingleMap, Field(discriminator="kind")], ...], Field(min_length=1, max_length=MOST_STEPS)
+    ]
 
 
 def parsed(description: Mapping[str, Any]) -> ComposedMap:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _PREPARATION = "tests/mechanisms/preparation/test_preparation.py"
@@ -30,7 +28,7 @@ def noise_for_one_feature_of_several() -> None:
     rewrite(Preparation.change.fget, ("2 * self.features", "2"))  # type: ignore[attr-defined]
 
 
-@bug(f"{_AUDIT}[pure]")
+@bug(f"{_PREPARATION}::test_records_that_differ_in_the_cell_of_every_feature_move_them_just_as_far")
 def noise_for_erasing_a_record_alone() -> None:
     """A record that is replaced leaves a cell and enters another one."""
     from service.mechanisms.preparation.mechanism import Preparation
@@ -64,18 +62,6 @@ def features_of_a_release_that_is_not_confirmed() -> None:
     from service.store import releases
 
     wrap(releases, "is_visible", lambda *_: always())
-
-
-@bug(f"{_FEATURES}::test_the_tick_of_a_fit_that_waited_counts_from_the_release_of_its_features")
-def a_tick_that_counts_from_the_record_alone() -> None:
-    """Fits that waited appear as soon as they are ready, which tells how long they took."""
-    from sqlalchemy import null
-
-    from service.store import features, parked
-
-    wrap(features, "published_at", lambda *_: null())
-    text: Any = parked._TICK
-    parked._TICK = text.with_only_columns(*text.selected_columns)
 
 
 @bug(f"{_FEATURES}::test_a_step_in_a_process_of_its_own_reads_the_same_features")
