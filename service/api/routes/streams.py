@@ -20,7 +20,7 @@ from service.log import Position
 from service.mechanisms.building import declassified, needs
 from service.mechanisms.configuration import Privacy
 from service.store import numbering, streams
-from service.streams.schema import NewStreamSchema, RecordSchema, StreamSchema, Task
+from service.streams.schema import NewStreamSchema, StreamSchema, Task
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 
@@ -81,7 +81,7 @@ class DeadLetter(BaseModel):
     dropped_at: Timestamp | None
 
 
-class StreamInfo(RecordSchema):
+class StreamInfo(StreamSchema):
     id: int
     name: str
     task: Task
