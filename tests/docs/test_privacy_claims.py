@@ -300,8 +300,8 @@ def test_how_many_draws_a_step_of_running_sums_has_is_as_the_page_on_noise_says(
 
 
 RULE = (
-    "slots were erased, and when, is an act of the operator: public, the same in both neighbours. The content of an erased "
-    "record, and whether a slot came empty, is protected in everything that is released."
+    "slots were erased, and when, is an act of the operator: public, the same in both neighbours. The content of an "
+    "erased record, and whether a slot came empty, is protected in everything that is released."
 )
 
 
