@@ -48,6 +48,7 @@ from tests.conftest import make_world, run_out
 from tests.faults.load import Batch, check, due
 from tests.faults.stage import Accidents, Crash, Stage
 from tests.faults.steps import instrument
+from tests.mechanisms import cases
 
 SCHEMA = {
     "features": 2,
@@ -60,7 +61,7 @@ MECHANISMS = [
     ({"kind": "sliding_window", "block": 2, "blocks": 2}, OUTPUT, 0),
     ({"kind": "independent_batches", "batch": 3}, OUTPUT, 0),
     ({"kind": "continual", "base": 4, "update_every": 2}, OUTPUT, 1e-6),
-    ({"kind": "window_statistics", "block": 2, "blocks": 2}, OUTPUT, 1e-6),
+    *cases.of_families("HISTORIES").values(),
     ({"kind": "lifelong", "task_size": [3, 4], "batch": 2, "memory": 1}, OUTPUT, 1e-6),
     ({"kind": "active_learning", "batching": "fixed_batch", "size": 2}, DESCENT, 0),
     ({"kind": "active_learning", "batching": "fixed_window", "size": 3}, DESCENT, 0),
