@@ -93,14 +93,16 @@ class Publisher:
             self._queue.reckon(
                 publications.fit_sizes(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
             )
-        passed_over = False
+        passed_over, streams_waiting = False, [each.stream_id for each in waiting]
         for publication in self._queue.in_order(waiting):
             if not self._takes(self._queue.estimate(publication)):
                 continue
             if not self._desk.take(publication.id):
                 continue
             try:
-                if not self._audit.look(publication.stream_id):  # before the lease, which is for drawing
+                if not self._audit.look(
+                    publication.stream_id, streams_waiting
+                ):  # before the lease, which is for drawing
                     self._not_before[publication.id] = time.monotonic() + WALK_SECONDS
                     passed_over = True
                     continue
