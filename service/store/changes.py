@@ -37,6 +37,12 @@ def states(connection: Connection) -> list[State]:
     return [State(*row) for row in connection.execute(_STATES)]
 
 
+def digest(connection: Connection) -> tuple[int, int | None]:
+    """How many streams there are, and a sum that changes whenever one of them does."""
+    count, total = connection.execute(_DIGEST).one()
+    return count, total
+
+
 _TOLD = (
     "records",
     "charges",
@@ -59,11 +65,13 @@ _STATES = (
                 "/", _ASKED.c.asked, TIMELINE, *(func.coalesce(cast(streams.c[name], Text), "") for name in _TOLD)
             ),
             0,
-        ),
+        ).label("digest"),
     )
     .outerjoin(_ASKED, _ASKED.c.stream_id == streams.c.id)
     .order_by(streams.c.id)
 )
+_digests = _STATES.order_by(None).subquery().c
+_DIGEST = select(func.count(), func.sum(func.hashtextextended(func.concat_ws("/", _digests.id, _digests.digest), 0)))
 
 
 def logs(connection: Connection, found: Sequence[int]) -> dict[int, str]:

@@ -55,6 +55,7 @@ class Audit:
         self._looking = threading.Lock()
         self._settled: dict[str, int] = {}  # by log: the state of a stream of which all was confirmed
         self._unsettled: set[int] = set()  # streams of which that was not so at the last look
+        self._digest: tuple[int, int | None] | None = None  # of all streams at the last look
         self._full_look_at = 0.0
         self._ended: set[str] = set()  # publications that had ended, with metrics, at the last look
 
@@ -207,7 +208,11 @@ class Audit:
         Now and then it looks at every stream.
         """
         with self._database.transaction() as connection:
+            digest = changes.digest(connection)
+            if digest == self._digest and not self._unsettled and time.monotonic() < self._full_look_at:
+                return
             states = changes.states(connection)
+        self._digest = digest
         self._remember(states)
         unsettled = {each.id: each.digest for each in states if self._settled.get(each.log) != each.digest}
         changed = {stream: digest for stream, digest in unsettled.items() if stream in self._unsettled}

@@ -90,10 +90,10 @@ class Ticker:
                         return
                     high_water_mark.check(connection, self._confirmer.files, told, ledger.stream)
                     done = ticks.publish(ledger, waiting)
+                    more = bool(done) and parked.any_due(connection, stream)
             except LedgerBroken as broken:
                 self._distrust(stream, str(broken))
                 return
-            more = bool(done)
             if done:
                 self._confirmer.soon(stream)
             seconds = time.perf_counter() - began
