@@ -12,6 +12,7 @@ where a sum is shown, and then up. A charge touches the rows of the records it c
 spent never falls, so the outline of what a charge did not touch needs no second look.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,12 +26,12 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import Insert
 
 from service.ledger.errors import OverBudget
+from service.ledger.reserving import reserves_wholly
 from service.privacy.accounting import composition
 from service.privacy.accounting.charges_by_record import Profile
 from service.privacy.accounting.composition import Account, Loss
 from service.privacy.currency import Currency
-from service.store.database import any_of
-from service.store.publications import Publication
+from service.store.publications import UNIT_FACTOR, Publication
 from service.store.rows import Rows
 from service.store.streams import Stream
 from service.store.tables import charges, outlines, spent, streams
@@ -128,6 +129,19 @@ def of_record(connection: Connection, stream: int, record: int) -> tuple[list[tu
     return changes, spent
 
 
+def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int) -> Loss:
+    """Return what a unit with these counting slots, at most `most`, has lost so far (`unit_ledger`), as confirmed."""
+    if not slots:
+        return Loss()
+    start, stop = slots[0], slots[-1] + 1
+    charged = _charged(_rows(connection, stream, start, stop)) + _unconfirmed(connection, stream, start, stop)
+    amounts: dict[Account, Fraction] = {}
+    for account, low, high, amount in charged:
+        here = bisect_left(slots, high) - bisect_left(slots, low)
+        amounts[account] = amounts.get(account, Fraction(0)) + here * amount
+    return sum((account.loss(amount / most) for account, amount in amounts.items()), start=Loss())
+
+
 def outlined(rows: Rows, stream: int, start: int, stop: int) -> list[Stretch]:
     """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
 
@@ -148,27 +162,7 @@ def outlined(rows: Rows, stream: int, start: int, stop: int) -> list[Stretch]:
     return stretches
 
 
-def highest(rows: Rows, stream: int) -> tuple[Decimal, Decimal]:
-    """Return the most epsilon and the most delta of a stream's outline."""
-    found = list(rows.of(_OUTLINES, outlines.c.stream_id, stream))
-    nothing = Decimal(0)
-    return max((row.epsilon for row in found), default=nothing), max((row.delta for row in found), default=nothing)
-
-
 _OUTLINES = select(outlines).order_by(outlines.c.start)
-
-
-def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal]:
-    """Return the most epsilon and the most delta that any record of a stream has spent, of what is committed."""
-    return worst_of_each(connection, [stream])[stream]
-
-
-def worst_of_each(connection: Connection, identities: Sequence[int]) -> dict[int, tuple[Decimal, Decimal]]:
-    """Return the same by stream, with one query for all of them."""
-    most = func.max(outlines.c.epsilon), func.max(outlines.c.delta)
-    query = select(outlines.c.stream_id, *most).where(outlines.c.stream_id == any_of(identities))
-    found = {row[0]: (row[1], row[2]) for row in connection.execute(query.group_by(outlines.c.stream_id))}
-    return {each: found.get(each, (Decimal(0), Decimal(0))) for each in identities}
 
 
 def account_of(publication: Publication) -> Account:
@@ -177,7 +171,8 @@ def account_of(publication: Publication) -> Account:
         kind=Currency(publication.kind),
         cap=Loss.of(publication.epsilon, publication.delta),
         start=publication.start,
-        running=publication.state == "running",
+        running=reserves_wholly(publication),
+        factor=Fraction(publication.unit_factor or 1),
     )
 
 
@@ -219,6 +214,7 @@ _MINE = (
     select(
         *(publications_table.c[name] for name in ("id", "kind", "epsilon", "delta", "state")),
         publications_table.c.start.label("since"),
+        UNIT_FACTOR,
         select(func.coalesce(func.max(_ends_before.c.start), 0))
         .where(
             _ends_before.c.publication_id == publications_table.c.id,
@@ -232,7 +228,7 @@ _MINE = (
     .lateral()
 )
 _ROWS = (
-    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since")))
+    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since", "unit_factor")))
     .join(_MINE, and_(spent.c.publication_id == _MINE.c.id, spent.c.start >= _MINE.c.first))
     .where(
         spent.c.start < bindparam("stop", type_=BigInteger),
@@ -258,6 +254,7 @@ _UNCONFIRMED = (
         func.coalesce(charges.c.rho, charges.c.epsilon).label("amount"),
         *(publications_table.c[name] for name in ("kind", "epsilon", "delta", "state")),
         publications_table.c.start.label("since"),
+        UNIT_FACTOR,
     )
     .join(publications_table, publications_table.c.id == charges.c.publication_id)
     .join(streams, streams.c.id == charges.c.stream_id)
@@ -285,7 +282,8 @@ def _charged(rows: Sequence[Any]) -> list[_Charged]:
                 kind=Currency(row.kind),
                 cap=Loss.of(row.epsilon, row.delta),
                 start=row.since,
-                running=row.state == "running",
+                running=row.state == "running" or row.unit_factor is not None,
+                factor=Fraction(row.unit_factor or 1),
             )
     return [(accounts[row.publication_id], row.start, row.stop, _fraction(row.amount)) for row in rows]
 

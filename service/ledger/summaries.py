@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, or_, select
+from sqlalchemy import Connection, and_, case, func, or_, select
 
 from service.ledger import reservations
 from service.privacy.accounting.charges_by_record import covered
@@ -14,9 +14,10 @@ from service.privacy.accounting.composition import Loss
 from service.store import numbering, segments
 from service.store.database import any_of
 from service.store.numbering import Resumption
+from service.store.publications import UNIT_FACTOR
 from service.store.segments import Erased
 from service.store.streams import Stream
-from service.store.tables import publications, shown
+from service.store.tables import outlines, publications, shown
 from service.store.tables import streams as streams_table
 
 MOST_RANGES = 512  # of what was erased
@@ -36,6 +37,8 @@ class PublicationSummary:
     start: int
     epsilon: Decimal
     delta: Decimal
+    worst_amount: Decimal
+    unit_factor: str | None
     visible_position: int
     configuration: dict[str, Any] | None
 
@@ -129,7 +132,8 @@ _EXPIRES = publications.c.configuration["mechanism"]["expiry"].as_string() != "n
 _KEEPS_RECORDS = and_(publications.c.state == "running", streams_table.c.retention == "needed")
 _SUMMARY = (
     select(
-        *(publications.c[name] for name in ("name", "stream_id", "state", "start", "epsilon", "delta")),
+        *(publications.c[name] for name in ("name", "stream_id", "state", "start", "epsilon", "delta", "worst_amount")),
+        UNIT_FACTOR,
         shown.c.position.label("visible_position"),
         case((or_(_EXPIRES, _KEEPS_RECORDS), publications.c.configuration)).label("configuration"),
     )
@@ -144,3 +148,11 @@ def _publications(connection: Connection, identities: list[int]) -> dict[int, li
     for row in connection.execute(_SUMMARY.where(publications.c.stream_id == any_of(identities))):
         by_stream[row.stream_id].append(PublicationSummary(**row._asdict()))
     return by_stream
+
+
+def worst_of_each(connection: Connection, identities: Sequence[int]) -> dict[int, tuple[Decimal, Decimal]]:
+    """Return, by stream, the most epsilon and the most delta that any record has spent, of what is committed."""
+    most = func.max(outlines.c.epsilon), func.max(outlines.c.delta)
+    query = select(outlines.c.stream_id, *most).where(outlines.c.stream_id == any_of(identities))
+    found = {row[0]: (row[1], row[2]) for row in connection.execute(query.group_by(outlines.c.stream_id))}
+    return {each: found.get(each, (Decimal(0), Decimal(0))) for each in identities}

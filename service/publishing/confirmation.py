@@ -19,7 +19,7 @@ from decimal import Decimal
 import structlog
 from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, func, or_, select
 
-from service.ledger import high_water_mark, open_free_ledgers, open_ledger, spending
+from service.ledger import high_water_mark, open_free_ledgers, open_ledger, summaries
 from service.ledger.high_water_mark import Mark
 from service.logs import place_of
 from service.store import publications, shown, streams
@@ -165,7 +165,7 @@ class Confirmer:
             against = high_water_mark.contradictions(connection, self.files, told, found)
             left = high_water_mark.hold(connection, {each.id: marks[each.log] for each in found})
             against = {each.log: _LEFT_OTHERWISE for each in found if each.id not in left} | against
-            worst = spending.worst_of_each(connection, [each.id for each in found])
+            worst = summaries.worst_of_each(connection, [each.id for each in found])
             unseen: dict[int, list[Unseen]] = {each.id: [] for each in found}
             for each in shown.unseen(connection, list(unseen)):
                 unseen[each.stream_id].append(each)

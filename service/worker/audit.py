@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 SECONDS_BETWEEN_AUDITS = 3600.0
 SECONDS_BETWEEN_FULL_LOOKS = 60.0  # at every stream's high-water mark; in between at those of streams that changed
 SHORT_LEDGER = 1000  # charges, which take about a second; of all that are walked together
-MOST_TOGETHER = 100  # streams
+MOST_TOGETHER = 50  # streams: a transaction may be idle for five seconds, on a busy machine too
 SECONDS_BETWEEN_INVARIANTS = 60.0
 SHARE_OF_TIME = 0.01  # that the invariants may take of a worker's time, however large the ledger is
 

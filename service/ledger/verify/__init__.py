@@ -51,6 +51,7 @@ def verify(connection: Connection, *, isolated: bool = True) -> Report:
         for finding in (
             *_of_stream(Rows(connection), stream),
             *read(f"stream {stream.name}", numbering.records(connection, stream)),
+            *read(f"stream {stream.name}", numbering.units(connection, stream)),
         )
     ]
     return Report(streams=len(known), charges=sum(each.charges for each in known), findings=findings)
@@ -90,7 +91,8 @@ def _publications(rows: Rows, stream: Stream) -> Iterator[str]:
     yield from read(where, reserved.within_budget(rows, stream, found))
     yield from read(where, numbering.shown(rows, stream, found))
     for publication in found:
-        for finding in _of_publication(rows, publication):
+        of_units = read(f"publication {publication.name}", promises.of_units(stream, publication))
+        for finding in (*_of_publication(rows, publication), *of_units):
             yield f"{finding} (stream {stream.name})"
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from service.ledger import spending
-from service.store import tables
+from service.privacy.accounting import composition
+from service.store import streams, tables
 from service.store.publications import Publication
 from service.store.rows import Rows
 from service.store.streams import Stream
@@ -43,6 +44,24 @@ def _last_dead_letter(connection: Connection, stream: Stream) -> str | None:
     return entry
 
 
+def units(connection: Connection, stream: Stream) -> Iterator[str]:
+    """No unit has more counting slots than its stream allows; those that were erased are as many as the row says."""
+    table, unit = tables.units, stream.schema.get("unit")
+    mine = table.c.stream_id == stream.id
+    erased = connection.execute(select(func.count()).where(mine, table.c.erased)).scalar_one()
+    if erased != stream.units_erased:
+        yield f"stream {stream.name}: {erased} units are erased, not {stream.units_erased}"
+    if unit is None:
+        return
+    beyond = (table.c.counted > unit["max_records"]) | (table.c.last >= stream.records)
+    if connection.execute(select(func.count()).where(mine, beyond)).scalar_one():
+        yield f"stream {stream.name}: a unit has more counting records than it may, or one that is not there"
+    try:
+        streams.secret_of_units(connection, stream)
+    except streams.SecretLost as lost:
+        yield f"stream {stream.name}: {lost}"
+
+
 def releases(rows: Rows, stream: Stream) -> Iterator[str]:
     """That the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
     number, digest = 0, None
@@ -59,12 +78,9 @@ def releases(rows: Rows, stream: Stream) -> Iterator[str]:
 
 def shown(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
     """That no sum or clock is shown that is ahead of what is committed; once all is confirmed, nothing but that."""
-    shown, worst = (stream.visible_epsilon, stream.visible_delta), spending.highest(rows, stream.id)
-    if stream.confirmed_charges == stream.charges:
-        wrong = shown != worst
-    else:
-        wrong = any(one > other for one, other in zip(shown, worst, strict=True))
-    if wrong:
+    shown = composition.Loss.of(stream.visible_epsilon, stream.visible_delta)
+    worst = composition.worst(loss for *_, loss in spending.outlined(rows, stream.id, 0, 2**62))
+    if shown != worst if stream.confirmed_charges == stream.charges else not shown.within(worst):
         yield f"stream {stream.name}: what is shown as spent is not what its records have"
     known = {row.id for row in rows.of(_PUBLICATIONS, tables.publications.c.stream_id, stream.id)}
     for identity in known - {each.id for each in found}:

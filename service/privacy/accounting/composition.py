@@ -65,18 +65,24 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """One publication's: its cap (ε, δ) on every record from `start` on, and the currency in which it charges."""
+    """One publication's: its cap (ε, δ) on every record from `start` on, and the currency in which it charges.
+
+    running: the whole cap is reserved on all these records. On a stream with units that is so for ever once it has
+    charged anything (`unit_ledger`), and a charge counts `factor` times: what is spent is a unit's.
+    """
 
     id: int
     kind: Currency
     cap: Loss
     start: int
     running: bool
+    factor: Fraction = Fraction(1)
 
     def loss(self, amount: Fraction) -> Loss:
         """What charges of this amount, in the publication's currency, mean as (ε, δ); never more than the cap."""
         if not amount:
             return Loss()
+        amount *= self.factor
         if self.kind is Currency.PURE:
             return Loss(epsilon=amount)
         epsilon = Fraction(_zcdp_epsilon(round_up(amount), round_down(self.cap.delta)))

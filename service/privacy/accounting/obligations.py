@@ -104,10 +104,13 @@ class Obligations:
     ticks: bool = True
     """Whether its steps are due at public times, so that its releases appear at public ticks."""
     fit: FitSize
+    unit: dict[str, Any] | None = None
+    """The bound on units, and how many times a slot's charge counts for its unit; None: the stream has no units."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is stored."""
-        return {
+        unit = {} if self.unit is None else {"unit": self.unit}
+        return unit | {
             "version": VERSION,
             "charging": self.charging.to_json(),
             "labelling": None if self.labelling is None else vars(self.labelling),
@@ -128,6 +131,7 @@ class Obligations:
             cells=content["cells"],
             ticks=content["ticks"],
             fit=FitSize.from_json(content["fit"]),
+            unit=content.get("unit"),
         )
 
 
