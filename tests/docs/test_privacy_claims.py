@@ -35,7 +35,7 @@ STREAM = StreamSchema.model_validate({"features": 3, "task": {"kind": "classific
 
 
 def said(sentence, page="privacy.md"):
-    """What the groups of this pattern are on the page, whose line breaks count as spaces; fails where it is not."""
+    """Return the groups of this pattern on the page, whose line breaks count as spaces; fail where it is not."""
     found = re.search(sentence, " ".join(pages.page(page).split()))
     assert found, f"{page} does not say: {sentence}"
     return found.groups()
@@ -299,8 +299,8 @@ def test_how_many_draws_a_step_of_running_sums_has_is_as_the_page_on_noise_says(
 
 
 RULE = (
-    "slots were erased, and when, is an act of the operator: public, the same in both neighbours. The content of an erased "
-    "record, and whether a slot came empty, is protected in everything that is released."
+    "slots were erased, and when, is an act of the operator: public, the same in both neighbours. The content of an "
+    "erased record, and whether a slot came empty, is protected in everything that is released."
 )
 
 

@@ -55,7 +55,7 @@ def units(connection: Connection, stream: Stream) -> Iterator[str]:
 
 
 def releases(connection: Connection, stream: Stream) -> Iterator[str]:
-    """That the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
+    """Check that the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
     table, number, digest = tables.releases, 0, None
     query = select(table.c.number, table.c.digest).where(table.c.stream_id == stream.id).order_by(table.c.number)
     with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
@@ -70,7 +70,7 @@ def releases(connection: Connection, stream: Stream) -> Iterator[str]:
 
 
 def shown(connection: Connection, stream: Stream) -> Iterator[str]:
-    """That no sum or clock is shown that is ahead of what is committed; once all is confirmed, nothing but that."""
+    """Check that no sum or clock is shown ahead of what is committed; once all is confirmed, nothing but that."""
     shown, worst = (stream.visible_epsilon, stream.visible_delta), spending.worst(connection, stream.id)
     if stream.confirmed_charges == stream.charges:
         wrong = shown != worst

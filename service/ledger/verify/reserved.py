@@ -11,7 +11,7 @@ from service.store.streams import Stream
 
 
 def within_budget(connection: Connection, stream: Stream) -> Iterator[str]:
-    """What is spent and reserved stays within the budget, and the summaries of both say what they sum up."""
+    """Check that spent and reserved stay within the budget, and that the summaries of both say what they sum up."""
     budget = composition.Loss.of(stream.epsilon, stream.delta)
     found = publications.of_stream(connection, stream.id)
     every = spending.changes(connection, [each.id for each in found])
