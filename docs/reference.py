@@ -40,6 +40,8 @@ SCOPES = {
     "POST /v1/streams/{stream}/resume": "admin",
     "GET /v1/streams/{stream}/dead-letters": "admin",
     "DELETE /v1/streams/{stream}/dead-letters/{entry}": "admin",
+    "GET /v1/streams/{stream}/units/{unit}": "admin",
+    "DELETE /v1/streams/{stream}/units/{unit}": "admin",
     "GET /v1/streams/{stream}/ledger": "read",
     "GET /v1/streams/{stream}/ledger/charges": "read",
     "POST /v1/streams/{stream}/records": "ingest",

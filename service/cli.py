@@ -156,7 +156,7 @@ def plan(
     from service.mechanisms.measured import measured
     from service.mechanisms.notes import notes
     from service.mechanisms.timing import timing
-    from service.streams.schema import NewStreamSchema, stored_schema
+    from service.streams.schema import NewStreamSchema
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
@@ -175,7 +175,7 @@ def plan(
     wanted = {name: value for name, value in publication.items() if name not in ("name", "stream", "start")}
     try:
         configuration = _checked(PublicationConfiguration, wanted)
-        kept = stored_schema(_checked(NewStreamSchema, schema).model_dump(mode="json"))
+        kept = _checked(NewStreamSchema, schema)
         mechanism = admit(kept, configuration)
         planned = mechanism.plan()
     except Refused as refused:
@@ -185,7 +185,7 @@ def plan(
     told = {
         "measured": measured(kept, configuration),
         "timing": timing(mechanism.obligations().fit, configuration.delay),
-        "notes": notes(planned, configuration),
+        "notes": notes(planned, configuration, kept),
     }
     print(json.dumps(planned | told, indent=2))
 

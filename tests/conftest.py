@@ -137,7 +137,7 @@ class Service:
         if key not in self.clients:
             headers = {"Authorization": f"Bearer {key}"}
             limits = httpx.Limits(max_connections=None)
-            self.clients[key] = httpx.Client(base_url=self.url, headers=headers, timeout=120.0, limits=limits)
+            self.clients[key] = httpx.Client(base_url=self.url, headers=headers, timeout=HANG_SECONDS, limits=limits)
         return self.clients[key]
 
     def key(self, *scopes: str, streams: list[str] | None = None) -> str:

@@ -35,6 +35,7 @@ from service.api.routes import (
     releases,
     sessions,
     streams,
+    units,
 )
 from service.api.services import Services
 from service.dashboard import pages
@@ -112,6 +113,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         releases,
         keys,
         streams,
+        units,
         ledger,
         publications,
         card,

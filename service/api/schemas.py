@@ -21,6 +21,11 @@ Timestamp = Annotated[datetime, PlainSerializer(timestamp, return_type=str)]
 DECLASSIFIED = "How many records are no longer protected, since they expired: what they lose is not in `spent`"
 
 _FEATURE = {"type": ["number", "string"]}
+UNIT_COLUMN = {
+    "type": "array",
+    "items": {"type": ["string", "integer"]},
+    "description": "Whose each record is, on streams with `unit`: an id, which is not stored; absent on others",
+}
 X_COLUMN = {
     "type": "array",
     "items": {"anyOf": [{"type": "array", "items": _FEATURE}, {"type": "object", "additionalProperties": _FEATURE}]},

@@ -17,7 +17,7 @@ from service.api.http.flight import Body, InFlight
 from service.api.http.representations import Rendered
 from service.api.newest_models import NewestModels
 from service.api.notifier import Notifier
-from service.log import Appender
+from service.log import Appender, LogUnavailable
 from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import streams
@@ -43,6 +43,8 @@ class Services:
     answerer: Answerer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     streams: dict[str, Stream] = field(default_factory=dict)
+    secrets: dict[int, bytes] = field(default_factory=dict, repr=False)
+    """Of the pseudonyms of units, by stream; never shown to anybody."""
     rendered: Rendered = field(default_factory=Rendered)
     due: dict[Hashable, asyncio.Task[Any]] = field(default_factory=dict)  # questions that are not put yet
     put: WeakValueDictionary[Hashable, asyncio.Lock] = field(default_factory=WeakValueDictionary)
@@ -91,8 +93,24 @@ class Services:
             del self.due[question]
             return await self.run(function, *args, undone=undone)
 
+    async def secret_of_units(self, stream: Stream) -> bytes | None:
+        """Return the secret of a stream's pseudonyms; None: it has no units.
+
+        Raises:
+            LogUnavailable: it is lost, for which the stream is halted.
+        """
+        if stream.unit_secret_digest is None:
+            return None
+        if stream.id not in self.secrets:
+            try:
+                self.secrets[stream.id] = await self.run(streams.secret_of_units, stream)
+            except streams.SecretLost as lost:
+                await self.run(streams.halt, stream.id, str(lost))
+                raise LogUnavailable(f"nothing more is accepted on this stream: {lost}") from None
+        return self.secrets[stream.id]
+
     async def schema(self, name: str) -> Stream | None:
-        """Return a stream, of which only what never changes may be used: name, log, schema."""
+        """Return a stream, of which only what never changes may be used: name, log, schema, digest of its secret."""
         if name not in self.streams:
             stream = await self.run(streams.find, name)
             if stream is None:

@@ -3,7 +3,7 @@
 A publication reserves its cap on every record from its start on, for as long as it runs. Once it has ended, each record
 keeps what it was charged: the most that any later record keeps is a falling staircase, in the table `kept`. It follows
 from the charges: `perennial ledger verify` adds them up anew and compares. On a stream with units one that has charged
-anything reserves its whole cap for ever (`spending.reserves_wholly`).
+anything reserves its whole cap for ever (`reserving`).
 """
 
 from bisect import bisect_right
@@ -15,7 +15,8 @@ from operator import attrgetter, itemgetter
 from sqlalchemy import Connection, delete, insert, select
 
 from service.ledger import spending
-from service.ledger.spending import Reserving, account_of, decimal, reserves_wholly
+from service.ledger.reserving import Reserving, reserves_wholly
+from service.ledger.spending import account_of, decimal
 from service.privacy.accounting import composition
 from service.privacy.accounting.composition import Holding, Loss, Range, Tighter
 from service.privacy.currency import Currency, capacity

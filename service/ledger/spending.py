@@ -12,19 +12,21 @@ where a sum is shown, and then up. A charge touches the rows of the records it c
 falls, so the outline of what a charge did not touch needs no second look.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Delete, Row, Select, Table, and_, bindparam, delete, func, select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import Insert
 
 from service.ledger.errors import OverBudget
+from service.ledger.reserving import reserves_wholly
 from service.privacy.accounting import composition
 from service.privacy.accounting.charges_by_record import Profile
 from service.privacy.accounting.composition import Account, Loss
@@ -43,23 +45,6 @@ NewRange = tuple[int, int, Fraction]
 Query = tuple[Select[Any], dict[str, Any]]
 """And what it binds."""
 _Charged = tuple[Account, int, int, Fraction]
-
-
-class Reserving(Protocol):
-    """The reserve of a publication, and from which record on."""
-
-    @property
-    def state(self) -> str: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def epsilon(self) -> Decimal: ...
-    @property
-    def delta(self) -> Decimal: ...
-    @property
-    def worst_amount(self) -> Decimal: ...
-    @property
-    def unit_factor(self) -> str | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +128,19 @@ def of_record(connection: Connection, stream: int, record: int) -> tuple[list[tu
     return changes, spent
 
 
+def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int) -> Loss:
+    """Return what a unit with these counting slots, at most `most`, has lost so far (`unit_ledger`), as confirmed."""
+    if not slots:
+        return Loss()
+    start, stop = slots[0], slots[-1] + 1
+    charged = _charged(_rows(connection, stream, start, stop)) + _unconfirmed(connection, stream, start, stop)
+    amounts: dict[Account, Fraction] = {}
+    for account, low, high, amount in charged:
+        here = bisect_left(slots, high) - bisect_left(slots, low)
+        amounts[account] = amounts.get(account, Fraction(0)) + here * amount
+    return sum((account.loss(amount / most) for account, amount in amounts.items()), start=Loss())
+
+
 def outlined(connection: Connection, stream: int, start: int, stop: int) -> list[Stretch]:
     """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
 
@@ -183,16 +181,6 @@ def account_of(publication: Publication) -> Account:
         running=reserves_wholly(publication),
         factor=Fraction(publication.unit_factor or 1),
     )
-
-
-def reserves_wholly(publication: Reserving) -> bool:
-    """Return whether a publication reserves its whole cap on every record from its start on.
-
-    On a stream with units it does so for ever once it has charged anything: the records of one unit may be charged by
-    different publications, each of which may have cost the unit all that it promised (`unit_ledger`).
-    """
-    charged = publication.unit_factor is not None and publication.worst_amount > 0
-    return publication.state == "running" or charged
 
 
 def changes(connection: Connection, identities: Sequence[int]) -> Iterator[tuple[int, int, Fraction]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -68,7 +67,7 @@ class Units(Shape):
         return UnitBound(max_records=self.max_records, min_separation=self.min_separation)
 
 
-class RecordSchema(Shape):
+class StreamSchema(Shape):
     """The shape of a stream's records. Public, and fixed when the stream is made."""
 
     features: Annotated[int, Field(strict=True, ge=1, le=MAX_DIMENSION)] | None = None
@@ -77,6 +76,9 @@ class RecordSchema(Shape):
     columns: Columns | None = Field(**ABSENT, description="Names of the features, in their order, or objects")
     class_names: ClassNames | None = Field(**ABSENT, description="Names of classes, or categories, 0, 1, …")
     feature_map: FeatureMapShape | None = None
+    unit: Units | None = Field(
+        **ABSENT, description="Records of one person or device are protected together; absent: each by itself"
+    )
 
     @field_validator("feature_map")
     @classmethod
@@ -128,7 +130,7 @@ class RecordSchema(Shape):
 
     def to_store(self) -> dict[str, Any]:
         """Return what records look like as JSON, as it is stored and hashed."""
-        return self.model_dump(mode="json", include=set(RecordSchema.model_fields))
+        return self.model_dump(mode="json", include=set(StreamSchema.model_fields))
 
     def mapping(self) -> FeatureMap:
         """Return the feature map; of no steps if there is none."""
@@ -151,21 +153,12 @@ class RecordSchema(Shape):
             labelled=not isinstance(self.task, Unlabelled),
             classes=self._classes,
             feature_map=self.mapping(),
+            units=self.unit is not None,
             names=self.names(),
         )
 
 
-class StreamSchema(RecordSchema):
-    """The schema of a stream, as it is stored."""
-
-    unit: Units | None = None
-
-    def layout(self) -> RecordLayout:
-        """Return how records are laid out."""
-        return replace(super().layout(), units=self.unit is not None)
-
-
-class NewStreamSchema(RecordSchema):
+class NewStreamSchema(StreamSchema):
     """The schema of a stream that is to be made: some of its feature maps ask for more than those of older streams.
 
     Ranges of columns become the first step of the feature map, so that whoever reads a schema needs the map alone.

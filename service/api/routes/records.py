@@ -1,7 +1,9 @@
 """`/v1/streams/{stream}/records`: the way in. Answers when the batch is on disk."""
 
 import contextlib
+import functools
 import hashlib
+import hmac
 from collections.abc import Iterator
 from typing import Annotated, cast
 
@@ -16,7 +18,7 @@ from service.api.auth.scopes import INGESTER, Admin, Ingester, KeyFirst
 from service.api.auth.visibility import no_stream, stream_or_404, visible
 from service.api.http.bodies import INLINE_BYTES, refusal
 from service.api.http.problems import Problem, documented, media_type, unread_format
-from service.api.schemas import X_COLUMN, Y_COLUMN, Range, as_json, is_entry
+from service.api.schemas import UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, as_json, is_entry
 from service.api.services import Services, Shared, services
 from service.log import BacklogFull, IdempotencyConflict
 from service.store import erasing, numbering
@@ -60,7 +62,7 @@ _POST = {
             "application/json": {
                 "schema": {
                     "type": "object",
-                    "properties": {"x": X_COLUMN, "y": Y_COLUMN},
+                    "properties": {"x": X_COLUMN, "y": Y_COLUMN, "unit": UNIT_COLUMN},
                     "additionalProperties": False,
                     "example": {"x": [[0.1, -1.2], [0.4, 0.3]], "y": [0, 1]},
                 }
@@ -74,7 +76,8 @@ _POST = {
             },
             "application/vnd.apache.arrow.stream": {
                 "schema": {
-                    "description": "Columns x (fixed_size_list or list of numbers) and y (integers or floats), no nulls"
+                    "description": "Columns x (fixed_size_list or list of numbers), y (integers or floats) and, on "
+                    "streams with units, unit (texts or integers), no nulls"
                 }
             },
         },
@@ -110,13 +113,15 @@ async def post_records(request: Request) -> Response:
         most = min(shared.settings.max_batch_records, layout.most_records)
         if records > most:
             raise Problem("too-large", f"A batch of this stream holds at most {most} records; split it.")
-        batch = await run_in_threadpool(layout.encode, columns) if layout.reads_text else layout.encode(columns)
+        secret = await shared.secret_of_units(found)
+        encode = functools.partial(layout.encode, columns, secret)
+        batch = await run_in_threadpool(encode) if layout.reads_text else encode()
         try:
             appended = await shared.appender.append(
                 found.log,
                 batch,
                 records,
-                idempotency=(scope, hashlib.sha256(body).hexdigest()) if scope else None,
+                idempotency=(scope, _fingerprint(body, secret)) if scope else None,
             )
         except BacklogFull:
             raise Problem(
@@ -190,6 +195,11 @@ async def erase_records(
         return Range(start=start, end=end)
 
     return await shared.run(erase)
+
+
+def _fingerprint(body: bytes, secret: bytes | None) -> str:
+    """Return by what a body is known again; where it names units, nobody who lacks the secret can try out ids."""
+    return hashlib.sha256(body).hexdigest() if secret is None else hmac.digest(secret, body, "sha256").hex()
 
 
 def _idempotency_key(request: Request) -> str | None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from secrets import token_hex
-from typing import Literal
+from typing import Literal, Self
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 from sqlalchemy import Connection
 
 from service.api.auth.scopes import Admin, Ingester, KeyFirst, Reader
@@ -20,7 +21,7 @@ from service.log import Position
 from service.mechanisms.building import declassified, needs
 from service.mechanisms.configuration import Privacy
 from service.store import numbering, streams
-from service.streams.schema import NewStreamSchema, RecordSchema, StreamSchema, Task
+from service.streams.schema import NewStreamSchema, StreamSchema, Task
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 
@@ -31,6 +32,14 @@ class StreamRequest(NewStreamSchema):
         "keep", description="`needed` drops records that no running publication can want again"
     )
     budget: Privacy = Field(description="The most that all publications together may cost any one record, for ever")
+
+    @model_validator(mode="after")
+    def _units_stand_alone(self) -> Self:
+        """Refuse what nobody has shown yet to keep a unit within the budget."""
+        accounting, evaluation = getattr(self.budget, "accounting", "basic"), getattr(self, "evaluation", None)
+        if self.unit is not None and (accounting != "basic" or evaluation is not None):
+            raise PydanticCustomError("units", "a stream with units adds up budgets by `basic` and has no evaluation")
+        return self
 
 
 class Erased(BaseModel):
@@ -81,7 +90,7 @@ class DeadLetter(BaseModel):
     dropped_at: Timestamp | None
 
 
-class StreamInfo(RecordSchema):
+class StreamInfo(StreamSchema):
     id: int
     name: str
     task: Task
