@@ -16,13 +16,8 @@ from service.store.rows import Rows
 _CHARGES = select(tables.charges).order_by(tables.charges.c.id)
 
 
-<<<<<<< HEAD
 def instances(rows: Rows, publication: Publication) -> Iterator[str]:
     """That what is charged without a version is what each record owes, once, to each instance that was open.
-=======
-def instances(connection: Connection, publication: Publication) -> Iterator[str]:
-    """Check that what is charged without a version is what each record owes, once, to each instance that was open.
->>>>>>> words
 
     The obligations state the first instance, a release the instance that opened with it. Each record that is
     there when it opens, or arrives while it is open, pays for it before anything is measured of it.
@@ -56,13 +51,8 @@ def instances(connection: Connection, publication: Publication) -> Iterator[str]
         yield f"{where}: not all of its records have paid for the instance that is open"
 
 
-<<<<<<< HEAD
 def coins(rows: Rows, publication: Publication) -> Iterator[str]:
     """That each record paid once, when its coin was tossed, for that coin and the update of its batch."""
-=======
-def coins(connection: Connection, publication: Publication) -> Iterator[str]:
-    """Check that each record paid once, when its coin was tossed, for that coin and the update of its batch."""
->>>>>>> words
     charging = publication.owes.charging
     if not isinstance(charging, AtArrival):
         return

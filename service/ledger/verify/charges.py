@@ -18,13 +18,8 @@ from service.store.rows import Rows
 from service.store.streams import Stream
 
 
-<<<<<<< HEAD
 def chain(rows: Rows, stream: Stream) -> Iterator[str]:
     """That every charge of a stream is what was written, and none is missing. It walks all of them in little memory."""
-=======
-def chain(connection: Connection, stream: Stream) -> Iterator[str]:
-    """Check that every charge of a stream is as written, and none is missing, walking all of them in little memory."""
->>>>>>> words
     previous = None
     number = 0
     for number, charge in enumerate(stored.walk(rows, stream.id), 1):

@@ -62,7 +62,6 @@ def units(connection: Connection, stream: Stream) -> Iterator[str]:
         yield f"stream {stream.name}: {lost}"
 
 
-<<<<<<< HEAD
 def releases(rows: Rows, stream: Stream) -> Iterator[str]:
     """That the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
     number, digest = 0, None
@@ -71,39 +70,17 @@ def releases(rows: Rows, stream: Stream) -> Iterator[str]:
         if row.number != number:
             yield f"stream {stream.name}: release {number} of the stream is missing"
             return
-=======
-def releases(connection: Connection, stream: Stream) -> Iterator[str]:
-    """Check that the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
-    table, number, digest = tables.releases, 0, None
-    query = select(table.c.number, table.c.digest).where(table.c.stream_id == stream.id).order_by(table.c.number)
-    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
-        for number, (found, digest) in enumerate(rows, 1):  # noqa: B007 - the last digest is looked at below
-            if found != number:
-                yield f"stream {stream.name}: release {number} of the stream is missing"
-                return
->>>>>>> words
     if (number, digest) != (stream.releases, stream.newest_release):
         yield f"stream {stream.name}: release {stream.releases} of the stream is missing or another"
     if stream.confirmed_charges > stream.charges or stream.confirmed_releases > stream.releases:
         yield f"stream {stream.name}: more is confirmed than was charged and released"
 
 
-<<<<<<< HEAD
 def shown(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
     """That no sum or clock is shown that is ahead of what is committed; once all is confirmed, nothing but that."""
     shown = composition.Loss.of(stream.visible_epsilon, stream.visible_delta)
     worst = composition.worst(loss for *_, loss in spending.outlined(rows, stream.id, 0, 2**62))
     if shown != worst if stream.confirmed_charges == stream.charges else not shown.within(worst):
-=======
-def shown(connection: Connection, stream: Stream) -> Iterator[str]:
-    """Check that no sum or clock is shown ahead of what is committed; once all is confirmed, nothing but that."""
-    shown, worst = (stream.visible_epsilon, stream.visible_delta), spending.worst(connection, stream.id)
-    if stream.confirmed_charges == stream.charges:
-        wrong = shown != worst
-    else:
-        wrong = any(one > other for one, other in zip(shown, worst, strict=True))
-    if wrong:
->>>>>>> words
         yield f"stream {stream.name}: what is shown as spent is not what its records have"
     known = {row.id for row in rows.of(_PUBLICATIONS, tables.publications.c.stream_id, stream.id)}
     for identity in known - {each.id for each in found}:

@@ -18,13 +18,8 @@ from service.store.publications import Publication
 from service.store.rows import Rows
 
 
-<<<<<<< HEAD
 def chain(rows: Rows, publication: Publication) -> Iterator[str]:
     """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
-=======
-def chain(connection: Connection, publication: Publication) -> Iterator[str]:
-    """Check that every release is as written, none is missing, and each has a charge of its own that pays for it."""
->>>>>>> words
     previous = publication.promise
     number, latest, time, batched, of_stream = 0, None, publication.start, publication.start, 0
     run = Run()
