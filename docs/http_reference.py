@@ -179,7 +179,7 @@ def _plain(schema: dict[str, Any]) -> str:
 
 
 def _limits(schema: dict[str, Any]) -> Iterator[str]:
-    """What a number, a text or a list may be."""
+    """Yield what a number, a text or a list may be."""
     for name, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<")):
         if name in schema:
             yield f"{sign} {_number(schema[name])}"

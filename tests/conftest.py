@@ -106,7 +106,7 @@ def unique(kind: str) -> str:
 
 
 def wait_until(condition: Callable[[], Any], *, seconds: float = HANG_SECONDS) -> Any:
-    """What the condition returns, once that is true; fails when it does not become so."""
+    """Return what the condition returns, once that is true; fails when it does not become so."""
     began = time.monotonic()
     while not (value := condition()):
         waited = time.monotonic() - began

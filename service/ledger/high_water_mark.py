@@ -62,7 +62,7 @@ def write(files: SegmentFiles, log: str, mark: Mark) -> None:
 
 
 def note(mark: Mark, at: float) -> dict[str, Any]:
-    """What to write down of a walk that found nothing: when it began, in Unix time, and how far the stream was."""
+    """Return the note of a walk that found nothing: when it began, in Unix time, and how far the stream was."""
     return {"at": at, "mark": asdict(mark)}
 
 
@@ -98,7 +98,7 @@ def _older(lost: str, mark: Mark, now: Mark) -> str:
 
 
 def _lost(mark: Mark, now: Mark) -> str:
-    """What a mark tells of and the database lacks."""
+    """Return what a mark tells of and the database lacks."""
     less = [
         f"{name} {getattr(mark, name)} (there are {getattr(now, name)})"
         for name in ("records", "erasures", "charges", "releases")
@@ -211,7 +211,7 @@ def lost_commits(reason: str | None) -> bool:
 
 
 def _why(mark: Mark, now: Mark) -> str:
-    """What PostgreSQL's timeline tells of how that came about."""
+    """Return what PostgreSQL's timeline tells of how that came about."""
     if mark.timeline is not None and now.timeline is not None and now.timeline > mark.timeline:
         return PROMOTED
     return REPLACED

@@ -122,11 +122,11 @@ def tighter(publications: Iterable[Publication], reserved: Loss) -> Tighter:
 def _reserved_from(
     publications: Sequence[Reserving], ended: Sequence[tuple[int, Loss]], start: int
 ) -> list[tuple[int, Loss]]:
-    """Of some records from `start` on what is reserved from there on, at most; the largest of all is among them.
+    """Return the most that is reserved from some records on, from `start`; the largest of all is among them.
 
     ended: the staircase of what ended publications keep.
 
-    What running publications reserve never falls with the record number, so at each record where it rises it may be
+    The reserve of running publications never falls with the record number, so at each record where it rises it may be
     added to the most that ended ones keep from there on: wherever that is kept, no less is reserved by running ones.
     """
     running = [each for each in publications if reserves_wholly(each)]

@@ -1,4 +1,4 @@
-"""What every record has spent, kept up with each charge, so that no answer walks the ledger.
+"""Adds up what every record has spent, kept up with each charge, so that no answer walks the ledger.
 
 All of it follows from the charges; `perennial ledger verify` adds them up anew and compares.
 
@@ -8,8 +8,8 @@ All of it follows from the charges; `perennial ledger verify` adds them up anew 
 | `outlines` | a stream | the most that a record of each stretch has spent over all; the largest is the worst record's |
 
 Amounts are added exactly (`fractions.Fraction`): a charge is a binary double, a budget a decimal. Rounding happens only
-where a sum is shown, and then up. A charge touches the rows of the records it charges and no others. What a record has
-spent never falls, so the outline of what a charge did not touch needs no second look.
+where a sum is shown, and then up. A charge touches the rows of the records it charges and no others. Spending never
+falls, so the outline of what a charge did not touch needs no second look.
 """
 
 from bisect import bisect_left
@@ -50,7 +50,7 @@ _Charged = tuple[Account, int, int, Fraction]
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What a charge changes on the rows of its publication and of its stream, and what is to be written elsewhere."""
+    """The changes of a charge on the rows of its publication and of its stream, and what is to be written elsewhere."""
 
     worst_record: int | None
     worst_amount: Decimal
@@ -59,7 +59,7 @@ class Counted:
 
 
 def needed(stream: Stream, new: Sequence[NewRange]) -> tuple[Query, Query]:
-    """What is to be read to count these: what was spent there, and how it is outlined."""
+    """Return what is to be read to count these: what was spent there, and how it is outlined."""
     start, stop = _extent(new)
     low, high, _ = _redrawn(stream, start, stop)
     # Of both the neighbours too, so that equal ones become one again.
@@ -110,9 +110,9 @@ def count(
 def exact(
     connection: Connection, stream: int, start: int, stop: int, *, most: int = MOST_RANGES
 ) -> list[Stretch] | None:
-    """What each record of [start, stop) has spent over all publications, of what is confirmed; None: over `most` rows.
+    """Return what each record of [start, stop) has spent, as far as it is confirmed; None: over `most` rows.
 
-    What is committed and not confirmed is taken off again: few charges, since the next ones wait for that.
+    Charges that are committed and not confirmed are taken off again: few charges, since the next ones wait for that.
     """
     rows = _rows(connection, stream, start, stop, limit=most + 1)
     if len(rows) > most:
@@ -145,7 +145,7 @@ def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int
 def outlined(rows: Rows, stream: int, start: int, stop: int) -> list[Stretch]:
     """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
 
-    Of what is committed: a bound on what is confirmed.
+    It counts what is committed: a bound on what is confirmed.
     """
     stretches: list[Stretch] = []
     position = start
@@ -295,7 +295,7 @@ def _fraction(amount: Decimal | float) -> Fraction:
 
 
 def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
-    """What every record of [start, stop) has spent, from ranges that hold any of it."""
+    """Return what every record of [start, stop) has spent, from ranges that hold any of it."""
     accounts = {each[0].id: each[0] for each in charged}
     if len(accounts) == 1 and all(amount > 0 for *_, amount in charged):  # nothing to add up
         return _alone(charged, start, stop)

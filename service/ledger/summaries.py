@@ -1,4 +1,4 @@
-"""What is shown of streams at a glance: each kind of row is read once for all streams, however many they are."""
+"""Summaries of streams at a glance: each kind of row is read once for all streams, however many they are."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -5,7 +5,7 @@ before the mark holds it: commit, then the mark, with the file and its folder sy
 which charge and release it is confirmed. A database that lacks what the mark holds is an old one, and found out before
 anything is drawn; what the mark lacks was never seen.
 
-Whoever writes the mark holds the file's lock from reading what is committed until it is synced, and never writes less
+The writer of the mark holds the file's lock from reading what is committed until it is synced, and never writes less
 than it says. Hashes are compared, not numbers: an old primary may hold another charge 7.
 """
 
@@ -63,7 +63,7 @@ class Committed:
 
 
 class Confirmer:
-    """Of one process that may write to the segment folder. Threads may confirm at the same time."""
+    """Confirms for one process that may write to the segment folder. Threads may confirm at the same time."""
 
     def __init__(self, database: Database, files: SegmentFiles) -> None:
         self._database, self.files = database, files
@@ -90,7 +90,7 @@ class Confirmer:
             self._asked.notify_all()
 
     def run(self, stop: threading.Event) -> None:
-        """Confirm what is asked for, until told to stop. What is away is waited for."""
+        """Confirm what is asked for, until told to stop. It waits for servers that are away."""
         self._running = True
         while not stop.is_set():
             with self._asked:

@@ -12,9 +12,9 @@ from service.store.tables import leases as leased
 
 
 class Unsealed(NamedTuple):
-    """What there is for sealers to do, counted by one query however many streams there are.
+    """The work for sealers, counted by one query however many streams there are.
 
-    `sealers` are at it, this one included. Of the streams that want one, `free` have none, `long_free` for long.
+    `sealers` are at it, this one included. Among the streams that want one, `free` have none, `long_free` for long.
     """
 
     sealers: int
@@ -33,7 +33,7 @@ class State(NamedTuple):
 
 
 def states(connection: Connection) -> list[State]:
-    """Of every stream, for who asks again and again which of them have changed."""
+    """Return the state of every stream, for callers that look again and again which have changed."""
     return [State(*row) for row in connection.execute(_STATES)]
 
 
@@ -108,7 +108,7 @@ _WANTS_A_SEALER = or_(streams.c.halted.is_(None), streams.c.id.in_(_ERASED))
 
 
 def unsealed(connection: Connection, *, seconds: float) -> Unsealed:
-    """What there is for sealers to do; `seconds`: the length of their leases, after which a free one is so for long."""
+    """Return the work for sealers; `seconds`: the length of their leases, after which a free stream is so for long."""
     free, long_free = (func.count().filter(leases.is_free(seconds, since=since)) for since in (0.0, seconds))
     query = (
         select(leases.sealers(seconds), func.count(), free, long_free)

@@ -71,7 +71,7 @@ def digest(charge: dict[str, Any]) -> str:
 
 
 def intact(charge: dict[str, Any]) -> bool:
-    """Whether it is what its hash says. What has no RFC 8785 JSON, like NaN, was never charged."""
+    """Whether it is what its hash says. A charge without RFC 8785 JSON, like NaN, was never made."""
     try:
         return bool(charge["hash"] == digest(charge))
     except ValueError:

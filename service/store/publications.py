@@ -79,7 +79,7 @@ class Publication:
 
     @property
     def owes(self) -> Obligations:
-        """What it owes, whatever it releases. ValueError, KeyError or TypeError if that was never written there."""
+        """Return what it owes, whatever it releases. ValueError, KeyError or TypeError if nobody wrote it there."""
         return Obligations.from_json(self.obligations)
 
     @property
@@ -199,7 +199,7 @@ def sealed(publication: Publication) -> str:
 
 
 def as_left(publication: Publication) -> bool:
-    """Whether what changes of a publication is as it was left. What has no JSON, like NaN, was never left there."""
+    """Whether what changes of a publication is as it was left. A value without JSON, like NaN, was never left there."""
     try:
         return publication.seal == sealed(publication)
     except (ValueError, OverflowError):

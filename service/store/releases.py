@@ -130,7 +130,7 @@ def append(
 
 
 def digest(row: Mapping[str, Any], *, publication: str, charge: str, parameters: str, previous: str) -> str:
-    """Of a whole release and of the digest of the version before; of the first one, of its publication's promise.
+    """Return the digest of a release and of the digest before it, which is the publication's promise for the first.
 
     row: a row of `releases`. charge: the hash of its charge. parameters: the SHA-256 of their bytes, in hexadecimal.
     """
@@ -154,7 +154,7 @@ def digest(row: Mapping[str, Any], *, publication: str, charge: str, parameters:
 
 
 def intact(row: Mapping[str, Any], *, publication: str, previous: str) -> bool:
-    """Whether it is what its digest says; a row as `walk` tells it. What has no RFC 8785 JSON was never published."""
+    """Whether it is what its digest says; a row as `walk` tells it. None was published without RFC 8785 JSON."""
     content = {"publication": publication, "charge": row["charged_hash"], "parameters": row["sha256"]}
     try:
         return bool(row["digest"] == digest(row, **content, previous=previous))
@@ -180,7 +180,7 @@ _WALK = (
 
 
 def is_visible() -> ColumnElement[bool]:
-    """That the high-water mark holds a release; in a query of releases.
+    """Return the condition that the high-water mark holds a release; in a query of releases.
 
     One that it does not hold may be lost with the database's newest commits, and drawn again: nobody may see it.
     """

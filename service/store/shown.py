@@ -1,4 +1,4 @@
-"""What is shown of a publication's clock and of its worst record: as it was when its stream was confirmed last.
+"""A publication's clock and its worst record as they are shown: as they were when its stream was confirmed last.
 
 It is committed with each step, and PostgreSQL may still forget that: see `publishing.confirmation`. A table of its own
 holds it, since who confirms a stream must not wait for who publishes on it.
@@ -18,7 +18,7 @@ _NEVER_FALL = ("position", "worst_amount")
 
 
 class Unseen(NamedTuple):
-    """What is committed of a publication that is not shown yet."""
+    """The part of a publication that is committed and not shown yet."""
 
     stream_id: int
     publication_id: int

@@ -1,6 +1,6 @@
 """Looks whether the ledger is still what was written: before a worker first publishes on a stream, and every hour.
 
-What doesn't verify stops its stream: nothing more is published on it, its publications say why, and a metric tells. It
+A finding stops its stream: nothing more is published on it, its publications say why, and a metric tells. It
 goes on when a later look finds all well again, as after the right rows were restored. The invariants are cheaper, and
 asked more often. One that can't be asked counts as violated, and ends no other.
 
@@ -180,7 +180,7 @@ class Audit:
         return set(walked.values())
 
     def walk(self, stream: int) -> None:
-        """What `ledger verify` looks at of one stream, batches aside; says what it found where it counts."""
+        """Look at one stream as `ledger verify` does, batches aside; say what it found where it counts."""
         began, at = time.perf_counter(), time.time()
         told = self._confirmer.told(stream)  # before the stream is read: it may only have come further since
         with self._database.transaction() as connection:

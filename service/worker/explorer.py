@@ -1,7 +1,7 @@
 """Runs what the explorer is asked to compare, one comparison after the other, in a process of its own.
 
-That process is behind all else that the machine has to do, knows no server and gets nothing but the data set: it can't
-reach a stream. What a cell found is kept as soon as it is there, so whoever goes on after a crash begins with the next
+The process is behind all else that the machine has to do, knows no server and gets nothing but the data set: it can't
+reach a stream. The result of a cell is stored at once, so after a crash another worker begins with the next
 one. When this worker ends, the process's input ends, and with it the process.
 """
 
@@ -104,7 +104,7 @@ class Explorer:
 
 @contextmanager
 def _process(given: bytes) -> Iterator[Iterator[bytes]]:
-    """What a process that gets this tells, line by line; an empty one each second in which it tells nothing."""
+    """Return what a process that gets this tells, line by line; an empty one each second in which it tells nothing."""
     process = subprocess.Popen(
         [sys.executable, "-m", "service.explorer", str(NICENESS)],
         stdin=subprocess.PIPE,

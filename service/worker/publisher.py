@@ -58,7 +58,7 @@ ENDED_TWICE = (
 
 
 class TickFirst(Exception):
-    """What waits on the stream, and whose tick has come, is to be published before anything else."""
+    """A step that waits on the stream, and whose tick has come, is to be published before anything else."""
 
 
 class Publisher:
@@ -209,7 +209,7 @@ class Publisher:
     def _may_try(self, lease: Lease, turn: Turn) -> bool:
         """Note an attempt at the next step that ended without a public reason, if there was one; or halt.
 
-        That is one of this process that it could not note at once, or one of an owner who did not give the lease back,
+        Such an end is one of this process that it could not note at once, or of an owner that kept the lease,
         unless the database was away meanwhile: then nobody could have.
         """
         at = turn.publication.position, turn.publication.version

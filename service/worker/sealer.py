@@ -240,8 +240,8 @@ class Sealer:
         """Puts many small neighbours into one segment, so that a fit opens few files however records trickled in.
 
         Sixteen neighbours of at most one size class, half of them of just that class, become one, like the digits of
-        a counter: each record is rewritten about once per class, and a few dozen segments at most stay small. What
-        would be larger than memory should hold stays in parts.
+        a counter: each record is rewritten about once per class, and a few dozen segments at most stay small. A
+        segment larger than memory should hold stays in parts.
         """
         lease, stream = self._held[log]
         most = MERGED_VALUES // max(1, stream.layout.mapped_features)

@@ -24,7 +24,7 @@ MOST_FITS = 10_000  # times of fits to remember: another worker may publish the 
 
 
 class Ticker:
-    """One worker's. Of several workers whichever comes first publishes a step; the others find it gone."""
+    """The ticker of one worker. The first of several workers publishes a step; the others see that it is gone."""
 
     def __init__(self, database: Database, confirmer: Confirmer, audit: Audit) -> None:
         self._database, self._confirmer, self._audit = database, confirmer, audit

@@ -32,7 +32,7 @@ def schema() -> "BaseSchema":
 
     @schemathesis.serializer("application/x-ndjson", "application/vnd.apache.arrow.stream", "application/x-npz")
     def as_it_is(_: Any, value: Any) -> bytes:
-        """What is generated for the formats that are not JSON."""
+        """Return what is generated for the formats that are not JSON."""
         return value if isinstance(value, bytes) else str(value).encode(errors="replace")
 
     return schemathesis.openapi.from_dict(document())

@@ -63,7 +63,7 @@ ON_CATEGORIES = {"linear_queries", "small_database"}
 
 
 def choices(annotation: Any) -> Iterator[str]:
-    """What may be written in the place of a field, where that is one of a few words."""
+    """Yield what may be written in the place of a field, where that is one of a few words."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     elif not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):

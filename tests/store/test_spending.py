@@ -67,7 +67,7 @@ def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float
 
 
 def brute(connection: Connection, charges: int) -> tuple[list[Loss], list[Loss]]:
-    """What each record has spent by the first so many charges, and what is reserved on it, from the charges alone."""
+    """Return the spent and the reserved of each record by the first so many charges, from the charges alone."""
     spent, reserved = [Loss()] * RECORDS, [Loss()] * RECORDS
     for each in publications.of_stream(connection, 1):
         amounts = [Fraction(0)] * RECORDS

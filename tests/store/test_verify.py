@@ -121,7 +121,7 @@ VERDICTS = {
 
 
 def another(column: Column[Any]) -> Any:
-    """What is not there."""
+    """Return what is not there."""
     match column.type:
         case sql.DateTime():
             return column + text("interval '1 second'")

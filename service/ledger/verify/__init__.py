@@ -1,8 +1,8 @@
 """Walks the whole ledger and recomputes every hash and bound, from the charges alone.
 
 It believes nothing that was computed before: what a record has spent is added up anew from the charges and compared
-with what publishing used, with each publication's cap, and with the stream's budget. What streams and publications
-promise, what they were left as, releases and segments are compared with their digests.
+with what publishing used, with each publication's cap, and with the stream's budget. The promises of
+streams and publications, their last state, releases and segments are compared with their digests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ __all__ = ["Report", "look", "look_at_each", "verify", "verify_segments"]
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was walked, and what does not hold."""
+    """The extent of a walk, and its findings."""
 
     streams: int
     charges: int

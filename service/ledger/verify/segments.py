@@ -28,7 +28,7 @@ def rows(stored: Rows, stream: Stream) -> Iterator[str]:
 
 
 def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
-    """That every segment's file is there and holds what was written to it, while segments come, merge and go.
+    """Check that every segment's file is there and holds what was written to it, while segments come, merge and go.
 
     And that no stream has come less far than the file beside its segments tells: that its record is not an old one.
     """
