@@ -54,7 +54,7 @@ OUTPUT, DESCENT = {"kind": "output_perturbation"}, {"kind": "noisy_gradient_desc
 
 
 def lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """What is compared, all with a release after every block: mechanism and learner."""
+    """Return the lines to compare, all with a release after every block: mechanism and learner."""
     window = {"kind": "sliding_window", "block": block, "blocks": BLOCKS}
     cumulative = {"kind": "continual", "base": BLOCKS * block, "update_every": block}
     batches = {"kind": "independent_batches", "batch": block}
