@@ -65,6 +65,8 @@ ADMIN = {
     ("post", "/v1/streams/{stream}/resume"),
     ("get", "/v1/streams/{stream}/dead-letters"),
     ("delete", "/v1/streams/{stream}/dead-letters/{entry}"),
+    ("get", "/v1/streams/{stream}/units/{unit}"),
+    ("delete", "/v1/streams/{stream}/units/{unit}"),
     ("post", "/v1/publications"),
     ("delete", "/v1/publications/{publication}"),
 }
