@@ -21,13 +21,13 @@ import httpx
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-_READY_SECONDS = 90.0
+_READY_SECONDS = 200.0
 _STOP_SECONDS = 15.0
 _TRIES = 3  # another program can take the free port before the service does
 
 
 class DemoError(Exception):
-    """What went wrong, for the person at the screen."""
+    """Something went wrong: its text is for the person at the screen."""
 
 
 class _PortTaken(Exception):
@@ -136,7 +136,8 @@ def _with_key(service: Service, folder: Path) -> Service:
         key = (folder / "data" / "admin.key").read_text().strip()
     except FileNotFoundError:
         raise _PortTaken from None
-    answer = httpx.get(f"{service.address}/v1/streams", headers={"Authorization": f"Bearer {key}"}, trust_env=False)
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = httpx.get(f"{service.address}/v1/streams", headers=headers, trust_env=False, timeout=_READY_SECONDS)
     if answer.status_code == 401:
         raise _PortTaken
     return Service(service.address, key, service.process, service.log)

@@ -224,7 +224,7 @@ def people(doors: Doors) -> None:
 def labelled(doors: Doors) -> None:
     """People see records, and nobody else: neither who reads the log, nor who is refused."""
     path = "/v1/publications/labelled"
-    labeller = {"Authorization": f"Bearer {doors.keys['label']}", "Prefer": "wait=5"}
+    labeller = {"Authorization": f"Bearer {doors.keys['label']}", "Prefer": "wait=60"}
     assert doors.post("labelled", [X] * 4, None) == 202
     waiting = 2
     while waiting > 1:
@@ -308,7 +308,7 @@ def failing(doors: Doors) -> None:
     assert doors.post("jammed", [[FAILS, *X]] * 2, [Y, Y]) == 202
     assert doors.post("unfit", [[FAILS, *X, Y]] * 2, [Y, Y]) == 202
     assert doors.post("unseen", [[FAILS, *X, *X]] * 2, None) == 202
-    wait = {"Prefer": "wait=5"}
+    wait = {"Prefer": "wait=60"}
     assert doors.ask("GET", "/v1/publications/unseen/label-requests", doors.keys["label"], headers=wait) == 500
     assert doors.post("uncounted", None, [int(FAILS)] * 20) == 202
     path, easy = "/v1/publications/uncounted/queries", {"weights": [WEIGHT] * 20}

@@ -8,6 +8,7 @@ import pytest
 from tests.api.test_labels import give, next_request, post, publish, unlabelled
 from tests.api.test_records import refused
 from tests.conftest import Service, ok
+from tests.conftest import publication as publication_json
 
 COLUMNS = [{"name": "temp", "unit": "°C", "range": [-30, 50]}, {"name": "wind"}]
 CLASSES = ["dry", "rain"]
@@ -105,3 +106,19 @@ def test_a_map_that_mixes_columns_takes_their_names_from_label_requests(service:
     assert not {"columns", "class_names"} & asked.keys()
     problem = refused(give(service, publication, asked["record"], "dog"), 422, "invalid-request")
     assert problem["detail"].startswith("label: must be a whole number, without quotes")
+
+
+@pytest.mark.parametrize(
+    ("norm_bound", "said"),
+    [
+        (1.0, "is at most 2 long, and norm_bound is 1: longer records are shortened to it"),
+        (2.0, None),
+        (5.0, "is at most 2 long: a norm_bound of 5 only adds noise, and 2 is enough."),
+    ],
+)
+def test_a_plan_compares_norm_bound_with_public_ranges(service: Service, norm_bound, said):
+    columns = [{"name": f"c{number}", "range": [0, 10]} for number in range(4)]
+    stream = service.stream(features=4, columns=columns, norm_bound=norm_bound)
+    asked = publication_json(stream, {"kind": "independent_batches", "batch": 100})
+    notes = ok(service.client().post("/v1/plan", json=asked))["notes"]
+    assert [said in note for note in notes if note.startswith("A record within")] == ([] if said is None else [True])

@@ -13,7 +13,7 @@ import pytest
 import requests
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.api.document import document
+from docs.http_reference import openapi as document
 from tests.conftest import Service, ok, unique
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def schema() -> "BaseSchema":
 
     @schemathesis.serializer("application/x-ndjson", "application/vnd.apache.arrow.stream", "application/x-npz")
     def as_it_is(_: Any, value: Any) -> bytes:
-        """What is generated for the formats that are not JSON."""
+        """Return what is generated for the formats that are not JSON."""
         return value if isinstance(value, bytes) else str(value).encode(errors="replace")
 
     return schemathesis.openapi.from_dict(document())
@@ -84,7 +84,7 @@ def ask(service: Service, session, there) -> "Callable[[Case], None]":
         for name in [name for name in case.headers if name.lower() == "prefer"]:
             del case.headers[name]  # it would wait
         key = {"Authorization": f"Bearer {service.admin_key}"}
-        answer = case.call(base_url=service.url, session=session, headers=key, timeout=100)
+        answer = case.call(base_url=service.url, session=session, headers=key, timeout=200)
         STATUSES[f"{case.operation.method.upper()} {case.path}"].add(answer.status_code)
         case.validate_response(answer, checks=asked)
 

@@ -84,7 +84,7 @@ class Api:
         wait_until(self._ready)
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self._key}"}, timeout=100)
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self._key}"}, timeout=200)
 
     def now(self) -> None:
         self._now.set()
@@ -167,7 +167,7 @@ def _count(counter: Synchronized[int], owner: Any, name: str) -> None:
 
 
 def _gate_of_marks() -> threading.RLock:
-    """What a thread holds while it writes a mark: to be stopped there has a test of its own."""
+    """Hold what a thread holds while it writes a mark: to be stopped there has a test of its own."""
     from service.store.segment_files import SegmentFiles
 
     gate, real = threading.RLock(), SegmentFiles.high_water_mark_lock

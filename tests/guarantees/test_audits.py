@@ -20,7 +20,7 @@ from service.mechanisms.scheduled.mechanism import Scheduled
 from service.privacy.currency import Currency
 from service.streams.schema import StreamSchema
 from tests import chance
-from tests.mechanisms import test_combinations
+from tests.mechanisms import cases, test_combinations
 
 PILOTS = 100
 FAR = [[-1e4, 0.0]]
@@ -34,12 +34,7 @@ MECHANISMS = {
     "scheduled_black_box": {"kind": "scheduled_black_box", "first": 4, "growth": 1},
     "improving_black_box": {"kind": "improving_black_box", "first": 4, "every": 4, "exponent": 0.5},
     "every block by itself": {"kind": "independent_batches", "batch": 2},
-    "window_statistics": {
-        "kind": "window_statistics",
-        "block": 2,
-        "blocks": 2,
-        "ridge": 1e6,
-    },  # sums, nearly as they are
+    **cases.of_families("AUDITED"),
     "lifelong": {"kind": "lifelong", "task_size": 4, "batch": 2, "ridge": 1e6},
     "lifelong, memory": {"kind": "lifelong", "task_size": 2, "memory": 4, "ridge": 1e6},
     "lifelong, agem": {"kind": "lifelong", "task_size": [2, 4], "batch": 2, "training": "agem", "epochs": 1},
@@ -84,7 +79,7 @@ CASES = {
     ("every block by itself", "pure", "objective_perturbation"): (2, 1800),
     ("every block by itself", "gaussian", "objective_perturbation"): (2, 560),
     ("every block by itself", "gaussian", "noisy_gradient_descent"): (2, 330),
-    ("window_statistics", "gaussian"): (4, 500),
+    **cases.of_families("AUDITS"),
     ("lifelong", "gaussian"): (6, 800),
     ("lifelong, memory", "gaussian"): (6, 500),
     ("lifelong, agem", "gaussian"): (6, 500),
@@ -98,7 +93,7 @@ CASES = {
 
 So often that half the noise (a third of it for objective perturbation with a δ) is missed with probability below 1e-3:
 by the binomial laws of an attacker's rates, as they were measured in 200 to 2000 runs with that noise. For
-`window_statistics`, `lifelong` and `lifelong, agem` this is not shown: 300 to 400 runs estimate about 1e-2.
+mechanisms of second moments this is not shown, but of `lifelong, memory`: 300 to 400 runs estimate about 1e-2.
 """
 WATCHED_LONGER = {("scheduled_black_box", "gaussian"): 128, ("improving_black_box", "gaussian"): 64}
 """With --long, where the last eighth of the charges comes later."""

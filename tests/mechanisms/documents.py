@@ -14,6 +14,7 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.measured import measured
 from service.mechanisms.timing import timing
 from service.streams.schema import StreamSchema
+from tests.mechanisms import cases
 from tests.mechanisms.test_combinations import MECHANISMS
 
 WRITTEN = Path(__file__).with_name("documents.jsonl")
@@ -70,6 +71,7 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
             "sliding_window",
         )
     },
+    "leader, all averaged": (TWO, NOISY, LEADER | {"averaging": True}, GAUSSIAN),
     "leader, not averaged": (TWO, NOISY, LEADER | {"averaging": False}, GAUSSIAN),
     "noisy, with settings": (
         TWO,
@@ -77,7 +79,7 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
         MECHANISMS["improving_black_box"],
         GAUSSIAN,
     ),
-    "regression": (REGRESSION, EXACT, MECHANISMS["window_statistics"], GAUSSIAN),
+    **cases.of_families("DOCUMENTS"),
     "regression, noisy": (REGRESSION, NOISY, MECHANISMS["independent_batches"], GAUSSIAN),
     **{
         f"small {queries}": (CATEGORIES, _small(queries), MECHANISMS["multi_resolution"], PURE)
@@ -103,7 +105,6 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
     "tasks, agem": (THREE, EXACT, TASKS | {"training": "agem", "hidden": 2, "epochs": [3, 4]}, GAUSSIAN),
     ENCODER: (TWO, EXACT, MECHANISMS["lifelong, encoder"], GAUSSIAN),
     "tasks, ridge": (TWO, EXACT | {"intercept": False}, TASKS | {"ridge": 0.5}, PURE),
-    "windows, ridge": (TWO, EXACT, MECHANISMS["window_statistics"] | {"ridge": 0.5}, PURE),
     "queries, accurate": (CATEGORIES, None, {"kind": "linear_queries", "first": 10**6, "accuracy": 0.1}, GAUSSIAN),
     "queries, both": (CATEGORIES, None, {"kind": "linear_queries", "first": 10**6, "accuracy": 0.1, "hits": 3}, PURE),
     "asking": (UNLABELLED, NOISY, ACTIVE, GAUSSIAN),
@@ -173,7 +174,7 @@ def _configuration(asked):
 
 
 def _steps(built, features):
-    """What the first four steps say, which does not depend on records."""
+    """Return what the first four steps say, which does not depend on records."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2048, features)), rng.integers(0, 2, 2048)
     time, chain, number, steps = 0, (), 1, []

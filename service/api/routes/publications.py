@@ -84,7 +84,7 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
     `measured` tells how accurate such models were on streams that drift; null where records come without classes.
     `timing` tells when releases appear, how many seconds and bytes of memory a fit of the size in `fits` may take at
     first, and warns where fits may take too long for their tick. `notes` are sentences: what it means that delta was
-    left out, and how noise compares with the most that records can do.
+    left out, how `norm_bound` fits public ranges, and how noise compares with the most that records can do.
     """
 
     def look(connection: Connection) -> dict[str, Any]:
@@ -95,7 +95,7 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
         planned = mechanism.plan()
         queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
         tick = timing(mechanism.obligations().fit, request.delay, queued)
-        return planned | {"measured": told, "timing": tick, "notes": notes(planned, request)}
+        return planned | {"measured": told, "timing": tick, "notes": notes(planned, request, stream.parsed_schema)}
 
     return await shared.run(look)
 

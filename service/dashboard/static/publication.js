@@ -2,6 +2,7 @@ import { download, follow, get, regularly } from "./api.js";
 import { colour, draw, level, line } from "./charts.js";
 import { $, amount, count, counted, fact, h, loss, meter, notice, pill, range, replace, when } from "./dom.js";
 import { absent, failed, frame } from "./frame.js";
+import { named } from "./names.js";
 import { paged } from "./paged.js";
 import { described, explained } from "./plan.js";
 
@@ -56,6 +57,7 @@ async function look() {
   const share = ledger.publications.find((each) => each.name === name);
   heading(publication, stream);
   tiles(publication, stream, share, outline.items);
+  replace($("names"), ...named(stream).map(([title, value]) => fact(title, value)));
   replace($("plan"), ...explained(publication).filter(Boolean));
   charts(publication, stream, share, outline.items).catch(failed); // they take longer, and nothing waits for them
 }
