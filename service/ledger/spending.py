@@ -32,6 +32,7 @@ from service.privacy.accounting.charges_by_record import Profile
 from service.privacy.accounting.composition import Account, Loss
 from service.privacy.currency import Currency
 from service.store.publications import UNIT_FACTOR, Publication
+from service.store.rows import Rows
 from service.store.streams import Stream
 from service.store.tables import charges, outlines, spent, streams
 from service.store.tables import publications as publications_table
@@ -141,19 +142,16 @@ def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int
     return sum((account.loss(amount / most) for account, amount in amounts.items()), start=Loss())
 
 
-def outlined(connection: Connection, stream: int, start: int, stop: int) -> list[Stretch]:
+def outlined(rows: Rows, stream: int, start: int, stop: int) -> list[Stretch]:
     """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
 
     It counts what is committed: a bound on what is confirmed.
     """
-    rows = connection.execute(
-        select(outlines)
-        .where(outlines.c.stream_id == stream, outlines.c.start < stop, outlines.c.stop > start)
-        .order_by(outlines.c.start)
-    )
     stretches: list[Stretch] = []
     position = start
-    for row in rows:
+    for row in rows.of(_OUTLINES, outlines.c.stream_id, stream):
+        if row.start >= stop or row.stop <= start:
+            continue
         low, high = max(start, row.start), min(stop, row.stop)
         if position < low:
             stretches.append((position, low, Loss()))
@@ -164,12 +162,7 @@ def outlined(connection: Connection, stream: int, start: int, stop: int) -> list
     return stretches
 
 
-def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal]:
-    """Return the most epsilon and the most delta that any record of a stream has spent, of what is committed."""
-    epsilon, delta = connection.execute(
-        select(func.max(outlines.c.epsilon), func.max(outlines.c.delta)).where(outlines.c.stream_id == stream)
-    ).one()
-    return epsilon or Decimal(0), delta or Decimal(0)
+_OUTLINES = select(outlines).order_by(outlines.c.start)
 
 
 def account_of(publication: Publication) -> Account:
@@ -183,20 +176,22 @@ def account_of(publication: Publication) -> Account:
     )
 
 
-def changes(connection: Connection, identities: Sequence[int]) -> Iterator[tuple[int, int, Fraction]]:
+def changes(rows: Rows, identities: Sequence[int]) -> Iterator[tuple[int, int, Fraction]]:
     """Where what these publications have charged changes, by how much, in order; however many, they take no memory."""
-    up = select(spent.c.start.label("record"), spent.c.publication_id, spent.c.amount)
-    down = select(spent.c.stop, spent.c.publication_id, -spent.c.amount)
-    both = up.union_all(down).subquery()
-    query = (
-        select(both.c.record, both.c.publication_id, func.sum(both.c.amount))
-        .where(both.c.publication_id.in_(identities))
-        .group_by(both.c.record, both.c.publication_id)
-        .order_by(both.c.record)
-    )
-    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
-        for record, publication, amount in rows:
-            yield record, publication, Fraction(amount)
+    for row in rows.of_each(_CHANGES, _both.c.publication_id, identities, order="record"):
+        yield row.record, row.publication_id, Fraction(row.amount)
+
+
+_both = (
+    select(spent.c.start.label("record"), spent.c.publication_id, spent.c.amount)
+    .union_all(select(spent.c.stop, spent.c.publication_id, -spent.c.amount))
+    .subquery()
+)
+_CHANGES = (
+    select(_both.c.record, _both.c.publication_id, func.sum(_both.c.amount).label("amount"))
+    .group_by(_both.c.record, _both.c.publication_id)
+    .order_by(_both.c.record)
+)
 
 
 def decimal(amount: Fraction) -> Decimal:

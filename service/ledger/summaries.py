@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, or_, select
+from sqlalchemy import Connection, and_, case, func, or_, select
 
 from service.ledger import reservations
 from service.privacy.accounting.charges_by_record import covered
@@ -17,7 +17,7 @@ from service.store.numbering import Resumption
 from service.store.publications import UNIT_FACTOR
 from service.store.segments import Erased
 from service.store.streams import Stream
-from service.store.tables import publications, shown
+from service.store.tables import outlines, publications, shown
 from service.store.tables import streams as streams_table
 
 MOST_RANGES = 512  # of what was erased
@@ -148,3 +148,11 @@ def _publications(connection: Connection, identities: list[int]) -> dict[int, li
     for row in connection.execute(_SUMMARY.where(publications.c.stream_id == any_of(identities))):
         by_stream[row.stream_id].append(PublicationSummary(**row._asdict()))
     return by_stream
+
+
+def worst_of_each(connection: Connection, identities: Sequence[int]) -> dict[int, tuple[Decimal, Decimal]]:
+    """Return, by stream, the most epsilon and the most delta that any record has spent, of what is committed."""
+    most = func.max(outlines.c.epsilon), func.max(outlines.c.delta)
+    query = select(outlines.c.stream_id, *most).where(outlines.c.stream_id == any_of(identities))
+    found = {row[0]: (row[1], row[2]) for row in connection.execute(query.group_by(outlines.c.stream_id))}
+    return {each: found.get(each, (Decimal(0), Decimal(0))) for each in identities}

@@ -1,6 +1,6 @@
 """Which of all streams want something done, by one query that answers little however many streams there are."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Select, Text, cast, func, or_, select
@@ -37,6 +37,12 @@ def states(connection: Connection) -> list[State]:
     return [State(*row) for row in connection.execute(_STATES)]
 
 
+def digest(connection: Connection) -> tuple[int, int | None]:
+    """How many streams there are, and a sum that changes whenever one of them does."""
+    count, total = connection.execute(_DIGEST).one()
+    return count, total
+
+
 _TOLD = (
     "records",
     "charges",
@@ -59,16 +65,38 @@ _STATES = (
                 "/", _ASKED.c.asked, TIMELINE, *(func.coalesce(cast(streams.c[name], Text), "") for name in _TOLD)
             ),
             0,
-        ),
+        ).label("digest"),
     )
     .outerjoin(_ASKED, _ASKED.c.stream_id == streams.c.id)
     .order_by(streams.c.id)
 )
+_digests = _STATES.order_by(None).subquery().c
+_DIGEST = select(func.count(), func.sum(func.hashtextextended(func.concat_ws("/", _digests.id, _digests.digest), 0)))
 
 
 def logs(connection: Connection, found: Sequence[int]) -> dict[int, str]:
     """The names of streams' logs, which never change."""
     return dict(connection.execute(select(streams.c.id, streams.c.log).where(streams.c.id == any_of(found))).all())
+
+
+def short_ledgers(
+    connection: Connection, among: Sequence[int], *, but: Collection[str], charges: int, most: int
+) -> dict[int, str]:
+    """The first few of some streams that have at most so many charges together, with their logs; long ones aside.
+
+    but: logs of other streams to leave out. most: so many streams.
+    """
+    query = select(streams.c.id, streams.c.log, streams.c.charges).where(
+        streams.c.id == any_of(among), streams.c.charges <= charges
+    )
+    found = {row.id: row for row in connection.execute(query)}
+    short: dict[int, str] = {}
+    for row in (found[each] for each in dict.fromkeys(among) if each in found and found[each].log not in but):
+        charges -= row.charges
+        if charges < 0 or len(short) == most:
+            break
+        short[row.id] = row.log
+    return short
 
 
 def halted(connection: Connection) -> set[int]:

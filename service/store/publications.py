@@ -1,6 +1,6 @@
 """Publications: what is asked for, how far it is published, and which of them can go on."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -26,6 +26,7 @@ from service.privacy.accounting.obligations import FitSize, Obligations
 from service.store import digests, leases, shown
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together
 from service.store.keys import NameTaken
+from service.store.rows import Rows
 from service.store.tables import charges as charged
 from service.store.tables import erasures, publications, streams
 from service.store.tables import releases as released
@@ -219,8 +220,13 @@ def find(connection: Connection, name: str, *, visible: frozenset[str] | None = 
 
 
 def of_stream(connection: Connection, stream: int) -> list[Publication]:
-    query = select_all().where(publications.c.stream_id == stream).order_by(publications.c.id.desc())
+    query = _NEWEST_FIRST.where(publications.c.stream_id == stream)
     return [_publication(row) for row in connection.execute(query)]
+
+
+def walk(rows: Rows, stream: int) -> Iterator[Publication]:
+    """Yield all publications of a stream, the newest first."""
+    return map(_publication, rows.of(_NEWEST_FIRST, publications.c.stream_id, stream))
 
 
 def fit_sizes(connection: Connection, identities: Collection[int]) -> dict[int, FitSize]:
@@ -328,6 +334,7 @@ def newest_visible(*, role: str | None = None) -> ColumnElement[int | None]:
 
 
 NAMES = select_all().selected_columns.keys()
+_NEWEST_FIRST = select_all().order_by(publications.c.id.desc())
 _UNCONFIRMED = select(charged.c.id).where(
     charged.c.publication_id == publications.c.id,
     charged.c.stream_id == streams.c.id,

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, inser
 from service.store import digests
 from service.store.charges import of_ids
 from service.store.publications import Publication
+from service.store.rows import Rows
 from service.store.streams import Stream
 from service.store.tables import charges, releases, streams
 
@@ -161,22 +162,21 @@ def intact(row: Mapping[str, Any], *, publication: str, previous: str) -> bool:
         return False
 
 
-def walk(connection: Connection, publication: int) -> Iterator[dict[str, Any]]:
+def walk(rows: Rows, publication: int) -> Iterator[dict[str, Any]]:
     """Every release, oldest first, with its charge's columns as `charged_…` and its parameters' SHA-256, `sha256`."""
-    charge = charges.alias()
-    query = (
-        select(
-            *_INFO,
-            func.encode(func.sha256(releases.c.parameters), "hex").label("sha256"),
-            *(charge.c[name].label(f"charged_{name}") for name in _OF_CHARGE),
-        )
-        .join(charge, and_(charge.c.stream_id == releases.c.stream_id, charge.c.id == releases.c.charge))
-        .where(releases.c.publication_id == publication)
-        .order_by(releases.c.version)
+    return (row._asdict() for row in rows.of(_WALK, releases.c.publication_id, publication))
+
+
+_charge = charges.alias()
+_WALK = (
+    select(
+        *_INFO,
+        func.encode(func.sha256(releases.c.parameters), "hex").label("sha256"),
+        *(_charge.c[name].label(f"charged_{name}") for name in _OF_CHARGE),
     )
-    with connection.execute(query, execution_options={"yield_per": 200}) as rows:
-        for row in rows:
-            yield row._asdict()
+    .join(_charge, and_(_charge.c.stream_id == releases.c.stream_id, _charge.c.id == releases.c.charge))
+    .order_by(releases.c.version)
+)
 
 
 def is_visible() -> ColumnElement[bool]:

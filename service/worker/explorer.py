@@ -25,7 +25,8 @@ from service.worker.leases import LeaseKeeper
 
 _log = structlog.get_logger(__name__)
 
-SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_OF_SILENCE = 1.0  # of a comparison, before it is looked whether somebody still wants it
 NICENESS = 19
 MOST_SECONDS = 3600.0  # for one comparison
 GONE = "its data set was deleted"
@@ -139,7 +140,7 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
         selector.register(process.stdout, selectors.EVENT_READ)
         rest = b""
         while True:
-            if not selector.select(SECONDS_BETWEEN_LOOKS):
+            if not selector.select(SECONDS_OF_SILENCE):
                 yield b""
                 continue
             piece = process.stdout.read1(2**16)  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ import pytest
 import requests
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.api.document import document
+from docs.http_reference import openapi as document
 from tests.conftest import Service, ok, unique
 
 if TYPE_CHECKING:

@@ -71,6 +71,7 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
             "sliding_window",
         )
     },
+    "leader, all averaged": (TWO, NOISY, LEADER | {"averaging": True}, GAUSSIAN),
     "leader, not averaged": (TWO, NOISY, LEADER | {"averaging": False}, GAUSSIAN),
     "noisy, with settings": (
         TWO,

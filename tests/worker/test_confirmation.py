@@ -160,7 +160,7 @@ def test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything
         connection.execute(update(tables.streams).values(records=10))
     before = visible(bench)
     publisher = bench.publisher()
-    monkeypatch.setattr(publisher._audit, "look", lambda _: True)  # which walks the whole ledger only every hour
+    monkeypatch.setattr(publisher._audit, "look", lambda *_: True)  # which walks the whole ledger only every hour
     monkeypatch.setattr("service.worker.fits.prepare", None)
     publisher.step(threading.Event())
     reason = bench.stream().distrusted

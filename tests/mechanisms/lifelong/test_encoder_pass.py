@@ -20,7 +20,7 @@ from service.privacy.currency import Currency
 from service.privacy.noise.additive import Gaussian
 from tests import chance
 
-pytest.importorskip("jax", reason="the extra `deep` is not installed")
+pytestmark = pytest.mark.skipif(not encoder_pass.available(), reason="the extra `deep` is not installed")
 
 RHO = 0.0244
 ENCODERS = {
