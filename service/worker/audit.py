@@ -109,9 +109,10 @@ class Audit:
         return next((each for log, (first, each) in self._first.items() if self._due.get(log, first) <= now), None)
 
     def _next_ones(self) -> list[int]:
-        """The streams whose turn is next: walked with others they cost little."""
-        soonest = nsmallest(MOST_TOGETHER, self._first.items(), key=lambda each: self._due.get(each[0], each[1][0]))
-        return [stream for _, (_, stream) in soonest]
+        """The streams whose turn is soon: walked with others they cost little."""
+        soon = time.monotonic() + SECONDS_BETWEEN_AUDITS / 10
+        turns = ((self._due.get(log, first), stream) for log, (first, stream) in self._first.items())
+        return [stream for turn, stream in nsmallest(MOST_TOGETHER, turns) if turn <= soon]
 
     def look(self, stream: int, also: Sequence[int] = ()) -> bool:
         """Return whether the stream's ledger was walked, so that it may be published on.
