@@ -11,6 +11,7 @@ from service.learners.registry import LEARNERS
 from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.family import Asked
+from service.mechanisms.on_schedule import OnSchedule
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.currency import capacity
 from service.privacy.noise.additive import Unaffordable
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from service.mechanisms.mechanism import Mechanism
 
 
-def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechanism:
-    """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
+def build(stream: StreamSchema, publication: PublicationConfiguration, start: int = 0) -> Mechanism:
+    """Return the publication that the configuration describes. Raises Refused with the field that cannot stand.
+
+    start: its first slot, absolute; it matters only where the stream sets slots aside.
+    """
     privacy, learner = publication.privacy, publication.learner
     kind, cap = capacity(privacy.epsilon, privacy.delta)
     if cap == 0:
@@ -33,8 +37,10 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
         raise Refused("publish_delay", f"steps of {family.kind} are due at no public time: leave it out")
     if learner is not None and not family.takes_learner:
         raise Refused("learner", f"{family.kind} fits no model: leave learner out")
-    asked = Asked(stream=stream, learner=learner, privacy=privacy, kind=kind, capacity=cap)
+    asked = Asked(stream=stream, learner=learner, privacy=privacy, kind=kind, capacity=cap, start=start)
     mechanism: Mechanism = family.build(publication.mechanism, asked)
+    if isinstance(mechanism, OnSchedule) and mechanism.fewest_slots() < 1:
+        raise Refused("mechanism", "a fit could have evaluation slots alone: use batches of at least 2 records")
     try:
         mechanism.plan()
     except Inaccurate as problem:
@@ -45,12 +51,12 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
     return mechanism
 
 
-def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
+def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], start: int, position: int) -> int:
     """Return the oldest record that a publication may still read after `position`; both are counted from its start.
 
-    schema, configuration: as they are stored, of the stream and of the publication.
+    schema, configuration: as they are stored, of the stream and of the publication. start: its first record.
     """
-    return _stored(json.dumps(schema), json.dumps(configuration)).needs(position)
+    return _stored(json.dumps(schema), json.dumps(configuration), start).needs(position)
 
 
 def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
@@ -64,7 +70,7 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
 
 
 @lru_cache(maxsize=64)
-def _stored(schema: str, configuration: str) -> Mechanism:
+def _stored(schema: str, configuration: str, start: int = 0) -> Mechanism:
     """Build what is stored, both as JSON. A list asks this for each stream, and many streams have the same settings."""
     publication = PublicationConfiguration.model_validate(json.loads(configuration))
-    return build(StreamSchema.model_validate(json.loads(schema)), publication)
+    return build(StreamSchema.model_validate(json.loads(schema)), publication, start)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from service.inputs.registry import Family, S
+from service.streams.slots import TrainingSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,11 +29,14 @@ class Asked:
     privacy: Privacy
     kind: Currency
     capacity: Fraction
+    start: int = 0
+    """The publication's first slot, absolute."""
 
     @property
     def promise(self) -> dict[str, Any]:
         """What every mechanism is constructed with."""
-        return {"kind": self.kind, "capacity": self.capacity, "privacy": self.privacy}
+        training = TrainingSlots(evaluation=self.stream.evaluation_slots, start=self.start)
+        return {"kind": self.kind, "capacity": self.capacity, "privacy": self.privacy, "training": training}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from service.mechanisms.timing import fit_size
 from service.privacy.accounting.obligations import Obligations, WithEachRelease
 from service.privacy.currency import Currency, round_up
 from service.privacy.noise.sampler_distance import added_delta
+from service.streams.slots import ALL_SLOTS, TrainingSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,6 +109,8 @@ class Mechanism(ABC):
     capacity: Fraction
     """What one record may lose, in the currency `kind`."""
     privacy: Privacy
+    training: TrainingSlots = ALL_SLOTS
+    """Which slots of a range it may fit: what it reads holds records of these alone."""
 
     @abstractmethod
     def next_time(self, after: int) -> int:

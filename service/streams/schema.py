@@ -13,6 +13,7 @@ from service.inputs.fields import Positive, Shape
 from service.streams import feature_maps
 from service.streams.feature_maps import MAX_MAPPED, ComposedMap, FeatureMap, FeatureMapShape, StandardizeMap
 from service.streams.layout import RecordLayout
+from service.streams.slots import EvaluationSlots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +51,12 @@ class Categorical(Shape):
 Task = Annotated[Classification | Regression | Unlabelled | Categorical, Field(discriminator="kind")]
 
 
+class Evaluation(Shape):
+    """Every `every`-th slot is set aside: no fit reads it, publications of the kind `evaluation` alone do."""
+
+    every: Annotated[int, Field(strict=True, ge=2, le=2**31)]
+
+
 class StreamSchema(Shape):
     """What the records of a stream look like. Public, and fixed when the stream is made."""
 
@@ -57,6 +64,9 @@ class StreamSchema(Shape):
     task: Task
     norm_bound: Positive = 1.0
     feature_map: FeatureMapShape | None = None
+    evaluation: Evaluation | None = Field(
+        None, description="Sets slots aside for evaluations; of classification and regression alone"
+    )
 
     @field_validator("feature_map")
     @classmethod
@@ -83,6 +93,24 @@ class StreamSchema(Shape):
         if self.features is None and self.feature_map is not None:
             raise PydanticCustomError("features", "a categorical stream has no features to map")
         return self
+
+    @model_validator(mode="after")
+    def _evaluated_by_labels(self) -> Self:
+        if self.evaluation is not None and not isinstance(self.task, Classification | Regression):
+            raise PydanticCustomError(
+                "evaluation", "evaluation compares predictions with labels: classification and regression have them"
+            )
+        return self
+
+    def stored(self) -> dict[str, Any]:
+        """Return it as JSON to be stored, whose digest is promised: slots that were not set aside are not in it."""
+        unset = {"evaluation"} if self.evaluation is None else set()
+        return self.model_dump(mode="json", include=set(StreamSchema.model_fields) - unset)
+
+    @property
+    def evaluation_slots(self) -> EvaluationSlots | None:
+        """The slots that are set aside; None: there are none."""
+        return None if self.evaluation is None else EvaluationSlots(period=self.evaluation.every)
 
     def mapping(self) -> FeatureMap:
         """Return the feature map; of no steps if there is none."""

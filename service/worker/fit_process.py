@@ -100,7 +100,7 @@ def _taken(task: Task, chain: Sequence[Kept], connection: Connection) -> bytes:
     """Return the step as bytes."""
     files = SegmentFiles(Path(task.folder))
     configuration = PublicationConfiguration.model_validate(task.configuration)
-    mechanism = build(stored_schema(task.schema), configuration)
+    mechanism = build(stored_schema(task.schema), configuration, task.start)
 
     def located(start: int, stop: int) -> Located:
         _send(connection, {"read": [start, stop]})

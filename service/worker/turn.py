@@ -40,7 +40,7 @@ class Turn:
         publication = publications.get(connection, identity)
         stream = streams.get(connection, publication.stream_id)
         configuration = PublicationConfiguration.model_validate(publication.configuration)
-        mechanism = build(stream.parsed_schema, configuration)
+        mechanism = build(stream.parsed_schema, configuration, publication.start)
         models = {version: releases.parameters(connection, identity, version) for version in publication.chain}
         turn = cls(publication, stream, mechanism, parts.load(connection, identity), models)
         for waiting in parked.of_publication(connection, identity):

@@ -15,6 +15,7 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting import events
 from service.streams.schema import StreamSchema
+from service.streams.slots import ALL_SLOTS
 
 DELTAS = [0, 1e-6]
 
@@ -42,8 +43,8 @@ def configured(mechanism, learner, delta):
     )
 
 
-def reader(schema, records=4096):
-    """Return what reads records of a stream, made up, and the ranges that were read."""
+def reader(schema, records=4096, training=ALL_SLOTS):
+    """Return what reads records of a stream, made up, and the ranges that were read; of training slots alone."""
     rng = np.random.default_rng(0)
     x, y = (
         rng.normal(size=(records, schema.features or 0)),
@@ -53,7 +54,8 @@ def reader(schema, records=4096):
 
     def read(start, end):
         seen.append((start, end))
-        return Records(x=x[start:end], y=y[start:end])
+        slots = start + np.flatnonzero(training.among(start, end))
+        return Records(x=x[slots], y=y[slots], slots=slots)
 
     return read, seen
 
@@ -66,7 +68,7 @@ def keeps_its_promise(schema, configuration, releases=3, records=4096):
     mechanism = build(StreamSchema.model_validate(schema.model_dump()), configuration)
     json.dumps(mechanism.plan(), allow_nan=False)
     assert mechanism.draws() >= 0
-    read, seen = reader(schema, records)
+    read, seen = reader(schema, records, mechanism.training)
     spent: Counter[int] = Counter()
     time, chain, released = 0, (), []
     while len(released) < releases and (due := mechanism.next_time(time)) < records:
@@ -90,8 +92,9 @@ def keeps_its_promise(schema, configuration, releases=3, records=4096):
 def _is_paid_for(mechanism, release):
     start, end = release.fit
     described = release.perturbation.to_json()
-    cost = events.from_json(described).cost(mechanism.kind, records=end - start)
-    assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.kind, end - start)
+    slots = mechanism.training.count(start, end)
+    cost = events.from_json(described).cost(mechanism.kind, records=slots)
+    assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.kind, slots)
     assert 0 < cost <= release.charge
     assert release.perturbation.dimension(release.parameters.shape) == described["dimension"]
     assert np.isfinite(release.parameters).all()

@@ -88,7 +88,7 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
         told = measured(stream.parsed_schema, request)
-        mechanism = _build(stream, request)
+        mechanism = _build(stream, request, stream.records if request.start is None else request.start)
         planned = mechanism.plan()
         queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
         tick = timing(mechanism.obligations().fit, request.delay, queued)
@@ -112,8 +112,8 @@ async def make_publication(
     def make(connection: Connection) -> PublicationInfo:
         ledger = open_ledger(connection, stream_or_404(connection, admin, request.stream).id)
         stream = ledger.stream
-        mechanism = _build(stream, request)
         start = stream.records if request.start is None else request.start
+        mechanism = _build(stream, request, start)
         if start < stream.records and start < (kept := segments.kept_from(connection, stream.id)):
             raise Problem(
                 "invalid-request",
@@ -180,11 +180,11 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
     return await shared.run(stop)
 
 
-def _build(stream: streams.Stream, request: PlanRequest) -> Mechanism:
+def _build(stream: streams.Stream, request: PlanRequest, start: int) -> Mechanism:
     if request.privacy.delta > 0 and stream.delta == 0:
         _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
     try:
-        return admit(stream.parsed_schema, request)
+        return admit(stream.parsed_schema, request, start)
     except Refused as refused:
         _refuse(refused.path, refused.message)
 

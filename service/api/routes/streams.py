@@ -113,7 +113,7 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
     log = token_hex(16)
     # The log first: a log that no stream names is harmless, a stream without a log is not.
     await shared.appender.create(log)
-    schema = request.model_dump(mode="json", include=set(StreamSchema.model_fields))
+    schema = request.stored()
 
     def make(connection: Connection) -> StreamInfo:
         made = streams.create(
@@ -249,7 +249,10 @@ def _info(summary: Summary) -> StreamInfo:
 def _needed(summary: Summary) -> list[Need]:
     schema = summary.stream.schema
     return [
-        Need(publication=each.name, start=each.start + needs(schema, each.configuration, each.visible_position))
+        Need(
+            publication=each.name,
+            start=each.start + needs(schema, each.configuration, each.start, each.visible_position),
+        )
         for each in summary.publications
         if each.configuration is not None and each.state == "running" and summary.stream.retention == "needed"
     ]

@@ -80,14 +80,14 @@ def _of_stream(connection: Connection, stream: Stream) -> Iterator[str]:
 def _publications(connection: Connection, stream: Stream) -> Iterator[str]:
     """All that does not hold of a stream's publications. Another stream may have publications of the same names."""
     for publication in publications.of_stream(connection, stream.id):
-        for finding in _of_publication(connection, publication):
+        for finding in _of_publication(connection, stream, publication):
             yield f"{finding} (stream {stream.name})"
 
 
-def _of_publication(connection: Connection, publication: Publication) -> Iterator[str]:
+def _of_publication(connection: Connection, stream: Stream, publication: Publication) -> Iterator[str]:
     where = f"publication {publication.name}"
     yield from read(where, promises.of_publication(publication))
-    yield from read(where, released.chain(connection, publication))
+    yield from read(where, released.chain(connection, stream, publication))
     yield from read(where, charges.sums(connection, publication))
     yield from read(where, charges.have_releases(connection, publication))
     yield from read(where, arrivals.instances(connection, publication))

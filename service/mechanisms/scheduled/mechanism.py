@@ -49,7 +49,7 @@ class Fitting(OnSchedule):
                 raise ValueError("the chain is too short for this time: steps were left out")
             parent = None if fit.near is None else models[fit.near]
             center = parent.parameters if parent else self.origin
-            records = fit.end - fit.start
+            records = self.slots_of(fit)
             charge = self._charge(fit.share)
             perturbation = self.learner.perturbation(self.kind, charge, records, center)
             parameters = self.learner.release(read(fit.start, fit.end), records, center, perturbation)

@@ -86,3 +86,22 @@ def blocks_added_up_with_the_noise_of_one() -> None:
     from service.mechanisms.evaluation import intervals
 
     rewrite(intervals._least, ("cells * counted.blocks", "cells"))
+
+
+_SLOTS = "tests/worker/test_evaluation_slots.py"
+
+
+@bug(f"{_SLOTS}::test_a_worker_fits_no_evaluation_slot")
+def a_fit_of_evaluation_slots() -> None:
+    """Such a slot is charged by fits and by evaluations, each for all of the budget."""
+    from service.publishing import records
+
+    rewrite(records.load, ("present &= evaluated if located.evaluates else ~evaluated", "pass"))
+
+
+@bug(f"{_SLOTS}::test_a_range_is_read_without_the_slots_of_the_other_kind[True-rest1]")
+def an_evaluation_of_training_slots() -> None:
+    """A slot that models were fitted to is counted, too."""
+    from service.publishing import records
+
+    rewrite(records.load, ("evaluated if located.evaluates else ~evaluated", "~evaluated | located.evaluates"))
