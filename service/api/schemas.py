@@ -52,6 +52,14 @@ class Loss(BaseModel):
     delta: float
 
 
+class SlotsLoss(Loss):
+    """(ε, δ), rounded up: the larger of both kinds of slots."""
+
+    evaluation: Loss | None = Field(
+        None, exclude_if=lambda each: each is None, description="Of evaluation slots, where the stream sets some aside"
+    )
+
+
 class Charge(BaseModel):
     """One fit's price for every record of [start, end). Pure: `rho` is null; Gaussian: `epsilon` and `delta` are.
 

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from service.mechanisms.timing import fit_size
+from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.obligations import Obligations, WithEachRelease
 from service.privacy.currency import Currency, round_up
 from service.privacy.noise.sampler_distance import added_delta
@@ -166,9 +167,14 @@ class Mechanism(ABC):
         """When a record is charged, and for what: most mechanisms charge it with each release that reads it."""
         return WithEachRelease()
 
+    @property
+    def reads_slots(self) -> Slots:
+        """Which slots it reads and charges: all but evaluations keep to the training slots."""
+        return Slots.TRAINING
+
     def obligations(self) -> Obligations:
         """Return what a publication owes whatever it releases. It is stored when the publication is created."""
-        return Obligations(charging=self.charging, fit=fit_size(self.plan()))
+        return Obligations(charging=self.charging, slots=self.reads_slots, fit=fit_size(self.plan()))
 
     def guarantee(self) -> dict[str, Any]:
         """Return what is promised of one record, as JSON."""

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, bindparam, func, or_, select
 
 from service.ledger import high_water_mark, open_ledger, spending
 from service.ledger.high_water_mark import Mark
+from service.privacy.accounting.composition import Slots
 from service.store import publications, shown, streams
 from service.store.database import (
     CONFIRM,
@@ -103,7 +104,7 @@ class Confirmer:
                     require_durability(connection)
                     mark = high_water_mark.marks(connection, [found])[log]
                     unseen = shown.unseen(connection, [stream])
-                    worst = spending.worst(connection, stream)
+                    worst = spending.worst(connection, stream), spending.worst(connection, stream, Slots.EVALUATION)
                     against = high_water_mark.contradicts(connection, self.files, told, found)
                     if against is None and not high_water_mark.holds(connection, mark, found):
                         against = "its newest charge or release is not the one that it was left with"
@@ -146,18 +147,24 @@ class Confirmer:
 
 
 def _make_visible(
-    connection: Connection, before: Stream, mark: Mark, unseen: list[Unseen], worst: tuple[Decimal, Decimal]
+    connection: Connection,
+    before: Stream,
+    mark: Mark,
+    unseen: list[Unseen],
+    worst: tuple[tuple[Decimal, Decimal], tuple[Decimal, Decimal]],
 ) -> None:
     """Say on the stream's row what the mark holds, if this database holds the same, and notify who waits for it.
 
-    unseen, worst: what is to be shown with it, read in one view with what the mark says.
+    unseen, worst: what is to be shown with it, read in one view with what the mark says; of all slots, then of those
+    that are set aside.
     """
     now = open_ledger(connection, before.id).stream  # on another server than before, perhaps
     if not high_water_mark.holds(connection, mark, now):
         return
     shown.show(connection, unseen)
-    epsilon, delta = worst
-    if streams.confirm(connection, now.id, charges=mark.charges, releases=mark.releases, epsilon=epsilon, delta=delta):
+    all_slots, evaluated = worst
+    numbers = {"charges": mark.charges, "releases": mark.releases}
+    if streams.confirm(connection, now.id, **numbers, worst=all_slots, evaluated=evaluated):
         connection.execute(
             _TELL,
             {

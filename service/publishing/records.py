@@ -114,7 +114,7 @@ def locate(
         files=tuple(files),
         erased=tuple((low, high) for low, high in erased),
         answers=answers,
-        period=None if (slots := stream.parsed_schema.evaluation_slots) is None else slots.period,
+        period=None if (slots := stream.evaluation_slots) is None else slots.period,
         evaluates=evaluates,
     )
 

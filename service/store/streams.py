@@ -1,7 +1,7 @@
 """Streams, how far each one is numbered, and what of its log could not be."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -11,12 +11,14 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, text, update
 from sqlalchemy.exc import IntegrityError
 
+from service.privacy.accounting.composition import Slots
 from service.store import digests, leases
 from service.store.database import FREE_STREAM, any_of, notify
 from service.store.keys import NameTaken
 from service.store.tables import streams
 from service.streams.layout import RecordLayout
 from service.streams.schema import StreamSchema, stored_schema
+from service.streams.slots import EvaluationSlots
 
 
 class StreamHalted(Exception):
@@ -54,12 +56,31 @@ class Stream:
     marked: bool
     visible_epsilon: Decimal
     visible_delta: Decimal
+    evaluation_grain: int
+    visible_evaluation_epsilon: Decimal
+    visible_evaluation_delta: Decimal
     created_at: datetime
 
     @property
     def parsed_schema(self) -> StreamSchema:
         """The schema, with types. `schema` is the stored JSON, which the promise is about."""
         return stored_schema(self.schema)
+
+    @property
+    def evaluation_slots(self) -> EvaluationSlots | None:
+        """The slots that it sets aside; None: it sets none aside."""
+        told = self.schema.get("evaluation")
+        return None if told is None else EvaluationSlots(period=told["every"])
+
+    def grain_of(self, slots: Slots) -> int:
+        """Return of what the edges of the outline of such slots are multiples."""
+        return self.grain if slots is Slots.TRAINING else self.evaluation_grain
+
+    def redrawn(self, slots: Slots, grain: int) -> "Stream":
+        """Return the stream with the outline of such slots drawn with that grain."""
+        if slots is Slots.TRAINING:
+            return replace(self, grain=grain)
+        return replace(self, evaluation_grain=grain)
 
     @cached_property
     def layout(self) -> RecordLayout:
@@ -146,7 +167,7 @@ def halt(connection: Connection, identity: int, reason: str) -> None:
     connection.execute(update(streams).where(streams.c.id == identity).values(halted=reason))
 
 
-_MOVED = ("charges", "head", "grain", "releases", "newest_release")
+_MOVED = ("charges", "head", "grain", "evaluation_grain", "releases", "newest_release")
 _MOVE = update(streams).where(streams.c.id == bindparam("of")).values({name: bindparam(name) for name in _MOVED})
 
 
@@ -156,12 +177,18 @@ def move(connection: Connection, stream: Stream) -> None:
 
 
 def confirm(
-    connection: Connection, identity: int, *, charges: int, releases: int, epsilon: Decimal, delta: Decimal
+    connection: Connection,
+    identity: int,
+    *,
+    charges: int,
+    releases: int,
+    worst: tuple[Decimal, Decimal],
+    evaluated: tuple[Decimal, Decimal],
 ) -> bool:
     """Make the stream's charges and releases visible up to these numbers; return whether that is news.
 
-    epsilon, delta: what the worst record has spent with these charges. Sums never fall, so that whoever is late with an
-    older state changes nothing.
+    worst: (ε, δ) that the worst record has spent with these charges; evaluated: that of the evaluation slots alone.
+    Sums never fall, so that whoever is late with an older state changes nothing.
     """
     changed = connection.execute(
         update(streams)
@@ -176,8 +203,10 @@ def confirm(
         .values(
             confirmed_charges=func.greatest(streams.c.confirmed_charges, charges),
             confirmed_releases=func.greatest(streams.c.confirmed_releases, releases),
-            visible_epsilon=func.greatest(streams.c.visible_epsilon, epsilon),
-            visible_delta=func.greatest(streams.c.visible_delta, delta),
+            visible_epsilon=func.greatest(streams.c.visible_epsilon, worst[0]),
+            visible_delta=func.greatest(streams.c.visible_delta, worst[1]),
+            visible_evaluation_epsilon=func.greatest(streams.c.visible_evaluation_epsilon, evaluated[0]),
+            visible_evaluation_delta=func.greatest(streams.c.visible_evaluation_delta, evaluated[1]),
             marked=True,
         )
     )

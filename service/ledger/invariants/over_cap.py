@@ -9,6 +9,7 @@ from sqlalchemy import Connection, func, select
 from service.ledger import reservations
 from service.privacy.accounting.composition import Loss
 from service.privacy.currency import capacity
+from service.store.publications import SLOTS
 from service.store.tables import publications, spent, streams
 
 
@@ -22,7 +23,7 @@ def violations(connection: Connection) -> list[str]:
     }
     names = ("id", "name", "stream_id", "state", "start", "epsilon", "delta")
     rows = connection.execute(
-        select(*(publications.c[name] for name in names)).order_by(publications.c.stream_id)
+        select(*(publications.c[name] for name in names), SLOTS.label("slots")).order_by(publications.c.stream_id)
     ).all()
     of_each = {stream: list(of_it) for stream, of_it in groupby(rows, attrgetter("stream_id"))}
     found = [

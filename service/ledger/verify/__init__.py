@@ -15,6 +15,7 @@ from sqlalchemy.exc import DataError
 from service.ledger.verify import arrivals, charges, numbering, promises, released, reserved, segments
 from service.ledger.verify.reading import read
 from service.ledger.verify.segments import verify_segments
+from service.privacy.accounting.composition import Slots
 from service.store import publications, streams
 from service.store.database import ONE_VIEW
 from service.store.publications import Publication
@@ -72,7 +73,8 @@ def _of_stream(connection: Connection, stream: Stream) -> Iterator[str]:
     yield from read(where, numbering.releases(connection, stream))
     yield from read(where, promises.of_stream(stream))
     yield from read(where, segments.rows(connection, stream))
-    yield from read(where, reserved.within_budget(connection, stream))
+    for slots in Slots:
+        yield from read(where, reserved.within_budget(connection, stream, slots))
     yield from read(where, numbering.shown(connection, stream))
     yield from read(where, _publications(connection, stream))
 
@@ -87,6 +89,7 @@ def _publications(connection: Connection, stream: Stream) -> Iterator[str]:
 def _of_publication(connection: Connection, stream: Stream, publication: Publication) -> Iterator[str]:
     where = f"publication {publication.name}"
     yield from read(where, promises.of_publication(publication))
+    yield from read(where, promises.of_slots(stream, publication))
     yield from read(where, released.chain(connection, stream, publication))
     yield from read(where, charges.sums(connection, publication))
     yield from read(where, charges.have_releases(connection, publication))

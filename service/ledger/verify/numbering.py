@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from sqlalchemy import Connection, select
 
 from service.ledger import spending
+from service.privacy.accounting.composition import Slots
 from service.store import publications, tables
 from service.store.streams import Stream
 
@@ -53,7 +54,13 @@ def releases(connection: Connection, stream: Stream) -> Iterator[str]:
 
 def shown(connection: Connection, stream: Stream) -> Iterator[str]:
     """That no sum or clock is shown that is ahead of what is committed; once all is confirmed, nothing but that."""
-    shown, worst = (stream.visible_epsilon, stream.visible_delta), spending.worst(connection, stream.id)
+    shown = (
+        stream.visible_epsilon,
+        stream.visible_delta,
+        stream.visible_evaluation_epsilon,
+        stream.visible_evaluation_delta,
+    )
+    worst = (*spending.worst(connection, stream.id), *spending.worst(connection, stream.id, Slots.EVALUATION))
     if stream.confirmed_charges == stream.charges:
         wrong = shown != worst
     else:

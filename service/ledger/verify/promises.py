@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from decimal import Decimal
 
+from service.privacy.accounting.composition import Slots
 from service.store import publications, streams
 from service.store.publications import Publication
 from service.store.streams import Stream
@@ -24,6 +25,14 @@ def of_publication(publication: Publication) -> Iterator[str]:
         yield f"{where}: it is not as it was left"
     if publication.publish_delay != _delay(publication):
         yield f"{where}: its publish_delay is not the one that it was made with"
+
+
+def of_slots(stream: Stream, publication: Publication) -> Iterator[str]:
+    """That evaluations of a stream that sets slots aside are charged to these, and other publications to the rest."""
+    evaluates = publication.configuration["mechanism"]["kind"] == "evaluation"
+    expected = Slots.EVALUATION if evaluates and stream.evaluation_slots is not None else Slots.TRAINING
+    if publication.slots is not expected:
+        yield f"publication {publication.name}: its charges are counted on slots that it does not read"
 
 
 def _delay(publication: Publication) -> Decimal:

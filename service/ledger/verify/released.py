@@ -24,7 +24,7 @@ def chain(connection: Connection, stream: Stream, publication: Publication) -> I
     previous = publication.promise
     number, latest, time, batched, of_stream = 0, None, publication.start, publication.start, 0
     run = Run()
-    fits = TrainingSlots(evaluation=stream.parsed_schema.evaluation_slots)
+    fits = TrainingSlots(evaluation=stream.evaluation_slots)
     charging = publication.owes.charging
     for number, row in enumerate(releases.walk(connection, publication.id), 1):
         where = f"publication {publication.name}, version {row['version']}"

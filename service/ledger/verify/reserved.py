@@ -6,14 +6,18 @@ from sqlalchemy import Connection
 
 from service.ledger import reservations, spending
 from service.privacy.accounting import composition
+from service.privacy.accounting.composition import Slots
 from service.store import publications
 from service.store.streams import Stream
 
 
-def within_budget(connection: Connection, stream: Stream) -> Iterator[str]:
-    """What is spent and reserved stays within the budget, and the summaries of both say what they sum up."""
+def within_budget(connection: Connection, stream: Stream, slots: Slots) -> Iterator[str]:
+    """On slots of one kind what is spent and reserved stays within the budget, and the summaries say what they sum up.
+
+    Each kind by itself: no slot is of both.
+    """
     budget = composition.Loss.of(stream.epsilon, stream.delta)
-    found = publications.of_stream(connection, stream.id)
+    found = [each for each in publications.of_stream(connection, stream.id) if each.slots is slots]
     every = spending.changes(connection, [each.id for each in found])
     drawn: list[spending.Stretch] = []
     grain = 1
@@ -29,9 +33,9 @@ def within_budget(connection: Connection, stream: Stream) -> Iterator[str]:
             yield f"stream {stream.name}, record {each.start}: more is reserved than the stream's budget"
         if not each.spent.within(each.reserved):
             yield f"stream {stream.name}, record {each.start}: more is spent than is reserved"
-    told = spending.outlined(connection, stream.id, 0, 2**62)
+    told = spending.outlined(connection, stream.id, 0, 2**62, slots)
     drawn = composition.outline(drawn, grain)
-    if grain != stream.grain or [each for each in told if each[2] != composition.Loss()] != drawn:
+    if grain != stream.grain_of(slots) or [each for each in told if each[2] != composition.Loss()] != drawn:
         yield f"stream {stream.name}: what is told that its records have spent at most is not what they have"
-    if reservations.kept_stairs(connection, stream.id) != reservations.stairs(connection, found):
+    if reservations.kept_stairs(connection, stream.id, slots) != reservations.stairs(connection, found, slots):
         yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"

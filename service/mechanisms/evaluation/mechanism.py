@@ -26,6 +26,7 @@ from service.mechanisms.evaluation.models import has_passed, version_used
 from service.mechanisms.evaluation.noise_sums import total
 from service.mechanisms.evaluation.tables import UNIT, ClassCounts, Counts
 from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
+from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.events import NoisyCounts
 from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
 from service.privacy.noise.counts import calibrate
@@ -118,6 +119,11 @@ class Evaluation(Mechanism):
     def noise(self) -> CountNoise:
         """Return the noise that the whole capacity buys. Raises Unaffordable."""
         return calibrate(self.kind, self.counts.change, charge=self._charge(), dimension=self.counts.size)
+
+    @property
+    def reads_slots(self) -> Slots:
+        """Return which slots it reads: all, like any publication, where the stream sets none aside."""
+        return Slots.TRAINING if self.training.evaluation is None else Slots.EVALUATION
 
     def draws(self) -> int:
         """Return 0: the noise is exact."""
