@@ -105,6 +105,12 @@ class ReleaseInfo(BaseModel):
     noise: dict[str, Any]
     charge: Charge
     published_at: str
+    evaluation: dict[str, Any] | None = Field(
+        None,
+        exclude_if=lambda each: each is None,
+        description="Of an evaluation alone: how good each publication is, by its name; one version has all figures, "
+        "lists and events have the main ones",
+    )
 
 
 class Release(ReleaseInfo):

@@ -89,6 +89,10 @@ def for_ever(settings: Any) -> None:
     """Return None: a model adds up the records of all batches so far."""
 
 
+def by_nothing(settings: Any) -> None:
+    """Return None: nothing is against it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MechanismFamily(Family[S]):
     """A kind of mechanism.
@@ -101,6 +105,7 @@ class MechanismFamily(Family[S]):
     | has_ticks | its steps are due at public numbers of records |
     | asks_people | on an unlabelled stream people give labels |
     | adds_up | of how many batches, at most, a model adds up the records; None: for ever |
+    | not_evaluated | why no evaluation may count how well it predicts; None: it may |
     """
 
     build: Callable[[S, Asked], Mechanism]
@@ -109,6 +114,7 @@ class MechanismFamily(Family[S]):
     has_ticks: bool = True
     asks_people: bool = False
     adds_up: Callable[[S], int | None] = for_ever
+    not_evaluated: Callable[[S], str | None] = by_nothing
     measured: tuple[Line, ...] = ()
     offers: tuple[Offer, ...] = ()
 

@@ -121,6 +121,10 @@ class Mechanism(ABC):
         """Return the time of the step to take that is due at `due`, when there are so many records, at least `due`."""
         return due
 
+    def is_ready(self, time: int) -> bool:  # noqa: ARG002 - of most, a step needs records alone
+        """Return whether all is there that the step at `time` needs beside its records: public things of others."""
+        return True
+
     @abstractmethod
     def needs(self, after: int) -> int:
         """Return the oldest record that any step at a time > after may read."""

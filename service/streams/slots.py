@@ -13,7 +13,7 @@ numbered in the same way. Everything here is integer arithmetic.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -38,8 +38,12 @@ class EvaluationSlots:
         """Return whether a slot is an evaluation slot."""
         return slot % self.period == self.period - 1
 
-    def before(self, slot: int) -> int:
-        """Return how many evaluation slots are below a slot: the number of the next one."""
+    @overload
+    def before(self, slot: int) -> int: ...
+    @overload
+    def before(self, slot: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def before(self, slot: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
+        """Return how many evaluation slots are below a slot, or each of some: the number of the next one."""
         return slot // self.period
 
     def slot(self, number: int) -> int:

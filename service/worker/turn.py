@@ -79,7 +79,12 @@ class Turn:
             and sum(self.sizes) < parked.MOST_BYTES
             and self.publication.due <= self.stream.records
             and self.stream.distrusted is None
+            and self.mechanism.is_ready(self.time_due())
         )
+
+    def waits(self) -> bool:
+        """Return whether all records of the next step are there, and others' releases that it needs are not."""
+        return self.publication.due <= self.stream.records and not self.mechanism.is_ready(self.time_due())
 
     def time_due(self) -> int:
         """Return the time of the next step, counted from the publication's start."""

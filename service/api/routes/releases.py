@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
@@ -17,6 +18,7 @@ from service.api.http.problems import Problem, documented
 from service.api.http.representations import JSON, SAFETENSORS, Representation, choose
 from service.api.schemas import Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
 from service.api.services import Services, Shared, services
+from service.mechanisms.evaluation.told import outline, told
 from service.mechanisms.linear import predict
 from service.store import digests, publications, releases
 from service.store.due_fits import DueFit, due_fits
@@ -317,7 +319,14 @@ def shown(publication: str, release: releases.ReleaseInfo) -> dict[str, Any]:
         "noise": release.noise,
         "charge": release.charge,
         "published_at": digests.timestamp(release.published_at),
+        **({} if release.counts is None else {"evaluation": _evaluation(release, release.counts)}),
     }
+
+
+def _evaluation(release: releases.ReleaseInfo, counts: NDArray[np.float64]) -> dict[str, Any]:
+    """Return how good the evaluated publications are: all figures with a whole release, the main ones in a list."""
+    whole = isinstance(release, releases.Release)
+    return (told if whole else outline)(release.model, release.noise, counts)
 
 
 def _range(bounds: tuple[int, int]) -> dict[str, int]:

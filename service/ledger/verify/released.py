@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from service.ledger.verify.reading import read
+from service.mechanisms.evaluation.tables import described_counts
 from service.privacy.accounting import events
-from service.privacy.accounting.events import NoisyRunningSums
+from service.privacy.accounting.events import NoisyCounts, NoisyRunningSums
 from service.privacy.accounting.obligations import AtArrival, WithEachRelease
 from service.privacy.currency import Currency
 from service.store import releases
@@ -71,6 +72,8 @@ def paid_for(
     paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
     try:
         event = events.from_json(row["noise"])
+        if isinstance(event, NoisyCounts) and event.change != described_counts(row["model"]).change:
+            yield f"{where}: its noise is for counts that one record changes otherwise"
         if row["noise"]["dimension"] != event.dimension(row["shape"]):
             yield f"{where}: its noise is not as long as what it is added to"
         records = fits.count(row["fit_start"], row["fit_stop"])
