@@ -105,6 +105,7 @@ class MechanismFamily(Family[S]):
     | has_ticks | its steps are due at public numbers of records |
     | asks_people | on an unlabelled stream people give labels |
     | adds_up | of how many batches, at most, a model adds up the records; None: for ever |
+    | evaluates | its releases tell how good other publications are; it has their names in `of` |
     | not_evaluated | why no evaluation may count how well it predicts; None: it may |
     """
 
@@ -114,6 +115,7 @@ class MechanismFamily(Family[S]):
     has_ticks: bool = True
     asks_people: bool = False
     adds_up: Callable[[S], int | None] = for_ever
+    evaluates: bool = False
     not_evaluated: Callable[[S], str | None] = by_nothing
     measured: tuple[Line, ...] = ()
     offers: tuple[Offer, ...] = ()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from sqlalchemy import Connection
 
+    from service.inputs.registry import FamilySettings
     from service.mechanisms.evaluation.tables import Predictions
     from service.mechanisms.mechanism import Mechanism
     from service.store.database import Database
@@ -35,8 +36,18 @@ if TYPE_CHECKING:
     from service.store.streams import Stream
 
 
-def refuse(connection: Connection, stream: Stream, names: Sequence[str]) -> None:
-    """Raise Refused unless these are publications of the stream that an evaluation may count."""
+def check(connection: Connection, stream: Stream, mechanism: FamilySettings) -> None:
+    """Check that what a mechanism evaluates, if it does, are publications of the stream that may be.
+
+    Raises:
+        Refused: one is none.
+    """
+    if MECHANISMS.of(mechanism).evaluates:
+        names: Sequence[str] = getattr(mechanism, "of")  # noqa: B009 - the family says that it has them
+        _check(connection, stream, names)
+
+
+def _check(connection: Connection, stream: Stream, names: Sequence[str]) -> None:
     known = {each.name: each for each in publications.of_stream(connection, stream.id)}
     for name in names:
         if name not in known:

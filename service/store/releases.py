@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, insert, select
 from sqlalchemy.dialects.postgresql import JSONB
 
+from service.privacy.accounting.events import NoisyCounts
 from service.store import digests
 from service.store.charges import of_ids
 from service.store.publications import Publication
@@ -275,7 +276,7 @@ def parameters(connection: Connection, publication: int, version: int) -> NDArra
 
 def _without_parameters(connection: Connection, rows: Sequence[Any]) -> list[dict[str, Any]]:
     """All but the parameters, which only evaluations have, as `counts`."""
-    counts = _counts(connection, [row for row in rows if row.model.get("kind") == "evaluation"])
+    counts = _counts(connection, [row for row in rows if row.noise.get("added_to") == NoisyCounts.added_to])
     paid = of_ids(connection, rows[0].stream_id, [row.charge for row in rows]) if rows else {}
     return [
         {
@@ -312,8 +313,8 @@ def newest_evaluation(connection: Connection, stream: int, name: str) -> tuple[s
         .join(publications, publications.c.id == releases.c.publication_id)
         .where(
             releases.c.stream_id == stream,
-            publications.c.configuration["mechanism"]["kind"].as_string() == "evaluation",
-            cast(publications.c.configuration["mechanism"]["of"], JSONB).has_key(name),
+            releases.c.noise["added_to"].as_string() == NoisyCounts.added_to,
+            cast(releases.c.model["of"], JSONB).has_key(name),
             is_visible(),
         )
         .order_by(releases.c.time.desc(), releases.c.number.desc())

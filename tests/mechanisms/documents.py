@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from service.learning.records import Records
-from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.measured import measured
 from service.mechanisms.timing import timing
 from service.streams.schema import StreamSchema
+from tests.mechanisms import contract
 from tests.mechanisms.test_combinations import MECHANISMS
 
 WRITTEN = Path(__file__).with_name("documents.jsonl")
@@ -36,6 +36,8 @@ FOURIER = {"kind": "compose", "maps": [{"kind": "center"}, {"kind": "random_four
 def _learner(mechanism):
     if mechanism["kind"] == "linear_queries":
         return CATEGORIES, None
+    if mechanism["kind"] == "evaluation":
+        return TWO, None
     if mechanism["kind"] in ("online_leader", "active_learning"):
         return TWO, NOISY
     return (TWO, EXACT | {"intercept": True}) if mechanism["kind"] == "lifelong" else (THREE, EXACT)
@@ -141,7 +143,7 @@ def document(name):
     stream, _, mechanism, _ = ASKED[name]
     configuration = _configuration(ASKED[name])
     schema = StreamSchema.model_validate(stream)
-    built = build(schema, configuration)
+    built = contract.built(schema, configuration)
     expected = measured(schema, configuration)
     return json.loads(
         json.dumps(

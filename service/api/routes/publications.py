@@ -15,7 +15,6 @@ from service.ledger import open_entry, open_ledger
 from service.ledger.errors import BudgetExceeded
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.mechanisms.evaluation.settings import EvaluationMechanism
 from service.mechanisms.evaluation.told import told
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
@@ -191,8 +190,7 @@ def _build(connection: Connection, stream: streams.Stream, request: PlanRequest,
     if request.privacy.delta > 0 and stream.delta == 0:
         _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
     try:
-        if isinstance(request.mechanism, EvaluationMechanism):
-            evaluated.refuse(connection, stream, request.mechanism.of)
+        evaluated.check(connection, stream, request.mechanism)
         return admit(stream.parsed_schema, request, start)
     except Refused as refused:
         _refuse(refused.path, refused.message)

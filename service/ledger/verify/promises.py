@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from decimal import Decimal
 
+from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting.composition import Slots
 from service.store import publications, streams
 from service.store.publications import Publication
@@ -29,7 +30,8 @@ def of_publication(publication: Publication) -> Iterator[str]:
 
 def of_slots(stream: Stream, publication: Publication) -> Iterator[str]:
     """That evaluations of a stream that sets slots aside are charged to these, and other publications to the rest."""
-    evaluates = publication.configuration["mechanism"]["kind"] == "evaluation"
+    kind = publication.configuration["mechanism"]["kind"]
+    evaluates = kind in MECHANISMS.kinds(lambda family: family.evaluates)
     expected = Slots.EVALUATION if evaluates and stream.evaluation_slots is not None else Slots.TRAINING
     if publication.slots is not expected:
         yield f"publication {publication.name}: its charges are counted on slots that it does not read"

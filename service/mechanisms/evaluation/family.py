@@ -53,5 +53,6 @@ FAMILY = MechanismFamily(
     examples={"evaluation": {"kind": "evaluation", "of": ["a", "b"], "block": 4}},
     accuracy_setting="mechanism.block",
     takes=(),
+    evaluates=True,
     not_evaluated=lambda _: "an evaluation predicts nothing",
 )

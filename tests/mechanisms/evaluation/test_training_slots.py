@@ -109,3 +109,11 @@ def test_a_stream_that_sets_no_slots_aside_is_stored_as_ever():
     stored = StreamSchema.model_validate(SET_ASIDE).stored()
     assert stored["evaluation"] == {"every": 3}
     assert StreamSchema.model_validate(stored).stored() == stored
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("schema", [CLASSES, SET_ASIDE, CLASSES | {"task": {"kind": "regression", "bound": 2.0}}])
+def test_an_evaluation_pays_for_what_it_counts(schema, delta):
+    schema = StreamSchema.model_validate(schema)
+    asked = contract.configured({"kind": "evaluation", "of": ["a", "b"], "block": 4}, None, delta)
+    contract.keeps_its_promise(schema, asked)
