@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Connection, Row, and_, bindparam, func, selec
 
 from service.privacy.accounting.composition import Account, Loss, Slots
 from service.privacy.currency import Currency
-from service.store.publications import SLOTS
+from service.store.publications import SLOTS, UNIT_FACTOR
 from service.store.tables import charges, spent, streams
 from service.store.tables import publications as publications_table
 
@@ -25,6 +25,7 @@ _MINE = (
         *(publications_table.c[name] for name in ("id", "kind", "epsilon", "delta", "state")),
         publications_table.c.start.label("since"),
         SLOTS.label("slots"),
+        UNIT_FACTOR,
         select(func.coalesce(func.max(_ends_before.c.start), 0))
         .where(
             _ends_before.c.publication_id == publications_table.c.id,
@@ -38,7 +39,7 @@ _MINE = (
     .lateral()
 )
 ROWS = (
-    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since", "slots")))
+    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since", "slots", "unit_factor")))
     .join(_MINE, and_(spent.c.publication_id == _MINE.c.id, spent.c.start >= _MINE.c.first))
     .where(
         spent.c.start < bindparam("stop", type_=BigInteger),
@@ -63,6 +64,7 @@ _UNCONFIRMED = (
         *(publications_table.c[name] for name in ("kind", "epsilon", "delta", "state")),
         publications_table.c.start.label("since"),
         SLOTS.label("slots"),
+        UNIT_FACTOR,
     )
     .join(publications_table, publications_table.c.id == charges.c.publication_id)
     .join(streams, streams.c.id == charges.c.stream_id)
@@ -90,7 +92,8 @@ def charged(rows: Sequence[Any]) -> list[Charged]:
                 kind=Currency(row.kind),
                 cap=Loss.of(row.epsilon, row.delta),
                 start=row.since,
-                running=row.state == "running",
+                running=row.state == "running" or row.unit_factor is not None,
+                factor=Fraction(row.unit_factor or 1),
                 slots=Slots(row.slots),
             )
     return [(accounts[row.publication_id], row.start, row.stop, _fraction(row.amount)) for row in rows]

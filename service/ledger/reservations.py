@@ -2,20 +2,20 @@
 
 A publication reserves its cap on every record from its start on, for as long as it runs. Once it has ended, each record
 keeps what it was charged: the most that any later record keeps is a falling staircase, in the table `kept`. It follows
-from the charges: `perennial ledger verify` adds them up anew and compares.
+from the charges: `perennial ledger verify` adds them up anew and compares. On a stream with units one that has charged
+anything reserves its whole cap for ever (`reserving`).
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from fractions import Fraction
 from operator import attrgetter, itemgetter
-from typing import Protocol
 
 from sqlalchemy import Connection, delete, insert, select
 
 from service.ledger import spending
+from service.ledger.reserving import Reserving, reserves_wholly
 from service.ledger.spending import account_of, decimal
 from service.privacy.accounting import composition
 from service.privacy.accounting.composition import Holding, Loss, Range, Slots, Tighter
@@ -24,21 +24,6 @@ from service.store.database import any_of
 from service.store.publications import Publication, of_stream
 from service.store.streams import Stream
 from service.store.tables import evaluation_kept, kept
-
-
-class Reserving(Protocol):
-    """What a publication reserves, and from which record on, as long as its state is `running`."""
-
-    @property
-    def state(self) -> str: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def epsilon(self) -> Decimal: ...
-    @property
-    def delta(self) -> Decimal: ...
-    @property
-    def slots(self) -> Slots: ...
 
 
 def reserved(
@@ -118,7 +103,7 @@ def stairs(
     connection: Connection, publications: Sequence[Publication], slots: Slots = Slots.TRAINING
 ) -> list[tuple[int, Loss]]:
     """From some record on, the most that those which have ended keep of any later one; from what they have charged."""
-    ended = [account_of(each) for each in publications if each.state != "running" and each.slots == slots]
+    ended = [account_of(each) for each in publications if not reserves_wholly(each) and each.slots == slots]
     return composition.worst_from(composition.add_up(ended, spending.changes(connection, [each.id for each in ended])))
 
 
@@ -160,7 +145,7 @@ def _tighter(publications: Iterable[Publication], slots: Slots, reserved: Loss) 
             continue
         most = capacity(each.epsilon, each.delta)[1]
         if each.state == "running" or each.worst_amount:
-            left = most if each.state == "running" else Fraction(each.worst_amount)
+            left = most if reserves_wholly(each) else Fraction(each.worst_amount)
             kind = Currency(each.kind)
             holdings.append(Holding(kind=kind, capacity=most, pure=left if kind is Currency.PURE else Fraction(0)))
     return composition.tighter(holdings, reserved)
@@ -176,7 +161,7 @@ def _reserved_from(
     What running publications reserve never falls with the record number, so at each record where it rises it may be
     added to the most that ended ones keep from there on: wherever that is kept, no less is reserved by running ones.
     """
-    running = [each for each in publications if each.state == "running"]
+    running = [each for each in publications if reserves_wholly(each)]
     sums = []
     for record in sorted({start, *(each.start for each in running if each.start > start)}):
         total = Loss()

@@ -16,6 +16,7 @@ where a sum is shown, and then up. A charge touches the rows of the records it c
 spent never falls, so the outline of what a charge did not touch needs no second look.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -41,6 +42,7 @@ from sqlalchemy.dialects.postgresql import Insert
 from service.ledger import charged_rows
 from service.ledger.charged_rows import Charged
 from service.ledger.errors import OverBudget
+from service.ledger.reserving import reserves_wholly
 from service.privacy.accounting import composition
 from service.privacy.accounting.charges_by_record import Profile
 from service.privacy.accounting.composition import Account, Loss, Slots
@@ -147,6 +149,20 @@ def of_record(
     return changes, spent
 
 
+def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int) -> Loss:
+    """Return what a unit with these counting slots, at most `most`, has lost so far (`unit_ledger`), as confirmed."""
+    if not slots:
+        return Loss()
+    start, stop = slots[0], slots[-1] + 1
+    charged = charged_rows.charged(charged_rows.rows(connection, stream, start, stop))
+    charged += charged_rows.unconfirmed(connection, stream, start, stop)
+    amounts: dict[Account, Fraction] = {}
+    for account, low, high, amount in charged:
+        here = bisect_left(slots, high) - bisect_left(slots, low)
+        amounts[account] = amounts.get(account, Fraction(0)) + here * amount
+    return sum((account.loss(amount / most) for account, amount in amounts.items()), start=Loss())
+
+
 def outlined(connection: Connection, stream: int, start: int, stop: int, slots: Slots | None = None) -> list[Stretch]:
     """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
 
@@ -197,7 +213,8 @@ def account_of(publication: Publication) -> Account:
         kind=Currency(publication.kind),
         cap=Loss.of(publication.epsilon, publication.delta),
         start=publication.start,
-        running=publication.state == "running",
+        running=reserves_wholly(publication),
+        factor=Fraction(publication.unit_factor or 1),
         slots=publication.slots,
     )
 

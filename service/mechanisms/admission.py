@@ -22,9 +22,9 @@ def admit(stream: StreamSchema, publication: PublicationConfiguration, start: in
     A publication that runs already is built by `build` alone: it goes on with the ε that it promised, and its plan
     states the δ that its draws add (`noise.sampler_distance`).
     """
-    mechanism = build(stream, publication, start)
+    mechanism = build(stream, publication, start=start)
     inexact = " or ".join(LEARNERS.kinds(lambda family: not family.exact_with_delta))
-    draws = mechanism.draws()
+    draws = mechanism.draws_of_a_unit
     if not is_small(Fraction(publication.privacy.epsilon), draws):
         raise Refused(
             "privacy.epsilon",

@@ -11,22 +11,29 @@ from service.learners.registry import LEARNERS
 from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.family import Asked
+from service.mechanisms.features import schema_of_features
 from service.mechanisms.on_schedule import OnSchedule
 from service.mechanisms.registry import MECHANISMS
+from service.mechanisms.units import build_for_units
 from service.privacy.currency import capacity
 from service.privacy.noise.additive import Unaffordable
-from service.streams.schema import StreamSchema
+from service.streams.schema import stored_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from service.mechanisms.features import ReleasedMap
     from service.mechanisms.mechanism import Mechanism
+    from service.streams.schema import StreamSchema
 
 
-def build(stream: StreamSchema, publication: PublicationConfiguration, start: int = 0) -> Mechanism:
+def build(
+    stream: StreamSchema, publication: PublicationConfiguration, released: ReleasedMap | None = None, start: int = 0
+) -> Mechanism:
     """Return the publication that the configuration describes. Raises Refused with the field that cannot stand.
 
-    start: its first slot, absolute; it matters only where the stream sets slots aside.
+    released: the map of its `features`; None: it names none, or is planned before the map is released. start: its first
+    slot, absolute; it matters only where the stream sets slots aside.
     """
     privacy, learner = publication.privacy, publication.learner
     kind, cap = capacity(privacy.epsilon, privacy.delta)
@@ -37,8 +44,19 @@ def build(stream: StreamSchema, publication: PublicationConfiguration, start: in
         raise Refused("publish_delay", f"steps of {family.kind} are due at no public time: leave it out")
     if learner is not None and not family.takes_learner:
         raise Refused("learner", f"{family.kind} fits no model: leave learner out")
+    if publication.features is not None:
+        if family.releases_map or not family.has_ticks:
+            raise Refused("features", f"{family.kind} takes no features of another publication: leave features out")
+        if family.evaluates:
+            raise Refused("features", f"{family.kind} counts what others predict: leave features out")
+        stream = schema_of_features(stream, released)
     asked = Asked(stream=stream, learner=learner, privacy=privacy, kind=kind, capacity=cap, start=start)
-    mechanism: Mechanism = family.build(publication.mechanism, asked)
+    unit = stream.unit
+    mechanism: Mechanism = (
+        family.build(publication.mechanism, asked)
+        if unit is None
+        else build_for_units(family, publication.mechanism, asked, unit.bound)
+    )
     if isinstance(mechanism, OnSchedule) and mechanism.fewest_slots() < 1:
         raise Refused("mechanism", "a fit could have evaluation slots alone: use batches of at least 2 records")
     try:
@@ -73,4 +91,4 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
 def _stored(schema: str, configuration: str, start: int = 0) -> Mechanism:
     """Build what is stored, both as JSON. A list asks this for each stream, and many streams have the same settings."""
     publication = PublicationConfiguration.model_validate(json.loads(configuration))
-    return build(StreamSchema.model_validate(json.loads(schema)), publication, start)
+    return build(stored_schema(json.loads(schema)), publication, start=start)

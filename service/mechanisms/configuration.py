@@ -16,6 +16,8 @@ from service.inputs.fields import Delta, Epsilon, PublishDelay, Shape
 from service.inputs.refused import Refused
 from service.inputs.registry import FamilySettings
 from service.learners.registry import LearnerSettings
+from service.mechanisms.family import MechanismFamily
+from service.mechanisms.features import FeaturesFrom
 from service.mechanisms.registry import MECHANISMS, MechanismSettings
 
 __all__ = ["Privacy", "PublicationConfiguration", "Refused"]
@@ -26,6 +28,10 @@ class Privacy(Shape):
 
     epsilon: Epsilon
     delta: Delta = Field(Decimal(0), json_schema_extra={"default": 0})  # a number, where pydantic would show a text
+
+
+def _releases_map(family: MechanismFamily[Any]) -> bool:
+    return family.releases_map
 
 
 DEFAULT_DELAY = Decimal(1)  # seconds
@@ -47,6 +53,14 @@ class PublicationConfiguration(Shape):
         "are due by queries and labels, have no ticks and take only 0",
     )
 
+    features: FeaturesFrom | None = Field(
+        None,
+        description="Features that another publication of the stream releases as a map: its name, "
+        f'`{{"from": NAME}}`. It is one of {", ".join(f"`{kind}`" for kind in MECHANISMS.kinds(_releases_map))}. '
+        "Records go through the stream's map, then the released one, then are shortened to the map's norm, which "
+        "takes the place of norm_bound. Fits wait until the map is released",
+    )
+
     @property
     def delay(self) -> Decimal:
         """T in seconds; 0: releases appear as soon as their fit is ready."""
@@ -61,7 +75,7 @@ class PublicationConfiguration(Shape):
 
     def stored(self) -> dict[str, Any]:
         """Return it as JSON to be stored, whose digest is promised: what was not set is not in it."""
-        unset = {"publish_delay"} if self.publish_delay is None else set()
+        unset = {name for name in ("publish_delay", "features") if getattr(self, name) is None}
         return self.model_dump(mode="json", include=set(PublicationConfiguration.model_fields) - unset)
 
     @field_validator("learner")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from service.learners.family import LearnerFamily
     from service.mechanisms.configuration import Privacy
     from service.mechanisms.mechanism import Mechanism
+    from service.mechanisms.units import UnitTerms
     from service.privacy.currency import Currency
     from service.streams.schema import StreamSchema
 
@@ -31,12 +32,19 @@ class Asked:
     capacity: Fraction
     start: int = 0
     """The publication's first slot, absolute."""
+    unit: UnitTerms | None = None
 
     @property
     def promise(self) -> dict[str, Any]:
         """What every mechanism is constructed with."""
-        training = TrainingSlots(evaluation=self.stream.evaluation_slots, start=self.start)
-        return {"kind": self.kind, "capacity": self.capacity, "privacy": self.privacy, "training": training}
+        return {
+            "kind": self.kind,
+            "capacity": self.capacity,
+            "privacy": self.privacy,
+            "training": TrainingSlots(evaluation=self.stream.evaluation_slots, start=self.start),
+            "unit": self.unit,
+            "names": self.stream.names(),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +112,7 @@ class MechanismFamily(Family[S]):
     | takes | the learners that it takes; None: any; empty: none |
     | has_ticks | its steps are due at public numbers of records |
     | asks_people | on an unlabelled stream people give labels |
+    | releases_map | it releases a feature map, which other publications of the stream can name |
     | adds_up | of how many batches, at most, a model adds up the records; None: for ever |
     | evaluates | its releases tell how good other publications are; it has their names in `of` |
     | not_evaluated | why no evaluation may count how well it predicts; None: it may |
@@ -114,6 +123,7 @@ class MechanismFamily(Family[S]):
     takes: tuple[LearnerFamily[Any], ...] | None = None
     has_ticks: bool = True
     asks_people: bool = False
+    releases_map: bool = False
     adds_up: Callable[[S], int | None] = for_ever
     evaluates: bool = False
     not_evaluated: Callable[[S], str | None] = by_nothing

@@ -74,8 +74,10 @@ def draw(database: Database, files: SegmentFiles, turn: Turn, wanted: Callable[[
     if not evaluates and (cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES):
         return _apart(database, files, turn, cost, wanted)
     slots = publication.slots is Slots.EVALUATION
-    read = partial(
-        read_records, database, files, turn.stream, publication.start, labels_of=publication.id, evaluates=slots
+    read = turn.reading(
+        partial(
+            read_records, database, files, turn.stream, publication.start, labels_of=publication.id, evaluates=slots
+        )
     )
     time_due = turn.time_due()
     step = turn.mechanism.step(time_due, turn.chain, publication.version + 1, read)
@@ -93,6 +95,7 @@ def _apart(database: Database, files: SegmentFiles, turn: Turn, cost: Cost, want
         time=turn.time_due(),
         next_version=publication.version + 1,
         stored=tuple(turn.memory.parts),
+        released=None if turn.released is None else vars(turn.released),
     )
     with _process() as (process, connection):
         try:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 from service.ledger import reservations
 from service.privacy.accounting.composition import Loss
 from service.privacy.currency import capacity
-from service.store.publications import SLOTS
+from service.store.publications import SLOTS, UNIT_FACTOR
 from service.store.tables import publications, spent, streams
 
 
@@ -21,15 +21,17 @@ def violations(connection: Connection) -> list[str]:
         row.id: row
         for row in connection.execute(select(*(streams.c[name] for name in ("id", "name", "epsilon", "delta"))))
     }
-    names = ("id", "name", "stream_id", "state", "start", "epsilon", "delta")
+    names = ("id", "name", "stream_id", "state", "start", "epsilon", "delta", "worst_amount")
     rows = connection.execute(
-        select(*(publications.c[name] for name in names), SLOTS.label("slots")).order_by(publications.c.stream_id)
+        select(*(publications.c[name] for name in names), SLOTS.label("slots"), UNIT_FACTOR).order_by(
+            publications.c.stream_id
+        )
     ).all()
     of_each = {stream: list(of_it) for stream, of_it in groupby(rows, attrgetter("stream_id"))}
     found = [
         f"publication {each.name} of stream {known[each.stream_id].name}"
         for each in rows
-        if highest.get(each.id, 0) > capacity(each.epsilon, each.delta)[1]
+        if highest.get(each.id, 0) * Fraction(each.unit_factor or 1) > capacity(each.epsilon, each.delta)[1]
     ]
     for stream, reserved in reservations.reserved_of_each(connection, of_each).items():
         budget = Loss.of(known[stream].epsilon, known[stream].delta)

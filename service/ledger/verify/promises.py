@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from decimal import Decimal
 
-from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting.composition import Slots
 from service.store import publications, streams
 from service.store.publications import Publication
@@ -30,11 +29,18 @@ def of_publication(publication: Publication) -> Iterator[str]:
 
 def of_slots(stream: Stream, publication: Publication) -> Iterator[str]:
     """That evaluations of a stream that sets slots aside are charged to these, and other publications to the rest."""
-    kind = publication.configuration["mechanism"]["kind"]
-    evaluates = kind in MECHANISMS.kinds(lambda family: family.evaluates)
+    evaluates = publication.configuration["mechanism"]["kind"] == "evaluation"
     expected = Slots.EVALUATION if evaluates and stream.evaluation_slots is not None else Slots.TRAINING
     if publication.slots is not expected:
         yield f"publication {publication.name}: its charges are counted on slots that it does not read"
+
+
+def of_units(stream: Stream, publication: Publication) -> Iterator[str]:
+    """That a publication counts charges for a unit where its stream has units, and for that stream's units."""
+    unit = publication.obligations.get("unit")
+    bound = None if unit is None else {name: value for name, value in unit.items() if name != "factor"}
+    if bound != stream.schema.get("unit"):
+        yield f"publication {publication.name}: its charges are not counted for the units of its stream"
 
 
 def _delay(publication: Publication) -> Decimal:

@@ -80,6 +80,8 @@ class Account:
     """One publication's: its cap (ε, δ) on every record from `start` on, and the currency in which it charges.
 
     Of a range that it charges, only the slots of the kind `slots` pay.
+    running: the whole cap is reserved on all these records. On a stream with units that is so for ever once it has
+    charged anything (`unit_ledger`), and a charge counts `factor` times: what is spent is a unit's.
     """
 
     id: int
@@ -88,11 +90,13 @@ class Account:
     start: int
     running: bool
     slots: Slots = Slots.TRAINING
+    factor: Fraction = Fraction(1)
 
     def loss(self, amount: Fraction) -> Loss:
         """What charges of this amount, in the publication's currency, mean as (ε, δ); never more than the cap."""
         if not amount:
             return Loss()
+        amount *= self.factor
         if self.kind is Currency.PURE:
             return Loss(epsilon=amount)
         epsilon = Fraction(_zcdp_epsilon(round_up(amount), round_down(self.cap.delta)))

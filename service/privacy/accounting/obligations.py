@@ -107,17 +107,24 @@ class Obligations:
     slots: Slots = Slots.TRAINING
     """Which slots of a stream it reads and charges."""
     fit: FitSize
+    unit: dict[str, Any] | None = None
+    """The bound on units, and how many times a slot's charge counts for its unit; None: the stream has no units."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is stored."""
-        return {
-            "version": VERSION,
-            "charging": self.charging.to_json(),
-            "labelling": None if self.labelling is None else vars(self.labelling),
-            "cells": self.cells,
-            "ticks": self.ticks,
-            "fit": vars(self.fit),
-        } | ({} if self.slots is Slots.TRAINING else {"slots": self.slots.value})
+        unit = {} if self.unit is None else {"unit": self.unit}
+        return (
+            unit
+            | {
+                "version": VERSION,
+                "charging": self.charging.to_json(),
+                "labelling": None if self.labelling is None else vars(self.labelling),
+                "cells": self.cells,
+                "ticks": self.ticks,
+                "fit": vars(self.fit),
+            }
+            | ({} if self.slots is Slots.TRAINING else {"slots": self.slots.value})
+        )
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Obligations:
@@ -132,6 +139,7 @@ class Obligations:
             ticks=content["ticks"],
             slots=Slots(content.get("slots", Slots.TRAINING)),
             fit=FitSize.from_json(content["fit"]),
+            unit=content.get("unit"),
         )
 
 

@@ -96,7 +96,7 @@ def a_fit_of_evaluation_slots() -> None:
     """Such a slot is charged by fits and by evaluations, each for all of the budget."""
     from service.publishing import records
 
-    rewrite(records.load, ("present &= evaluated if located.evaluates else ~evaluated", "pass"))
+    rewrite(records.load, ("present &= _may_be_read(located)", "pass"))
 
 
 @bug(f"{_SLOTS}::test_a_range_is_read_without_the_slots_of_the_other_kind[True-rest1]")
@@ -104,7 +104,7 @@ def an_evaluation_of_training_slots() -> None:
     """A slot that models were fitted to is counted, too."""
     from service.publishing import records
 
-    rewrite(records.load, ("evaluated if located.evaluates else ~evaluated", "~evaluated | located.evaluates"))
+    rewrite(records._may_be_read, ("evaluated if located.evaluates else ~evaluated", "~evaluated | located.evaluates"))
 
 
 _RUNNING = "tests/worker/test_evaluating.py"

@@ -105,10 +105,10 @@ def test_a_stream_that_cannot_be_evaluated_sets_no_slots_aside(change, why):
 
 
 def test_a_stream_that_sets_no_slots_aside_is_stored_as_ever():
-    assert "evaluation" not in StreamSchema.model_validate(CLASSES).stored()
-    stored = StreamSchema.model_validate(SET_ASIDE).stored()
+    assert "evaluation" not in StreamSchema.model_validate(CLASSES).to_store()
+    stored = StreamSchema.model_validate(SET_ASIDE).to_store()
     assert stored["evaluation"] == {"every": 3}
-    assert StreamSchema.model_validate(stored).stored() == stored
+    assert StreamSchema.model_validate(stored).to_store() == stored
 
 
 @pytest.mark.parametrize("delta", DELTAS)
