@@ -9,6 +9,7 @@ from tests.api.test_records import refused
 from tests.conftest import Service, ok
 
 EVERY, BATCH, BLOCK = 4, 40, 10
+STEPS = {"kind": "noisy_gradient_descent"}
 LARGE = 1000
 """An ε whose noise is 0, but for a probability far below any that a test may fail with."""
 
@@ -130,3 +131,26 @@ def test_what_cannot_be_evaluated_is_refused(service: Service):
             problem = refused(service.client().post(f"/v1/{path}", json=asked), 422, "invalid-request")
             assert problem["errors"][0]["field"] == "mechanism.of"
             assert why in problem["errors"][0]["reason"], name
+
+
+def test_a_prediction_tells_what_noise_may_have_done(service: Service, evaluated):
+    _, name, _ = evaluated
+    sure = {"x": [[1.0, 0.5], [-1.0, 0.5]]}
+    url = f"/v1/publications/{name}/predict"
+    plain = ok(service.client().post(url, json=sure))
+    assert "noise" not in plain
+    told = ok(service.client().post(f"{url}?noise=true", json=sure))
+    assert told | {"noise": None} == plain | {"noise": None}
+    noise = told["noise"]
+    assert noise["could_flip"] == [False, False]
+    for scores, low, high in zip(told["scores"], noise["low"], noise["high"], strict=True):
+        assert all(least < score < most for score, least, most in zip(scores, low, high, strict=True))
+
+
+def test_nothing_is_told_of_noise_whose_effect_nobody_knows(service: Service):
+    stream = service.stream(delta=1e-5)
+    name = service.publish(stream, {"kind": "online_leader", "batch": 5}, delta=1e-6, learner=STEPS)
+    service.post(stream, *records(0, 5))
+    service.reaches(name, time=5)
+    url = f"/v1/publications/{name}/predict?noise=true"
+    assert ok(service.client().post(url, json={"x": [[1.0, 0.5]]}))["noise"] is None

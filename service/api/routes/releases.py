@@ -16,6 +16,7 @@ from service.api.auth.visibility import no_publication, publication_or_404
 from service.api.http.bodies import refusal, require_json
 from service.api.http.problems import Problem, documented
 from service.api.http.representations import JSON, SAFETENSORS, Representation, choose
+from service.api.prediction_noise import PredictionNoise, noise_of
 from service.api.schemas import X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
 from service.api.services import Services, Shared, services
 from service.mechanisms.evaluation.told import outline, told
@@ -61,6 +62,9 @@ class Prediction(BaseModel):
     )
     label_names: list[str] | None = Field(None, description="`labels` by name; absent where classes have no names")
     class_names: list[str] | None = Field(None, description="Of the columns of `scores`; absent likewise")
+    noise: PredictionNoise | None = Field(
+        None, description="With `noise=true`: what noise may have done; null where nothing is known of that"
+    )
 
 
 @router.get("/releases", responses=documented("invalid-request", "not-found"))
@@ -213,6 +217,7 @@ async def predict_labels(
     key: Reader,
     shared: Shared,
     version: Annotated[int | None, Query(ge=1, lt=2**31, description="default: the latest")] = None,
+    noise: Annotated[bool, Query(description="also what the noise of the release may have done")] = False,
 ) -> Prediction:
     """Labels and scores by a released model. Nothing of the request is kept."""
     require_json(request)
@@ -242,7 +247,8 @@ async def predict_labels(
             raise batches.InvalidRecords(*((int(row), "x: is not finite once it is mapped") for row in unmapped))
         names = release.model.get("class_names")
         named = {} if names is None else {"label_names": [names[each] for each in labels], "class_names": names}
-        return {"version": release.version, "labels": labels.tolist(), "scores": scores} | named
+        about = {"noise": noise_of(connection, found, release, x)} if noise else {}
+        return {"version": release.version, "labels": labels.tolist(), "scores": scores} | named | about
 
     try:
         with shared.in_flight.body(key.id) as held:
