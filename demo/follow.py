@@ -46,7 +46,7 @@ class Spending:
 
     @property
     def worst(self) -> float:
-        """What the record that paid most has paid."""
+        """Return what the record that paid most has paid."""
         return float(np.max(self._epsilon))
 
 

@@ -148,7 +148,7 @@ def _settings() -> str:
 
 
 def _python(annotation: Any) -> str:
-    """What may be written, in words."""
+    """Return what may be written, in words."""
     words = {"int": "whole number", "float": "number", "Path": "path", "str": "text", "SecretStr": "text"}
     arguments = [each for each in get_args(annotation) if each is not type(None)]
     if not arguments:

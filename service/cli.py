@@ -228,7 +228,7 @@ def _checked(model: type[Model], document: object) -> Model:
 
 
 def _keep_memory() -> None:
-    """What one batch leaves free is there for the next, for which the system would have to zero it page by page.
+    """Memory that one batch leaves free is there for the next, for which the system would have to zero it page by page.
 
     glibc comes to the same limits by itself, but only once it has freed a block of 32 MiB.
     """

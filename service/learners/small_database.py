@@ -1,7 +1,7 @@
 """A small synthetic database that answers linear queries as the records do (paper C's SmallDB, Blum, Ligett, Roth).
 
-Statement. Private: the records a fit reads. Neighbours: R⊥. Of n slots over N categories, some of which may be empty
-(⊥), what is released is a histogram y whose shares are multiples of 1/m, selected with
+Statement. Private: the records a fit reads. Neighbours: R⊥. From n slots over N categories, some of them maybe empty
+(⊥), the release is a histogram y whose shares are multiples of 1/m, selected with
 
 > P(y) ∝ exp(-error(y)/scale), error(y) = max over f in F of |f(x) - f(y)|,
 
@@ -151,7 +151,7 @@ class SmallDatabase:
         return SelectedCandidate(noise=noise, sensitivity=sensitivity)
 
     def release(self, records: Records, n: int, center: Floats, perturbation: SelectedCandidate) -> Floats:  # noqa: ARG002
-        """Return the selected histogram of n slots, shares of shape (1, N). What is no category counts as empty."""
+        """Return the selected histogram of n slots, shares of shape (1, N). Other values count as empty."""
         y = records.y.astype(np.int64)
         counts = np.bincount(y[(y >= 0) & (y < self.cardinality)], minlength=self.cardinality)
         rate = 1 / (Fraction(perturbation.noise.scale) * n * self.size)

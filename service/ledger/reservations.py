@@ -22,6 +22,7 @@ from service.privacy.accounting.composition import Holding, Loss, Range, Slots, 
 from service.privacy.currency import Currency, capacity
 from service.store.database import any_of
 from service.store.publications import Publication, of_stream
+from service.store.rows import Rows
 from service.store.streams import Stream
 from service.store.tables import evaluation_kept, kept
 
@@ -85,13 +86,13 @@ def settle(connection: Connection, stream: int) -> None:
     """Once a publication has ended: what remains reserved of all that have. This walks what those have charged."""
     publications = of_stream(connection, stream)
     for slots in {each.slots for each in publications}:
-        table = KEPT[slots]
+        table, steps = KEPT[slots], stairs(Rows(connection), publications, slots)
         connection.execute(delete(table).where(table.c.stream_id == stream))
         connection.execute(
             insert(table),
             [
                 {"stream_id": stream, "start": start, "epsilon": decimal(loss.epsilon), "delta": decimal(loss.delta)}
-                for start, loss in stairs(connection, publications, slots)
+                for start, loss in steps
             ],
         )
 
@@ -99,12 +100,10 @@ def settle(connection: Connection, stream: int) -> None:
 KEPT = {Slots.TRAINING: kept, Slots.EVALUATION: evaluation_kept}
 
 
-def stairs(
-    connection: Connection, publications: Sequence[Publication], slots: Slots = Slots.TRAINING
-) -> list[tuple[int, Loss]]:
+def stairs(rows: Rows, publications: Sequence[Publication], slots: Slots = Slots.TRAINING) -> list[tuple[int, Loss]]:
     """From some record on, the most that those which have ended keep of any later one; from what they have charged."""
     ended = [account_of(each) for each in publications if not reserves_wholly(each) and each.slots == slots]
-    return composition.worst_from(composition.add_up(ended, spending.changes(connection, [each.id for each in ended])))
+    return composition.worst_from(composition.add_up(ended, spending.changes(rows, [each.id for each in ended])))
 
 
 def kept_stairs(connection: Connection, stream: int, slots: Slots = Slots.TRAINING) -> list[tuple[int, Loss]]:
@@ -112,14 +111,21 @@ def kept_stairs(connection: Connection, stream: int, slots: Slots = Slots.TRAINI
     return kept_stairs_of_each(connection, [stream], slots)[stream]
 
 
+def walk_stairs(rows: Rows, stream: int, slots: Slots = Slots.TRAINING) -> list[tuple[int, Loss]]:
+    """The same, for who walks all rows."""
+    found = rows.of(_STAIRS[slots], KEPT[slots].c.stream_id, stream)
+    return [(row.start, Loss.of(row.epsilon, row.delta)) for row in found] or [(0, Loss())]
+
+
+_STAIRS = {slots: select(table).order_by(table.c.start) for slots, table in KEPT.items()}
+
+
 def kept_stairs_of_each(
     connection: Connection, streams: Sequence[int], slots: Slots = Slots.TRAINING
 ) -> dict[int, list[tuple[int, Loss]]]:
     """The same by stream, with one query for all of them."""
     stairs: dict[int, list[tuple[int, Loss]]] = {each: [] for each in streams}
-    table = KEPT[slots]
-    rows = connection.execute(select(table).where(table.c.stream_id == any_of(streams)).order_by(table.c.start))
-    for row in rows:
+    for row in connection.execute(_STAIRS[slots].where(KEPT[slots].c.stream_id == any_of(streams))):
         stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta)))
     return {stream: steps or [(0, Loss())] for stream, steps in stairs.items()}
 
@@ -154,11 +160,11 @@ def _tighter(publications: Iterable[Publication], slots: Slots, reserved: Loss) 
 def _reserved_from(
     publications: Sequence[Reserving], ended: Sequence[tuple[int, Loss]], start: int
 ) -> list[tuple[int, Loss]]:
-    """Of some records from `start` on what is reserved from there on, at most; the largest of all is among them.
+    """Return the most that is reserved from some records on, from `start`; the largest of all is among them.
 
     ended: the staircase of what ended publications keep.
 
-    What running publications reserve never falls with the record number, so at each record where it rises it may be
+    The reserve of running publications never falls with the record number, so at each record where it rises it may be
     added to the most that ended ones keep from there on: wherever that is kept, no less is reserved by running ones.
     """
     running = [each for each in publications if reserves_wholly(each)]

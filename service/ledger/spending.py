@@ -1,4 +1,4 @@
-"""What every record has spent, kept up with each charge, so that no answer walks the ledger.
+"""Adds up what every record has spent, kept up with each charge, so that no answer walks the ledger.
 
 All of it follows from the charges; `perennial ledger verify` adds them up anew and compares.
 
@@ -12,8 +12,8 @@ the publication's kind pay. `evaluation_outlines` is the outline of the evaluati
 of the two, since a slot is of one kind alone.
 
 Amounts are added exactly (`fractions.Fraction`): a charge is a binary double, a budget a decimal. Rounding happens only
-where a sum is shown, and then up. A charge touches the rows of the records it charges and no others. What a record has
-spent never falls, so the outline of what a charge did not touch needs no second look.
+where a sum is shown, and then up. A charge touches the rows of the records it charges and no others. Spending never
+falls, so the outline of what a charge did not touch needs no second look.
 """
 
 from bisect import bisect_left
@@ -34,7 +34,6 @@ from sqlalchemy import (
     delete,
     func,
     select,
-    union_all,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import Insert
@@ -48,6 +47,7 @@ from service.privacy.accounting.charges_by_record import Profile
 from service.privacy.accounting.composition import Account, Loss, Slots
 from service.privacy.currency import Currency
 from service.store.publications import Publication
+from service.store.rows import Rows
 from service.store.streams import Stream
 from service.store.tables import evaluation_outlines, outlines, spent
 
@@ -63,7 +63,7 @@ Query = tuple[Select[Any], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What a charge changes on the rows of its publication and of its stream, and what is to be written elsewhere."""
+    """The changes of a charge on the rows of its publication and of its stream, and what is to be written elsewhere."""
 
     worst_record: int | None
     worst_amount: Decimal
@@ -72,7 +72,7 @@ class Counted:
 
 
 def needed(stream: Stream, slots: Slots, new: Sequence[NewRange]) -> tuple[Query, Query]:
-    """What is to be read to count these on such slots: what was spent there, and how it is outlined."""
+    """Return what is to be read to count these on such slots: what was spent there, and how it is outlined."""
     start, stop = _extent(new)
     low, high, _ = _redrawn(stream, slots, start, stop)
     # Of both the neighbours too, so that equal ones become one again.
@@ -123,11 +123,11 @@ def count(
 def exact(
     connection: Connection, stream: int, start: int, stop: int, slots: Slots | None = None, *, most: int = MOST_RANGES
 ) -> list[Stretch] | None:
-    """What each record of [start, stop) has spent over all publications, of what is confirmed; None: over `most` rows.
+    """Return what each record of [start, stop) has spent, as far as it is confirmed; None: over `most` rows.
 
     slots: of this kind; None: the larger of both.
 
-    What is committed and not confirmed is taken off again: few charges, since the next ones wait for that.
+    Charges that are committed and not confirmed are taken off again: few charges, since the next ones wait for that.
     """
     rows = charged_rows.rows(connection, stream, start, stop, limit=most + 1)
     if len(rows) > most:
@@ -163,24 +163,21 @@ def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int
     return sum((account.loss(amount / most) for account, amount in amounts.items()), start=Loss())
 
 
-def outlined(connection: Connection, stream: int, start: int, stop: int, slots: Slots | None = None) -> list[Stretch]:
+def outlined(rows: Rows, stream: int, start: int, stop: int, slots: Slots | None = None) -> list[Stretch]:
     """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
 
-    Of what is committed: a bound on what is confirmed. slots: of this kind; None: the larger of both, which may be
-    twice as many.
+    It counts what is committed: a bound on what is confirmed. slots: of this kind; None: the larger of both, which may
+    be twice as many.
     """
-    return _either(slots, lambda kind: _outlined(connection, stream, start, stop, OUTLINES[kind]))
+    return _either(slots, lambda kind: _outlined(rows, stream, start, stop, kind))
 
 
-def _outlined(connection: Connection, stream: int, start: int, stop: int, outline: Table) -> list[Stretch]:
-    rows = connection.execute(
-        select(outline)
-        .where(outline.c.stream_id == stream, outline.c.start < stop, outline.c.stop > start)
-        .order_by(outline.c.start)
-    )
+def _outlined(rows: Rows, stream: int, start: int, stop: int, slots: Slots) -> list[Stretch]:
     stretches: list[Stretch] = []
     position = start
-    for row in rows:
+    for row in rows.of(_OUTLINES[slots], OUTLINES[slots].c.stream_id, stream):
+        if row.start >= stop or row.stop <= start:
+            continue
         low, high = max(start, row.start), min(stop, row.stop)
         if position < low:
             stretches.append((position, low, Loss()))
@@ -191,20 +188,8 @@ def _outlined(connection: Connection, stream: int, start: int, stop: int, outlin
     return stretches
 
 
-def worst(connection: Connection, stream: int, slots: Slots | None = None) -> tuple[Decimal, Decimal]:
-    """Return the most epsilon and the most delta that any record of a stream has spent, of what is committed.
-
-    slots: of this kind; None: of both.
-    """
-    drawn = union_all(
-        *(
-            select(table.c.epsilon, table.c.delta).where(table.c.stream_id == stream)
-            for kind, table in OUTLINES.items()
-            if slots in (None, kind)
-        )
-    ).subquery()
-    epsilon, delta = connection.execute(select(func.max(drawn.c.epsilon), func.max(drawn.c.delta))).one()
-    return epsilon or Decimal(0), delta or Decimal(0)
+OUTLINES = {Slots.TRAINING: outlines, Slots.EVALUATION: evaluation_outlines}
+_OUTLINES = {slots: select(table).order_by(table.c.start) for slots, table in OUTLINES.items()}
 
 
 def account_of(publication: Publication) -> Account:
@@ -219,20 +204,22 @@ def account_of(publication: Publication) -> Account:
     )
 
 
-def changes(connection: Connection, identities: Sequence[int]) -> Iterator[tuple[int, int, Fraction]]:
+def changes(rows: Rows, identities: Sequence[int]) -> Iterator[tuple[int, int, Fraction]]:
     """Where what these publications have charged changes, by how much, in order; however many, they take no memory."""
-    up = select(spent.c.start.label("record"), spent.c.publication_id, spent.c.amount)
-    down = select(spent.c.stop, spent.c.publication_id, -spent.c.amount)
-    both = up.union_all(down).subquery()
-    query = (
-        select(both.c.record, both.c.publication_id, func.sum(both.c.amount))
-        .where(both.c.publication_id.in_(identities))
-        .group_by(both.c.record, both.c.publication_id)
-        .order_by(both.c.record)
-    )
-    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
-        for record, publication, amount in rows:
-            yield record, publication, Fraction(amount)
+    for row in rows.of_each(_CHANGES, _both.c.publication_id, identities, order="record"):
+        yield row.record, row.publication_id, Fraction(row.amount)
+
+
+_both = (
+    select(spent.c.start.label("record"), spent.c.publication_id, spent.c.amount)
+    .union_all(select(spent.c.stop, spent.c.publication_id, -spent.c.amount))
+    .subquery()
+)
+_CHANGES = (
+    select(_both.c.record, _both.c.publication_id, func.sum(_both.c.amount).label("amount"))
+    .group_by(_both.c.record, _both.c.publication_id)
+    .order_by(_both.c.record)
+)
 
 
 def decimal(amount: Fraction) -> Decimal:
@@ -263,7 +250,7 @@ def _either(slots: Slots | None, found: Callable[[Slots], list[Stretch]]) -> lis
 
 
 def _over(charged: Sequence[Charged], start: int, stop: int) -> list[Stretch]:
-    """What every record of [start, stop) has spent, from ranges that hold any of it."""
+    """Return what every record of [start, stop) has spent, from ranges that hold any of it."""
     accounts = {each[0].id: each[0] for each in charged}
     if len(accounts) == 1 and all(amount > 0 for *_, amount in charged):  # nothing to add up
         return _alone(charged, start, stop)
@@ -302,7 +289,6 @@ def grain_to(record: int, grain: int) -> int:
     return grain
 
 
-OUTLINES = {Slots.TRAINING: outlines, Slots.EVALUATION: evaluation_outlines}
 _OUTLINE = {
     slots: select(table.c.start, table.c.stop, table.c.epsilon, table.c.delta).where(
         table.c.stream_id == bindparam("stream"),

@@ -1,4 +1,4 @@
-"""What is shown of streams at a glance: each kind of row is read once for all streams, however many they are."""
+"""Summaries of streams at a glance: each kind of row is read once for all streams, however many they are."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, or_, select
+from sqlalchemy import Connection, and_, case, func, or_, select, union_all
 
 from service.ledger import reservations
+from service.ledger.spending import OUTLINES
 from service.privacy.accounting.charges_by_record import covered
 from service.privacy.accounting.composition import Loss, Slots
 from service.store import numbering, segments
@@ -165,3 +166,22 @@ def _publications(connection: Connection, identities: list[int]) -> dict[int, li
     for row in connection.execute(_SUMMARY.where(publications.c.stream_id == any_of(identities))):
         by_stream[row.stream_id].append(PublicationSummary(**row._asdict() | {"slots": Slots(row.slots)}))
     return by_stream
+
+
+def worst_of_each(
+    connection: Connection, identities: Sequence[int], slots: Slots | None = None
+) -> dict[int, tuple[Decimal, Decimal]]:
+    """Return, by stream, the most epsilon and the most delta that any record has spent, of what is committed.
+
+    slots: of this kind; None: of both.
+    """
+    drawn = union_all(
+        *(
+            select(table.c.stream_id, table.c.epsilon, table.c.delta).where(table.c.stream_id == any_of(identities))
+            for kind, table in OUTLINES.items()
+            if slots in (None, kind)
+        )
+    ).subquery()
+    query = select(drawn.c.stream_id, func.max(drawn.c.epsilon), func.max(drawn.c.delta)).group_by(drawn.c.stream_id)
+    found = {row[0]: (row[1], row[2]) for row in connection.execute(query)}
+    return {each: found.get(each, (Decimal(0), Decimal(0))) for each in identities}

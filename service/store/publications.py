@@ -1,6 +1,6 @@
 """Publications: what is asked for, how far it is published, and which of them can go on."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -27,6 +27,7 @@ from service.privacy.accounting.obligations import FitSize, Obligations
 from service.store import digests, leases, shown
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together
 from service.store.keys import NameTaken
+from service.store.rows import Rows
 from service.store.tables import charges as charged
 from service.store.tables import erasures, publications, streams
 from service.store.tables import releases as released
@@ -79,7 +80,7 @@ class Publication:
 
     @property
     def owes(self) -> Obligations:
-        """What it owes, whatever it releases. ValueError, KeyError or TypeError if that was never written there."""
+        """Return what it owes, whatever it releases. ValueError, KeyError or TypeError if nobody wrote it there."""
         return Obligations.from_json(self.obligations)
 
     @property
@@ -204,7 +205,7 @@ def sealed(publication: Publication) -> str:
 
 
 def as_left(publication: Publication) -> bool:
-    """Whether what changes of a publication is as it was left. What has no JSON, like NaN, was never left there."""
+    """Whether what changes of a publication is as it was left. A value without JSON, like NaN, was never left there."""
     try:
         return publication.seal == sealed(publication)
     except (ValueError, OverflowError):
@@ -225,8 +226,13 @@ def find(connection: Connection, name: str, *, visible: frozenset[str] | None = 
 
 
 def of_stream(connection: Connection, stream: int) -> list[Publication]:
-    query = select_all().where(publications.c.stream_id == stream).order_by(publications.c.id.desc())
+    query = _NEWEST_FIRST.where(publications.c.stream_id == stream)
     return [_publication(row) for row in connection.execute(query)]
+
+
+def walk(rows: Rows, stream: int) -> Iterator[Publication]:
+    """Yield all publications of a stream, the newest first."""
+    return map(_publication, rows.of(_NEWEST_FIRST, publications.c.stream_id, stream))
 
 
 def fit_sizes(connection: Connection, identities: Collection[int]) -> dict[int, FitSize]:
@@ -336,6 +342,7 @@ def newest_visible(*, role: str | None = None) -> ColumnElement[int | None]:
 
 
 NAMES = select_all().selected_columns.keys()
+_NEWEST_FIRST = select_all().order_by(publications.c.id.desc())
 _UNCONFIRMED = select(charged.c.id).where(
     charged.c.publication_id == publications.c.id,
     charged.c.stream_id == streams.c.id,

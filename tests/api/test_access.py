@@ -10,10 +10,10 @@ import sqlalchemy
 import structlog
 from pydantic import SecretStr
 
+from docs.http_reference import openapi as document
 from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
-from tests.api.document import document
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, blocked, make_world, ok, serving, unique, wait_until
 

@@ -10,7 +10,7 @@ from demo.service import DemoError
 
 
 def ask(answers, method="GET", headers=None, **more):
-    """What the client makes of these answers, and how many it asked for."""
+    """Return what the client makes of these answers, and how many it asked for."""
     left = list(answers)
 
     def handle(request):

@@ -13,9 +13,8 @@ from prometheus_client.core import Metric
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from docs import reference
+from docs import http_reference, reference
 from service import metrics
-from service.api.app import create_app
 from service.api.http.problems import _PROBLEMS
 from service.api.routes.publications import PublicationRequest
 from service.api.routes.streams import StreamRequest
@@ -64,7 +63,7 @@ ON_CATEGORIES = {"linear_queries", "small_database"}
 
 
 def choices(annotation: Any) -> Iterator[str]:
-    """What may be written in the place of a field, where that is one of a few words."""
+    """Yield what may be written in the place of a field, where that is one of a few words."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     elif not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
@@ -90,7 +89,7 @@ def test_every_setting_is_told():
 
 
 def test_every_route_is_told_with_its_scope():
-    document = create_app(Settings(_env_file=None)).openapi()
+    document = http_reference.openapi()
     told = re.findall(r"^### ([A-Z]+ /\S*)$", PAGES["api.md"], flags=re.MULTILINE)
     assert sorted(told) == sorted(
         f"{method.upper()} {path}" for path, operations in document["paths"].items() for method in operations

@@ -36,7 +36,7 @@ STREAM = StreamSchema.model_validate({"features": 3, "task": {"kind": "classific
 
 
 def said(sentence, page="privacy.md"):
-    """What the groups of this pattern are on the page, whose line breaks count as spaces; fails where it is not."""
+    """Return the groups of this pattern on the page, whose line breaks count as spaces; fail where it is not."""
     found = re.search(sentence, " ".join(pages.page(page).split()))
     assert found, f"{page} does not say: {sentence}"
     return found.groups()

@@ -44,7 +44,7 @@ class Walk:
     service_exit_status: int
 
     def block(self, part: str) -> str:
-        """What the one block that holds this text printed."""
+        """Return what the one block that holds this text printed."""
         (found,) = [shown for block, shown in self.shown.items() if part in block]
         return found
 

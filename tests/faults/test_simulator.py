@@ -91,7 +91,7 @@ WORKING = [
 
 
 def accidents(moments: list[tuple[str, str]]) -> st.SearchStrategy[tuple[str, tuple[str, str]] | None]:
-    """What happens when one of the moments comes first; often it doesn't come."""
+    """Return what happens when one of the moments comes first; often it doesn't come."""
     happen = [(what, moment) for moment in moments for what in ("crash", "overtaken")]
     return st.sampled_from([*[None] * 3, *happen])
 
@@ -276,7 +276,7 @@ class History(RuleBasedStateMachine):
                     connection.execute(f"DELETE FROM {table.name}")
 
     def finish(self):
-        """What remains is done by a worker to whom nothing happens."""
+        """Let the rest be done by a worker to whom nothing happens."""
         self.restart()
         for _ in range(30):
             self.worker.number()
@@ -341,7 +341,7 @@ class History(RuleBasedStateMachine):
         run_out(self.stage.database)
 
     def wait_for(self, coroutine):
-        """What it returns; or Crash, when that is where it went."""
+        """Return what it returns; or Crash, when that is where it went."""
         accidents = self.stage.accidents
 
         async def watched():

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from sqlalchemy import Connection, func, select, update
 
-from service.ledger import admission, charging, open_entry, open_ledger, reservations, spending
+from service.ledger import admission, charging, open_entry, open_ledger, reservations, spending, summaries
 from service.ledger.charging import NewCharge
 from service.ledger.errors import BudgetExceeded
 from service.ledger.verify import verify
@@ -20,6 +20,7 @@ from service.privacy.currency import Currency, capacity, round_down
 from service.store import publications, streams, tables
 from service.store.database import Database
 from service.store.publications import NewPublication
+from service.store.rows import Rows
 from tests.conftest import World
 
 RECORDS = 300
@@ -97,7 +98,7 @@ def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
     committed, reserved = brute(connection, charges, slots)
     found = publications.of_stream(connection, 1)
     assert reservations.reserved(connection, 1, found, slots) == composition.worst(reserved)
-    assert Loss.of(*spending.worst(connection, 1, slots)) == composition.worst(committed)
+    assert Loss.of(*summaries.worst_of_each(connection, [1], slots)[1]) == composition.worst(committed)
     confirmed = RANDOM.choice((charges, max(0, charges - 3), 0))
     connection.execute(update(tables.streams).values(confirmed_charges=confirmed))
     spent, _ = brute(connection, confirmed, slots)
@@ -108,7 +109,9 @@ def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
     assert (exact[0][0], exact[-1][1]) == (low, high)
     assert [loss for start, end, loss in exact for _ in range(start, end)] == spent[low:high]
     outlined = [
-        loss for start, end, loss in spending.outlined(connection, 1, 0, RECORDS, slots) for _ in range(start, end)
+        loss
+        for start, end, loss in spending.outlined(Rows(connection), 1, 0, RECORDS, slots)
+        for _ in range(start, end)
     ]
     stream = streams.get(connection, 1)
     for record in range(RECORDS):
@@ -138,10 +141,10 @@ def check_both(connection: Connection) -> None:
     spent, reserved = ([one.at_least(two) for one, two in zip(*each, strict=True)] for each in zip(*kinds, strict=True))
     connection.execute(update(tables.streams).values(confirmed_charges=tables.streams.c.charges))
     assert reservations.reserved(connection, 1, publications.of_stream(connection, 1)) == composition.worst(reserved)
-    assert Loss.of(*spending.worst(connection, 1)) == composition.worst(spent)
+    assert Loss.of(*summaries.worst_of_each(connection, [1])[1]) == composition.worst(spent)
     exact = spending.exact(connection, 1, 0, RECORDS)
     assert [loss for start, end, loss in exact for _ in range(start, end)] == spent
-    told = spending.outlined(connection, 1, 0, RECORDS)
+    told = spending.outlined(Rows(connection), 1, 0, RECORDS)
     assert all(spent[record].within(loss) for start, end, loss in told for record in range(start, end))
     assert (told[0][0], told[-1][1]) == (0, RECORDS)
 
@@ -196,7 +199,7 @@ def test_more_ranges_than_anybody_reads_are_told_as_at_most(connection: Connecti
     connection.execute(update(tables.streams).values(confirmed_charges=tables.streams.c.charges))
     assert spending.exact(connection, 1, 0, RECORDS, most=16) is None
     assert len(spending.exact(connection, 1, 100, 120, most=16)) == 10
-    told = spending.outlined(connection, 1, 0, RECORDS)
+    told = spending.outlined(Rows(connection), 1, 0, RECORDS)
     assert (told[0][0], told[-1][1]) == (0, RECORDS)
     assert len(told) <= 17
     check(connection)

@@ -24,6 +24,7 @@ from service.privacy.accounting.composition import Loss, Slots
 from service.privacy.currency import Currency, round_up
 from service.store import charges, publications, streams
 from service.store.keys import Key
+from service.store.rows import Rows
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 
@@ -207,7 +208,7 @@ def _outlined(
     worst = summaries.spent(stream)
     return [
         (low, high, Loss(epsilon=min(loss.epsilon, worst.epsilon), delta=min(loss.delta, worst.delta)))
-        for low, high, loss in spending.outlined(connection, stream.id, start, stop, slots)
+        for low, high, loss in spending.outlined(Rows(connection), stream.id, start, stop, slots)
     ]
 
 

@@ -61,7 +61,7 @@ class Prediction(BaseModel):
         "the predicted y as it is"
     )
     label_names: list[str] | None = Field(None, description="`labels` by name; absent where classes have no names")
-    class_names: list[str] | None = Field(None, description="Of the columns of `scores`; absent likewise")
+    class_names: list[str] | None = Field(None, description="Names of the columns of `scores`; absent likewise")
     noise: PredictionNoise | None = Field(
         None, description="With `noise=true`: what noise may have done; null where nothing is known of that"
     )

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import Connection
-
 from service.ledger.verify.counted import change_of
 from service.ledger.verify.reading import read
 from service.privacy.accounting import events
@@ -18,18 +16,19 @@ from service.privacy.accounting.unit_factors import factor_of
 from service.privacy.currency import Currency
 from service.store import releases
 from service.store.publications import Publication
+from service.store.rows import Rows
 from service.store.streams import Stream
 from service.streams.slots import TrainingSlots
 
 
-def chain(connection: Connection, stream: Stream, publication: Publication) -> Iterator[str]:
+def chain(rows: Rows, stream: Stream, publication: Publication) -> Iterator[str]:
     """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
     previous = publication.promise
     number, latest, time, batched, of_stream = 0, None, publication.start, publication.start, 0
     run = Run()
     fits = TrainingSlots(evaluation=stream.evaluation_slots)
     charging = publication.owes.charging
-    for number, row in enumerate(releases.walk(connection, publication.id), 1):
+    for number, row in enumerate(releases.walk(rows, publication.id), 1):
         where = f"publication {publication.name}, version {row['version']}"
         if row["version"] != number:
             yield f"publication {publication.name}, version {number}: it is missing"

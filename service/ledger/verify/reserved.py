@@ -1,24 +1,23 @@
 """Reservations: what is spent and reserved stays within the budget, and the summaries of both are right."""
 
-from collections.abc import Iterator
-
-from sqlalchemy import Connection
+from collections.abc import Iterator, Sequence
 
 from service.ledger import reservations, spending
 from service.privacy.accounting import composition
 from service.privacy.accounting.composition import Slots
-from service.store import publications
+from service.store.publications import Publication
+from service.store.rows import Rows
 from service.store.streams import Stream
 
 
-def within_budget(connection: Connection, stream: Stream, slots: Slots) -> Iterator[str]:
+def within_budget(rows: Rows, stream: Stream, publications: Sequence[Publication], slots: Slots) -> Iterator[str]:
     """On slots of one kind what is spent and reserved stays within the budget, and the summaries say what they sum up.
 
     Each kind by itself: no slot is of both.
     """
     budget = composition.Loss.of(stream.epsilon, stream.delta)
-    found = [each for each in publications.of_stream(connection, stream.id) if each.slots is slots]
-    every = spending.changes(connection, [each.id for each in found])
+    found = [each for each in publications if each.slots is slots]
+    every = spending.changes(rows, [each.id for each in found])
     drawn: list[spending.Stretch] = []
     grain = 1
     room = 4 * spending.MOST_RANGES
@@ -33,9 +32,9 @@ def within_budget(connection: Connection, stream: Stream, slots: Slots) -> Itera
             yield f"stream {stream.name}, record {each.start}: more is reserved than the stream's budget"
         if not each.spent.within(each.reserved):
             yield f"stream {stream.name}, record {each.start}: more is spent than is reserved"
-    told = spending.outlined(connection, stream.id, 0, 2**62, slots)
+    told = spending.outlined(rows, stream.id, 0, 2**62, slots)
     drawn = composition.outline(drawn, grain)
     if grain != stream.grain_of(slots) or [each for each in told if each[2] != composition.Loss()] != drawn:
         yield f"stream {stream.name}: what is told that its records have spent at most is not what they have"
-    if reservations.kept_stairs(connection, stream.id, slots) != reservations.stairs(connection, found, slots):
+    if reservations.walk_stairs(rows, stream.id, slots) != reservations.stairs(rows, found, slots):
         yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"
