@@ -7,7 +7,7 @@ from service.privacy.accounting.composition import Slots
 
 
 class Reserving(Protocol):
-    """What a publication reserves, and from which record on."""
+    """The reserve of a publication, and from which record on."""
 
     @property
     def state(self) -> str: ...
