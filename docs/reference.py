@@ -165,8 +165,8 @@ def _metrics() -> str:
         ("Read from PostgreSQL and the log when asked", [(each, each) for each in read]),
     )
     return _METRICS + "".join(
-        f"\n## {title}\n\n{_table(('metric', 'type', 'labels', 'meaning'), starmap(_metric, found))}"
-        for title, found in parts
+        f"\n## {title}\n\n{_table(('metric', 'type', 'labels', 'meaning'), starmap(_metric, rows))}"
+        for title, rows in parts
     )
 
 

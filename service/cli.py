@@ -160,8 +160,8 @@ def plan(
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
-        asked = strict_json.read(text)
-        stream, publication = dict(asked["stream"]), dict(asked["publication"])
+        request = strict_json.read(text)
+        stream, publication = dict(request["stream"]), dict(request["publication"])
     except OSError as error:
         _fail(f"can't read {file}: {error.strerror}")
     except strict_json.Misread as misread:
@@ -175,19 +175,19 @@ def plan(
     wanted = {name: value for name, value in publication.items() if name not in ("name", "stream", "start")}
     try:
         configuration = _checked(PublicationConfiguration, wanted)
-        kept = _checked(NewStreamSchema, schema)
-        mechanism = admit(kept, configuration)
+        stored_schema = _checked(NewStreamSchema, schema)
+        mechanism = admit(stored_schema, configuration)
         planned = mechanism.plan()
     except Refused as refused:
         _fail(str(refused))
     if isinstance(budget, dict) and budget.get("delta", 0) == 0 and configuration.privacy.delta > 0:
         _fail("privacy.delta: the stream's budget has delta 0, so only publications with delta 0 fit")
-    told = {
-        "measured": measured(kept, configuration),
+    answer = {
+        "measured": measured(stored_schema, configuration),
         "timing": timing(mechanism.obligations().fit, configuration.delay),
-        "notes": notes(planned, configuration, kept),
+        "notes": notes(planned, configuration, stored_schema),
     }
-    print(json.dumps(planned | told, indent=2))
+    print(json.dumps(planned | answer, indent=2))
 
 
 _OF_THE_CLIENT = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -83,12 +83,12 @@ class SmallDatabaseLearner(Shape):
     ]
 
 
-def error_bound(told: Mapping[str, Any], scale: float) -> float:
+def error_bound(description: Mapping[str, Any], scale: float) -> float:
     """Return how far off the answer to any query of the class is at most, but for a probability of FAILURE.
 
-    told: what a database's learner `describe`s; scale: of the selection.
+    description: what a database's learner `describe`s; scale: of the selection.
     """
-    return float(told["accuracy"] / 2 + scale * math.log(told["candidates"] / FAILURE))
+    return float(description["accuracy"] / 2 + scale * math.log(description["candidates"] / FAILURE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,11 +160,11 @@ class SmallDatabase:
     def errors(self, counts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
         """Return n·m·error of each candidate, int64 (candidates,), exactly. counts: of each category, together ≤ n."""
         rows = _multisets(self.cardinality, self.size)
-        found = np.empty(len(rows), dtype=np.int64)
+        worst_errors = np.empty(len(rows), dtype=np.int64)
         for start in range(0, len(rows), _ROWS):
             off = self.size * counts - n * rows[start : start + _ROWS].astype(np.int64)
-            found[start : start + _ROWS] = _largest(self.queries, off)
-        return found
+            worst_errors[start : start + _ROWS] = _largest(self.queries, off)
+        return worst_errors
 
     def _database(self, index: int) -> Floats:
         return _multisets(self.cardinality, self.size)[None, index] / self.size

@@ -180,7 +180,7 @@ class Mechanism(ABC):
 
     def check_units(self) -> None:
         """Raise NotForUnits unless a fit or batch makes one contribution of all records of a unit."""
-        raise NotForUnits("it has to be a mechanism of sums that each unit enters once: use online_leader")
+        raise NotForUnits("use a mechanism of running sums, which each unit enters once")
 
     def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
         """Return how many times the ρ of one slot all slots of a unit cost together. Raises NotForUnits.
@@ -188,7 +188,7 @@ class Mechanism(ABC):
         charging: this mechanism, where a slot may be charged so small a part of the capacity.
         """
         self.check_units()
-        raise NotForUnits("it is not known what its records cost together: use online_leader")
+        raise NotForUnits("it is not known what its records cost together: use a mechanism of running sums")
 
     @property
     def factor(self) -> Fraction:

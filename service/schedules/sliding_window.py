@@ -125,7 +125,7 @@ class SlidingWindow:
         period = _period(self.blocks)
         big = self.blocks - period + 1
         sizes = [big, *(1 << level for level in reversed(range(period.bit_length() - 1)))]
-        kept, warm_up = self._divided
+        rest, warm_up = self._divided
         buckets = [
             Pattern(
                 what=f"bucket of {_plural(size)}",
@@ -134,7 +134,7 @@ class SlidingWindow:
                     if depth == 0
                     else f"within the chain, near the bucket of {_plural(sizes[depth - 1])}"
                 )
-                + (f"; {kept} of this share while it holds any of the first {_plural(self.blocks)}" if warm_up else ""),
+                + (f"; {rest} of this share while it holds any of the first {_plural(self.blocks)}" if warm_up else ""),
                 records=size * self.block,
                 share=self.unit * _cost(self.kind, self.shares, size, depth),
                 near_origin=depth == 0,
@@ -161,7 +161,7 @@ class SlidingWindow:
             return _divide(self.kind, self.blocks, self.shares)[1:]
         return Fraction(1), Fraction(0)
 
-    def kept(self, early: bool) -> Fraction:
+    def share_kept(self, early: bool) -> Fraction:
         """Return what a warm-up leaves of a bucket's share; early: one that holds some of the first window."""
         return self._divided[0] if early else Fraction(1)
 
@@ -169,7 +169,7 @@ class SlidingWindow:
 @lru_cache(maxsize=1024)
 def _share(schedule: SlidingWindow, size: int, depth: int, early: bool) -> Fraction:
     """Return the share of a bucket of so many blocks; early: it holds some of the first window."""
-    return schedule.unit * _cost(schedule.kind, schedule.shares, size, depth) * schedule.kept(early)
+    return schedule.unit * _cost(schedule.kind, schedule.shares, size, depth) * schedule.share_kept(early)
 
 
 @lru_cache(maxsize=256)

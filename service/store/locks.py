@@ -13,7 +13,8 @@ Under the stream's lock, `publications.create` takes the lock on all names of pu
 longer than it takes to insert a row. The lock on a high-water mark's file comes before all: who takes it holds no row.
 
 `service.ledger.entry` is the door to these locks. Besides it, `erasing`, `numbering` and `retention` lock a stream. An
-import contract in pyproject.toml lets nobody else in.
+import contract in pyproject.toml lets nobody else in. `newest` shares the lock of a stream for one look, and passes by
+where somebody has it: it waits for nobody.
 """
 
 from collections.abc import Sequence

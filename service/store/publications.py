@@ -179,6 +179,8 @@ def promised(publication: Publication) -> str:
         "delta": str(Fraction(publication.delta)),
         "created_at": digests.timestamp(publication.created_at),
     }
+    if publication.features_from is not None:  # as no publication could be before there were preparations
+        content["features_from"] = publication.features_from
     return digests.of(content)
 
 

@@ -53,7 +53,7 @@ def there(service: Service) -> dict[str, str]:
     entry = ok(service.client().post(url, json={"x": [[1, 0], [0, 1]], "y": [1, 0]}), 202)["entry"]
     service.reaches(name, time=2)
     key = ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read"]}), 201)["id"]
-    return {"stream": stream, "publication": name, "entry": entry, "version": "1", "key": str(key)}
+    return {"stream": stream, "publication": name, "entry": entry, "version": "1", "key": str(key), "unit": "a"}
 
 
 @pytest.fixture(scope="module")

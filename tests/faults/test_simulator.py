@@ -72,7 +72,6 @@ AT_ARRIVAL = "active_learning"  # its records pay as they come, a release or not
 TICK = Decimal("0.05")
 BUDGET = Loss.of(Decimal("2.5"), Decimal("1e-5"))
 
-
 APPENDING = [("Appender._evaluate: log", "before"), ("Appender._evaluate: log", "after")]
 WORKING = [
     ("SegmentFiles.write: sync", "after"),

@@ -14,8 +14,8 @@ from service.streams.schema import Units
 
 class CardUnit(BaseModel):
     kind: Literal["record", "unit"]
-    max_records: int | None = Field(None, description="Of a unit: how many of its records count")
-    min_separation: int | None = Field(None, description="Of a unit: how many records apart they are at least")
+    max_records: int | None = Field(None, description="How many records of a unit count")
+    min_separation: int | None = Field(None, description="How many records apart they are at least")
     text: str
 
 

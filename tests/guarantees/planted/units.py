@@ -174,24 +174,14 @@ def counts_that_begin_anew_with_each_segment() -> None:
     wrap(units, "read", read)
 
 
-@bug(
-    f"{_COUNTING}::test_no_slot_of_an_erased_unit_counts_though_it_is_erased_while_it_is_counted[while-bench0]",
-)
-def a_unit_that_is_erased_while_it_is_counted() -> None:
-    """What was read before the erasure is written after it."""
-    from service.store import numbering
-
-    rewrite(numbering.seal, (".units_erased != counts.units_erased", ".units_erased < 0"))
-
-
 @bug(f"{_COUNTING}::test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern[bench0]")
 def weights_by_record() -> None:
     """All records of a unit enter a sum whole."""
     import numpy as np
 
-    from service.streams import units
+    from service.publishing import records
 
-    wrap(units, "contributions", lambda _true, places: np.ones(len(places)))
+    wrap(records, "contributions", lambda _true, places: np.ones(len(places)))
 
 
 @bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_a_sum_as_far_as_one[gradients]")
