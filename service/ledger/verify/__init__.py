@@ -94,7 +94,8 @@ def _publications(rows: Rows, stream: Stream) -> Iterator[str]:
     yield from read(where, numbering.shown(rows, stream, found))
     for publication in found:
         of_units = read(f"publication {publication.name}", promises.of_units(stream, publication))
-        for finding in (*_of_publication(rows, stream, publication), *of_units):
+        of_features = read(f"publication {publication.name}", promises.of_features(found, publication))
+        for finding in (*_of_publication(rows, stream, publication), *of_units, *of_features):
             yield f"{finding} (stream {stream.name})"
 
 

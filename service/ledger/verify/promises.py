@@ -1,6 +1,6 @@
 """Promises: of a stream, and of a publication, which must also be as it was left."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 from service.privacy.accounting.composition import Slots
@@ -41,6 +41,14 @@ def of_units(stream: Stream, publication: Publication) -> Iterator[str]:
     bound = None if unit is None else {name: value for name, value in unit.items() if name != "factor"}
     if bound != stream.schema.get("unit"):
         yield f"publication {publication.name}: its charges are not counted for the units of its stream"
+
+
+def of_features(of_stream: Sequence[Publication], publication: Publication) -> Iterator[str]:
+    """Check that a publication has its features from the publication of its stream that its settings name, if any."""
+    named = publication.configuration.get("features")
+    source = next((each.name for each in of_stream if each.id == publication.features_from), None)
+    if source != (named and named["from"]) or (source is None) != (publication.features_from is None):
+        yield f"publication {publication.name}: its features are not of the publication that its settings name"
 
 
 def _delay(publication: Publication) -> Decimal:
