@@ -63,7 +63,7 @@ def units(connection: Connection, stream: Stream) -> Iterator[str]:
 
 
 def releases(rows: Rows, stream: Stream) -> Iterator[str]:
-    """That the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
+    """Check that the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
     number, digest = 0, None
     for number, row in enumerate(rows.of(_NUMBERS, tables.releases.c.stream_id, stream.id), 1):
         digest = row.digest
@@ -77,7 +77,7 @@ def releases(rows: Rows, stream: Stream) -> Iterator[str]:
 
 
 def shown(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
-    """That no sum or clock is shown that is ahead of what is committed; once all is confirmed, nothing but that."""
+    """Check that no sum or clock is shown ahead of what is committed; once all is confirmed, nothing but that."""
     shown = composition.Loss.of(stream.visible_epsilon, stream.visible_delta)
     worst = composition.worst(loss for *_, loss in spending.outlined(rows, stream.id, 0, 2**62))
     if shown != worst if stream.confirmed_charges == stream.charges else not shown.within(worst):

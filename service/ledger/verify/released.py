@@ -19,7 +19,7 @@ from service.store.rows import Rows
 
 
 def chain(rows: Rows, publication: Publication) -> Iterator[str]:
-    """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
+    """Check that every release is as written, none is missing, and each has a charge of its own that pays for it."""
     previous = publication.promise
     number, latest, time, batched, of_stream = 0, None, publication.start, publication.start, 0
     run = Run()

@@ -10,7 +10,7 @@ from service.store.streams import Stream
 
 
 def within_budget(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
-    """What is spent and reserved stays within the budget, and the summaries of both say what they sum up."""
+    """Check that spent and reserved stay within the budget, and that the summaries of both say what they sum up."""
     budget = composition.Loss.of(stream.epsilon, stream.delta)
     every = spending.changes(rows, [each.id for each in found])
     drawn: list[spending.Stretch] = []
