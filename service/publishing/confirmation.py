@@ -49,7 +49,7 @@ _LEFT_OTHERWISE = "its newest charge or release is not the one that it was left 
 
 @dataclass(frozen=True)
 class Committed:
-    """What is committed on a stream, and what is to be seen of it once its mark holds that."""
+    """The state committed on a stream, and what is to be seen of it once its mark holds that."""
 
     stream: Stream
     mark: Mark
@@ -159,7 +159,7 @@ class Confirmer:
     def _committed(
         self, asked: Sequence[int], told: Mapping[str, dict[str, object] | None]
     ) -> tuple[list[Committed], list[tuple[Stream, str]]]:
-        """What is committed on streams, read in one view of the database; and streams to distrust, and why."""
+        """Return what is committed on streams, read in one view of the database; and streams to distrust, and why."""
         with self._database.transaction() as connection:
             connection.execute(ONE_VIEW)
             found = [each for each in streams.of_each(connection, asked) if self.belongs(each) and each.log in told]

@@ -64,7 +64,7 @@ def units(connection: Connection, stream: Stream) -> Iterator[str]:
 
 
 def releases(rows: Rows, stream: Stream) -> Iterator[str]:
-    """That the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
+    """Check that the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
     number, digest = 0, None
     for number, row in enumerate(rows.of(_NUMBERS, tables.releases.c.stream_id, stream.id), 1):
         digest = row.digest
@@ -78,7 +78,7 @@ def releases(rows: Rows, stream: Stream) -> Iterator[str]:
 
 
 def shown(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
-    """That no sum or clock is shown that is ahead of what is committed; once all is confirmed, nothing but that."""
+    """Check that no sum or clock is shown ahead of what is committed; once all is confirmed, nothing but that."""
     shown = composition.Loss.of(stream.visible_epsilon, stream.visible_delta)
     evaluated = composition.Loss.of(stream.visible_evaluation_epsilon, stream.visible_evaluation_delta)
     for told, slots in ((shown, None), (evaluated, Slots.EVALUATION)):

@@ -22,7 +22,7 @@ from service.streams.slots import TrainingSlots
 
 
 def chain(rows: Rows, stream: Stream, publication: Publication) -> Iterator[str]:
-    """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
+    """Check that every release is as written, none is missing, and each has a charge of its own that pays for it."""
     previous = publication.promise
     number, latest, time, batched, of_stream = 0, None, publication.start, publication.start, 0
     run = Run()

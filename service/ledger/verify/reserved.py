@@ -11,9 +11,9 @@ from service.store.streams import Stream
 
 
 def within_budget(rows: Rows, stream: Stream, publications: Sequence[Publication], slots: Slots) -> Iterator[str]:
-    """On slots of one kind what is spent and reserved stays within the budget, and the summaries say what they sum up.
+    """Check that spent and reserved stay within the budget on slots of one kind, and that the summaries are their sums.
 
-    Each kind by itself: no slot is of both.
+    No slot is of both kinds.
     """
     budget = composition.Loss.of(stream.epsilon, stream.delta)
     found = [each for each in publications if each.slots is slots]
