@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.learners.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
+from service.privacy.accounting.events import NoisyCounts
 from service.streams.feature_maps import StandardizeMap
 from service.streams.schema import Classification
 
@@ -122,6 +123,8 @@ def noise_ratio(fit: Mapping[str, Any]) -> float | None:
     """
     noise = fit["noise"]
     if noise["expected_norm"] is None and "at_least" not in fit:  # as where a database is selected
+        return None
+    if noise["added_to"] == NoisyCounts.added_to:  # of no model
         return None
     stated = fit.get("at_least") or {"scale": noise.get("scale"), "sensitivity": fit["sensitivity"]}
     spread = math.sqrt(noise["dimension"]) if noise["distribution"] == "spherical_laplace" else 1.0

@@ -56,7 +56,7 @@ class Fitting(OnSchedule):
             parent = self._parent(fit, models)
             center = parent.parameters if parent else self.origin
             present = read(fit.start, fit.end)
-            records = fit.end - fit.start if present.units is None else present.units
+            records = self.slots_of(fit) if present.units is None else present.units
             if not records:  # no slot of any unit counts there
                 continue
             charge = self._charge(fit.share)
