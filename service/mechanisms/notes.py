@@ -124,7 +124,7 @@ def noise_ratio(fit: Mapping[str, Any]) -> float | None:
     noise = fit["noise"]
     if noise["expected_norm"] is None and "at_least" not in fit:  # as where a database is selected
         return None
-    if noise["added_to"] == NoisyCounts.added_to:  # of no model
+    if noise.get("added_to") == NoisyCounts.added_to:  # of no model
         return None
     stated = fit.get("at_least") or {"scale": noise.get("scale"), "sensitivity": fit["sensitivity"]}
     spread = math.sqrt(noise["dimension"]) if noise["distribution"] == "spherical_laplace" else 1.0
