@@ -71,6 +71,14 @@ class Loss(BaseModel):
     delta: float
 
 
+class SlotsLoss(Loss):
+    """(ε, δ), rounded up: the larger of both kinds of slots."""
+
+    evaluation: Loss | None = Field(
+        None, exclude_if=lambda each: each is None, description="Evaluation slots, where the stream sets some aside"
+    )
+
+
 class Charge(BaseModel):
     """One fit's price for every record of [start, end). Pure: `rho` is null; Gaussian: `epsilon` and `delta` are.
 
@@ -116,6 +124,12 @@ class ReleaseInfo(BaseModel):
     noise: dict[str, Any]
     charge: Charge
     published_at: str
+    evaluation: dict[str, Any] | None = Field(
+        None,
+        exclude_if=lambda each: each is None,
+        description="For evaluations: how good each publication is, by its name; one version has all figures, "
+        "lists and events have the main ones",
+    )
 
 
 class Release(ReleaseInfo):

@@ -4,7 +4,7 @@ from sqlalchemy import Connection
 
 from service.ledger.errors import BudgetExceeded
 from service.ledger.reservations import refused
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.composition import Loss, Slots
 from service.store import publications
 from service.store.publications import NewPublication, Publication
 from service.store.streams import Stream
@@ -19,16 +19,16 @@ def admit(connection: Connection, stream: Stream, new: NewPublication, visible: 
         BudgetExceeded: some record that it may read can't hold its cap beside all that is reserved already.
         NameTaken: a publication that the asking key may see has this name.
     """
-    check(connection, stream, Loss.of(new.epsilon, new.delta), new.start)
+    check(connection, stream, Loss.of(new.epsilon, new.delta), new.start, new.obligations.slots)
     return publications.create(connection, stream.id, new, visible=visible)
 
 
-def check(connection: Connection, stream: Stream, asked: Loss, start: int) -> None:
-    """Check that all records from `start` on can hold `asked` beside all that is reserved already.
+def check(connection: Connection, stream: Stream, asked: Loss, start: int, slots: Slots = Slots.TRAINING) -> None:
+    """Check that all records from `start` on, in slots of one kind, can hold `asked` beside all reserved already.
 
     Raises:
         BudgetExceeded: one of them can't.
     """
-    worst = refused(connection, stream, publications.of_stream(connection, stream.id), asked, start)
+    worst = refused(connection, stream, publications.of_stream(connection, stream.id), asked, start, slots)
     if worst is not None:
         raise BudgetExceeded(worst)

@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -27,12 +27,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from service.privacy.accounting.composition import Slots
 from service.store import digests, leases
 from service.store.database import FREE_STREAM, any_of, notify
 from service.store.keys import NameTaken
 from service.store.tables import streams, unit_secrets
 from service.streams.layout import RecordLayout
 from service.streams.schema import StreamSchema, stored_schema
+from service.streams.slots import EvaluationSlots
 from service.streams.units import SECRET_BYTES
 
 
@@ -75,6 +77,9 @@ class Stream:
     marked: bool
     visible_epsilon: Decimal
     visible_delta: Decimal
+    evaluation_grain: int
+    visible_evaluation_epsilon: Decimal
+    visible_evaluation_delta: Decimal
     unit_secret_digest: str | None
     units_erased: int
     created_at: datetime
@@ -83,6 +88,22 @@ class Stream:
     def parsed_schema(self) -> StreamSchema:
         """The schema, with types. `schema` is the stored JSON, which the promise is about."""
         return stored_schema(self.schema)
+
+    @property
+    def evaluation_slots(self) -> EvaluationSlots | None:
+        """The slots that it sets aside; None: it sets none aside."""
+        told = self.schema.get("evaluation")
+        return None if told is None else EvaluationSlots(period=told["every"])
+
+    def grain_of(self, slots: Slots) -> int:
+        """Return of what the edges of the outline of such slots are multiples."""
+        return self.grain if slots is Slots.TRAINING else self.evaluation_grain
+
+    def redrawn(self, slots: Slots, grain: int) -> "Stream":
+        """Return the stream with the outline of such slots drawn with that grain."""
+        if slots is Slots.TRAINING:
+            return replace(self, grain=grain)
+        return replace(self, evaluation_grain=grain)
 
     @cached_property
     def layout(self) -> RecordLayout:
@@ -185,7 +206,7 @@ def halt(connection: Connection, identity: int, reason: str) -> None:
     connection.execute(update(streams).where(streams.c.id == identity).values(halted=reason))
 
 
-_MOVED = ("charges", "head", "grain", "releases", "newest_release")
+_MOVED = ("charges", "head", "grain", "evaluation_grain", "releases", "newest_release")
 _MOVE = update(streams).where(streams.c.id == bindparam("of")).values({name: bindparam(name) for name in _MOVED})
 
 
@@ -202,6 +223,9 @@ class Confirmed(NamedTuple):
     releases: int
     epsilon: Decimal
     delta: Decimal
+    evaluation_epsilon: Decimal
+    """The worst evaluation slot's."""
+    evaluation_delta: Decimal
 
 
 def confirm(connection: Connection, confirmed: Sequence[Confirmed]) -> set[int]:
@@ -214,7 +238,7 @@ def confirm(connection: Connection, confirmed: Sequence[Confirmed]) -> set[int]:
 
 
 _BOUND = [f"each_{name}" for name in Confirmed._fields]
-_TYPES = (BigInteger, BigInteger, BigInteger, Numeric, Numeric)
+_TYPES = (BigInteger, BigInteger, BigInteger, Numeric, Numeric, Numeric, Numeric)
 _confirmed = (
     func.unnest(*(bindparam(name, type_=ARRAY(kind)) for name, kind in zip(_BOUND, _TYPES, strict=True)))
     .table_valued(*map(column, Confirmed._fields, _TYPES))
@@ -235,6 +259,8 @@ _CONFIRM = (
         confirmed_releases=func.greatest(streams.c.confirmed_releases, _confirmed.c.releases),
         visible_epsilon=func.greatest(streams.c.visible_epsilon, _confirmed.c.epsilon),
         visible_delta=func.greatest(streams.c.visible_delta, _confirmed.c.delta),
+        visible_evaluation_epsilon=func.greatest(streams.c.visible_evaluation_epsilon, _confirmed.c.evaluation_epsilon),
+        visible_evaluation_delta=func.greatest(streams.c.visible_evaluation_delta, _confirmed.c.evaluation_delta),
         marked=True,
     )
     .returning(streams.c.id)

@@ -15,13 +15,15 @@ from service.ledger import open_entry, open_ledger
 from service.ledger.errors import BudgetExceeded
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.evaluation.told import told
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
 from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.timing import largest_cost, timing
 from service.privacy.accounting.composition import Loss, Range
-from service.store import labels, publications, segments, streams
+from service.publishing import evaluated
+from service.store import labels, publications, releases, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
 from service.store.publications import NewPublication
@@ -74,6 +76,10 @@ class PublicationInfo(BaseModel):
         description="The next fit, once all its records are numbered, until its release appears; else null"
     )
     labels: LabelProgress | None = Field(description="null where people are not asked for labels, or not by this key")
+    evaluation: dict[str, Any] | None = Field(
+        description="How good it is, by the newest release of a publication of kind `evaluation` that counts it, which "
+        "`publication` and `release` name; null: there is none"
+    )
     created_at: Timestamp
 
 
@@ -90,7 +96,7 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
         told = measured(stream.parsed_schema, request)
-        mechanism = _build(stream, request)
+        mechanism = _build(connection, stream, request, stream.records if request.start is None else request.start)
         _source(connection, stream, request)
         planned = mechanism.plan()
         queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
@@ -115,8 +121,8 @@ async def make_publication(
     def make(connection: Connection) -> PublicationInfo:
         ledger = open_ledger(connection, stream_or_404(connection, admin, request.stream).id)
         stream = ledger.stream
-        mechanism = _build(stream, request)
         start = stream.records if request.start is None else request.start
+        mechanism = _build(connection, stream, request, start)
         if start < stream.records and start < (kept := segments.kept_from(connection, stream.id)):
             raise Problem(
                 "invalid-request",
@@ -184,11 +190,12 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
     return await shared.run(stop)
 
 
-def _build(stream: streams.Stream, request: PlanRequest) -> Mechanism:
+def _build(connection: Connection, stream: streams.Stream, request: PlanRequest, start: int) -> Mechanism:
     if request.privacy.delta > 0 and stream.delta == 0:
         _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
     try:
-        return admit(stream.parsed_schema, request)
+        evaluated.check(connection, stream, request.mechanism)
+        return admit(stream.parsed_schema, request, start)
     except Refused as refused:
         _refuse(refused.path, refused.message)
 
@@ -241,11 +248,25 @@ def _told(connection: Connection, key: Key, found: list[publications.Publication
     may_label = not key.scopes.isdisjoint({"label", "admin"})
     progress = labels.progress(connection, [each.id for each in found if may_label and each.asks_people])
     due = due_fits(connection, [each.id for each in found])
-    return [_info(each, progress.get(each.id), due.get(each.id)) for each in found]
+    return [_info(each, progress.get(each.id), due.get(each.id), _evaluation(connection, each)) for each in found]
+
+
+def _evaluation(connection: Connection, publication: publications.Publication) -> dict[str, Any] | None:
+    """Return the newest figures of a publication, with where they come from."""
+    newest = releases.newest_evaluation(connection, publication.stream_id, publication.name)
+    if newest is None:
+        return None
+    name, release = newest
+    assert release.counts is not None  # noqa: S101 - every release of an evaluation has them
+    figures: dict[str, Any] = told(release.model, release.noise, release.counts)[publication.name]
+    return figures | {"publication": name, "release": release.version, "time": release.time}
 
 
 def _info(
-    publication: publications.Publication, progress: labels.Progress | None, fit: DueFit | None
+    publication: publications.Publication,
+    progress: labels.Progress | None,
+    fit: DueFit | None,
+    evaluation: dict[str, Any] | None,
 ) -> PublicationInfo:
     state, reason = publication.state, publication.reason
     if state == "running" and publication.distrusted is not None:
@@ -260,4 +281,5 @@ def _info(
         **{name: getattr(publication, name) for name in ("id", "name", "stream", "start", "plan", "created_at")},
         latest=publication.visible_latest,
         publish_delay=float(publication.publish_delay),
+        evaluation=evaluation,
     )

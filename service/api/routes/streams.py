@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from service.api.auth.scopes import Admin, Ingester, KeyFirst, Reader
 from service.api.auth.visibility import no_stream, stream_or_404, visible
 from service.api.http.problems import Problem, documented
-from service.api.schemas import DECLASSIFIED, Before, Items, Limit, Name, Range, Timestamp, is_entry
+from service.api.schemas import DECLASSIFIED, Before, Items, Limit, Name, Range, SlotsLoss, Timestamp, is_entry
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Shared
 from service.ledger import summaries
@@ -97,8 +97,8 @@ class StreamInfo(StreamSchema):
     records: int = Field(description="How many are numbered so far")
     retention: str
     budget: ShownLoss
-    reserved: ShownLoss = Field(description="The worst record's, over what runs and what has run")
-    spent: ShownLoss = Field(description="The worst record's")
+    reserved: SlotsLoss = Field(description="The worst record's, over what runs and what has run")
+    spent: SlotsLoss = Field(description="The worst record's")
     declassified: int = Field(description=DECLASSIFIED)
     publications: list[str]
     erased: Erased
@@ -267,7 +267,10 @@ def _info(summary: Summary) -> StreamInfo:
 def _needed(summary: Summary) -> list[Need]:
     schema = summary.stream.schema
     return [
-        Need(publication=each.name, start=each.start + needs(schema, each.configuration, each.visible_position))
+        Need(
+            publication=each.name,
+            start=each.start + needs(schema, each.configuration, each.start, each.visible_position),
+        )
         for each in summary.publications
         if each.configuration is not None and each.state == "running" and summary.stream.retention == "needed"
     ]

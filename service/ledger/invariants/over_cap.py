@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 from service.ledger import reservations
 from service.privacy.accounting.composition import Loss
 from service.privacy.currency import capacity
-from service.store.publications import UNIT_FACTOR
+from service.store.publications import SLOTS, UNIT_FACTOR
 from service.store.tables import publications, spent, streams
 
 
@@ -23,7 +23,9 @@ def violations(connection: Connection) -> list[str]:
     }
     names = ("id", "name", "stream_id", "state", "start", "epsilon", "delta", "worst_amount")
     rows = connection.execute(
-        select(*(publications.c[name] for name in names), UNIT_FACTOR).order_by(publications.c.stream_id)
+        select(*(publications.c[name] for name in names), SLOTS.label("slots"), UNIT_FACTOR).order_by(
+            publications.c.stream_id
+        )
     ).all()
     of_each = {stream: list(of_it) for stream, of_it in groupby(rows, attrgetter("stream_id"))}
     found = [

@@ -6,6 +6,7 @@ from sqlalchemy import Connection, func, select
 
 from service.ledger import spending
 from service.privacy.accounting import composition
+from service.privacy.accounting.composition import Slots
 from service.store import streams, tables
 from service.store.publications import Publication
 from service.store.rows import Rows
@@ -79,9 +80,12 @@ def releases(rows: Rows, stream: Stream) -> Iterator[str]:
 def shown(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
     """Check that no sum or clock is shown ahead of what is committed; once all is confirmed, nothing but that."""
     shown = composition.Loss.of(stream.visible_epsilon, stream.visible_delta)
-    worst = composition.worst(loss for *_, loss in spending.outlined(rows, stream.id, 0, 2**62))
-    if shown != worst if stream.confirmed_charges == stream.charges else not shown.within(worst):
-        yield f"stream {stream.name}: what is shown as spent is not what its records have"
+    evaluated = composition.Loss.of(stream.visible_evaluation_epsilon, stream.visible_evaluation_delta)
+    for told, slots in ((shown, None), (evaluated, Slots.EVALUATION)):
+        worst = composition.worst(loss for *_, loss in spending.outlined(rows, stream.id, 0, 2**62, slots))
+        if told != worst if stream.confirmed_charges == stream.charges else not told.within(worst):
+            yield f"stream {stream.name}: what is shown as spent is not what its records have"
+            break
     known = {row.id for row in rows.of(_PUBLICATIONS, tables.publications.c.stream_id, stream.id)}
     for identity in known - {each.id for each in found}:
         yield f"stream {stream.name}: nothing is shown of the publication with id {identity}"
