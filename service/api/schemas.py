@@ -75,7 +75,7 @@ class SlotsLoss(Loss):
     """(ε, δ), rounded up: the larger of both kinds of slots."""
 
     evaluation: Loss | None = Field(
-        None, exclude_if=lambda each: each is None, description="Of evaluation slots, where the stream sets some aside"
+        None, exclude_if=lambda each: each is None, description="Evaluation slots, where the stream sets some aside"
     )
 
 
@@ -127,7 +127,7 @@ class ReleaseInfo(BaseModel):
     evaluation: dict[str, Any] | None = Field(
         None,
         exclude_if=lambda each: each is None,
-        description="Of an evaluation alone: how good each publication is, by its name; one version has all figures, "
+        description="For evaluations: how good each publication is, by its name; one version has all figures, "
         "lists and events have the main ones",
     )
 

@@ -1,4 +1,4 @@
-"""What the publications of a stream have charged to some of its records: rows of `spent`, with their accounts."""
+"""Reads what the publications of a stream have charged to some of its records: rows of `spent`, with their accounts."""
 
 from collections.abc import Sequence
 from decimal import Decimal

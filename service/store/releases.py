@@ -36,7 +36,7 @@ class ReleaseInfo:
     charge: dict[str, Any]
     published_at: datetime
     counts: NDArray[np.float64] | None = None
-    """Of an evaluation its parameters, in which all of its figures are; None of any other."""
+    """An evaluation has its parameters, in which all of its figures are; None of any other."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ def of_publication(publication: Publication) -> Iterator[str]:
 
 
 def of_slots(stream: Stream, publication: Publication) -> Iterator[str]:
-    """That evaluations of a stream that sets slots aside are charged to these, and other publications to the rest."""
+    """Check that evaluations of such a stream are charged to these, and other publications to the rest."""
     evaluates = publication.configuration["mechanism"]["kind"] == "evaluation"
     expected = Slots.EVALUATION if evaluates and stream.evaluation_slots is not None else Slots.TRAINING
     if publication.slots is not expected:
