@@ -129,7 +129,7 @@ class ReleaseInfo(BaseModel):
     evaluation: dict[str, Any] | None = Field(
         None,
         exclude_if=lambda each: each is None,
-        description="How good each publication is, by its name, in releases of an evaluation; one version has all figures, "
+        description="How good each publication is, by its name, in releases of an evaluation; one version has all, "
         "lists and events have the main ones",
     )
 
