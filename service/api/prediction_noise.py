@@ -1,4 +1,4 @@
-"""What the noise of a release may have done to predictions, from the law that the release states."""
+"""Bounds on what the noise of a release may have done to predictions, from the law that the release states."""
 
 from typing import Any
 
