@@ -1,4 +1,4 @@
-"""Computes what the noise of a release may have done to predictions, from the law that the release states."""
+"""Bounds on what the noise of a release may have done to predictions, from the law that the release states."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from service.streams.slots import TrainingSlots
 
 
 class PredictionNoise(BaseModel):
-    """The most that the noise of the release may have done to each prediction, from the law that the release states.
+    """Bounds on what the noise of the release may have done to each prediction, from the law that the release states.
 
     For a record that was chosen without looking at the release: the model without noise has its score between `low` and
     `high`, each with a probability of 95 %, and where `could_flip` is false it predicts the same label, with 95 %.

@@ -75,7 +75,9 @@ class SlotsLoss(Loss):
     """(ε, δ), rounded up: the larger of both kinds of slots."""
 
     evaluation: Loss | None = Field(
-        None, exclude_if=lambda each: each is None, description="Evaluation slots, where the stream sets some aside"
+        None,
+        exclude_if=lambda each: each is None,
+        description="(ε, δ) of evaluation slots, where the stream sets some aside",
     )
 
 
@@ -127,7 +129,7 @@ class ReleaseInfo(BaseModel):
     evaluation: dict[str, Any] | None = Field(
         None,
         exclude_if=lambda each: each is None,
-        description="For evaluations: how good each publication is, by its name; one version has all figures, "
+        description="How good each publication is, by its name, in releases of an evaluation; one version has all, "
         "lists and events have the main ones",
     )
 

@@ -1,4 +1,4 @@
-"""Reads what the publications of a stream have charged to some of its records: rows of `spent`, with their accounts."""
+"""Rows of `spent` with their accounts: the charges of some records of a stream, by publication."""
 
 from collections.abc import Sequence
 from decimal import Decimal

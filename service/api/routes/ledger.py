@@ -46,7 +46,7 @@ class LedgerRange(BaseModel):
     evaluation: ShownLoss | None = Field(
         None,
         exclude_if=lambda each: each is None,
-        description="Its evaluation slots, where the stream sets some aside; ε and δ are the larger of both kinds",
+        description="(ε, δ) of evaluation slots, where the stream sets some aside; ε and δ are the larger of both",
     )
 
 
