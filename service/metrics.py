@@ -174,8 +174,8 @@ class State(Collector):
             ("reserved", "What is promised to what runs and has run, on the worst record"),
             ("spent", "What the worst record has spent"),
         ):
-            for part in ("epsilon", "delta"):
-                values = [([stream], shown[name][part]) for stream, shown in sums]
+            for part in ("epsilon", "delta", "rho"):
+                values = [([stream], shown[name][part]) for stream, shown in sums if part in shown[name]]
                 yield _gauge(f"perennial_{name}_{part}", f"{what}: {part}", ["stream"], values)
         declassified = [([each.stream.name], each.declassified) for each in totals]
         yield _gauge(

@@ -16,8 +16,8 @@ from typing import Protocol
 from sqlalchemy import Connection, delete, insert, select
 
 from service.ledger import spending
-from service.ledger.spending import account_of, decimal
-from service.privacy.accounting import composition
+from service.ledger.spending import account_of, decimals
+from service.privacy.accounting import budget, composition
 from service.privacy.accounting.composition import Holding, Loss, Range, Tighter
 from service.privacy.currency import Currency, capacity
 from service.store.database import any_of
@@ -37,6 +37,8 @@ class Reserving(Protocol):
     def epsilon(self) -> Decimal: ...
     @property
     def delta(self) -> Decimal: ...
+    @property
+    def accounting(self) -> str: ...
 
 
 def reserved(connection: Connection, stream: int, publications: Sequence[Reserving]) -> Loss:
@@ -60,13 +62,13 @@ def refused(
 
     The cost is that of the publications and of the staircase, not of what was ever charged.
     """
-    budget = Loss.of(stream.epsilon, stream.delta)
+    limit = stream.budget.limit
     ended = kept_stairs(connection, stream.id)
     held = _reserved_from(publications, ended, start)
-    if all((loss + asked).within(budget) for _, loss in held):
+    if all((loss + asked).within(limit) for _, loss in held):
         return None
-    over = "epsilon" if any(loss.epsilon + asked.epsilon > budget.epsilon for _, loss in held) else "delta"
-    part = attrgetter(over)
+    parts = [attrgetter(name) for name in ("rho", "epsilon", "delta")]
+    part = next(each for each in parts if any(each(loss + asked) > each(limit) for _, loss in held))
     position, _ = max(held, key=lambda each: (part(each[1]), each[0]))
     # What ended publications keep from there on, they keep on the record before their staircase falls.
     index = bisect_right(ended, position, key=itemgetter(0)) - 1
@@ -85,7 +87,7 @@ def settle(connection: Connection, stream: int) -> None:
     connection.execute(
         insert(kept),
         [
-            {"stream_id": stream, "start": start, "epsilon": decimal(loss.epsilon), "delta": decimal(loss.delta)}
+            {"stream_id": stream, "start": start} | dict(zip(("epsilon", "delta", "rho"), decimals(loss), strict=True))
             for start, loss in steps
         ],
     )
@@ -107,12 +109,23 @@ def kept_stairs_of_each(connection: Connection, streams: Sequence[int]) -> dict[
     stairs: dict[int, list[tuple[int, Loss]]] = {each: [] for each in streams}
     rows = connection.execute(select(kept).where(kept.c.stream_id == any_of(streams)).order_by(kept.c.start))
     for row in rows:
-        stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta)))
+        stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta, row.rho)))
     return {stream: steps or [(0, Loss())] for stream, steps in stairs.items()}
 
 
-def tighter(publications: Iterable[Publication], reserved: Loss) -> Tighter:
-    """The least bound for any record that can be shown from what all publications of a stream have reserved."""
+def drawn(publications: Iterable[Publication]) -> int:
+    """Return how many draws of nearly exact noise one record can have moved in all of a stream's publications.
+
+    One that ended before it charged anything has released nothing.
+    """
+    return sum(each.owes.draws or 0 for each in publications if each.state == "running" or each.worst_amount)
+
+
+def tighter(stream: Stream, publications: Iterable[Publication], reserved: Loss) -> Tighter:
+    """The least bound for any record that can be shown from what all publications of a stream have reserved.
+
+    Of a budget held in ρ that is what is reserved.
+    """
     holdings = []
     for each in publications:
         most = capacity(each.epsilon, each.delta)[1]
@@ -120,7 +133,8 @@ def tighter(publications: Iterable[Publication], reserved: Loss) -> Tighter:
             left = most if each.state == "running" else Fraction(each.worst_amount)
             kind = Currency(each.kind)
             holdings.append(Holding(kind=kind, capacity=most, pure=left if kind is Currency.PURE else Fraction(0)))
-    return composition.tighter(holdings, reserved)
+    found = composition.tighter(holdings, reserved)
+    return replace(found, loss=reserved, how="zcdp", zcdp=reserved.rho) if stream.budget.in_rho else found
 
 
 def _reserved_from(
@@ -139,6 +153,6 @@ def _reserved_from(
         total = Loss()
         for each in running:
             if each.start <= record:
-                total += Loss.of(each.epsilon, each.delta)
+                total += budget.cap(each.accounting, each.epsilon, each.delta)
         sums.append((record, total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]))
     return sums

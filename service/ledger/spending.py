@@ -25,10 +25,9 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import Insert
 
 from service.ledger.errors import OverBudget
-from service.privacy.accounting import composition
+from service.privacy.accounting import budget, composition
 from service.privacy.accounting.charges_by_record import Profile
 from service.privacy.accounting.composition import Account, Loss
-from service.privacy.currency import Currency
 from service.store.publications import Publication
 from service.store.streams import Stream
 from service.store.tables import charges, outlines, spent, streams
@@ -142,26 +141,28 @@ def outlined(connection: Connection, stream: int, start: int, stop: int) -> list
         low, high = max(start, row.start), min(stop, row.stop)
         if position < low:
             stretches.append((position, low, Loss()))
-        stretches.append((low, high, Loss.of(row.epsilon, row.delta)))
+        stretches.append((low, high, Loss.of(row.epsilon, row.delta, row.rho)))
         position = high
     if position < stop:
         stretches.append((position, stop, Loss()))
     return stretches
 
 
-def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal]:
-    """Return the most epsilon and the most delta that any record of a stream has spent, of what is committed."""
-    epsilon, delta = connection.execute(
-        select(func.max(outlines.c.epsilon), func.max(outlines.c.delta)).where(outlines.c.stream_id == stream)
-    ).one()
-    return epsilon or Decimal(0), delta or Decimal(0)
+def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal, Decimal]:
+    """Return the most ε, the most δ and the most ρ that any record of a stream has spent, of what is committed."""
+    most = [func.max(outlines.c[name]) for name in ("epsilon", "delta", "rho")]
+    row = connection.execute(select(*most).where(outlines.c.stream_id == stream)).one()
+    epsilon, delta, rho = (each or Decimal(0) for each in row)
+    return epsilon, delta, rho
 
 
 def account_of(publication: Publication) -> Account:
-    return Account(
-        id=publication.id,
-        kind=Currency(publication.kind),
-        cap=Loss.of(publication.epsilon, publication.delta),
+    return budget.account(
+        publication.accounting,
+        identity=publication.id,
+        epsilon=publication.epsilon,
+        delta=publication.delta,
+        kind=publication.kind,
         start=publication.start,
         running=publication.state == "running",
     )
@@ -196,6 +197,11 @@ def decimal(amount: Fraction) -> Decimal:
     return Decimal(f"{amount.numerator * 2 ** (power - twos) * 5 ** (power - fives)}E-{power}")
 
 
+def decimals(loss: Loss) -> tuple[Decimal, Decimal, Decimal]:
+    """Return ε, δ and ρ, exactly."""
+    return decimal(loss.epsilon), decimal(loss.delta), decimal(loss.rho)
+
+
 # Of `spent`, of every publication of a stream, the rows that hold any of [start, stop). The last row that begins at or
 # before `start` may reach it; none before that one does.
 _ends_before = spent.alias("earlier")
@@ -203,6 +209,7 @@ _MINE = (
     select(
         *(publications_table.c[name] for name in ("id", "kind", "epsilon", "delta", "state")),
         publications_table.c.start.label("since"),
+        streams.c.accounting,
         select(func.coalesce(func.max(_ends_before.c.start), 0))
         .where(
             _ends_before.c.publication_id == publications_table.c.id,
@@ -211,12 +218,13 @@ _MINE = (
         .scalar_subquery()
         .label("first"),
     )
+    .join(streams, streams.c.id == publications_table.c.stream_id)
     .where(publications_table.c.stream_id == bindparam("stream"))
     .subquery("mine")
     .lateral()
 )
 _ROWS = (
-    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since")))
+    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since", "accounting")))
     .join(_MINE, and_(spent.c.publication_id == _MINE.c.id, spent.c.start >= _MINE.c.first))
     .where(
         spent.c.start < bindparam("stop", type_=BigInteger),
@@ -242,6 +250,7 @@ _UNCONFIRMED = (
         func.coalesce(charges.c.rho, charges.c.epsilon).label("amount"),
         *(publications_table.c[name] for name in ("kind", "epsilon", "delta", "state")),
         publications_table.c.start.label("since"),
+        streams.c.accounting,
     )
     .join(publications_table, publications_table.c.id == charges.c.publication_id)
     .join(streams, streams.c.id == charges.c.stream_id)
@@ -264,10 +273,12 @@ def _charged(rows: Sequence[Any]) -> list[_Charged]:
     accounts: dict[int, Account] = {}
     for row in rows:
         if row.publication_id not in accounts:
-            accounts[row.publication_id] = Account(
-                id=row.publication_id,
-                kind=Currency(row.kind),
-                cap=Loss.of(row.epsilon, row.delta),
+            accounts[row.publication_id] = budget.account(
+                row.accounting,
+                identity=row.publication_id,
+                epsilon=row.epsilon,
+                delta=row.delta,
+                kind=row.kind,
                 start=row.since,
                 running=row.state == "running",
             )
@@ -320,7 +331,7 @@ def grain_to(record: int, grain: int) -> int:
     return grain
 
 
-_OUTLINE = select(outlines.c.start, outlines.c.stop, outlines.c.epsilon, outlines.c.delta).where(
+_OUTLINE = select(*(outlines.c[name] for name in ("start", "stop", "epsilon", "delta", "rho"))).where(
     outlines.c.stream_id == bindparam("stream"),
     outlines.c.start <= bindparam("high", type_=BigInteger),
     outlines.c.stop >= bindparam("low", type_=BigInteger),
@@ -345,9 +356,9 @@ def _draw(
     """Raises the stream's outline to what records of [start, stop) have spent now: its grain, and what to write."""
     *_, grain = _redrawn(stream, start, stop)
     old = [tuple(row) for row in outline]
-    before = [(first, last, Loss.of(epsilon, delta)) for first, last, epsilon, delta in old]
+    before = [(first, last, Loss.of(*loss)) for first, last, *loss in old]
     drawn = composition.outline([*before, *now], grain)
-    new = [(first, last, decimal(loss.epsilon), decimal(loss.delta)) for first, last, loss in drawn]
+    new = [(first, last, *decimals(loss)) for first, last, loss in drawn]
     return grain, _writes(outlines, stream.id, old, new)
 
 

@@ -36,6 +36,7 @@ class PublicationSummary:
     start: int
     epsilon: Decimal
     delta: Decimal
+    accounting: str
     visible_position: int
     configuration: dict[str, Any] | None
 
@@ -54,7 +55,7 @@ class Totals:
     declassified: int
 
     @property
-    def sums(self) -> dict[str, dict[str, float]]:
+    def sums(self) -> dict[str, dict[str, Any]]:
         return sums(self.stream, self.reserved)
 
 
@@ -73,15 +74,16 @@ class Summary(Totals):
 
 def spent(stream: Stream) -> Loss:
     """Return what the worst record has spent, of what is confirmed."""
-    return Loss.of(stream.visible_epsilon, stream.visible_delta)
+    return Loss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
 
 
-def sums(stream: Stream, reserved: Loss) -> dict[str, dict[str, float]]:
+def sums(stream: Stream, reserved: Loss) -> dict[str, dict[str, Any]]:
     """Return a stream's budget, what is reserved on its worst record and what that has spent, as numbers to read."""
+    budget = stream.budget
     return {
-        "budget": {"epsilon": float(stream.epsilon), "delta": float(stream.delta)},
-        "reserved": reserved.shown(),
-        "spent": spent(stream).shown(),
+        "budget": budget.told(),
+        "reserved": budget.shown(reserved),
+        "spent": budget.shown(spent(stream)),
     }
 
 
@@ -130,6 +132,7 @@ _KEEPS_RECORDS = and_(publications.c.state == "running", streams_table.c.retenti
 _SUMMARY = (
     select(
         *(publications.c[name] for name in ("name", "stream_id", "state", "start", "epsilon", "delta")),
+        streams_table.c.accounting,
         shown.c.position.label("visible_position"),
         case((or_(_EXPIRES, _KEEPS_RECORDS), publications.c.configuration)).label("configuration"),
     )

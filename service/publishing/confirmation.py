@@ -11,6 +11,7 @@ than it says. Hashes are compared, not numbers: an old primary may hold another 
 
 import threading
 import time
+from collections.abc import Sequence
 from decimal import Decimal
 
 import structlog
@@ -146,7 +147,7 @@ class Confirmer:
 
 
 def _make_visible(
-    connection: Connection, before: Stream, mark: Mark, unseen: list[Unseen], worst: tuple[Decimal, Decimal]
+    connection: Connection, before: Stream, mark: Mark, unseen: list[Unseen], worst: Sequence[Decimal]
 ) -> None:
     """Say on the stream's row what the mark holds, if this database holds the same, and notify who waits for it.
 
@@ -156,8 +157,7 @@ def _make_visible(
     if not high_water_mark.holds(connection, mark, now):
         return
     shown.show(connection, unseen)
-    epsilon, delta = worst
-    if streams.confirm(connection, now.id, charges=mark.charges, releases=mark.releases, epsilon=epsilon, delta=delta):
+    if streams.confirm(connection, now.id, charges=mark.charges, releases=mark.releases, worst=worst):
         connection.execute(
             _TELL,
             {

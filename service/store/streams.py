@@ -11,6 +11,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, text, update
 from sqlalchemy.exc import IntegrityError
 
+from service.privacy.accounting.budget import Accounting, Budget
 from service.store import digests, leases
 from service.store.database import FREE_STREAM, any_of, notify
 from service.store.keys import NameTaken
@@ -37,6 +38,7 @@ class Stream:
     retention: Literal["keep", "needed"]
     epsilon: Decimal
     delta: Decimal
+    accounting: str
     records: int
     sealed_entry: str
     sealed_sequence: int
@@ -54,12 +56,18 @@ class Stream:
     marked: bool
     visible_epsilon: Decimal
     visible_delta: Decimal
+    visible_rho: Decimal
     created_at: datetime
 
     @property
     def parsed_schema(self) -> StreamSchema:
         """The schema, with types. `schema` is the stored JSON, which the promise is about."""
         return stored_schema(self.schema)
+
+    @property
+    def budget(self) -> Budget:
+        """What its publications may cost any one record, for ever."""
+        return Budget(epsilon=self.epsilon, delta=self.delta, accounting=Accounting(self.accounting))
 
     @cached_property
     def layout(self) -> RecordLayout:
@@ -76,6 +84,7 @@ def create(
     retention: str,
     epsilon: Decimal,
     delta: Decimal,
+    accounting: str = Accounting.BASIC,
 ) -> Stream:
     try:
         row = connection.execute(
@@ -87,6 +96,7 @@ def create(
                 retention=retention,
                 epsilon=epsilon,
                 delta=delta,
+                accounting=accounting,
                 promise="",
             )
             .returning(streams)
@@ -111,6 +121,8 @@ def promised(stream: Stream) -> str:
         "delta": str(Fraction(stream.delta)),
         "created_at": digests.timestamp(stream.created_at),
     }
+    if stream.accounting != Accounting.BASIC:  # digests of streams from before there was another say nothing of it
+        content["accounting"] = stream.accounting
     return digests.of(content)
 
 
@@ -155,14 +167,13 @@ def move(connection: Connection, stream: Stream) -> None:
     connection.execute(_MOVE, {name: getattr(stream, name) for name in _MOVED} | {"of": stream.id})
 
 
-def confirm(
-    connection: Connection, identity: int, *, charges: int, releases: int, epsilon: Decimal, delta: Decimal
-) -> bool:
+def confirm(connection: Connection, identity: int, *, charges: int, releases: int, worst: Sequence[Decimal]) -> bool:
     """Make the stream's charges and releases visible up to these numbers; return whether that is news.
 
-    epsilon, delta: what the worst record has spent with these charges. Sums never fall, so that whoever is late with an
-    older state changes nothing.
+    worst: ε, δ and ρ, what the worst record has spent with these charges. Sums never fall, so that whoever is late with
+    an older state changes nothing.
     """
+    epsilon, delta, rho = worst
     changed = connection.execute(
         update(streams)
         .where(
@@ -178,6 +189,7 @@ def confirm(
             confirmed_releases=func.greatest(streams.c.confirmed_releases, releases),
             visible_epsilon=func.greatest(streams.c.visible_epsilon, epsilon),
             visible_delta=func.greatest(streams.c.visible_delta, delta),
+            visible_rho=func.greatest(streams.c.visible_rho, rho),
             marked=True,
         )
     )

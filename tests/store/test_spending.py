@@ -107,24 +107,40 @@ def check(connection: Connection) -> None:
     assert connection.execute(select(func.count()).select_from(tables.outlines)).scalar_one() <= spending.MOST_RANGES
     assert connection.execute(select(func.count()).select_from(tables.spent)).scalar_one() <= RECORDS * len(found)
     for start in RANDOM.sample(range(RECORDS), 10):
-        left = 2 - max(each.epsilon for each in reserved[start:])
-        for epsilon in (left, left + Fraction(1, 2**40)):
-            asked = Loss(epsilon=epsilon)
+        part = "rho" if stream.budget.in_rho else "epsilon"
+        most = max(getattr(each, part) for each in reserved[start:])
+        left = getattr(stream.budget.limit, part) - most
+        for amount in (left, left + Fraction(1, 2**40)):
+            asked = Loss(**{part: amount})
             over = reservations.refused(connection, stream, found, asked, start)
-            assert (over is None) == all(
-                (each + asked).within(Loss.of(stream.epsilon, stream.delta)) for each in reserved[start:]
-            )
+            assert (over is None) == all((each + asked).within(stream.budget.limit) for each in reserved[start:])
             if over is not None:
                 assert over.start >= start
                 assert (over.spent, over.reserved) == (spent[over.start], reserved[over.start])
-                assert over.reserved.epsilon == max(each.epsilon for each in reserved[start:])
+                assert getattr(over.reserved, part) == most
 
 
-@pytest.mark.parametrize("most", [spending.MOST_RANGES, 16], ids=["fine", "coarse"])
-def test_every_sum_is_that_of_all_charges_record_by_record(connection: Connection, monkeypatch, most):
+@pytest.mark.parametrize(
+    ("most", "epsilon", "accounting"),
+    [
+        pytest.param(spending.MOST_RANGES, 2, "basic", id="fine"),
+        pytest.param(16, 2, "basic", id="coarse"),
+        pytest.param(spending.MOST_RANGES, 5, "zcdp", id="in rho"),
+    ],
+)
+def test_every_sum_is_that_of_all_charges_record_by_record(
+    connection: Connection, monkeypatch, most, epsilon, accounting
+):
     monkeypatch.setattr(spending, "MOST_RANGES", most)
     streams.create(
-        connection, name="s", log="s", schema={}, retention="keep", epsilon=Decimal(2), delta=Decimal("1e-5")
+        connection,
+        name="s",
+        log="s",
+        schema={},
+        retention="keep",
+        epsilon=Decimal(epsilon),
+        delta=Decimal("1e-5"),
+        accounting=accounting,
     )
     made = [make(connection, f"p{index}", delta="1e-6" if index % 2 else "0", start=40 * index) for index in range(4)]
     for position in range(0, RECORDS - 20, 5):
@@ -181,7 +197,7 @@ def test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent(con
         open_entry(connection, each).end("stopped")
     found = publications.of_stream(connection, 1)
     reserved = reservations.reserved(connection, 1, found)
-    tighter = reservations.tighter(found, reserved)
+    tighter = reservations.tighter(streams.get(connection, 1), found, reserved)
     assert tighter.pure == Fraction("0.5") + Fraction(1, 4)
     assert tighter.zcdp - tighter.gaussian == 2 * Fraction("0.5") ** 2 / 2, (
         "what ended is capped by what it had asked for"

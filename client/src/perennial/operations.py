@@ -51,7 +51,7 @@ class Appended:
 class Ledger:
     """What a stream's records have spent: the worst one's loss, and tables by publication and by range of records."""
 
-    budget: Mapping[str, float]
+    budget: Mapping[str, Any]
     reserved: Mapping[str, float]
     spent: Mapping[str, float]
     declassified: int

@@ -14,10 +14,12 @@ from service.api.auth.scopes import KeyFirst, Reader
 from service.api.auth.visibility import stream_or_404
 from service.api.http.problems import documented
 from service.api.schemas import DECLASSIFIED, Before, Charge, Items, Limit, as_json
+from service.api.schemas import Budget as ShownBudget
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Shared
 from service.ledger import reservations, spending, summaries
 from service.mechanisms.building import declassified
+from service.privacy.accounting.budget import Budget
 from service.privacy.accounting.charges_by_record import covered
 from service.privacy.accounting.composition import Loss
 from service.privacy.currency import Currency, round_up
@@ -40,6 +42,7 @@ class LedgerRange(BaseModel):
     end: int
     epsilon: float | None
     delta: float | None
+    rho: float | None = Field(None, description="Only of streams with `accounting` `zcdp`")
     declassified: bool
 
 
@@ -49,7 +52,7 @@ class Tighter(ShownLoss):
     It holds only if nobody chose a publication, its privacy or its start by looking at releases of the stream;
     `reserved` holds in any case. At the δ of `reserved`, the least of three bounds (`how`): the sum of ε; `zcdp`, what
     the sum of ρ implies, a pure ε counted as ε²/2; `pure_plus_gaussian`, the pure ε plus what the Gaussian ρ alone
-    imply. The sums are there too.
+    imply. The sums are there too. Of a stream with `accounting` `zcdp` it is `reserved`, and holds as that does.
     """
 
     how: Literal["sum", "zcdp", "pure_plus_gaussian"]
@@ -62,7 +65,7 @@ class WorstRecord(ShownLoss):
     """The record that a publication has charged most. Gaussian: `rho` is what it charged, ε what that implies."""
 
     record: int | None
-    rho: float | None
+    rho: float | None = Field(description="null of pure publications, but for streams with `accounting` `zcdp`")
 
 
 class LedgerPublication(BaseModel):
@@ -88,7 +91,7 @@ class Ledger(BaseModel):
     Both are of what records are charged while they are protected: what one that is declassified loses has no bound.
     """
 
-    budget: ShownLoss
+    budget: ShownBudget
     reserved: ShownLoss
     spent: ShownLoss
     declassified: int = Field(description=DECLASSIFIED)
@@ -118,18 +121,18 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
         low, high = min(start or 0, found.records), found.records if end is None else min(end, found.records)
         exact = spending.exact(connection, found.id, low, high) if low < high else []
         told = exact if exact is not None else _outlined(connection, found, low, high)
-        tighter = reservations.tighter(of_it, reserved)
+        tighter = reservations.tighter(found, of_it, reserved)
         exposed = _exposed(found, of_it)
         return as_json(
             {
                 **summaries.sums(found, reserved),
                 "declassified": covered(exposed.values()),
-                "tighter": tighter.loss.shown()
+                "tighter": found.budget.shown(tighter.loss)
                 | {"how": tighter.how}
                 | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
-                "publications": [_share(each, exposed[each.name]) for each in of_it],
+                "publications": [_share(found.budget, each, exposed[each.name]) for each in of_it],
                 "exact": exact is not None,
-                "ranges": list(_merged(_with_declassified(told, exposed.values()))),
+                "ranges": list(_merged(found.budget, _with_declassified(told, exposed.values()))),
             }
         )
 
@@ -166,12 +169,11 @@ def _outlined(connection: Connection, stream: streams.Stream, start: int, stop: 
     """The most that a record of each stretch has spent, which no stretch can have spent more of than the worst."""
     worst = summaries.spent(stream)
     return [
-        (low, high, Loss(epsilon=min(loss.epsilon, worst.epsilon), delta=min(loss.delta, worst.delta)))
-        for low, high, loss in spending.outlined(connection, stream.id, start, stop)
+        (low, high, loss.at_most(worst)) for low, high, loss in spending.outlined(connection, stream.id, start, stop)
     ]
 
 
-def _share(publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
+def _share(budget: Budget, publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
     """Return the share of one publication in the ledger."""
     account = spending.account_of(publication)
     kept, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
@@ -181,12 +183,12 @@ def _share(publication: publications.Publication, exposed: tuple[int, int]) -> d
         "running": account.running,
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
-        "reserved": (account.cap if account.running else account.kept(kept)).shown(),
+        "reserved": budget.shown(account.cap if account.running else account.kept(kept)),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
             "record": publication.visible_worst_record,
             "rho": None if pure else round_up(amount),
-            **account.loss(amount).shown(),
+            **budget.shown(account.loss(amount)),
         },
     }
 
@@ -203,16 +205,11 @@ def _with_declassified(
             yield low, high, None if any(first <= low < last for first, last in exposed) else loss
 
 
-def _merged(ranges: Iterable[tuple[int, int, Loss | None]]) -> Iterator[dict[str, Any]]:
+def _merged(budget: Budget, ranges: Iterable[tuple[int, int, Loss | None]]) -> Iterator[dict[str, Any]]:
     """Neighbours that spent the same are one range, whatever is reserved on them; so are those declassified."""
-    shown = ((start, end, None if loss is None else tuple(loss.shown().values())) for start, end, loss in ranges)
+    unbounded = dict.fromkeys(budget.shown(Loss()))
+    shown = ((start, end, unbounded if loss is None else budget.shown(loss)) for start, end, loss in ranges)
     for spent, alike in groupby(shown, key=itemgetter(2)):
         first, *others = alike
-        epsilon, delta = spent or (None, None)
-        yield {
-            "start": first[0],
-            "end": others[-1][1] if others else first[1],
-            "epsilon": epsilon,
-            "delta": delta,
-            "declassified": spent is None,
-        }
+        edges = {"start": first[0], "end": others[-1][1] if others else first[1]}
+        yield edges | spent | {"declassified": spent is unbounded}

@@ -1,5 +1,6 @@
 """`/v1/publications` and `/v1/plan`: what is published, from which stream, and what it costs."""
 
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from fastapi import APIRouter, Response
@@ -12,14 +13,15 @@ from service.api.http.problems import Problem, documented
 from service.api.schemas import Before, Items, Limit, Name, Timestamp
 from service.api.services import Shared
 from service.ledger import open_entry, open_ledger
-from service.ledger.errors import BudgetExceeded
+from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.mechanisms.admission import admit
-from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.configuration import AskedPublication, Privacy, PublicationConfiguration, Refused
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
 from service.mechanisms.timing import largest_cost, timing
-from service.privacy.accounting.composition import Loss, Range
+from service.privacy.accounting.budget import cap
+from service.privacy.accounting.composition import Range
 from service.store import labels, publications, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
@@ -28,7 +30,7 @@ from service.store.publications import NewPublication
 router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
 
 
-class PlanRequest(PublicationConfiguration):
+class PlanRequest(AskedPublication):
     name: Name | None = None
     stream: Name
     start: int | None = Field(
@@ -87,12 +89,13 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
 
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
-        told = measured(stream.parsed_schema, request)
-        mechanism = _build(stream, request)
+        configuration = _configuration(stream, request)
+        told = measured(stream.parsed_schema, configuration)
+        mechanism = _build(stream, configuration)
         planned = mechanism.plan()
         queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
         tick = timing(mechanism.obligations().fit, request.delay, queued)
-        return planned | {"measured": told, "timing": tick, "notes": notes(planned, request)}
+        return planned | {"measured": told, "timing": tick, "notes": notes(planned, configuration)}
 
     return await shared.run(look)
 
@@ -112,7 +115,8 @@ async def make_publication(
     def make(connection: Connection) -> PublicationInfo:
         ledger = open_ledger(connection, stream_or_404(connection, admin, request.stream).id)
         stream = ledger.stream
-        mechanism = _build(stream, request)
+        configuration = _configuration(stream, request)
+        mechanism = _build(stream, configuration)
         start = stream.records if request.start is None else request.start
         if start < stream.records and start < (kept := segments.kept_from(connection, stream.id)):
             raise Problem(
@@ -123,19 +127,25 @@ async def make_publication(
         new = NewPublication(
             name=request.name,
             start=start,
-            configuration=request.stored(),
+            configuration=configuration.stored(),
             plan=mechanism.plan(),
-            obligations=mechanism.obligations(),
+            obligations=replace(mechanism.obligations(), draws=mechanism.draws() if stream.budget.in_rho else None),
             kind=mechanism.kind,
-            epsilon=request.privacy.epsilon,
-            delta=request.privacy.delta,
+            epsilon=configuration.privacy.epsilon,
+            delta=configuration.privacy.delta,
             due=start + mechanism.next_time(0),
             publish_delay=request.delay,
         )
         try:
             made = ledger.admit(new, visible=admin.streams)
         except BudgetExceeded as refused:
-            raise _over_budget(stream, request, refused.worst) from None
+            raise _over_budget(stream, configuration.privacy, refused.worst) from None
+        except TooManyDraws:
+            _refuse(
+                "privacy",
+                "all noise of this stream that is only nearly exact may add 2^-60 to delta, and this would add more: "
+                "ask for Gaussian noise, which is exact, with a delta above 0",
+            )
         return _told(connection, admin, [made])[0]
 
     info = await shared.run(make)
@@ -180,11 +190,16 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
     return await shared.run(stop)
 
 
-def _build(stream: streams.Stream, request: PlanRequest) -> Mechanism:
-    if request.privacy.delta > 0 and stream.delta == 0:
-        _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
+def _configuration(stream: streams.Stream, request: PlanRequest) -> PublicationConfiguration:
     try:
-        return admit(stream.parsed_schema, request)
+        return request.configuration(stream.budget)
+    except Refused as refused:
+        _refuse(refused.path, refused.message)
+
+
+def _build(stream: streams.Stream, configuration: PublicationConfiguration) -> Mechanism:
+    try:
+        return admit(stream.parsed_schema, configuration)
     except Refused as refused:
         _refuse(refused.path, refused.message)
 
@@ -193,23 +208,43 @@ def _refuse(path: str, reason: str) -> NoReturn:
     raise Problem("invalid-request", f"{path}: {reason}", errors=[{"field": path, "reason": reason}])
 
 
-def _over_budget(stream: streams.Stream, request: PublicationRequest, worst: Range) -> Problem:
+def _over_budget(stream: streams.Stream, privacy: Privacy, worst: Range) -> Problem:
     """Explain which record can't hold the cap of a publication beside all that is reserved already."""
-    asked = Loss.of(request.privacy.epsilon, request.privacy.delta)
-    budget = Loss.of(stream.epsilon, stream.delta)
-    reserved = worst.reserved.shown()
-    return Problem(
-        "budget-exceeded",
-        f"On record {worst.start}, epsilon {reserved['epsilon']} and delta {reserved['delta']} are "
-        f"reserved of {float(stream.epsilon)} and {float(stream.delta)}; this asks for "
-        f"{float(request.privacy.epsilon)} and {float(request.privacy.delta)}. "
-        "Ask for at most what is left, stop a publication, or start later.",
-        record=worst.start,
-        budget=budget.shown(),
-        spent=worst.spent.shown(),
-        reserved=reserved,
-        asked=asked.shown(),
-        left=worst.reserved.left_of(budget).shown_down(),
+    budget = stream.budget
+    told = {
+        "budget": budget.shown(budget.limit),
+        "spent": budget.shown(worst.spent),
+        "reserved": budget.shown(worst.reserved),
+        "asked": budget.shown(cap(stream.accounting, privacy.epsilon, privacy.delta)),
+        "left": budget.shown_down(worst.reserved.left_of(budget.limit)),
+    }
+    explain = _in_rho if budget.in_rho else _in_epsilon_and_delta
+    detail = f"On record {worst.start}, {explain(told, privacy)} {_WAYS_OUT}"
+    return Problem("budget-exceeded", detail, headers=None, record=worst.start, **told)
+
+
+_WAYS_OUT = "Ask for at most what is left, stop a publication, or start later."
+
+
+def _in_epsilon_and_delta(told: dict[str, dict[str, float]], privacy: Privacy) -> str:
+    reserved, budget = told["reserved"], told["budget"]
+    return (
+        f"epsilon {reserved['epsilon']} and delta {reserved['delta']} are reserved of {budget['epsilon']} and "
+        f"{budget['delta']}; this asks for {float(privacy.epsilon)} and {float(privacy.delta)}."
+    )
+
+
+def _in_rho(told: dict[str, dict[str, float]], privacy: Privacy) -> str:
+    reserved, budget, asked, left = (told[name] for name in ("reserved", "budget", "asked", "left"))
+    parts = (
+        f"rho {reserved['rho']:.6g} is reserved of {budget['rho']:.6g}; this asks for {asked['rho']:.6g}, and "
+        f"{left['rho']:.6g} is left, which is epsilon {left['epsilon']:.6g} at delta {left['delta']:g}."
+    )
+    if privacy.delta:
+        return parts
+    return (
+        f"{parts} Pure noise hardly fits a budget that is held in rho, where its epsilon counts as "
+        "epsilon·tanh(epsilon/2): a privacy.delta above 0 makes it Gaussian."
     )
 
 

@@ -12,13 +12,14 @@ from service.api.auth.scopes import Admin, KeyFirst, Reader
 from service.api.auth.visibility import no_stream, stream_or_404, visible
 from service.api.http.problems import Problem, documented
 from service.api.schemas import DECLASSIFIED, Before, Items, Limit, Name, Range, Timestamp, is_entry
+from service.api.schemas import Budget as ShownBudget
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Shared
 from service.ledger import summaries
 from service.ledger.summaries import Summary
 from service.log import Position
 from service.mechanisms.building import declassified, needs
-from service.mechanisms.configuration import Privacy
+from service.mechanisms.configuration import StreamBudget
 from service.store import numbering, streams
 from service.streams.schema import NewStreamSchema, StreamSchema, Task
 
@@ -30,7 +31,7 @@ class StreamRequest(NewStreamSchema):
     retention: Literal["keep", "needed"] = Field(
         "keep", description="`needed` drops records that no running publication can want again"
     )
-    budget: Privacy = Field(description="What all publications together may cost any one record, for ever")
+    budget: StreamBudget = Field(description="What all publications together may cost any one record, for ever")
 
 
 class Erased(BaseModel):
@@ -87,7 +88,7 @@ class StreamInfo(StreamSchema):
     task: Task
     records: int = Field(description="How many are numbered so far")
     retention: str
-    budget: ShownLoss
+    budget: ShownBudget
     reserved: ShownLoss = Field(description="The worst record's, over what runs and what has run")
     spent: ShownLoss = Field(description="The worst record's")
     declassified: int = Field(description=DECLASSIFIED)
@@ -124,6 +125,7 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
             retention=request.retention,
             epsilon=request.budget.epsilon,
             delta=request.budget.delta,
+            accounting=request.budget.accounting,
         )
         return _infos(connection, [made])[0]
 

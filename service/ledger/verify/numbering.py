@@ -53,7 +53,10 @@ def releases(connection: Connection, stream: Stream) -> Iterator[str]:
 
 def shown(connection: Connection, stream: Stream) -> Iterator[str]:
     """That no sum or clock is shown that is ahead of what is committed; once all is confirmed, nothing but that."""
-    shown, worst = (stream.visible_epsilon, stream.visible_delta), spending.worst(connection, stream.id)
+    shown, worst = (
+        (stream.visible_epsilon, stream.visible_delta, stream.visible_rho),
+        spending.worst(connection, stream.id),
+    )
     if stream.confirmed_charges == stream.charges:
         wrong = shown != worst
     else:

@@ -1,18 +1,20 @@
 """Reservations: what is spent and reserved stays within the budget, and the summaries of both are right."""
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 from sqlalchemy import Connection
 
 from service.ledger import reservations, spending
 from service.privacy.accounting import composition
+from service.privacy.noise.sampler_distance import is_small
 from service.store import publications
 from service.store.streams import Stream
 
 
 def within_budget(connection: Connection, stream: Stream) -> Iterator[str]:
     """What is spent and reserved stays within the budget, and the summaries of both say what they sum up."""
-    budget = composition.Loss.of(stream.epsilon, stream.delta)
+    limit = stream.budget.limit
     found = publications.of_stream(connection, stream.id)
     every = spending.changes(connection, [each.id for each in found])
     drawn: list[spending.Stretch] = []
@@ -25,7 +27,7 @@ def within_budget(connection: Connection, stream: Stream) -> Iterator[str]:
         if len(drawn) > room:
             drawn = composition.outline(drawn, grain)
             room = max(room, 2 * len(drawn))
-        if not each.reserved.within(budget):
+        if not each.reserved.within(limit):
             yield f"stream {stream.name}, record {each.start}: more is reserved than the stream's budget"
         if not each.spent.within(each.reserved):
             yield f"stream {stream.name}, record {each.start}: more is spent than is reserved"
@@ -33,5 +35,7 @@ def within_budget(connection: Connection, stream: Stream) -> Iterator[str]:
     drawn = composition.outline(drawn, grain)
     if grain != stream.grain or [each for each in told if each[2] != composition.Loss()] != drawn:
         yield f"stream {stream.name}: what is told that its records have spent at most is not what they have"
+    if stream.budget.in_rho and not is_small(Fraction(stream.epsilon), reservations.drawn(found)):
+        yield f"stream {stream.name}: its publications' draws add more to delta than the budget leaves room for"
     if reservations.kept_stairs(connection, stream.id) != reservations.stairs(connection, found):
         yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"

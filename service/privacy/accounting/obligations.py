@@ -104,10 +104,13 @@ class Obligations:
     ticks: bool = True
     """Whether its steps are due at public times, so that its releases appear at public ticks."""
     fit: FitSize
+    draws: int | None = None
+    """How many draws of nearly exact noise one record can move in its life; stated where publications share a slack."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is stored."""
-        return {
+        shared = {} if self.draws is None else {"draws": self.draws}
+        return shared | {
             "version": VERSION,
             "charging": self.charging.to_json(),
             "labelling": None if self.labelling is None else vars(self.labelling),
@@ -128,6 +131,7 @@ class Obligations:
             cells=content["cells"],
             ticks=content["ticks"],
             fit=FitSize.from_json(content["fit"]),
+            draws=content.get("draws"),
         )
 
 

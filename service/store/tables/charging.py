@@ -46,6 +46,7 @@ outlines = Table(
     Column("stop", BigInteger, nullable=False),
     Column("epsilon", Numeric, nullable=False),
     Column("delta", Numeric, nullable=False),
+    Column("rho", Numeric, nullable=False, server_default="0"),  # of a stream whose budget is held in it
     CheckConstraint("start < stop", name="range"),
 )
 
@@ -57,4 +58,5 @@ kept = Table(
     Column("start", BigInteger, primary_key=True),
     Column("epsilon", Numeric, nullable=False),
     Column("delta", Numeric, nullable=False),
+    Column("rho", Numeric, nullable=False, server_default="0"),
 )

@@ -28,6 +28,8 @@ streams = Table(
     Column("retention", Text, nullable=False),
     Column("epsilon", Numeric, nullable=False),
     Column("delta", Numeric, nullable=False),
+    # "basic": publications add up in (epsilon, delta); "zcdp": in rho, within what implies (epsilon, delta).
+    Column("accounting", Text, nullable=False, server_default="basic"),
     # How far the log is numbered. Moved only together with the segment that holds the records.
     Column("records", BigInteger, nullable=False, server_default="0"),
     Column("sealed_entry", Text, nullable=False, server_default="0-0"),
@@ -50,6 +52,7 @@ streams = Table(
     # The worst record's, of what is confirmed; each at least that of any record.
     Column("visible_epsilon", Numeric, nullable=False, server_default="0"),
     Column("visible_delta", Numeric, nullable=False, server_default="0"),
+    Column("visible_rho", Numeric, nullable=False, server_default="0"),
     now("created_at"),
 )
 

@@ -57,7 +57,7 @@ def a_budget_that_may_be_passed_in_delta() -> None:
 
     rewrite(
         reservations._reserved_from,
-        ("Loss.of(each.epsilon, each.delta)", "Loss(epsilon=Loss.of(each.epsilon, 0).epsilon)"),
+        ("budget.cap(each.accounting, each.epsilon, each.delta)", "Loss(epsilon=Loss.of(each.epsilon, 0).epsilon)"),
     )
 
 
