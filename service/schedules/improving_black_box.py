@@ -13,11 +13,9 @@ newer than the release. (The paper runs at every t ≥ n.) Without that, what al
 the time, and so would the bookkeeping: each run leaves some records that it is the first to have read, and it charges
 all of them.
 
-Shares. The run at t_j gets T(t_j) - T(t_{j+1}), t_{j+1} being the time of the next. Whatever T is, as long as it is 1
-at n and never rises: what the runs from t_j on charge adds up to T(t_j), by telescoping, at most 1. So the first n
-records, which every run reads, are charged exactly the budget, and no accuracy of T is needed for that: only that
-computing it is monotone, which each step of `tail` is, being a correctly rounded operation that is monotone in its
-argument.
+Shares. The run at t_j gets T(t_j) - T(t_{j+1}), t_{j+1} being the time of the next: the first n records are charged
+exactly the budget (`black_box`). No accuracy of T is needed for that, only that computing it is monotone, which each
+step of `share_from` is, being a correctly rounded operation that is monotone in its argument.
 
 Where it differs from the paper (paper-audit.md 3.3). There ρ_t = ρ·(n/t)^(1+2c)/(1 + n/(2c)), whose sum over all t ≥ n
 is bounded by an integral; runs so far apart would have 1 + n/(2c·every) there. With a = (t_{j+1} - t_j)/t_j these here
@@ -35,7 +33,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 from service.privacy.currency import Currency
-from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
+from service.schedules.black_box import BlackBox
+from service.schedules.schedule import MOST_RECORDS
 
 _DIGITS = 8  # binary ones of j
 DENSE = 1 << _DIGITS
@@ -44,14 +43,11 @@ _CONTEXT = Context(prec=32, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImprovingBlackBox:
-    """BBImprover in the currency `kind`; with `warm_start` a run is kept near the release before it."""
+class ImprovingBlackBox(BlackBox):
+    """BBImprover."""
 
-    kind: Currency
-    first: int
     every: int
     exponent: Decimal
-    warm_start: bool = False
 
     def __post_init__(self) -> None:
         if self.first < 1 or self.every < 1 or self.exponent <= 0:
@@ -65,61 +61,31 @@ class ImprovingBlackBox:
         unit = 1 << _spare(j)
         return self.first + -(-j // unit) * unit * self.every
 
-    def fits(self, time: int) -> tuple[Fit, ...]:
-        """Return the run of that time, or nothing."""
-        if time < self.first or self.next_time(time - 1) != time:
-            return ()
-        return (
-            Fit(
-                start=0,
-                end=time,
-                near=0 if self.warm_start and time > self.first else None,
-                depth=0,
-                share=self.tail(time) - self.tail(self.next_time(time)),
-                role="model",
-                window=(0, time),
-            ),
-        )
-
-    def needs(self, after: int) -> int:  # noqa: ARG002
-        """Return 0: every run reads everything."""
-        return 0
-
-    def lifetime(self) -> Lifetime:
-        """Return what the first n records are charged by the infinitely many runs: exactly 1."""
-        what = f"runs over {self.first} records and every {self.every} more, later more rarely, over all so far"
-        return Lifetime(record=0, parts=(Part(what=what, fits=None, share=self.tail(self.first)),))
+    def share_from(self, time: int) -> Fraction:
+        """Return T(t) = (n/t)^(c·power): 1 at n, never rising with t, see the module."""
+        return _power(self.first, time, self.exponent * self.kind.power())
 
     def most_fits(self) -> int:
-        """Return how many runs there can be: each of them reads the first records."""
+        """Return how many runs there can be."""
         last = max(0, MOST_RECORDS - self.first) // self.every
         spare = _spare(last)
         return spare * DENSE // 2 + (last >> spare) + 1
 
-    def patterns(self) -> tuple[Pattern, ...]:
-        """Return the first run."""
-        near = ", near the release before" if self.warm_start else ""
+    def runs(self) -> str:
+        """Return which runs read a record, for people."""
+        return f"runs over {self.first} records and every {self.every} more, later more rarely, over all so far"
+
+    def recurrence(self) -> str:
+        """Return when runs happen and how the noise of the first of them changes, for people."""
         if self.kind is Currency.PURE:
             noise = f"grows as t^{self.exponent}, so that more records do not make for less: give privacy.delta"
         else:
             noise = f"falls as 1/t^{Decimal('0.5') - self.exponent}"
         return (
-            Pattern(
-                what="run",
-                when=(
-                    f"at {self.first} records and every {self.every} after that, from the {DENSE}-th run on "
-                    f"{DENSE // 2} times for every doubling, over all records{near}; where the sensitivity is inverse "
-                    f"to the records, the noise of the first {DENSE} runs {noise}"
-                ),
-                records=self.first,
-                share=self.fits(self.first)[0].share,
-                near_origin=not self.warm_start,
-            ),
+            f"at {self.first} records and every {self.every} after that, from the {DENSE}-th run on "
+            f"{DENSE // 2} times for every doubling, over all records{self.kept_near}; where the sensitivity is "
+            f"inverse to the records, the noise of the first {DENSE} runs {noise}"
         )
-
-    def tail(self, time: int) -> Fraction:
-        """Return T(t) = (n/t)^(c·power): 1 at n, never rising with t, see the module."""
-        return _power(self.first, time, self.exponent * self.kind.power())
 
 
 @lru_cache(maxsize=256)

@@ -32,17 +32,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from service.privacy.currency import Currency
-from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Pattern
+from service.schedules.black_box import BlackBox
+from service.schedules.schedule import MOST_RECORDS
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduledBlackBox:
-    """BBScheduler in the currency `kind`; with `warm_start` a run is kept near the release before it."""
+class ScheduledBlackBox(BlackBox):
+    """BBScheduler."""
 
-    kind: Currency
-    first: int
     growth: Fraction
-    warm_start: bool = False
 
     def __post_init__(self) -> None:
         if self.first < 1 or self.growth <= 0:
@@ -52,51 +50,24 @@ class ScheduledBlackBox:
         """Return the first t_i > after."""
         return math.ceil(self._unrounded(self.run_after(after)))
 
-    def fits(self, time: int) -> tuple[Fit, ...]:
-        """Return the run of that time, for the shares of all runs that fall on it, or nothing."""
-        run, following = self.run_after(time - 1), self.run_after(time)
-        if run == following:
-            return ()
-        return (
-            Fit(
-                start=0,
-                end=time,
-                near=0 if self.warm_start and run else None,
-                depth=0,
-                share=self.tail(run) - self.tail(following),
-                role="model",
-                window=(0, time),
-            ),
-        )
-
-    def needs(self, after: int) -> int:  # noqa: ARG002
-        """Return 0: every run reads everything."""
-        return 0
-
-    def lifetime(self) -> Lifetime:
-        """Return what the first n records are charged by the infinitely many runs: exactly 1."""
-        what = f"runs over {self.first} records and every growth of them by {self.growth}, over all so far"
-        return Lifetime(record=0, parts=(Part(what=what, fits=None, share=self.tail(0)),))
+    def share_from(self, time: int) -> Fraction:
+        """Return the shares of all runs that fall on that time or later."""
+        return self.tail(self.run_after(time - 1))
 
     def most_fits(self) -> int:
-        """Return how many runs there can be: each of them reads the first records."""
+        """Return how many runs there can be."""
         return self.run_after(MOST_RECORDS)
 
-    def patterns(self) -> tuple[Pattern, ...]:
-        """Return the first run; at a sensitivity of 1/n the noise of the others follows from it."""
-        near = ", near the release before" if self.warm_start else ""
+    def runs(self) -> str:
+        """Return which runs read a record, for people."""
+        return f"runs over {self.first} records and every growth of them by {self.growth}, over all so far"
+
+    def recurrence(self) -> str:
+        """Return when runs happen; at a sensitivity of 1/n the noise of the others follows from the first's."""
         return (
-            Pattern(
-                what="run",
-                when=(
-                    f"at {self.first} records and whenever they have grown by {self.growth}, over all records{near}; "
-                    "where the sensitivity is inverse to the records, the noise of the i-th run is 1/i of the first's; "
-                    f"at any time less than {self.growth / (1 + self.growth)} of the records are newer than the release"
-                ),
-                records=self.first,
-                share=self.fits(self.first)[0].share,
-                near_origin=not self.warm_start,
-            ),
+            f"at {self.first} records and whenever they have grown by {self.growth}, over all records{self.kept_near}; "
+            "where the sensitivity is inverse to the records, the noise of the i-th run is 1/i of the first's; "
+            f"at any time less than {self.growth / (1 + self.growth)} of the records are newer than the release"
         )
 
     def run_after(self, time: int) -> int:

@@ -59,12 +59,12 @@ def test_shares_fall_by_the_law_of_the_paper_and_use_up_what_its_bound_leaves(sc
 @given(SCHEDULES, st.integers(0, 2**61))
 def test_what_is_left_never_grows_and_every_run_gets_some(schedule, late):
     """The one thing that privacy rests on: T is 1 at first and never rises, also as it is computed."""
-    assert schedule.tail(schedule.first) == 1
+    assert schedule.share_from(schedule.first) == 1
     runs = [schedule.first, *times(schedule, 3), late + schedule.first]
     for _ in range(5):
         runs.append(schedule.next_time(runs[-1]))
     runs = sorted(set(runs))
-    assert all(schedule.tail(before) > schedule.tail(later) > 0 for before, later in pairwise(runs))
+    assert all(schedule.share_from(before) > schedule.share_from(later) > 0 for before, later in pairwise(runs))
 
 
 @pytest.mark.parametrize("kind", Currency)
@@ -76,9 +76,11 @@ def test_every_record_is_charged_what_is_left_when_it_comes(kind):
     for time, before in zip(reversed(runs), [*reversed(runs[:-1]), 0], strict=True):
         charged += schedule.fits(time)[0].share
         if time in runs[:5]:
-            expected = schedule.tail(schedule.next_time(before)) - schedule.tail(schedule.next_time(runs[-1]))
+            expected = schedule.share_from(schedule.next_time(before)) - schedule.share_from(
+                schedule.next_time(runs[-1])
+            )
             assert charged == expected
-    assert charged + schedule.tail(schedule.next_time(runs[-1])) == schedule.lifetime().share == 1
+    assert charged + schedule.share_from(schedule.next_time(runs[-1])) == schedule.lifetime().share == 1
 
 
 @pytest.mark.parametrize(

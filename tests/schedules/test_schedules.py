@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from service.privacy.accounting.charges_by_record import Profile
 from service.privacy.currency import Currency
+from service.schedules.black_box import BlackBox
 from service.schedules.continual import Continual
 from service.schedules.improving_black_box import ImprovingBlackBox
 from service.schedules.independent_batches import IndependentBatches
@@ -186,10 +187,8 @@ def still_to_come(schedule, end):
             return schedule.lifetime().share / 2 ** ((end // schedule.base).bit_length() * schedule.kind.power())
         case Continual():
             return schedule.rule.bases((end // schedule.base).bit_length())
-        case ScheduledBlackBox():
-            return schedule.tail(schedule.run_after(end))
-        case ImprovingBlackBox():
-            return schedule.tail(schedule.next_time(end))
+        case BlackBox():
+            return schedule.share_from(schedule.next_time(end))
     return 0
 
 

@@ -28,10 +28,10 @@ def a_sum_without_its_first_run() -> None:
     """Σ_{t > n} (n/t)^2a ≤ n/(2a - 1) alone: the run at n is one more."""
     from service.schedules.improving_black_box import ImprovingBlackBox
 
-    def tail(true: Any, self: Any, time: int) -> Fraction:
+    def share_from(true: Any, self: Any, time: int) -> Fraction:
         return true(self, time) * (1 + Fraction(self.every, self.first))
 
-    wrap(ImprovingBlackBox, "tail", tail)
+    wrap(ImprovingBlackBox, "share_from", share_from)
 
 
 @bug("tests/mechanisms/scheduled/test_scheduled.py::test_a_fit_reads_what_it_charges_and_nothing_else")
