@@ -53,7 +53,7 @@ Delta = Annotated[_Exact, Field(ge=Decimal(0), lt=Decimal(1)), AfterValidator(_a
 Growth = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal(100))]
 Share = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal("0.99"))]
 Exponent = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal("0.5"))]
-Rho = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0, le=1000)]
+Rho = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0, le=100)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
 Steps = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e6)]

@@ -7,7 +7,7 @@ here).
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -48,8 +48,8 @@ class StreamBudget(Shape):
 
     epsilon: Epsilon
     delta: Delta = Field(Decimal(0), json_schema_extra={"default": 0})
-    accounting: Accounting = Field(
-        Accounting.BASIC,
+    accounting: Literal["basic", "zcdp"] = Field(
+        "basic",
         description="`zcdp`: publications add up in rho. k Gaussian ones that share the budget have up to sqrt(k) "
         "times less noise than with `basic`, and pure ones hardly fit; delta must be above 0",
     )
@@ -57,11 +57,11 @@ class StreamBudget(Shape):
     @property
     def budget(self) -> Budget:
         """The budget of a stream."""
-        return Budget(epsilon=self.epsilon, delta=self.delta, accounting=self.accounting)
+        return Budget(epsilon=self.epsilon, delta=self.delta, accounting=Accounting(self.accounting))
 
     @model_validator(mode="after")
     def _holds_something(self) -> Self:
-        if self.accounting is Accounting.ZCDP and self.delta < LEAST_DELTA:
+        if self.budget.in_rho and self.delta < LEAST_DELTA:
             raise PydanticCustomError(
                 "delta_too_small",
                 "delta must be at least {least} where accounting is zcdp",

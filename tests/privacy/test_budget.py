@@ -12,11 +12,12 @@ from service.privacy.accounting import composition
 from service.privacy.accounting.budget import Accounting, Budget, account, cap, epsilon_within
 from service.privacy.accounting.composition import Loss
 from service.privacy.accounting.unit_ledger import Charge, Publication, Refused, ZcdpLedger
-from service.privacy.currency import capacity
+from service.privacy.accounting.zcdp_budget import pure_rho
+from service.privacy.currency import Currency, capacity
 
 BUDGET = Budget(epsilon=Decimal(2), delta=Decimal("5e-6"), accounting=Accounting.ZCDP)
 RECORDS = 20
-SHARES = [(Decimal(epsilon), Decimal(delta)) for epsilon in ("0.05", "0.2", "0.8") for delta in (0, "1e-6", "5e-6")]
+SHARES = [(Decimal(epsilon), Decimal(delta)) for epsilon in ("0.1", "0.4", "1.4") for delta in (0, "1e-6", "5e-6")]
 FEW, MANY = 200, 100_000
 
 
@@ -124,6 +125,13 @@ def test_an_epsilon_that_takes_no_more_than_a_rho_and_hardly_less(rho):
     epsilon = epsilon_within(rho, BUDGET.delta)
     assert len(epsilon.as_tuple().digits) <= 15
     assert rho * (1 - 1e-9) <= capacity(epsilon, BUDGET.delta)[1] <= rho
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), SHARES)
+def test_a_publication_by_its_epsilon_and_delta_reserves_their_rho(epsilon, delta):
+    kind, amount = capacity(epsilon, Decimal(delta))
+    expected = amount if kind is Currency.ZCDP else pure_rho(Fraction(epsilon), units=False)
+    assert cap("zcdp", epsilon, Decimal(delta)) == Loss(rho=expected)
 
 
 def test_a_rho_for_which_there_is_no_epsilon():
