@@ -249,5 +249,5 @@ def an_invariant_that_does_not_look_at_the_streams_budget() -> None:
 
     rewrite(
         over_cap.violations,
-        ("not reserved.within(budget)", "False"),
+        ("not reserved.within(known[stream].budget.limit)", "False"),
     )
