@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from service.inputs.fields import Delta, Epsilon, PublishDelay, Rho, Shape
 from service.inputs.refused import Refused
 from service.inputs.registry import FamilySettings
+from service.learners.linear import LinearLearner
 from service.learners.registry import LearnerSettings
 from service.mechanisms.registry import MECHANISMS, MechanismSettings
 from service.privacy.accounting.budget import Accounting, Budget, epsilon_within
@@ -129,6 +130,12 @@ class PublicationSettings(Shape, Generic[PrivacyKind]):
 class PublicationConfiguration(PublicationSettings[Privacy]):
     """A mechanism, a learner, a budget, and when releases appear."""
 
+    def begun(self) -> Self:
+        """Return it with what a publication gets that begins now and does not say otherwise."""
+        if not isinstance(self.learner, LinearLearner):
+            return self
+        return self.model_copy(update={"learner": self.learner.begun()})
+
     def stored(self) -> dict[str, Any]:
         """Return it as JSON to be stored, whose digest is promised: what was not set is not in it."""
         unset = {"publish_delay"} if self.publish_delay is None else set()
@@ -145,7 +152,7 @@ class AskedPublication(PublicationSettings[AskedPrivacy]):
         """
         names = {name for name in PublicationSettings.model_fields if name in self.model_fields_set} - {"privacy"}
         settings = {name: getattr(self, name) for name in names}
-        return PublicationConfiguration(privacy=_promised(self.privacy, budget), **settings)
+        return PublicationConfiguration(privacy=_promised(self.privacy, budget), **settings).begun()
 
 
 def _promised(asked: Privacy | RhoPrivacy, budget: Budget) -> Privacy:

@@ -57,6 +57,7 @@ def linear(stream: StreamSchema, settings: LinearLearner) -> Linear:
         loss=loss,
         regularization=settings.regularization,
         intercept=settings.intercept,
+        intercept_scale=settings.intercept_scale,
         norm_bound=stream.norm_bound,
         features=features,
         classes=classes,
