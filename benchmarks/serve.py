@@ -2,10 +2,11 @@
 
     python -m benchmarks.serve
 
-`GET latest`, with and without `If-None-Match`, over 8 connections; both take turns, and the medians of the turns are
-compared. Then one release wakes 100 long polls (`Prefer: wait`) and, at other times, 100 clients of the event stream:
-the time from PostgreSQL's own notification of the commit, which this process hears too, to the last byte of each
-answer; the bare handler's from the moment somebody asks it to wake them. The worker runs.
+`GET latest`, with and without `If-None-Match`, over 8 connections, of a publication with the default tick and of one
+without ticks; all take turns, and the medians of the turns are compared. Then one release wakes 100 long polls
+(`Prefer: wait`) and, at other times, 100 clients of the event stream: the time from PostgreSQL's own notification of
+the commit, which this process hears too, to the last byte of each answer; the bare handler's from the moment somebody
+asks it to wake them. The worker runs.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ CONNECTIONS = 8
 WAITING = 100
 SECONDS_TO_SETTLE = 0.8  # for all who wait to be waiting
 SECONDS_TO_WAKE = 20.0
+TICK_SECONDS = 1.0  # the default
 
 
 class Publication:
     """A model of the last records, and records to make the next one of."""
 
-    def __init__(self, running: Service, notices: psycopg.Connection[Any]) -> None:
+    def __init__(self, running: Service, notices: psycopg.Connection[Any], *, publish_delay: float) -> None:
         stream = running.stream(FEATURES)
-        self.name = running.publish(stream, block=BLOCK, regularization=0.1)
+        self.name = running.publish(stream, block=BLOCK, regularization=0.1, publish_delay=publish_delay)
         self.path = f"/v1/publications/{self.name}/releases/latest"
         self._running, self._records, self._notices = running, f"/v1/streams/{stream}/records", notices
         self._random = np.random.default_rng(1)
@@ -91,11 +93,12 @@ def woken(port: int, sent: bytes, expected: bytes, wake: Callable[[], float]) ->
         return took
 
 
-def compare_reading(running: Service, publication: Publication, turns: int, seconds: float) -> None:
-    """`GET latest` beside the constant."""
+def compare_reading(running: Service, prompt: Publication, ticking: Publication, turns: int, seconds: float) -> None:
+    """`GET latest` of both publications beside the constant."""
     asked = {
-        "whole": (running.request("GET", publication.path), 200),
-        "If-None-Match": (running.request("GET", publication.path, if_none_match=publication.tag), 304),
+        f"{kind}, {when}": (running.request("GET", publication.path, if_none_match=tag), status)
+        for when, publication in (("default tick", ticking), ("no ticks", prompt))
+        for kind, tag, status in (("whole", '"none"', 200), ("If-None-Match", publication.tag, 304))
     }
     print("| `GET latest` | API | bare | ratio |\n|---|---|---|---|")
     for name, (sent, status) in asked.items():
@@ -157,10 +160,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     options = parser.parse_args()
     with service(worker=True) as running, Database(running.database_url).listen(NEW_RELEASE) as notices:
-        publication = Publication(running, notices)
-        publication.release()
-        compare_reading(running, publication, options.turns, options.seconds)
-        compare_waking(running, publication, options.rounds)
+        prompt, ticking = (Publication(running, notices, publish_delay=each) for each in (0, TICK_SECONDS))
+        prompt.release()
+        ticking.release()
+        running.await_release(ticking.name)
+        compare_reading(running, prompt, ticking, options.turns, options.seconds)
+        compare_waking(running, prompt, options.rounds)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Service:
             },
         )
 
-    def publish(self, stream: str, *, block: int, regularization: float) -> str:
+    def publish(self, stream: str, *, block: int, regularization: float, publish_delay: float = 0) -> str:
         """A new publication of a model of the last `block` records, one for each block."""
         return self.make(
             "publications",
@@ -72,7 +72,7 @@ class Service:
                 "mechanism": {"kind": "sliding_window", "block": block, "blocks": 1},
                 "learner": {"kind": "output_perturbation", "regularization": regularization},
                 "privacy": {"epsilon": 1, "delta": 0},
-                "publish_delay": 0,
+                "publish_delay": publish_delay,
             },
         )
 

@@ -136,7 +136,8 @@ def _with_key(service: Service, folder: Path) -> Service:
         key = (folder / "data" / "admin.key").read_text().strip()
     except FileNotFoundError:
         raise _PortTaken from None
-    answer = httpx.get(f"{service.address}/v1/streams", headers={"Authorization": f"Bearer {key}"}, trust_env=False)
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = httpx.get(f"{service.address}/v1/streams", headers=headers, trust_env=False, timeout=_READY_SECONDS)
     if answer.status_code == 401:
         raise _PortTaken
     return Service(service.address, key, service.process, service.log)

@@ -5,23 +5,21 @@ Run as `python -m docs.reference` (or `make docs`).
 
 from __future__ import annotations
 
-import json
-import math
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from prometheus_client.metrics import MetricWrapperBase
 
+from docs.http_reference import api
 from service import metrics
-from service.api.app import create_app
 from service.learners.registry import LEARNERS
 from service.ledger.overview import Overview
 from service.mechanisms.registry import MECHANISMS
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from prometheus_client.core import Metric
 
@@ -38,9 +36,12 @@ SCOPES = {
     "POST /v1/streams": "admin",
     "GET /v1/streams": "read",
     "GET /v1/streams/{stream}": "read",
+    "GET /v1/streams/{stream}/schema": "ingest",
     "POST /v1/streams/{stream}/resume": "admin",
     "GET /v1/streams/{stream}/dead-letters": "admin",
     "DELETE /v1/streams/{stream}/dead-letters/{entry}": "admin",
+    "GET /v1/streams/{stream}/units/{unit}": "admin",
+    "DELETE /v1/streams/{stream}/units/{unit}": "admin",
     "GET /v1/streams/{stream}/ledger": "read",
     "GET /v1/streams/{stream}/ledger/charges": "read",
     "POST /v1/streams/{stream}/records": "ingest",
@@ -59,6 +60,7 @@ SCOPES = {
     "GET /v1/publications": "read",
     "GET /v1/publications/{publication}": "read",
     "DELETE /v1/publications/{publication}": "admin",
+    "GET /v1/publications/{publication}/card": "read",
     "GET /v1/publications/{publication}/releases": "read",
     "GET /v1/publications/{publication}/releases/outline": "read",
     "GET /v1/publications/{publication}/releases/latest": "read",
@@ -72,31 +74,6 @@ SCOPES = {
     "GET /v1/session": "read",
     "DELETE /v1/session": "read",
 }
-_PARTS = (
-    "keys",
-    "streams",
-    "records",
-    "publications",
-    "releases",
-    "queries",
-    "labels",
-    "explorer",
-    "session",
-    "health",
-)
-_EVERYWHERE = {"401", "403", "429", "503"}
-
-_API = """# HTTP interface
-
-Written by `make docs` from the OpenAPI document, which a running service shows at `/openapi.json`.
-
-Every call but `GET /livez` and `GET /readyz` needs a key: `Authorization: Bearer KEY`, with the scope named below or
-`admin`. A key that is limited to some streams gets 404 for all others. Errors are `application/problem+json`;
-[problems.md](problems.md) has every type. Besides those listed, a call that needs a key may answer 401, 403, 429 (too
-often) and 503. HEAD is answered wherever GET is. Every answer has an `X-Request-ID`, which log lines about it name.
-Lists are newest first; ask for the next page with `before`.
-"""
-
 _SETTINGS = """# Settings
 
 Written by `make docs` from `service/settings.py`: environment variables, or lines of a `.env` file in the working
@@ -127,7 +104,7 @@ A stream has 15 series. A running publication has 6, and 15 of the worker that f
 
 def pages() -> dict[str, str]:
     """The text of each page by its file's name."""
-    return {"api.md": _api(), "settings.md": _settings(), "metrics.md": _metrics(), "README.md": _index()}
+    return {"api.md": api(SCOPES), "settings.md": _settings(), "metrics.md": _metrics(), "README.md": _index()}
 
 
 def main() -> None:
@@ -201,133 +178,6 @@ def _metric(holder: Any, family: Metric) -> tuple[str, ...]:
     labels = ", ".join(map(_code, holder._labelnames))  # noqa: SLF001 - a family without samples tells them nowhere else
     name = family.name + ("_total" if family.type == "counter" else "")
     return _code(name), family.type, labels, family.documentation
-
-
-def _api() -> str:
-    document = create_app(Settings(_env_file=None)).openapi()
-    text = _API
-    parts: dict[str, str] = dict.fromkeys(_PARTS, "")
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            parts[operation["tags"][0]] += _operation(f"{method.upper()} {path}", operation)
-    for part, told in parts.items():
-        text += f"\n## {part.capitalize()}\n{told}"
-    text += "\n## Shapes\n\nA field without a default must be there.\n"
-    for name, schema in sorted(document["components"]["schemas"].items()):
-        text += _shape(name, schema)
-    return text
-
-
-def _operation(name: str, operation: dict[str, Any]) -> str:
-    secured = "security" in operation
-    needs = f"Scope `{SCOPES[name]}`." if secured else "No key is needed."
-    text = f"\n### {name}\n\n{operation['description']} {needs}\n"
-    parameters = [
-        (
-            _code(each["name"]),
-            each["in"],
-            _type(each["schema"]),
-            _default(each["schema"], required=each["required"]),
-            each.get("description", ""),
-        )
-        for each in operation.get("parameters", ())
-        if each["in"] != "path"
-    ]
-    if parameters:
-        text += f"\n{_table(('parameter', 'in', 'type', 'default', 'meaning'), parameters)}"
-    body = operation.get("requestBody")
-    lines = (
-        [f"- Body, {_content(body)}." + (f" {body['description']}" if "description" in body else "")] if body else []
-    )
-    for status, answer in sorted(operation["responses"].items()):
-        if "application/problem+json" in answer.get("content", {}):
-            continue
-        what = "" if answer["description"] == "Successful Response" else f": {answer['description']}"
-        lines.append(f"- {status}{what}" + (f", {_content(answer)}" if answer.get("content") else "") + ".")
-    lines += [
-        f"- {status}: {answer['description']}."
-        for status, answer in sorted(operation["responses"].items())
-        if "application/problem+json" in answer.get("content", {})
-        and not (secured and status in _EVERYWHERE and "; or: " not in answer["description"])
-    ]
-    return text + "\n" + "\n".join(lines) + "\n"
-
-
-def _content(holder: dict[str, Any]) -> str:
-    kinds: dict[str, list[str]] = {}
-    for media, content in holder["content"].items():
-        schema = content.get("schema", {})
-        kinds.setdefault(_type(schema) if schema else "", []).append(_code(media))
-    return "; ".join(f"{' or '.join(media)}{': ' if kind else ''}{kind}" for kind, media in kinds.items())
-
-
-def _shape(name: str, schema: dict[str, Any]) -> str:
-    described = f"\n{schema['description']}\n" if "description" in schema else ""
-    fields = [
-        (
-            _code(field),
-            _type(each),
-            _default(each, required=field in schema.get("required", ())),
-            each.get("description", ""),
-        )
-        for field, each in schema.get("properties", {}).items()
-    ]
-    table = f"\n{_table(('field', 'type', 'default', 'meaning'), fields)}" if fields else ""
-    return f"\n### {name}\n{described}{table}"
-
-
-def _default(schema: dict[str, Any], *, required: bool) -> str:
-    return "" if required else _code(json.dumps(schema.get("default")))
-
-
-def _type(schema: dict[str, Any]) -> str:
-    """A JSON schema in words."""
-    choices = schema.get("anyOf") or schema.get("oneOf")
-    if choices is None and isinstance(schema.get("type"), list):
-        choices = [{"type": each} for each in schema["type"]]
-    if choices is not None:
-        return " or ".join(map(_type, choices))
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return " or ".join(_code(json.dumps(each)) for each in values) if values else _plain(schema)
-
-
-def _plain(schema: dict[str, Any]) -> str:
-    kind = schema.get("type", "anything")
-    words: str = {"integer": "whole number", "string": "text"}.get(kind, kind)
-    if schema.get("format") == "binary":
-        words = "bytes"
-    elif kind == "array":
-        item = _type(schema.get("items") or next(iter(schema.get("prefixItems", ())), {}))
-        words = f"list of ({item})" if " or " in item else f"list of {item}"
-    elif "properties" in schema:
-        words = "{" + ", ".join(f"{_code(name)}: {_type(each)}" for name, each in schema["properties"].items()) + "}"
-    limits = list(_limits(schema))
-    return words + (f" ({', '.join(limits)})" if limits else "")
-
-
-def _limits(schema: dict[str, Any]) -> Iterator[str]:
-    """What a number, a text or a list may be."""
-    for name, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<")):
-        if name in schema:
-            yield f"{sign} {_number(schema[name])}"
-    for name, what in (("minLength", "≥"), ("maxLength", "≤")):
-        if name in schema:
-            yield f"length {what} {schema[name]}"
-    for name, what in (("minItems", "at least"), ("maxItems", "at most")):
-        if name in schema:
-            yield f"{what} {schema[name]}"
-    if "pattern" in schema:
-        yield _code(schema["pattern"])
-
-
-def _number(value: float) -> str:
-    if value == int(value):
-        exponent = math.log2(abs(value)) if value else 0.0
-        return f"2^{int(exponent)}" if exponent == int(exponent) and exponent > 16 else str(int(value))
-    return str(value)
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ def plan(
     told = {
         "measured": measured(kept, configuration),
         "timing": timing(mechanism.obligations().fit, configuration.delay),
-        "notes": notes(planned, configuration),
+        "notes": notes(planned, configuration, kept),
     }
     print(json.dumps(planned | told, indent=2))
 

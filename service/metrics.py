@@ -1,6 +1,6 @@
 """Every metric there is: its name, its meaning, its labels. Counts, sizes, times and sums; nothing of any record.
 
-What the API counts and what a worker times is kept here; what PostgreSQL and the log know is read when somebody asks.
+Counts of the API and times of a worker are in this process; numbers of PostgreSQL and of the log are read on demand.
 How long a fit takes depends on its records, so times of fits are rounded up to a few steps, and no count tells how
 many labels people were asked for.
 """
@@ -78,6 +78,12 @@ LET_GO = Counter(
     ["reason"],
     registry=API,
 )
+OVER_BOUND = Counter(
+    "perennial_over_bound_records",
+    "Records that came empty into their slots, since their unit had as many as count, or one too near",
+    ["stream"],
+    registry=WORKER,
+)
 FIT = SteppedHistogram(
     "perennial_fit_duration_seconds",
     "Time to fit all that is due at once and draw its noise, rounded up to the next bucket",
@@ -132,7 +138,7 @@ def forget_publications(names: Iterable[str]) -> None:
 
 
 class State(Collector):
-    """What the record and the log hold now. None: that one is away."""
+    """The present state of the record and of the log. None: it is away."""
 
     def __init__(self, overview: Overview | None, backlogs: Mapping[str, Backlog] | None, worker: bool | None) -> None:
         self._overview, self._backlogs, self._worker = overview, backlogs, worker
@@ -170,9 +176,9 @@ class State(Collector):
         )
         sums = [(each.stream.name, each.sums) for each in totals]
         for name, what in (
-            ("budget", "What all publications together may cost any one record, for ever"),
-            ("reserved", "What is promised to what runs and has run, on the worst record"),
-            ("spent", "What the worst record has spent"),
+            ("budget", "The most that all publications together may cost any one record, for ever"),
+            ("reserved", "The most that publications, running or ended, reserve on any record"),
+            ("spent", "The most that any record has spent"),
         ):
             for part in ("epsilon", "delta", "rho"):
                 values = [([stream], shown[name][part]) for stream, shown in sums if part in shown[name]]
@@ -196,7 +202,7 @@ class State(Collector):
 
     @staticmethod
     def _publications(overview: Overview) -> Iterator[Metric]:
-        """Of one that has ended only whether it halted: there are ever more of them, and nothing else can change."""
+        """Yield metrics of publications; for those that ended only whether they halted: there are ever more of them."""
         labels = ["publication", "stream"]
         running = [each for each in overview.publications if each.running]
         released = [each for each in running if each.latest is not None]
@@ -326,7 +332,7 @@ class _WorkerProcess(Collector):
 
 
 async def ask(path: Path) -> bytes | None:
-    """What the worker tells on its socket; None if it does not answer, or not in time, or not to the end."""
+    """Return what the worker tells on its socket; None if it does not answer, or not in time, or not to the end."""
     try:
         async with asyncio.timeout(SECONDS_TO_ANSWER):
             reader, writer = await asyncio.open_unix_connection(path)

@@ -15,7 +15,7 @@ WORKER_METRICS_PORT = 9465
 
 
 class Settings(BaseSettings):
-    """Defaults suit one machine; the README's table is checked against these descriptions by a test."""
+    """Defaults suit one machine; `make docs` writes docs/settings.md from these descriptions."""
 
     model_config = SettingsConfigDict(
         env_prefix="PERENNIAL_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
@@ -44,6 +44,9 @@ class Settings(BaseSettings):
     )
     worker_metrics: Path | None = Field(
         None, description="Unix socket by which a worker tells its metrics to the API; `up` sets it"
+    )
+    operator: str | None = Field(
+        None, max_length=200, description="Name and address of the operator of the service; privacy cards show it"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged")
 

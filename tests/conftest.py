@@ -36,11 +36,12 @@ from service.settings import Settings
 from service.store.database import Database
 from service.worker import explorer
 from service.worker.main import work
-from tests.databases import new_database, used_up
+from tests.databases import compile_once, new_database, used_up
 from tests.guarantees import planted
 
 ADMIN_KEY = secrets.token_urlsafe(32)
 explorer.NICENESS = 0  # behind other tests it would hardly ever run
+compile_once()
 _numbers = itertools.count(1)
 HANG_SECONDS = 200.0  # what takes so long hangs: how soon something happens is for `benchmarks` to say
 
@@ -136,7 +137,7 @@ class Service:
         if key not in self.clients:
             headers = {"Authorization": f"Bearer {key}"}
             limits = httpx.Limits(max_connections=None)
-            self.clients[key] = httpx.Client(base_url=self.url, headers=headers, timeout=120.0, limits=limits)
+            self.clients[key] = httpx.Client(base_url=self.url, headers=headers, timeout=HANG_SECONDS, limits=limits)
         return self.clients[key]
 
     def key(self, *scopes: str, streams: list[str] | None = None) -> str:

@@ -21,6 +21,7 @@ from service.api.http.direct import answer_directly
 from service.api.http.problems import Problem
 from service.api.notifier import Notifier
 from service.api.routes import (
+    card,
     events,
     explorer,
     health,
@@ -34,6 +35,7 @@ from service.api.routes import (
     releases,
     sessions,
     streams,
+    units,
 )
 from service.api.services import Services
 from service.dashboard import pages
@@ -111,8 +113,10 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         releases,
         keys,
         streams,
+        units,
         ledger,
         publications,
+        card,
         labels,
         events,
         explorer,
@@ -164,8 +168,8 @@ class Outermost:
 
     Each request has an id, which every line of the log about it names. HEAD is GET without the body, which the server
     leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look; the
-    dashboard's pages say themselves what they may do. All are timed. What an administrator does, or tries, is logged.
-    What nobody foresaw is logged without its text, and answered.
+    dashboard's pages say themselves what they may do. All are timed. Acts and attempts of administrators are logged.
+    An unforeseen error is logged without its text, and answered.
     """
 
     _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))

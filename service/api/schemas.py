@@ -20,6 +20,25 @@ Timestamp = Annotated[datetime, PlainSerializer(timestamp, return_type=str)]
 
 DECLASSIFIED = "How many records are no longer protected, since they expired: what they lose is not in `spent`"
 
+_FEATURE = {"type": ["number", "string"]}
+UNIT_COLUMN = {
+    "type": "array",
+    "items": {"type": ["string", "integer"]},
+    "description": "Whose each record is, on streams with `unit`: an id, which is not stored; absent on others",
+}
+X_COLUMN = {
+    "type": "array",
+    "items": {"anyOf": [{"type": "array", "items": _FEATURE}, {"type": "object", "additionalProperties": _FEATURE}]},
+    "description": "One row of features per record (of texts where the stream's feature map hashes texts), or one "
+    "object by column name where the stream has `columns`; absent on categorical streams",
+}
+Y_COLUMN = {
+    "type": "array",
+    "items": {"type": ["number", "string"]},
+    "description": "One label, number or category per record, or the name of a class that the stream has; absent on "
+    "unlabelled streams",
+}
+
 Item = TypeVar("Item")
 
 

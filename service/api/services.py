@@ -15,8 +15,9 @@ from service.api.auth.known_keys import KnownKeys
 from service.api.http.bodies import read_body
 from service.api.http.flight import Body, InFlight
 from service.api.http.representations import Rendered
+from service.api.newest_models import NewestModels
 from service.api.notifier import Notifier
-from service.log import Appender
+from service.log import Appender, LogUnavailable
 from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import streams
@@ -42,6 +43,8 @@ class Services:
     answerer: Answerer
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     streams: dict[str, Stream] = field(default_factory=dict)
+    secrets: dict[int, bytes] = field(default_factory=dict, repr=False)
+    """Of the pseudonyms of units, by stream; never shown to anybody."""
     rendered: Rendered = field(default_factory=Rendered)
     due: dict[Hashable, asyncio.Task[Any]] = field(default_factory=dict)  # questions that are not put yet
     put: WeakValueDictionary[Hashable, asyncio.Lock] = field(default_factory=WeakValueDictionary)
@@ -56,38 +59,58 @@ class Services:
         self.requests = Allowance(self.settings.max_key_requests, seconds=SECONDS_OF_REQUESTS)
         self.in_flight = InFlight(of_one=self.settings.max_key_body_bytes, of_all=self.settings.max_body_bytes_in_all)
         self.keys = KnownKeys(self.run_once, guesses=self.settings.max_unknown_keys)
+        self.newest_models = NewestModels(self.run_once)
 
     async def body(self, request: Request, held: Body) -> bytes:
         """Read a request's body, or refuse it."""
         return await read_body(request, self.settings.max_body_bytes, held, self.large)
 
-    async def run(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Call `function(connection, …)` in a transaction of its own, off the event loop."""
+    async def run(self, function: Callable[..., T], *args: Any, undone: bool = False, **options: Any) -> T:
+        """Call `function(connection, …)` in a transaction of its own, off the event loop.
+
+        undone: the transaction is undone in the end.
+        """
 
         def transact() -> T:
-            with self.database.transaction() as connection:
+            with self.database.look() if undone else self.database.transaction() as connection:
                 return function(connection, *args, **options)
 
         return await run_in_threadpool(transact)
 
-    async def run_once(self, question: Hashable, function: Callable[..., T], *args: Any) -> T:
+    async def run_once(self, question: Hashable, function: Callable[..., T], *args: Any, undone: bool = False) -> T:
         """Call the function once for all who ask the same question before the call begins.
 
         So no answer is older than its question.
         """
         task = self.due.get(question)
         if task is None:
-            task = self.due[question] = asyncio.create_task(self._put(question, function, *args))
+            task = self.due[question] = asyncio.create_task(self._put(question, function, *args, undone=undone))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits any more
         return cast("T", await asyncio.shield(task))
 
-    async def _put(self, question: Hashable, function: Callable[..., T], *args: Any) -> T:
+    async def _put(self, question: Hashable, function: Callable[..., T], *args: Any, undone: bool) -> T:
         async with self.put.setdefault(question, asyncio.Lock()):  # one after the other: meanwhile others may join
             del self.due[question]
-            return await self.run(function, *args)
+            return await self.run(function, *args, undone=undone)
+
+    async def secret_of_units(self, stream: Stream) -> bytes | None:
+        """Return the secret of a stream's pseudonyms; None: it has no units.
+
+        Raises:
+            LogUnavailable: it is lost, for which the stream is halted.
+        """
+        if stream.unit_secret_digest is None:
+            return None
+        if stream.id not in self.secrets:
+            try:
+                self.secrets[stream.id] = await self.run(streams.secret_of_units, stream)
+            except streams.SecretLost as lost:
+                await self.run(streams.halt, stream.id, str(lost))
+                raise LogUnavailable(f"nothing more is accepted on this stream: {lost}") from None
+        return self.secrets[stream.id]
 
     async def schema(self, name: str) -> Stream | None:
-        """Return a stream, of which only what never changes may be used: name, log, schema."""
+        """Return a stream, of which only what never changes may be used: name, log, schema, digest of its secret."""
         if name not in self.streams:
             stream = await self.run(streams.find, name)
             if stream is None:

@@ -51,14 +51,16 @@ class Line(Shape):
 
 
 class Comparison(Shape):
-    """What is to be compared. The ε and δ of a line are what one record may lose to its whole run."""
+    """The lines to compare, and on which data. The ε and δ of a line are what one record may lose to its whole run."""
 
     dataset: Annotated[int | str, Field(description="The id of one that was uploaded, or the name of a sample")]
     feature_map: FeatureMapShape | None = None
     norm_bound: Positive = 1.0
     lines: Annotated[tuple[Line, ...], Field(min_length=1, max_length=6)]
     epsilons: Annotated[tuple[Epsilon, ...], Field(min_length=1, max_length=8)]
-    runs: Annotated[int, Field(strict=True, ge=1, le=10, description="Of each line and ε, with fresh noise")] = 1
+    runs: Annotated[
+        int, Field(strict=True, ge=1, le=10, description="How often each line runs at each ε, with fresh noise")
+    ] = 1
     shuffle: Annotated[bool, Field(strict=True, description="Records in a random order instead of the data's own")] = (
         False
     )

@@ -158,12 +158,24 @@ class Linear:
         )
 
     def prepared(self, records: Records) -> tuple[Prepared, NDArray[np.generic]]:
-        """Return the rows and labels that enter the loss; what does not fit the schema is left out."""
+        """Return the rows and labels that enter the loss; what does not fit the schema is left out.
+
+        ValueError where records have units: a learner that counts them one by one would cost a unit too much.
+        """
+        rows, y, weights = self.weighed(records)
+        if weights is not None:
+            raise ValueError("the records have units, and this learner takes each record by itself")
+        return rows, y
+
+    def weighed(self, records: Records) -> tuple[Prepared, NDArray[np.generic], NDArray[np.float64] | None]:
+        """Return the same, and what part of its unit's contribution each row is, (m,); None: records have no units."""
         if records.x.shape[1] != self.features:
             raise ValueError("the records have another number of features than the schema")
         rows, finite = self.rows(records.x)
         present = finite & self.loss.present(records.y, self.classes)
-        return (rows, records.y) if present.all() else (rows[present], records.y[present])
+        if present.all():
+            return rows, records.y, records.weights
+        return rows[present], records.y[present], None if records.weights is None else records.weights[present]
 
     def predict(
         self, parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64], tasks: int | None = None

@@ -10,6 +10,9 @@ noise for T vectors would be √(DT) and more times as large.
 
 A record's gradient is slope ⊗ x, of norm ‖slope‖·‖x‖: it is clipped by clipping its slope.
 
+Where records have units, n counts the units, and G_t adds up the mean of each unit's clipped gradients, which is no
+longer than C either: all of the above holds for replacing all records of one unit.
+
 Rounding. What is computed is not the sum but within E of it, so the sensitivity is 2C + 2E. With u = 2^-53, rows of
 norm ≤ R and ‖w‖ ≤ W, per record (see `solvers`, whose lines these are; projecting slopes onto a ball brings no two
 further apart): scores and the slopes from them h·(D + 2)·u·W·R² + slope_error·u·R; the norm of a row, the clipping, the
@@ -150,13 +153,13 @@ class NoisyGradientDescent(Linear):
             raise TypeError("this learner needs a perturbation of its own")
         if center.shape != self.shape:
             raise ValueError("the centre has another shape than the model")
-        rows, y = self.prepared(records)
-        if len(y) > n:
+        rows, y, shares = self.weighed(records)
+        if shares is None and len(y) > n:
             raise ValueError("more records than slots")
         steepest = steepness(rows, self.longest)
         weights, velocity = center, np.zeros(self.shape)
         for _ in range(perturbation.steps):
-            _, total = summed(self.loss, rows, y, weights, steepest=steepest)
+            _, total = summed(self.loss, rows, y, weights, steepest=steepest, shares=shares)
             gradient = noises.add(total, perturbation.noise) / n + self.regularization * (weights - center)
             velocity = self.momentum * velocity + (1.0 - self.momentum) * gradient
             offset = weights - perturbation.step * velocity - center

@@ -76,7 +76,7 @@ class SmallDatabaseLearner(Shape):
     kind: Literal["small_database"]
     queries: Annotated[
         Queries,
-        Field(description="What is to be answered: shares of categories, of neighbouring ones, or any weights"),
+        Field(description="The queries to answer: shares of categories, of neighbouring ones, or any weights"),
     ] = "all"
     accuracy: Annotated[
         Share, Field(description="α: half of it is how near the nearest database is; the smaller, the more candidates")

@@ -63,10 +63,13 @@ def summed(
     *,
     roughly: bool = False,
     steepest: Floats | None = None,
+    shares: Floats | None = None,
 ) -> tuple[float, Floats]:
     """Return Σ loss and the sum of its gradients at `weights`; see `evaluate`.
 
     steepest: (m,), positive, the norm to which each record's derivative in its scores is clipped; None: not at all.
+    shares: (m,), what part of its gradient a record adds, after clipping; None: all of it. Those of one unit add up to
+    at most 1, so that it moves the sum as far as one record can. All errors shrink with them but one rounding more.
     """
     chunk, dtype = (_ROUGH_ROWS, np.float32) if roughly else (ROWS, np.float64)
     room = x.room(chunk, dtype)
@@ -82,6 +85,8 @@ def summed(
         if steepest is not None:
             limit = steepest[start : start + chunk, None]
             slopes = slopes * (limit / np.maximum(limit, MARGIN * np.linalg.norm(slopes, axis=1, keepdims=True)))
+        if shares is not None:
+            slopes = slopes * shares[start : start + chunk, None]
         values.append(value)
         part = rows.gathered(slopes)
         if roughly:

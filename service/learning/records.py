@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,12 +44,18 @@ class Records:
     y: NDArray[np.generic]
     slots: NDArray[np.int64] | None = None
     """(m,), rising: the number of the slot that each is in; None: it is not told, or they are all of the range."""
+    weights: NDArray[np.float64] | None = None
+    """(m,): 1/k or a little less, k being how many slots of the record's unit count in the range; None: no units"""
+    units: int | None = None
+    """n, of how many units slots count in the range, by the public pattern; None: no units"""
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.shape != self.x.shape[:1]:
             raise ValueError("records are x of shape (m, d) and y of shape (m,)")
         if self.slots is not None and self.slots.shape != self.y.shape:
             raise ValueError("each record is in one slot")
+        if (self.weights is None) != (self.units is None):
+            raise ValueError("records have weights where they have units")
 
     def in_slots(self, start: int, end: int) -> NDArray[np.int64]:
         """Return which of the slots of [start, end) each is in, (m,). ValueError if nobody can tell."""
@@ -63,7 +69,13 @@ class Records:
 
     def __getitem__(self, which: NDArray[np.generic]) -> Records:
         """Return those records."""
-        return Records(x=self.x[which], y=self.y[which], slots=None if self.slots is None else self.slots[which])
+        return replace(
+            self,
+            x=self.x[which],
+            y=self.y[which],
+            slots=None if self.slots is None else self.slots[which],
+            weights=None if self.weights is None else self.weights[which],
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,21 +2,22 @@
 
 A publication reserves its cap on every record from its start on, for as long as it runs. Once it has ended, each record
 keeps what it was charged: the most that any later record keeps is a falling staircase, in the table `kept`. It follows
-from the charges: `perennial ledger verify` adds them up anew and compares.
+from the charges: `perennial ledger verify` adds them up anew and compares. On a stream with units one that has charged
+anything reserves its whole cap for ever (`reserving`).
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from fractions import Fraction
 from operator import attrgetter, itemgetter
-from typing import Protocol
 
 from sqlalchemy import Connection, delete, insert, select
 
 from service.ledger import spending
-from service.ledger.spending import account_of, decimals
+from service.ledger.exact_decimals import decimals
+from service.ledger.reserving import Reserving, reserves_wholly
+from service.ledger.spending import account_of
 from service.privacy.accounting import budget, composition
 from service.privacy.accounting.composition import Holding, Loss, Range, Tighter
 from service.privacy.currency import Currency, capacity
@@ -24,21 +25,6 @@ from service.store.database import any_of
 from service.store.publications import Publication, of_stream
 from service.store.streams import Stream
 from service.store.tables import kept
-
-
-class Reserving(Protocol):
-    """What a publication reserves, and from which record on, as long as its state is `running`."""
-
-    @property
-    def state(self) -> str: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def epsilon(self) -> Decimal: ...
-    @property
-    def delta(self) -> Decimal: ...
-    @property
-    def accounting(self) -> str: ...
 
 
 def reserved(connection: Connection, stream: int, publications: Sequence[Reserving]) -> Loss:
@@ -95,7 +81,7 @@ def settle(connection: Connection, stream: int) -> None:
 
 def stairs(connection: Connection, publications: Sequence[Publication]) -> list[tuple[int, Loss]]:
     """From some record on, the most that those which have ended keep of any later one; from what they have charged."""
-    ended = [account_of(each) for each in publications if each.state != "running"]
+    ended = [account_of(each) for each in publications if not reserves_wholly(each)]
     return composition.worst_from(composition.add_up(ended, spending.changes(connection, [each.id for each in ended])))
 
 
@@ -130,7 +116,7 @@ def tighter(stream: Stream, publications: Iterable[Publication], reserved: Loss)
     for each in publications:
         most = capacity(each.epsilon, each.delta)[1]
         if each.state == "running" or each.worst_amount:
-            left = most if each.state == "running" else Fraction(each.worst_amount)
+            left = most if reserves_wholly(each) else Fraction(each.worst_amount)
             kind = Currency(each.kind)
             holdings.append(Holding(kind=kind, capacity=most, pure=left if kind is Currency.PURE else Fraction(0)))
     found = composition.tighter(holdings, reserved)
@@ -147,7 +133,7 @@ def _reserved_from(
     What running publications reserve never falls with the record number, so at each record where it rises it may be
     added to the most that ended ones keep from there on: wherever that is kept, no less is reserved by running ones.
     """
-    running = [each for each in publications if each.state == "running"]
+    running = [each for each in publications if reserves_wholly(each)]
     sums = []
     for record in sorted({start, *(each.start for each in running if each.start > start)}):
         total = Loss()

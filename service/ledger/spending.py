@@ -12,6 +12,7 @@ where a sum is shown, and then up. A charge touches the rows of the records it c
 spent never falls, so the outline of what a charge did not touch needs no second look.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,10 +26,12 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import Insert
 
 from service.ledger.errors import OverBudget
+from service.ledger.exact_decimals import decimal, decimals
+from service.ledger.reserving import reserves_wholly
 from service.privacy.accounting import budget, composition
 from service.privacy.accounting.charges_by_record import Profile
 from service.privacy.accounting.composition import Account, Loss
-from service.store.publications import Publication
+from service.store.publications import UNIT_FACTOR, Publication
 from service.store.streams import Stream
 from service.store.tables import charges, outlines, spent, streams
 from service.store.tables import publications as publications_table
@@ -125,6 +128,19 @@ def of_record(connection: Connection, stream: int, record: int) -> tuple[list[tu
     return changes, spent
 
 
+def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int) -> Loss:
+    """Return what a unit with these counting slots, at most `most`, has lost so far (`unit_ledger`), as confirmed."""
+    if not slots:
+        return Loss()
+    start, stop = slots[0], slots[-1] + 1
+    charged = _charged(_rows(connection, stream, start, stop)) + _unconfirmed(connection, stream, start, stop)
+    amounts: dict[Account, Fraction] = {}
+    for account, low, high, amount in charged:
+        here = bisect_left(slots, high) - bisect_left(slots, low)
+        amounts[account] = amounts.get(account, Fraction(0)) + here * amount
+    return sum((account.loss(amount / most) for account, amount in amounts.items()), start=Loss())
+
+
 def outlined(connection: Connection, stream: int, start: int, stop: int) -> list[Stretch]:
     """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
 
@@ -164,7 +180,8 @@ def account_of(publication: Publication) -> Account:
         delta=publication.delta,
         kind=publication.kind,
         start=publication.start,
-        running=publication.state == "running",
+        running=reserves_wholly(publication),
+        factor=Fraction(publication.unit_factor or 1),
     )
 
 
@@ -184,24 +201,6 @@ def changes(connection: Connection, identities: Sequence[int]) -> Iterator[tuple
             yield record, publication, Fraction(amount)
 
 
-def decimal(amount: Fraction) -> Decimal:
-    """Exact: sums of binary doubles and of decimals have nothing but twos and fives below the line."""
-    twos = (amount.denominator & -amount.denominator).bit_length() - 1
-    fives, rest = 0, amount.denominator >> twos
-    while rest > 1:
-        rest, left = divmod(rest, 5)
-        if left:
-            raise ValueError("not a sum of binary doubles and decimals")
-        fives += 1
-    power = max(twos, fives)
-    return Decimal(f"{amount.numerator * 2 ** (power - twos) * 5 ** (power - fives)}E-{power}")
-
-
-def decimals(loss: Loss) -> tuple[Decimal, Decimal, Decimal]:
-    """Return ε, δ and ρ, exactly."""
-    return decimal(loss.epsilon), decimal(loss.delta), decimal(loss.rho)
-
-
 # Of `spent`, of every publication of a stream, the rows that hold any of [start, stop). The last row that begins at or
 # before `start` may reach it; none before that one does.
 _ends_before = spent.alias("earlier")
@@ -210,6 +209,7 @@ _MINE = (
         *(publications_table.c[name] for name in ("id", "kind", "epsilon", "delta", "state")),
         publications_table.c.start.label("since"),
         streams.c.accounting,
+        UNIT_FACTOR,
         select(func.coalesce(func.max(_ends_before.c.start), 0))
         .where(
             _ends_before.c.publication_id == publications_table.c.id,
@@ -224,7 +224,9 @@ _MINE = (
     .lateral()
 )
 _ROWS = (
-    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since", "accounting")))
+    select(
+        spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since", "accounting", "unit_factor"))
+    )
     .join(_MINE, and_(spent.c.publication_id == _MINE.c.id, spent.c.start >= _MINE.c.first))
     .where(
         spent.c.start < bindparam("stop", type_=BigInteger),
@@ -251,6 +253,7 @@ _UNCONFIRMED = (
         *(publications_table.c[name] for name in ("kind", "epsilon", "delta", "state")),
         publications_table.c.start.label("since"),
         streams.c.accounting,
+        UNIT_FACTOR,
     )
     .join(publications_table, publications_table.c.id == charges.c.publication_id)
     .join(streams, streams.c.id == charges.c.stream_id)
@@ -280,7 +283,8 @@ def _charged(rows: Sequence[Any]) -> list[_Charged]:
                 delta=row.delta,
                 kind=row.kind,
                 start=row.since,
-                running=row.state == "running",
+                running=row.state == "running" or row.unit_factor is not None,
+                factor=Fraction(row.unit_factor or 1),
             )
     return [(accounts[row.publication_id], row.start, row.stop, _fraction(row.amount)) for row in rows]
 

@@ -14,6 +14,7 @@ from service.privacy.accounting.composition import Loss
 from service.store import numbering, segments
 from service.store.database import any_of
 from service.store.numbering import Resumption
+from service.store.publications import UNIT_FACTOR
 from service.store.segments import Erased
 from service.store.streams import Stream
 from service.store.tables import publications, shown
@@ -37,6 +38,8 @@ class PublicationSummary:
     epsilon: Decimal
     delta: Decimal
     accounting: str
+    worst_amount: Decimal
+    unit_factor: str | None
     visible_position: int
     configuration: dict[str, Any] | None
 
@@ -131,7 +134,8 @@ _EXPIRES = publications.c.configuration["mechanism"]["expiry"].as_string() != "n
 _KEEPS_RECORDS = and_(publications.c.state == "running", streams_table.c.retention == "needed")
 _SUMMARY = (
     select(
-        *(publications.c[name] for name in ("name", "stream_id", "state", "start", "epsilon", "delta")),
+        *(publications.c[name] for name in ("name", "stream_id", "state", "start", "epsilon", "delta", "worst_amount")),
+        UNIT_FACTOR,
         streams_table.c.accounting,
         shown.c.position.label("visible_position"),
         case((or_(_EXPIRES, _KEEPS_RECORDS), publications.c.configuration)).label("configuration"),

@@ -24,7 +24,7 @@ def admit(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
     """
     mechanism = build(stream, publication)
     inexact = " or ".join(LEARNERS.kinds(lambda family: not family.exact_with_delta))
-    draws = mechanism.draws()
+    draws = mechanism.draws_of_a_unit
     if not is_small(Fraction(publication.privacy.epsilon), draws):
         raise Refused(
             "privacy.epsilon",

@@ -11,19 +11,28 @@ from service.learners.registry import LEARNERS
 from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.family import Asked
+from service.mechanisms.features import schema_of_features
 from service.mechanisms.registry import MECHANISMS
+from service.mechanisms.units import build_for_units
 from service.privacy.currency import capacity
 from service.privacy.noise.additive import Unaffordable
-from service.streams.schema import StreamSchema
+from service.streams.schema import stored_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from service.mechanisms.features import ReleasedMap
     from service.mechanisms.mechanism import Mechanism
+    from service.streams.schema import StreamSchema
 
 
-def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechanism:
-    """Return the publication that the configuration describes. Raises Refused with the field that cannot stand."""
+def build(
+    stream: StreamSchema, publication: PublicationConfiguration, released: ReleasedMap | None = None
+) -> Mechanism:
+    """Return the publication that the configuration describes. Raises Refused with the field that cannot stand.
+
+    released: the map of its `features`; None: it names none, or is planned before the map is released.
+    """
     privacy, learner = publication.privacy, publication.learner
     kind, cap = capacity(privacy.epsilon, privacy.delta)
     if cap == 0:
@@ -33,8 +42,17 @@ def build(stream: StreamSchema, publication: PublicationConfiguration) -> Mechan
         raise Refused("publish_delay", f"steps of {family.kind} are due at no public time: leave it out")
     if learner is not None and not family.takes_learner:
         raise Refused("learner", f"{family.kind} fits no model: leave learner out")
+    if publication.features is not None:
+        if family.releases_map or not family.has_ticks:
+            raise Refused("features", f"{family.kind} takes no features of another publication: leave features out")
+        stream = schema_of_features(stream, released)
     asked = Asked(stream=stream, learner=learner, privacy=privacy, kind=kind, capacity=cap)
-    mechanism: Mechanism = family.build(publication.mechanism, asked)
+    unit = stream.unit
+    mechanism: Mechanism = (
+        family.build(publication.mechanism, asked)
+        if unit is None
+        else build_for_units(family, publication.mechanism, asked, unit.bound)
+    )
     try:
         mechanism.plan()
     except Inaccurate as problem:
@@ -67,4 +85,4 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
 def _stored(schema: str, configuration: str) -> Mechanism:
     """Build what is stored, both as JSON. A list asks this for each stream, and many streams have the same settings."""
     publication = PublicationConfiguration.model_validate(json.loads(configuration))
-    return build(StreamSchema.model_validate(json.loads(schema)), publication)
+    return build(stored_schema(json.loads(schema)), publication)

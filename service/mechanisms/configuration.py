@@ -17,6 +17,8 @@ from service.inputs.refused import Refused
 from service.inputs.registry import FamilySettings
 from service.learners.linear import LinearLearner
 from service.learners.registry import LearnerSettings
+from service.mechanisms.family import MechanismFamily
+from service.mechanisms.features import FeaturesFrom
 from service.mechanisms.registry import MECHANISMS, MechanismSettings
 from service.privacy.accounting.budget import Accounting, Budget, epsilon_within
 
@@ -83,6 +85,12 @@ AskedPrivacy = Annotated[
 PrivacyKind = TypeVar("PrivacyKind", Privacy, AskedPrivacy)
 
 LEAST_DELTA = Decimal("1e-18")  # of a budget held in rho: all draws together may add 2^-60
+
+
+def _releases_map(family: MechanismFamily[Any]) -> bool:
+    return family.releases_map
+
+
 DEFAULT_DELAY = Decimal(1)  # seconds
 
 
@@ -100,6 +108,14 @@ class PublicationSettings(Shape, Generic[PrivacyKind]):
         "record that it needed was numbered; 0: as soon as its fit is ready. Default: 1. "
         f"{' and '.join(f'`{kind}`' for kind in MECHANISMS.kinds(lambda family: not family.has_ticks))}, whose steps "
         "are due by queries and labels, have no ticks and take only 0",
+    )
+
+    features: FeaturesFrom | None = Field(
+        None,
+        description="Features that another publication of the stream releases as a map: its name, "
+        f'`{{"from": NAME}}`. It is one of {", ".join(f"`{kind}`" for kind in MECHANISMS.kinds(_releases_map))}. '
+        "Records go through the stream's map, then the released one, then are shortened to the map's norm, which "
+        "takes the place of norm_bound. Fits wait until the map is released",
     )
 
     @property
@@ -138,7 +154,7 @@ class PublicationConfiguration(PublicationSettings[Privacy]):
 
     def stored(self) -> dict[str, Any]:
         """Return it as JSON to be stored, whose digest is promised: what was not set is not in it."""
-        unset = {"publish_delay"} if self.publish_delay is None else set()
+        unset = {name for name in ("publish_delay", "features") if getattr(self, name) is None}
         return self.model_dump(mode="json", exclude=unset)
 
 

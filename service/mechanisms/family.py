@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from service.learners.family import LearnerFamily
     from service.mechanisms.configuration import Privacy
     from service.mechanisms.mechanism import Mechanism
+    from service.mechanisms.units import UnitTerms
     from service.privacy.currency import Currency
     from service.streams.schema import StreamSchema
 
@@ -28,11 +29,18 @@ class Asked:
     privacy: Privacy
     kind: Currency
     capacity: Fraction
+    unit: UnitTerms | None = None
 
     @property
     def promise(self) -> dict[str, Any]:
         """What every mechanism is constructed with."""
-        return {"kind": self.kind, "capacity": self.capacity, "privacy": self.privacy}
+        return {
+            "kind": self.kind,
+            "capacity": self.capacity,
+            "privacy": self.privacy,
+            "unit": self.unit,
+            "names": self.stream.names(),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +104,7 @@ class MechanismFamily(Family[S]):
     | takes | the learners that it takes; None: any; empty: none |
     | has_ticks | its steps are due at public numbers of records |
     | asks_people | on an unlabelled stream people give labels |
+    | releases_map | it releases a feature map, which other publications of the stream can name |
     | adds_up | of how many batches, at most, a model adds up the records; None: for ever |
     """
 
@@ -104,6 +113,7 @@ class MechanismFamily(Family[S]):
     takes: tuple[LearnerFamily[Any], ...] | None = None
     has_ticks: bool = True
     asks_people: bool = False
+    releases_map: bool = False
     adds_up: Callable[[S], int | None] = for_ever
     measured: tuple[Line, ...] = ()
     offers: tuple[Offer, ...] = ()

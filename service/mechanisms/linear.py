@@ -69,6 +69,7 @@ class LinearMechanism(OnSchedule):
             "shape": [rows, columns],
             "dimension": learner.dimension,
             "coordinates": "features, then intercept" if learner.intercept else "features",
+            **self.names.to_json(),
         }
 
 

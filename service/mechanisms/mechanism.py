@@ -12,9 +12,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from service.mechanisms.timing import fit_size
+from service.mechanisms.units import NotForUnits
 from service.privacy.accounting.obligations import Obligations, WithEachRelease
 from service.privacy.currency import Currency, round_up
 from service.privacy.noise.sampler_distance import added_delta
+from service.streams.names import UNNAMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats
     from service.learning.records import Records
     from service.mechanisms.configuration import Privacy
+    from service.mechanisms.units import UnitTerms
     from service.privacy.accounting.events import PrivacyEvent
+    from service.privacy.accounting.groups import UnitBound
     from service.privacy.accounting.obligations import Charging
     from service.schedules.schedule import Role
+    from service.streams.names import Names
 
 
 class Forgotten(Exception):
@@ -98,6 +103,8 @@ class Step:
     """Those of `asks` without bytes: nobody can be shown them."""
     awaits: bool = False
     """Whether the next step, at the same time, has to wait until every label asked for has come or can't come."""
+    finishes: bool = False
+    """Whether the publication ends with it, so that what it reserved on later records is free for others."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,8 +113,11 @@ class Mechanism(ABC):
 
     kind: Currency
     capacity: Fraction
-    """What one record may lose, in the currency `kind`."""
+    """What one record may lose, in the currency `kind`; on a stream with units, what one slot may be charged."""
     privacy: Privacy
+    unit: UnitTerms | None = None
+    names: Names = UNNAMED
+    """Of the stream's columns and classes, for the description of a model."""
 
     @abstractmethod
     def next_time(self, after: int) -> int:
@@ -165,18 +175,46 @@ class Mechanism(ABC):
 
     def obligations(self) -> Obligations:
         """Return what a publication owes whatever it releases. It is stored when the publication is created."""
-        return Obligations(charging=self.charging, fit=fit_size(self.plan()))
+        unit = None if self.unit is None else self.unit.to_json()
+        return Obligations(charging=self.charging, fit=fit_size(self.plan()), unit=unit)
+
+    def check_units(self) -> None:
+        """Raise NotForUnits unless a fit or batch makes one contribution of all records of a unit."""
+        raise NotForUnits("it has to be a mechanism of sums that each unit enters once: use online_leader")
+
+    def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
+        """Return how many times the ρ of one slot all slots of a unit cost together. Raises NotForUnits.
+
+        charging: this mechanism, where a slot may be charged so small a part of the capacity.
+        """
+        self.check_units()
+        raise NotForUnits("it is not known what its records cost together: use online_leader")
+
+    @property
+    def factor(self) -> Fraction:
+        """How many times the charge of one slot counts."""
+        return Fraction(1) if self.unit is None else self.unit.factor
+
+    @property
+    def draws_of_a_unit(self) -> int:
+        """How many draws of nearly exact noise one record, or all of a unit, can move."""
+        return self.draws() * (1 if self.unit is None else self.unit.bound.max_records)
+
+    def described(self, records: Records) -> dict[str, Any] | None:
+        """Return the model of a release with the number of units that it is of; None: the stream has no units."""
+        return None if records.units is None else self.model_description() | {"units": records.units}
 
     def guarantee(self) -> dict[str, Any]:
-        """Return what is promised of one record, as JSON."""
-        return {
-            "neighbours": "one record replaced by any other, or by none",
+        """Return what is promised of one record, or of all records of one unit, as JSON."""
+        units = {} if self.unit is None else {"unit": self.unit.to_json()}
+        return units | {
+            "neighbours": "one record replaced by any other, or by none" if self.unit is None else _NEIGHBOURS,
             "epsilon": _number(self.privacy.epsilon),
             "delta": _number(self.privacy.delta),
-            "capacity": float(self.capacity),
+            "capacity": float(self.capacity * self.factor),
             "currency": "epsilon" if self.kind is Currency.PURE else "rho",
             "sampling": {
-                "draws": (draws := self.draws()),
+                "draws": (draws := self.draws_of_a_unit),
                 "delta": round_up(added_delta(Fraction(self.privacy.epsilon), draws)),
             },
         }
@@ -205,6 +243,12 @@ def numbered(state: Sequence[Floats], parts: Sequence[Part]) -> tuple[Part, ...]
             number = newest = newest + 1
         found.append(Part(number=number, values=values))
     return tuple(found)
+
+
+_NEIGHBOURS = (
+    "all records of one unit, of which max_records count, each replaced by any other or by none; public: which records "
+    "are of one unit"
+)
 
 
 def _number(value: Decimal) -> int | float:

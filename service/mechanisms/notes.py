@@ -17,18 +17,50 @@ from typing import TYPE_CHECKING, Any
 
 from service.learners.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
+from service.streams.feature_maps import StandardizeMap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from service.mechanisms.configuration import PublicationConfiguration
+    from service.streams.schema import StreamSchema
 
 DROWNED_BATCHES = 1000.0  # where records add up for ever: so many batches of them weigh less than the noise of one
 
 
-def notes(plan: Mapping[str, Any], configuration: PublicationConfiguration) -> list[str]:
+def notes(plan: Mapping[str, Any], configuration: PublicationConfiguration, stream: StreamSchema) -> list[str]:
     """Return what to know about a plan before a publication is made of it, in plain sentences."""
-    return [*_of_delta(plan, configuration), *_of_noise(plan, _hopeless_from(configuration))]
+    of_noise = _of_noise(plan, _hopeless_from(configuration))
+    of_ranges = _of_ranges(stream) if configuration.features is None else []
+    return [*_of_features(configuration), *of_ranges, *_of_delta(plan, configuration), *of_noise]
+
+
+def _of_ranges(stream: StreamSchema) -> list[str]:
+    """Return how `norm_bound` compares with the longest record within public ranges, where these are all of the map."""
+    ranged = stream.columns is not None and all(each.range is not None for each in stream.columns)
+    if not ranged or not isinstance(stream.feature_map, StandardizeMap):
+        return []
+    longest = math.sqrt(stream.features or 0)
+    told = f"A record within the public ranges of its columns is at most {longest:.3g} long"
+    if stream.norm_bound < longest:
+        shortened = (
+            f"{told}, and norm_bound is {stream.norm_bound:g}: longer records are shortened to it, and only their"
+        )
+        return [f"{shortened} direction counts. See on public data how many these are."]
+    if stream.norm_bound > longest:
+        return [f"{told}: a norm_bound of {stream.norm_bound:g} only adds noise, and {longest:.3g} is enough."]
+    return []
+
+
+def _of_features(configuration: PublicationConfiguration) -> list[str]:
+    named = configuration.features
+    if named is None:
+        return []
+    told = (
+        f"Its features come from {named.publication}: fits that are due before that is released wait for it, and the "
+        "norm of a record is then that of the released map. Both charge the records that both read."
+    )
+    return [told]
 
 
 def _of_delta(plan: Mapping[str, Any], configuration: PublicationConfiguration) -> list[str]:

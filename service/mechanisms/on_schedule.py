@@ -102,7 +102,7 @@ class OnSchedule(Mechanism):
 
     def _loss(self, share: Fraction) -> dict[str, float]:
         """Return a share of the capacity in its currency, rounded up, and for ρ the ε that it implies at δ."""
-        amount = round_up(share * self.capacity)
+        amount = round_up(share * self.capacity * self.factor)
         if self.kind is Currency.PURE:
             return {"epsilon": amount}
         delta = round_down(Fraction(self.privacy.delta))

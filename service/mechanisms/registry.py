@@ -10,6 +10,7 @@ from service.mechanisms.family import MechanismFamily
 from service.mechanisms.lifelong import family as lifelong
 from service.mechanisms.linear_queries import family as linear_queries
 from service.mechanisms.online_leader import family as online_leader
+from service.mechanisms.preparation import family as preparation
 from service.mechanisms.scheduled import families as scheduled
 from service.mechanisms.window_statistics import family as window_statistics
 
@@ -20,6 +21,7 @@ MECHANISMS: Registry[MechanismFamily[Any]] = Registry(
     online_leader.FAMILY,
     linear_queries.FAMILY,
     active_learning.FAMILY,
+    preparation.FAMILY,
     example=online_leader.EXAMPLE,
 )
 MechanismSettings = Annotated[FamilySettings, OneOf(MECHANISMS)]

@@ -14,11 +14,12 @@ a window: paper-audit.md 8.6.)
 Codes. Two classes: v = ±1. K > 2: v = √(K/(K - 1))·(e_y - 1/K), unit vectors with inner products -1/(K - 1). A
 regression: v = y/Y, y clipped to ±Y. The number of slots is public and needs no noise; an empty one adds nothing.
 
-How far one record moves the exact sum: `sensitivity.sufficient_statistics`. What is computed of it is within E, with u
-= 2^-53 and F the norm of (s, f, l, k): entries are dot products in chunks of CHUNK rows, added one after the other,
-each within (CHUNK + n/CHUNK + 16)·u of the sum of its terms' sizes, for which n·F is a bound of the norm. E is twice
-that, and at least SLACK·F, so that Δ normally depends on nothing else. (A computed a is no longer than 1: `Prepared`
-has a margin.)
+How far one record moves the exact sum: `sensitivity.sufficient_statistics`. A unit adds the mean of what its records
+would add: it lies in their convex hull, and that of all records and 0 has the same diameter. What is computed of the
+sum is within E, with u = 2^-53 and F the norm of (s, f, l, k): entries are dot products in chunks of CHUNK rows, added
+one after the other, each within (CHUNK + n/CHUNK + 16)·u of the sum of its terms' sizes, for which n·F is a bound of
+the norm. E is twice that, and at least SLACK·F, so that Δ normally depends on nothing else. (A computed a is no longer
+than 1: `Prepared` has a margin.)
 
 Weights, `weights`: only ratios matter, so l = 1. k is as large as is free: pairs of different labels are then as far
 apart as pairs of the same one. s and f are those of a grid for which the noise moves the normal equations least, for a
@@ -174,7 +175,7 @@ class Statistics(Linear):
 
     def statistics(self, records: Records, n: int) -> Floats:
         """Return the weighted sums over the records present among n slots, (entries,). NOT private without noise."""
-        rows, y = self.prepared(records)
+        rows, y, shares = self.weighed(records)
         if len(y) > n:
             raise ValueError("more records than slots")
         lines, columns = self.shape
@@ -182,8 +183,9 @@ class Statistics(Linear):
         for start in range(0, len(y), CHUNK):
             piece = slice(start, start + CHUNK)
             a = rows[piece].rows() / self._lengths
-            squares += a.T @ a
-            labels += self._codes(y[piece]).T @ a
+            part = a if shares is None else a * shares[piece, None]
+            squares += part.T @ a
+            labels += self._codes(y[piece]).T @ part
         return np.concatenate((squares[self._triangle], labels.ravel())) * self._scales
 
     def strength(self, noise: float, slots: int) -> float:

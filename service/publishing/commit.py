@@ -23,6 +23,7 @@ from service.store.streams import Stream
 # Whoever hangs longer in the middle of a commit has its transaction undone, for others to go on.
 SECONDS_TO_COMMIT = 5.0
 LEAST_BYTES_PER_SECOND = 1e7  # that a transaction writes
+FINISHED = "it has released all that it releases"
 
 
 def seconds_to_write(size: int) -> float:
@@ -92,7 +93,8 @@ def commit(entry: Entry, step: Prepared, at: datetime | None = None) -> tuple[Pu
             moved = replace(moved, digest=digest)
         if charged is not None or step.releases:
             streams.move(connection, stream)
-        return publications.move(connection, moved), stream
+        moved = publications.move(connection, moved)
+    return (replace(entry, publication=moved).end("stopped", FINISHED) if step.finishes else moved), stream
 
 
 def _asked_for(publication: Publication) -> int:

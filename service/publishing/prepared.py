@@ -35,7 +35,8 @@ class Prepared:
     """One step. `most` is what its publication may charge any record in all.
 
     `charges` of releases come first, in the order of those releases that have one of their own; where a release has
-    none, its records paid when they arrived. `halts`: the reason why the publication ends instead.
+    none, its records paid when they arrived. `halts`: the reason why the publication ends instead. `finishes`: it ends
+    with this step, since no other follows.
     """
 
     most: Fraction
@@ -50,6 +51,7 @@ class Prepared:
     empty: tuple[int, ...] = ()
     awaits: bool = False
     halts: str | None = None
+    finishes: bool = False
 
     @property
     def size(self) -> int:
@@ -113,6 +115,7 @@ def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> Prep
         asks=tuple(start + each for each in step.asks),
         empty=tuple(start + each for each in step.empty),
         awaits=step.awaits,
+        finishes=step.finishes,
     )
 
 
@@ -121,7 +124,7 @@ def halting(publication: Publication, reason: str) -> Prepared:
     return Prepared(most=Fraction(0), position=publication.position, due=publication.due, halts=reason)
 
 
-_PLAIN = ("at_arrival", "position", "due", "chain", "asks", "empty", "awaits", "halts")
+_PLAIN = ("at_arrival", "position", "due", "chain", "asks", "empty", "awaits", "halts", "finishes")
 _RELEASE = ("version", "time", "role", "window", "fit", "parent", "model", "noise")
 
 
@@ -155,6 +158,7 @@ def unpacked(content: bytes) -> Prepared:
         for index, each in enumerate(told["releases"])
     )
     new = {number: arrays[name] for number in told["parts"] if (name := f"part {number}") in arrays}
+    told.setdefault("finishes", False)  # an older version parked it
     plain: dict[str, Any] = {name: tuple(value) if isinstance(value := told[name], list) else value for name in _PLAIN}
     return Prepared(
         most=Fraction(told["most"]),

@@ -9,6 +9,7 @@ import numpy as np
 
 from service.learning.records import Records
 from service.store import labels, segments
+from service.streams.units import contributions, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from service.store.database import Database
     from service.store.segment_files import SegmentFiles
     from service.store.streams import Stream
+    from service.streams.codec import Columns
 
 
 class SegmentsMissing(Exception):
@@ -130,6 +132,9 @@ def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
             y[record - start] = label
         columns["y"] = y
     present = np.ones(stop - start, dtype=np.bool_)
+    shares, units = _contributions(columns) if "unit" in columns else (None, None)
+    if shares is not None:
+        present &= shares > 0
     for low, high in located.erased:
         present[low - start : high - start] = False
     if not present.all():
@@ -137,7 +142,20 @@ def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
     y = columns["y"]
     x = columns.get("x", np.zeros((len(y), 0), dtype=np.float32))
     slots = np.flatnonzero(present) + (start - located.origin)
-    return Records(x=x.astype(np.float32, copy=False), y=y, slots=slots)
+    weights = None if shares is None else shares[present]
+    return Records(x=x.astype(np.float32, copy=False), y=y, slots=slots, weights=weights, units=units)
+
+
+def _contributions(columns: Columns) -> tuple[NDArray[np.float64], int]:
+    """Return what part of its unit's contribution each slot of a range is, 0 of slots that do not count, and n.
+
+    By the public pattern: erased and empty slots have their part too. n is the number of units.
+    """
+    counting = columns.pop("counts").astype(np.bool_)
+    pseudonyms, places = distinct(columns.pop("unit")[counting])
+    shares = np.zeros(len(counting))
+    shares[counting] = contributions(places)
+    return shares, len(pseudonyms)
 
 
 def read_records(

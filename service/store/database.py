@@ -128,9 +128,19 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Everything inside commits together, or nothing does."""
+        with self._answering(), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def look(self) -> Iterator[Connection]:
+        """Open a transaction that is undone in the end: locks that it took cost no commit that waits for the disk."""
+        with self._answering(), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
         try:
-            with self.engine.begin() as connection:
-                yield connection
+            yield
         except (OperationalError, psycopg.OperationalError) as error:
             self._away_at = time.monotonic()
             raise DatabaseUnavailable(f"PostgreSQL does not answer ({type(error).__name__})") from error

@@ -12,7 +12,7 @@ from typing import Literal
 
 from sqlalchemy import Connection, and_, case, func, not_, or_, select
 
-from service.store import labels, leases
+from service.store import features, labels, leases
 from service.store.tables import entries, parked, publications, shown, streams
 from service.store.tables import leases as leased
 
@@ -25,18 +25,20 @@ class DueFit:
     since: datetime
 
 
-DUE_AT = (
+DUE_AT = func.greatest(
     select(entries.c.numbered_at)
     .where(entries.c.stream_id == publications.c.stream_id, entries.c.start < shown.c.due)
     .order_by(entries.c.start.desc())
     .limit(1)
-    .scalar_subquery()
+    .scalar_subquery(),
+    features.published_at(),
 )
-"""When the last record was numbered that a publication's next visible release needs."""
+"""When the last record was numbered that a publication's next visible release needs, and its features were there."""
 
 IS_DUE = and_(
     publications.c.state == "running",
     shown.c.due <= streams.c.records,
+    features.ready(),
     streams.c.distrusted.is_(None),
     streams.c.halted.is_(None),
     # A step that is due where the last one was taken waits for labels.

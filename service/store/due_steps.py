@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ARRAY, BigInteger, Connection, Select, bindparam, func, not_, or_, select
 
-from service.store import labels, leases, parked
+from service.store import features, labels, leases, parked
 from service.store.tables import leases as leased
 from service.store.tables import parked as parked_steps
 from service.store.tables import publications, streams
@@ -27,7 +27,7 @@ def due_steps(connection: Connection, *, but: Collection[int] = (), most: int = 
     """Running publications whose next step has all it needs, first the one that nobody worked on for longest.
 
     The next step is the one after those that wait for their tick. A lease that is given back ends at that moment; one
-    that is held ends in the future.
+    that is held ends in the future. A publication whose features will never come is due at once: it halts.
 
     but, most: some publications aside, and so many at most.
     """
@@ -58,7 +58,10 @@ def _due() -> Select[Any]:
         .outerjoin(ahead, ahead.c.publication_id == publications.c.id)
         .where(
             publications.c.state == "running",
-            streams.c.records >= func.coalesce(ahead.c.due, publications.c.due),
+            or_(
+                (streams.c.records >= func.coalesce(ahead.c.due, publications.c.due)) & features.ready(),
+                features.lost(),
+            ),
             ahead.c.full.isnot(True),
             # A step that is due where the last one was taken waits for labels.
             or_(publications.c.due > publications.c.start + publications.c.position, not_(labels.any_open())),

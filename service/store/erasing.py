@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection
 
-from service.store import labels, locks, segments
+from service.store import labels, locks, segments, units
 
 
 class NotNumbered(Exception):
@@ -24,3 +24,10 @@ def erase(connection: Connection, stream: int, start: int, stop: int) -> None:
         raise NotNumbered(records)
     segments.erase(connection, stream, start, stop)
     labels.erase(connection, stream, start, stop)
+
+
+def close_unit(connection: Connection, stream: int, pseudonym: bytes) -> int:
+    """Let no later record of a unit count; return how many records have numbers. Its records so far are not erased."""
+    records = locks.stream(connection, stream).records
+    units.close(connection, stream, pseudonym)
+    return records

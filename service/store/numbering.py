@@ -7,11 +7,16 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from service.store import leases, locks, segments
+from service.store import leases, locks, segments, units
 from service.store.database import FREE_STREAM, NEW_RECORDS, any_of, notify
 from service.store.segments import Segment
 from service.store.streams import Stream, StreamHalted
 from service.store.tables import dead_letters, entries, resumptions, streams
+from service.store.units import UnitCounts
+
+
+class UnitErased(Exception):
+    """A unit was erased while its stream's slots were counted: they have to be counted again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +74,21 @@ def seal(
     segment: Segment | None,
     sealed: Sequence[SealedEntry],
     dead: Sequence[Unreadable] = (),
+    counts: UnitCounts | None = None,
 ) -> None:
     """Numbers the records of a segment, in one transaction with what tells where the log was read to.
 
     dead: what lay between the batches and could not be read; no record gets another number by that. segment: None if
-    it was nothing else.
+    it was nothing else. counts: of a stream with units, how many of their slots count with this segment.
 
     Raises:
         LeaseLost: another may be sealing this stream.
+        UnitErased: a unit was erased since `counts` was made; nothing was numbered.
         StreamHalted: the position moved under us, which the lease forbids; nothing was numbered.
     """
     leases.check(connection, lease)
+    if counts is not None and locks.stream(connection, stream.id).units_erased != counts.units_erased:
+        raise UnitErased(stream.name)
     last = max([each.entry for each in sealed] + [each.entry for each in dead], key=_order)
     counted = len(sealed) + sum(each.sequence is not None for each in dead)
     moved = connection.execute(
@@ -99,6 +108,8 @@ def seal(
     ).rowcount
     if not moved:
         raise StreamHalted(stream.name)
+    if counts is not None:
+        units.write(connection, stream.id, counts)
     if dead:
         connection.execute(insert(dead_letters), [vars(each) | {"stream_id": stream.id} for each in dead])
     if segment is None:

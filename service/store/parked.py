@@ -12,9 +12,10 @@ from datetime import datetime
 
 from sqlalchemy import BigInteger, Connection, Numeric, bindparam, delete, func, insert, select
 
+from service.store import features
 from service.store.database import read_together
 from service.store.publications import Publication
-from service.store.tables import entries, parked
+from service.store.tables import entries, parked, publications
 
 MOST_BYTES = 2**26  # of the steps of a publication that wait, and that one transaction publishes, or one step
 MOST_WAITING = 512  # steps of a publication; then it waits for their ticks
@@ -59,7 +60,8 @@ _NUMBERED = (
     .scalar_subquery()
 )
 _CREATED = bindparam("created_at", type_=entries.c.numbered_at.type)
-_DUE_AT = func.greatest(_NUMBERED, _CREATED)
+_FEATURES = select(features.published_at()).where(publications.c.id == bindparam("publication")).scalar_subquery()
+_DUE_AT = func.greatest(_NUMBERED, _CREATED, _FEATURES)
 _EARLIEST = func.greatest(func.extract("epoch", _DUE_AT) + _DELAY, func.extract("epoch", func.clock_timestamp()))
 # Nor before that of the step before it, should the clock have been set back.
 _BEFORE = select(func.max(parked.c.tick)).where(parked.c.publication_id == bindparam("publication")).scalar_subquery()
@@ -71,6 +73,8 @@ _TICK = select(
 
 def tick_of(connection: Connection, publication: Publication, due: int) -> tuple[datetime, datetime | None]:
     """Return the tick of a step that needed the records before `due`, and when the last of those was numbered.
+
+    The tick counts from when all was there that the step needed: its features, too.
 
     The caller holds the lock of the stream, so that later ticks are those of later transactions.
     """

@@ -8,12 +8,10 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
-    ARRAY,
     ColumnElement,
     Connection,
     Row,
     Select,
-    Text,
     bindparam,
     func,
     insert,
@@ -69,6 +67,7 @@ class Publication:
     worst_record: int | None
     worst_amount: Decimal
     publish_delay: Decimal
+    features_from: int | None
     stream_promise: str
     accounting: str
     distrusted: str | None
@@ -86,14 +85,27 @@ class Publication:
         return Obligations.from_json(self.obligations)
 
     @property
+    def unit_factor(self) -> str | None:
+        """How many times a charge of a slot counts for its unit, exactly; None: its stream has no units."""
+        unit = self.obligations.get("unit")
+        return None if unit is None else unit["factor"]
+
+    @property
     def asks_people(self) -> bool:
         """Whether labels of its records come from people."""
         return self.obligations.get("labelling") is not None
 
 
+UNIT_FACTOR: ColumnElement[str | None] = publications.c.obligations["unit"]["factor"].as_string().label("unit_factor")
+"""`Publication.unit_factor`, in a query"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewPublication:
-    """A publication that is to be stored. `start`, `due`: absolute record numbers. `publish_delay`: seconds."""
+    """A publication that is to be stored. `start`, `due`: absolute record numbers. `publish_delay`: seconds.
+
+    `features_from`: the id of the publication of the stream whose release makes its features.
+    """
 
     name: str
     start: int
@@ -105,6 +117,7 @@ class NewPublication:
     delta: Decimal
     due: int
     publish_delay: Decimal
+    features_from: int | None = None
 
 
 def create(
@@ -211,23 +224,6 @@ def find(connection: Connection, name: str, *, visible: frozenset[str] | None = 
 def of_stream(connection: Connection, stream: int) -> list[Publication]:
     query = select_all().where(publications.c.stream_id == stream).order_by(publications.c.id.desc())
     return [_publication(row) for row in connection.execute(query)]
-
-
-class Newest(NamedTuple):
-    """`latest`: the newest visible version of a publication with role `model`, if it has any."""
-
-    id: int
-    promise: str
-    latest: int | None
-
-
-def newest(connection: Connection, name: str, visible: frozenset[str] | None) -> Newest | None:
-    """Return what `find` would find, as far as readers of its newest model ask for it."""
-    if visible is None:
-        row = connection.execute(_NEWEST, {"name": name}).one_or_none()
-    else:
-        row = connection.execute(_NEWEST_VISIBLE, {"name": name, "visible": list(visible)}).one_or_none()
-    return Newest(*row) if row else None
 
 
 def fit_sizes(connection: Connection, identities: Collection[int]) -> dict[int, FitSize]:
@@ -340,14 +336,6 @@ def newest_visible(*, role: str | None = None) -> ColumnElement[int | None]:
 
 
 NAMES = select_all().selected_columns.keys()
-_NEWEST = (
-    select(publications.c.id, publications.c.promise, newest_visible(role="model"))
-    .join(streams, streams.c.id == publications.c.stream_id)
-    .where(publications.c.name == bindparam("name"))
-    .order_by(publications.c.id)
-    .limit(1)
-)
-_NEWEST_VISIBLE = _NEWEST.where(streams.c.name == func.any(bindparam("visible", type_=ARRAY(Text))))
 _UNCONFIRMED = select(charged.c.id).where(
     charged.c.publication_id == publications.c.id,
     charged.c.stream_id == streams.c.id,

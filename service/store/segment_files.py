@@ -53,8 +53,10 @@ class SegmentFiles:
         _sync(folder)
         return name, hashlib.sha256(packed).digest()
 
-    def read(self, log: str, name: str, sha256: bytes, start: int, stop: int) -> Columns:
-        """Rows [start, stop) of a file, counted from its own first row.
+    def read(
+        self, log: str, name: str, sha256: bytes, start: int, stop: int, *, only: frozenset[str] | None = None
+    ) -> Columns:
+        """Rows [start, stop) of a file, counted from its own first row; of `only` these columns, None: of all.
 
         Raises:
             FileNotFoundError: it is gone; the sealer may have put another in its place.
@@ -62,7 +64,8 @@ class SegmentFiles:
         """
         self._check(log, name, sha256)
         with safe_open(self.root / log / name, framework="numpy") as file:
-            return {column: file.get_slice(column)[start:stop] for column in file.keys()}  # noqa: SIM118
+            names = file.keys() if only is None else only
+            return {column: file.get_slice(column)[start:stop] for column in names}
 
     def check(self, log: str, name: str, sha256: bytes) -> None:
         """Reads the whole file, however often it was read before. Raises like `read`."""

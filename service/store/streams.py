@@ -1,5 +1,7 @@
 """Streams, how far each one is numbered, and what of its log could not be."""
 
+import hashlib
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,13 +17,18 @@ from service.privacy.accounting.budget import Accounting, Budget
 from service.store import digests, leases
 from service.store.database import FREE_STREAM, any_of, notify
 from service.store.keys import NameTaken
-from service.store.tables import streams
+from service.store.tables import streams, unit_secrets
 from service.streams.layout import RecordLayout
 from service.streams.schema import StreamSchema, stored_schema
+from service.streams.units import SECRET_BYTES
 
 
 class StreamHalted(Exception):
     """Nothing more is numbered on this stream until an operator has looked at it."""
+
+
+class SecretLost(Exception):
+    """Nobody knows any more which unit a record is of: nothing more is accepted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +64,8 @@ class Stream:
     visible_epsilon: Decimal
     visible_delta: Decimal
     visible_rho: Decimal
+    unit_secret_digest: str | None
+    units_erased: int
     created_at: datetime
 
     @property
@@ -86,6 +95,8 @@ def create(
     delta: Decimal,
     accounting: str = Accounting.BASIC,
 ) -> Stream:
+    """Make a stream; one with units gets a secret for their pseudonyms. NameTaken if there is one of this name."""
+    secret = secrets.token_bytes(SECRET_BYTES) if schema.get("unit") is not None else None
     try:
         row = connection.execute(
             insert(streams)
@@ -98,11 +109,14 @@ def create(
                 delta=delta,
                 accounting=accounting,
                 promise="",
+                unit_secret_digest=None if secret is None else hashlib.sha256(secret).hexdigest(),
             )
             .returning(streams)
         ).one()
     except IntegrityError as error:
         raise NameTaken(name) from error
+    if secret is not None:
+        connection.execute(insert(unit_secrets).values(stream_id=row.id, secret=secret))
     leases.create(connection, leases.stream(row.id))
     notify(connection, FREE_STREAM)
     promise = promised(_stream(row))  # of what was stored, as anybody will read it
@@ -111,7 +125,7 @@ def create(
 
 
 def promised(stream: Stream) -> str:
-    """The digest of what never changes of a stream: its name, schema, retention and budget."""
+    """The digest of what never changes of a stream: its name, schema, retention, budget and secret of its units."""
     content = {
         "name": stream.name,
         "log": stream.log,
@@ -123,7 +137,18 @@ def promised(stream: Stream) -> str:
     }
     if stream.accounting != Accounting.BASIC:  # digests of streams from before there was another say nothing of it
         content["accounting"] = stream.accounting
+    if stream.unit_secret_digest is not None:
+        content["unit_secret"] = stream.unit_secret_digest
     return digests.of(content)
+
+
+def secret_of_units(connection: Connection, stream: Stream) -> bytes:
+    """Return the secret of the pseudonyms of a stream's units. SecretLost if it is not the one that was promised."""
+    query = select(unit_secrets.c.secret).where(unit_secrets.c.stream_id == stream.id)
+    secret = bytes(connection.execute(query).scalar_one_or_none() or b"")
+    if hashlib.sha256(secret).hexdigest() != stream.unit_secret_digest:
+        raise SecretLost("the secret of its units is lost, and no other can take its place: restore the database")
+    return secret
 
 
 def find(connection: Connection, name: str) -> Stream | None:

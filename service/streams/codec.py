@@ -1,5 +1,7 @@
 """The columns of a batch of records, `x` (float32, records × features) and `y`, and their bytes: safetensors.
 
+On a stream with units also `unit`, 16 bytes of pseudonym each, and in segments `slot` (`streams.counting`).
+
 Batches in the log and segments have this one format.
 """
 
@@ -14,7 +16,7 @@ from safetensors.numpy import load
 
 Columns = dict[str, NDArray[np.generic]]
 
-_KINDS: dict[np.dtype[Any], str] = {np.dtype("<f4"): "F32", np.dtype("<i4"): "I32"}
+_KINDS: dict[np.dtype[Any], str] = {np.dtype("<f4"): "F32", np.dtype("<i4"): "I32", np.dtype("u1"): "U8"}
 
 
 def pack(columns: Columns) -> bytes:

@@ -1,8 +1,9 @@
 """The layout of a stream's records: decided once, from its schema, for all who write or read records.
 
-A batch has up to two columns of the same length: `x`, a row of features per record, and `y`, a label or category. It is
-checked when it is posted (`batches`), then written to the log (`encode`), read from the log (`decode`) and put into a
-segment (`mapped`). Texts are mapped to numbers before the log, numbers after it.
+A batch has columns of the same length: `x`, a row of features per record, `y`, a label or category, and `unit`, whose
+the record is. It is checked when it is posted (`batches`), then written to the log (`encode`), read from the log
+(`decode`) and put into a segment (`mapped`). Texts are mapped to numbers before the log, numbers after it. Ids of units
+become pseudonyms before the log: neither a log nor a segment ever holds an id.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 
 from service.streams import feature_maps
 from service.streams.codec import pack, unpack
+from service.streams.names import UNNAMED, Names
+from service.streams.units import PSEUDONYM_BYTES, pseudonyms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from service.streams.codec import Columns
     from service.streams.feature_maps import FeatureMap
 
-FLOAT32, INT32 = np.dtype("<f4"), np.dtype("<i4")
+FLOAT32, INT32, BYTE = np.dtype("<f4"), np.dtype("<i4"), np.dtype("u1")
 
 
 class UnreadableBatch(Exception):
@@ -38,24 +41,33 @@ class RecordLayout:
         labelled: records have a `y`.
         classes: `y` is a whole number below this; None: `y` is a real number, or absent.
         feature_map: maps `x` before anything is fitted to it.
+        names: of columns and classes, by which records may be posted.
+        units: records have a `unit`.
     """
 
     features: int
     labelled: bool
     classes: int | None
     feature_map: FeatureMap
+    names: Names = UNNAMED
+    units: bool = False
 
     @classmethod
-    def of_features(cls, features: int, feature_map: Mapping[str, Any] | None) -> RecordLayout:
-        """Return the layout of records that are `x` alone, as a prediction takes them."""
+    def of_model(cls, model: Mapping[str, Any]) -> RecordLayout:
+        """Return the layout of records that are `x` alone, as a prediction by a release's model takes them."""
+        features = model["features"]
         return cls(
-            features=features, labelled=False, classes=None, feature_map=feature_maps.build(feature_map, features)
+            features=features,
+            labelled=False,
+            classes=None,
+            feature_map=feature_maps.build(model["feature_map"], features),
+            names=Names(columns=tuple(model.get("columns", ()))),
         )
 
     @cached_property
     def column_names(self) -> list[str]:
         """The names of a posted record's columns, in alphabetical order."""
-        return ["x"] * (self.features > 0) + ["y"] * self.labelled
+        return ["unit"] * self.units + ["x"] * (self.features > 0) + ["y"] * self.labelled
 
     @cached_property
     def reads_text(self) -> bool:
@@ -72,8 +84,10 @@ class RecordLayout:
         """The number of numbers in the `x` of a record in a segment; 0: records have no `x`."""
         return self.feature_map.features
 
-    def encode(self, columns: Columns) -> bytes:
-        """Return a checked batch as the log holds it."""
+    def encode(self, columns: Columns, secret: bytes | None = None) -> bytes:
+        """Return a checked batch as the log holds it. secret: the stream's, if its records have units."""
+        if secret is not None:
+            columns = columns | {"unit": pseudonyms(secret, columns["unit"])}
         return pack(self._map(columns) if self.reads_text else columns)
 
     def decode(self, batch: bytes) -> Columns:
@@ -99,5 +113,9 @@ class RecordLayout:
     def _logged(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """The type of each column of a batch in the log, and the shape of one record's part of it."""
         width = self.mapped_features if self.reads_text else self.features
-        columns = {"x": (FLOAT32, (width,)), "y": (FLOAT32 if self.classes is None else INT32, ())}
+        columns: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
+            "x": (FLOAT32, (width,)),
+            "y": (FLOAT32 if self.classes is None else INT32, ()),
+            "unit": (BYTE, (PSEUDONYM_BYTES,)),
+        }
         return {name: columns[name] for name in self.column_names}

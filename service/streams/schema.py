@@ -1,4 +1,4 @@
-"""What the records of a stream look like, as a user writes it: features, task, norm bound and public feature map."""
+"""What the records of a stream look like, as a user writes it: features, task, norm bound, feature map, names."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.inputs.fields import Positive, Shape
+from service.inputs.fields import MAX_COUNT, Positive, Shape
+from service.privacy.accounting.groups import MOST_RECORDS, UnitBound
 from service.streams import feature_maps
 from service.streams.feature_maps import MAX_MAPPED, ComposedMap, FeatureMap, FeatureMapShape, StandardizeMap
+from service.streams.feature_maps.ranges import scaled_by_ranges
 from service.streams.layout import RecordLayout
+from service.streams.names import ABSENT, ClassNames, Columns, Names, check_unique
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_DIMENSION = 2**24
+LABELLED_CLASSES = 2  # that people tell where records come without labels
 
 
 class Classification(Shape):
@@ -50,13 +54,31 @@ class Categorical(Shape):
 Task = Annotated[Classification | Regression | Unlabelled | Categorical, Field(discriminator="kind")]
 
 
+class Units(Shape):
+    """How many records of a unit (a person, a device) count, and how far apart. Public, and fixed with the stream."""
+
+    max_records: Annotated[int, Field(strict=True, ge=1, le=MOST_RECORDS, description="m")]
+    min_separation: Annotated[
+        int, Field(strict=True, ge=1, le=MAX_COUNT, description="s, in records of the stream")
+    ] = 1
+
+    @property
+    def bound(self) -> UnitBound:
+        return UnitBound(max_records=self.max_records, min_separation=self.min_separation)
+
+
 class StreamSchema(Shape):
     """What the records of a stream look like. Public, and fixed when the stream is made."""
 
     features: Annotated[int, Field(strict=True, ge=1, le=MAX_DIMENSION)] | None = None
     task: Task
     norm_bound: Positive = 1.0
+    columns: Columns | None = Field(**ABSENT, description="Of the features, in their order: names, or objects")
+    class_names: ClassNames | None = Field(**ABSENT, description="Of classes, or categories, 0, 1, …")
     feature_map: FeatureMapShape | None = None
+    unit: Units | None = Field(
+        **ABSENT, description="Records of one person or device are protected together; absent: each by itself"
+    )
 
     @field_validator("feature_map")
     @classmethod
@@ -84,6 +106,32 @@ class StreamSchema(Shape):
             raise PydanticCustomError("features", "a categorical stream has no features to map")
         return self
 
+    @model_validator(mode="after")
+    def _names_fit(self) -> Self:
+        names = self.names()
+        if names.columns:
+            check_unique("columns", names.columns, self.features or 0, "features")
+        if not names.classes:
+            return self
+        match self.task:
+            case Classification():
+                check_unique("class_names", names.classes, self.task.classes, "task.classes")
+            case Categorical():
+                check_unique("class_names", names.classes, self.task.cardinality, "task.cardinality")
+            case Unlabelled():
+                check_unique("class_names", names.classes, LABELLED_CLASSES, "the number of labels that people give")
+            case Regression():
+                raise PydanticCustomError("class_names", "a regression has no classes: leave class_names out")
+        return self
+
+    def names(self) -> Names:
+        """Return the names of columns and classes."""
+        return Names(columns=tuple(each.name for each in self.columns or ()), classes=self.class_names or ())
+
+    def to_store(self) -> dict[str, Any]:
+        """Return what records look like as JSON, as it is stored and hashed."""
+        return self.model_dump(mode="json", include=set(StreamSchema.model_fields))
+
     def mapping(self) -> FeatureMap:
         """Return the feature map; of no steps if there is none."""
         described = None if self.feature_map is None else self.feature_map.model_dump(mode="json")
@@ -105,11 +153,24 @@ class StreamSchema(Shape):
             labelled=not isinstance(self.task, Unlabelled),
             classes=self._classes,
             feature_map=self.mapping(),
+            units=self.unit is not None,
+            names=self.names(),
         )
 
 
 class NewStreamSchema(StreamSchema):
-    """The schema of a stream that is to be made: some of its feature maps ask for more than those of older streams."""
+    """The schema of a stream that is to be made: some of its feature maps ask for more than those of older streams.
+
+    Ranges of columns become the first step of the feature map, so that whoever reads a schema needs the map alone.
+    """
+
+    feature_map: FeatureMapShape | None = Field(None, validate_default=True)
+
+    @field_validator("feature_map")
+    @classmethod
+    def _scales_follow_ranges(cls, value: Any, info: ValidationInfo) -> Any:
+        columns = info.data.get("columns")
+        return value if columns is None else scaled_by_ranges(value, [each.range for each in columns])
 
     @field_validator("feature_map")
     @classmethod

@@ -58,9 +58,9 @@ def canonical(identifier: object) -> bytes:
         number = int(identifier)
         encoded = str(number).encode() if number.bit_length() <= _MOST_ID_BITS else b""
     else:
-        raise InvalidUnit("the unit must be a text or a whole number")
+        raise InvalidUnit("must be a text or a whole number")
     if not 1 <= len(encoded) <= MOST_ID_BYTES:
-        raise InvalidUnit(f"the unit must have 1 to {MOST_ID_BYTES} bytes of UTF-8")
+        raise InvalidUnit(f"must have 1 to {MOST_ID_BYTES} bytes of UTF-8")
     return encoded
 
 
@@ -73,7 +73,7 @@ def _encoded(text: str) -> bytes:
     ):  # form C shortens a text to a quarter at most, and takes long where a text is long
         return b""
     if any(unicodedata.category(character) in ("Cn", "Cs") for character in text):
-        raise InvalidUnit("the unit must have characters that are assigned in Unicode, and no lone surrogates")
+        raise InvalidUnit("must have characters that are assigned in Unicode, and no lone surrogates")
     return unicodedata.normalize("NFC", text).encode()
 
 
@@ -82,6 +82,12 @@ def pseudonym(secret: bytes, identifier: object) -> bytes:
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a stream's secret has {SECRET_BYTES} bytes")
     return hmac.digest(secret, canonical(identifier), "sha256")[:PSEUDONYM_BYTES]
+
+
+def pseudonyms(secret: bytes, ids: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Return the pseudonyms of units, (records, `PSEUDONYM_BYTES`). ids: see `canonical`, (records,)."""
+    joined = b"".join([pseudonym(secret, each) for each in ids.tolist()])
+    return np.frombuffer(joined, dtype=np.uint8).reshape(-1, PSEUDONYM_BYTES)
 
 
 class UnitState(NamedTuple):
@@ -144,3 +150,28 @@ def counting_slots(
         counted[active] += 1
         last[active] = first + here
     return counts, UnitStates(counted=counted, last=last)
+
+
+def distinct(pseudonyms: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
+    """Return the units among some slots, (units, `PSEUDONYM_BYTES`), and of every slot the place of its unit.
+
+    pseudonyms: (slots, `PSEUDONYM_BYTES`), uint8.
+    """
+    halves = np.ascontiguousarray(pseudonyms).view(np.uint64)
+    order = np.lexsort((halves[:, 1], halves[:, 0]))
+    ordered = halves[order]
+    begins = np.ones(len(order), dtype=np.bool_)
+    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    places = np.empty(len(order), dtype=np.intp)
+    places[order] = np.cumsum(begins) - 1
+    return pseudonyms[order[begins]], places
+
+
+def contributions(units: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    """Return 1/k of every slot, rounded down, k being how many of the slots are of its unit.
+
+    units: of every slot the place of its unit, as `distinct` returns it.
+    """
+    many = np.bincount(units)
+    shares: NDArray[np.float64] = np.where(many == 1, 1.0, np.nextafter(1.0 / np.maximum(many, 1), 0.0))
+    return np.asarray(shares[units])

@@ -31,6 +31,7 @@ from service.learning.solvers import Inaccurate
 from service.logs import place_of
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.features import ReleasedMap
 from service.mechanisms.mechanism import Forgotten, Kept, Model, Part
 from service.privacy.noise.additive import Unaffordable
 from service.publishing.prepared import packed, prepare
@@ -51,7 +52,11 @@ REFUSALS = {each.__name__: each for each in (Inaccurate, Unaffordable, Forgotten
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A step to take. `stored`: the numbers of the parts that need not be packed, since they are stored already."""
+    """A step to take.
+
+    `stored`: the numbers of the parts that need not be packed, since they are stored already. `released`: the map that
+    makes the features, as `ReleasedMap` holds it.
+    """
 
     schema: dict[str, Any]
     configuration: dict[str, Any]
@@ -60,6 +65,7 @@ class Task:
     time: int
     next_version: int
     stored: tuple[int, ...]
+    released: dict[str, Any] | None
 
     def send(self, connection: Connection, chain: Sequence[Kept]) -> None:
         """Send it, and what earlier steps left."""
@@ -100,7 +106,9 @@ def _taken(task: Task, chain: Sequence[Kept], connection: Connection) -> bytes:
     """Return the step as bytes."""
     files = SegmentFiles(Path(task.folder))
     configuration = PublicationConfiguration.model_validate(task.configuration)
-    mechanism = build(stored_schema(task.schema), configuration)
+    schema = stored_schema(task.schema)
+    released = None if task.released is None else ReleasedMap(**task.released)
+    mechanism = build(schema, configuration, released)
 
     def located(start: int, stop: int) -> Located:
         _send(connection, {"read": [start, stop]})
@@ -109,7 +117,8 @@ def _taken(task: Task, chain: Sequence[Kept], connection: Connection) -> bytes:
     def read(start: int, stop: int) -> Records:
         return load(files, lambda: located(start, stop))
 
-    step = mechanism.step(task.time, chain, task.next_version, read)
+    reading = released.reading(schema, read) if released else read
+    step = mechanism.step(task.time, chain, task.next_version, reading)
     return packed(prepare(task.start, mechanism, step, task.time), dict.fromkeys(task.stored, np.empty(0)))
 
 

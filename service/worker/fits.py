@@ -70,7 +70,9 @@ def draw(database: Database, files: SegmentFiles, turn: Turn, wanted: Callable[[
     publication, cost = turn.publication, next_cost(turn)
     if cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES:
         return _apart(database, files, turn, cost, wanted)
-    read = partial(read_records, database, files, turn.stream, publication.start, labels_of=publication.id)
+    read = turn.reading(
+        partial(read_records, database, files, turn.stream, publication.start, labels_of=publication.id)
+    )
     time_due = turn.time_due()
     step = turn.mechanism.step(time_due, turn.chain, publication.version + 1, read)
     return prepare(publication.start, turn.mechanism, step, time_due)
@@ -87,6 +89,7 @@ def _apart(database: Database, files: SegmentFiles, turn: Turn, cost: Cost, want
         time=turn.time_due(),
         next_version=publication.version + 1,
         stored=tuple(turn.memory.parts),
+        released=None if turn.released is None else vars(turn.released),
     )
     with _process() as (process, connection):
         try:

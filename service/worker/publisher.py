@@ -177,6 +177,8 @@ class Publisher:
             self._halt(lease, turn, "its configuration is of another guarantee than was reserved for it")
         elif not publications.as_promised(publication):
             self._distrust(publication, f"publication {publication.name}: it is not what was promised")
+        elif not turn.has_promised_features():
+            self._distrust(publication, f"publication {publication.name}: its features are not what was promised")
         elif charges_otherwise(publication, turn.mechanism):
             self._halt(lease, turn, "its mechanism charges records at another moment than its obligations say")
         elif not remembers(publication, turn.mechanism, turn.memory):
@@ -185,6 +187,12 @@ class Publisher:
                 turn,
                 "what its earlier steps left is not there as they left it, and can't be made again, or this version of "
                 "the service would go on with other noise",
+            )
+        elif turn.source is not None and turn.source.lost:
+            self._halt(
+                lease,
+                turn,
+                f"its features come from {turn.source.publication.name}, which has ended before it released them",
             )
         else:
             return True

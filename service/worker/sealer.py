@@ -16,6 +16,7 @@ from itertools import takewhile
 import numpy as np
 import structlog
 
+from service import metrics
 from service.ledger import high_water_mark
 from service.log import Entry, LogLost, LogUnavailable, Position, Reader
 from service.logs import place_of
@@ -23,12 +24,14 @@ from service.mechanisms.building import needs
 from service.store import changes, leases, numbering, retention, segments, streams
 from service.store.database import FREE_STREAM, Database, DatabaseUnavailable
 from service.store.leases import Lease, LeaseLost
-from service.store.numbering import SealedEntry, Unreadable
+from service.store.numbering import SealedEntry, UnitErased, Unreadable
 from service.store.segment_files import FilesReplaced, SegmentFiles
 from service.store.segments import Segment
 from service.store.streams import Stream, StreamHalted
+from service.store.units import UnitCounts
 from service.streams.codec import Columns
 from service.streams.layout import RecordLayout, UnreadableBatch
+from service.worker import counting
 from service.worker.leases import LeaseKeeper
 from service.worker.share import TAKEN_AT_ONCE, Share
 
@@ -205,29 +208,29 @@ class Sealer:
                 dead.append(entry)
             else:
                 records = len(next(iter(each.values())))
-                if (
-                    columns and stop + records - stream.records > stream.layout.most_records
-                ):  # the rest is another segment
-                    break
+                if columns and stop + records - stream.records > counting.most_records(stream.layout):
+                    break  # the rest is another segment
                 start, stop = stop, stop + records
                 columns.append(each)
                 sealed.append(SealedEntry(entry=entry.id, sequence=due, start=start, stop=stop))
             due += entry.sequence is not None
-        segment = self._write(stream, stop, columns) if columns else None
+        segment, counts = self._write(stream, stop, columns) if columns else (None, None)
         self._reader.bury(log, dead)
         letters = [_letter(entry) for entry in dead]
         with self._database.transaction() as connection:
-            numbering.seal(connection, lease, stream, segment, sealed, letters)
+            numbering.seal(connection, lease, stream, segment, sealed, letters, counts)
+        if counts is not None:
+            metrics.OVER_BOUND.labels(stream.name).inc(counts.over)
         for letter in letters:
             _log.error("dead_letter", stream=stream.name, entry=letter.entry, reason=letter.reason)
         self._held[log] = (lease, self._again(stream))
         self._reader.trim(log, self._held[log][1].sealed_entry)
         self._merge(log)
 
-    def _write(self, stream: Stream, stop: int, columns: list[Columns]) -> Segment:
-        mapped = stream.layout.mapped(_joined(columns))
+    def _write(self, stream: Stream, stop: int, columns: list[Columns]) -> tuple[Segment, UnitCounts | None]:
+        mapped, counts = counting.counted(self._database, stream, stream.layout.mapped(_joined(columns)))
         file, sha256 = self._files.write(stream.log, stream.records, stop, mapped)
-        return Segment(start=stream.records, stop=stop, file=file, sha256=sha256)
+        return Segment(start=stream.records, stop=stop, file=file, sha256=sha256), counts
 
     def _again(self, stream: Stream) -> Stream:
         with self._database.transaction() as connection:
@@ -299,8 +302,8 @@ class Sealer:
             columns = self._files.read(stream.log, old.file, old.sha256, 0, old.stop - old.start)
             for _, start, stop in waiting:
                 low, high = max(start, old.start) - old.start, min(stop, old.stop) - old.start
-                for column in columns.values():
-                    column[low : max(low, high)] = 0
+                for name in columns.keys() & {"x", "y"}:  # whose an erased record was stays public
+                    columns[name][low : max(low, high)] = 0
             self._replace(lease, stream, [old], columns)
         # A file that an earlier holder of the lease wrote too late may hold the bytes too.
         if stream.halted is not None and self._orphans(stream):
@@ -355,6 +358,8 @@ class Sealer:
                 self._reader.halt(log)
         except (LeaseLost, StreamHalted):
             self._let_go(log)
+        except UnitErased:
+            pass  # the log holds the batches still
         except (DatabaseUnavailable, LogUnavailable):
             raise
         except Exception as error:  # noqa: BLE001 - a bad file of one stream must not stop the others

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.features import ReleasedMap
 from service.mechanisms.mechanism import Kept, Mechanism, Model, Part
 from service.publishing.prepared import Prepared, remembered_after, unpacked
-from service.store import lineage, parked, parts, publications, releases, streams
+from service.store import features, lineage, parked, parts, publications, releases, streams
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection
 
     from service.learning.losses import Floats
+    from service.learning.records import Records
+    from service.store.features import Source
     from service.store.parts import Memory
     from service.store.publications import Publication
     from service.store.streams import Stream
@@ -30,6 +35,8 @@ class Turn:
     mechanism: Mechanism
     memory: Memory
     models: dict[int, Floats]
+    source: Source | None = None
+    """Where the publication has its features from; None: it needs none."""
     hashes: dict[int, str] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
     """Of the steps that wait for their tick."""
@@ -40,9 +47,10 @@ class Turn:
         publication = publications.get(connection, identity)
         stream = streams.get(connection, publication.stream_id)
         configuration = PublicationConfiguration.model_validate(publication.configuration)
-        mechanism = build(stream.parsed_schema, configuration)
+        source = features.source(connection, publication)
+        mechanism = build(stream.parsed_schema, configuration, _map_of(source))
         models = {version: releases.parameters(connection, identity, version) for version in publication.chain}
-        turn = cls(publication, stream, mechanism, parts.load(connection, identity), models)
+        turn = cls(publication, stream, mechanism, parts.load(connection, identity), models, source)
         for waiting in parked.of_publication(connection, identity):
             step = unpacked(waiting.content)
             turn.go_on(step.following(turn.publication), step)
@@ -75,11 +83,29 @@ class Turn:
         """Return whether the next step has all its records, and may be taken."""
         return (
             self.publication.state == "running"
+            and (self.source is None or self.source.model is not None)
             and len(self.sizes) < parked.MOST_WAITING
             and sum(self.sizes) < parked.MOST_BYTES
             and self.publication.due <= self.stream.records
             and self.stream.distrusted is None
         )
+
+    @property
+    def released(self) -> ReleasedMap | None:
+        """The map that makes the publication's features; None: it needs none, or waits for it."""
+        return _map_of(self.source)
+
+    def reading(self, read: Callable[[int, int], Records]) -> Callable[[int, int], Records]:
+        """Return what reads records as the mechanism takes them; `read` reads them as segments hold them."""
+        return read if self.released is None else self.released.reading(self.stream.parsed_schema, read)
+
+    def has_promised_features(self) -> bool:
+        """Return whether its features are of the publication that its configuration names."""
+        named = self.publication.configuration.get("features")
+        source = None if self.source is None else self.source.publication
+        if named is None or source is None:
+            return named is None and source is None
+        return (named["from"], self.publication.stream_id) == (source.name, source.stream_id)
 
     def time_due(self) -> int:
         """Return the time of the next step, counted from the publication's start."""
@@ -95,3 +121,7 @@ class Turn:
         self.hashes = {version: known for version, known in self.hashes.items() if version in publication.chain}
         self.models = {version: known[version] for version in publication.chain}
         self.memory = remembered_after(self.memory, [step])
+
+
+def _map_of(source: Source | None) -> ReleasedMap | None:
+    return None if source is None or source.model is None else ReleasedMap.of(source.model)

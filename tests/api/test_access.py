@@ -19,7 +19,11 @@ from tests.conftest import ADMIN_KEY, Service, blocked, make_world, ok, serving,
 
 OPEN = {("get", "/livez"), ("get", "/readyz")}
 METRICS = {("get", "/metrics")}
-INGEST = {("post", "/v1/streams/{stream}/records"), ("get", "/v1/streams/{stream}/entries/{entry}")}
+INGEST = {
+    ("post", "/v1/streams/{stream}/records"),
+    ("get", "/v1/streams/{stream}/entries/{entry}"),
+    ("get", "/v1/streams/{stream}/schema"),
+}
 READ = {
     ("get", "/v1/streams"),
     ("get", "/v1/streams/{stream}"),
@@ -28,6 +32,7 @@ READ = {
     ("post", "/v1/plan"),
     ("get", "/v1/publications"),
     ("get", "/v1/publications/{publication}"),
+    ("get", "/v1/publications/{publication}/card"),
     ("get", "/v1/publications/{publication}/releases"),
     ("get", "/v1/publications/{publication}/releases/outline"),
     ("get", "/v1/publications/{publication}/releases/latest"),

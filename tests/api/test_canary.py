@@ -27,6 +27,7 @@ from tests.faults.up import Up
 
 X, Y, CATEGORY, TEXT = [867530.5, 753951.25], 424242.25, 734521987, "zanzibar quokka"
 COUNTED, CELLS, WEIGHT = 234521, 2**18, 0.734521987  # of linear queries: a record, of so many categories; what is asked
+PERSON = "person.of-a-binturong@example.org"
 SAID = {  # what a client says beside records
     "idempotency key": "idempotent-okapi-1",
     "guessed key": "prn_guess-of-a-pangolin",
@@ -59,6 +60,7 @@ CANARIES: dict[str, list[bytes]] = {
     "counted": packed(COUNTED, COUNTED),
     "weight": [*written(WEIGHT), *packed(WEIGHT, WEIGHT)],
     "text": [word.encode() for word in TEXT.split()],
+    "unit": [b"binturong"],
     **{what: [said.encode()] for what, said in SAID.items()},
 }
 
@@ -135,6 +137,7 @@ def try_everything(doors: Doors) -> None:
     for name, features in (("plain", 2), ("jammed", 3), ("unfit", 4)):
         doors.stream(name, regression, features=features)
         doors.make("publications", publication(name, window) | {"name": name})
+    doors.stream("people", regression, features=2, unit={"max_records": 4})
     doors.stream("categories", {"kind": "categorical", "cardinality": 2**30})
     doors.stream("texts", {"kind": "unlabelled"}, features=1, feature_map=HASHING)
     doors.stream("full", regression, features=3)
@@ -184,12 +187,44 @@ def wanted(doors: Doors) -> None:
     assert doors.ask("POST", "/v1/publications/plain/predict", json={"x": [X, X]}) == 200
     labelled(doors)
     queried(doors)
+    people(doors)
+
+
+def of_people(doors: Doors, ids: list, x: list | None = None, **more) -> list[int | None]:
+    """Return the status of a batch of these units in JSON, and in NDJSON."""
+    x = [X] * len(ids) if x is None else x
+    columns = json.dumps({"x": x, "y": [Y] * len(ids), "unit": ids})
+    lines = "".join(json.dumps({"x": row, "y": Y, "unit": each}) + "\n" for row, each in zip(x, ids, strict=True))
+    path, rows = "/v1/streams/people/records", {"headers": {"Content-Type": "application/x-ndjson"}}
+    return [doors.ask("POST", path, content=columns, **more), doors.ask("POST", path, content=lines, **more | rows)]
+
+
+def people(doors: Doors) -> None:
+    """Ids come with records and in addresses, and stay there."""
+    path = f"/v1/streams/people/units/{PERSON}"
+    assert of_people(doors, [PERSON] * 6 + ["7"]) == [202, 202]
+    assert of_people(doors, [PERSON], headers={"Idempotency-Key": SAID["idempotency key"]})[0] == 202
+    wait_until(lambda: doors.client.get("/v1/streams/people").json()["records"] >= 15)
+    assert [doors.ask(method, path) for method in ("GET", "DELETE", "DELETE")] == [200, 202, 202]
+    for wrong in ([PERSON], {PERSON: 1}, PERSON * 20, PERSON + "\ud800"):
+        assert of_people(doors, [PERSON, wrong]) == [422, 422]
+    assert of_people(doors, [PERSON], [[X[0], None]]) == [422, 422]
+    assert of_people(doors, [PERSON], [[FAILS, X[1]]]) == [500, 500]
+    assert doors.ask("POST", "/v1/streams/plain/records", json={"x": [X], "y": [Y], "unit": [PERSON]}) == 422
+    assert doors.ask("GET", path, doors.keys["read"]) == 403
+    for wrong in (
+        f"/v1/streams/plain/units/{PERSON}",
+        f"{path}%ff",
+        f"{path * 20}",
+        f"/v1/streams/none/units/{PERSON}",
+    ):
+        assert doors.ask("DELETE", wrong) in (404, 422)
 
 
 def labelled(doors: Doors) -> None:
     """People see records, and nobody else: neither who reads the log, nor who is refused."""
     path = "/v1/publications/labelled"
-    labeller = {"Authorization": f"Bearer {doors.keys['label']}", "Prefer": "wait=5"}
+    labeller = {"Authorization": f"Bearer {doors.keys['label']}", "Prefer": "wait=60"}
     assert doors.post("labelled", [X] * 4, None) == 202
     waiting = 2
     while waiting > 1:
@@ -273,7 +308,7 @@ def failing(doors: Doors) -> None:
     assert doors.post("jammed", [[FAILS, *X]] * 2, [Y, Y]) == 202
     assert doors.post("unfit", [[FAILS, *X, Y]] * 2, [Y, Y]) == 202
     assert doors.post("unseen", [[FAILS, *X, *X]] * 2, None) == 202
-    wait = {"Prefer": "wait=5"}
+    wait = {"Prefer": "wait=60"}
     assert doors.ask("GET", "/v1/publications/unseen/label-requests", doors.keys["label"], headers=wait) == 500
     assert doors.post("uncounted", None, [int(FAILS)] * 20) == 202
     path, easy = "/v1/publications/uncounted/queries", {"weights": [WEIGHT] * 20}
@@ -333,7 +368,7 @@ def test_every_line_of_the_log_is_one_object_and_those_of_requests_name_them(doo
     words = re.compile(r"Perennial is ready|Its data is in|The admin key is in|Ctrl-C stops it|perennial: ")
     events = [json.loads(line) for line in lines if not words.match(line)]
     errors = [each for each in events if each["event"] == "unexpected_error"]
-    assert len(errors) == len(WRITERS) + 2
+    assert len(errors) == len(WRITERS) + 4
     assert all(each["error"] == "RuntimeError" and "sitecustomize.py:" in each["at"] for each in errors)
     assert len({each["request"] for each in errors}) == len(errors)
     made = [each for each in events if each["event"] == "admin_action" and each["status"] == 201]

@@ -39,6 +39,7 @@ STREAMS = {
     "categories": (CATEGORIES, np.random.default_rng(2).integers(0, 9, (40, 3)).tolist()),
     "text": (WORDS, sentences()),
     "standardize": (STANDARDIZE | {"scale": [0.5, 4]}, numbers(2)),
+    "clipped_scale": ({"kind": "clipped_scale", "center": 0.5, "factor": [2, 0], "limit": 1}, numbers(2)),
 }
 
 

@@ -228,7 +228,9 @@ class TestArrow:
         assert '"x" must be' in self.reason(as_stream({"x": kind}, (2**40, [x])), UNLABELLED)
         many = 200_000
         with pytest.raises(InvalidRecords) as refusal:
-            READERS[ARROW](Arrow("list")([[]] * many, None), RecordLayout.of_features(many, None))
+            READERS[ARROW](
+                Arrow("list")([[]] * many, None), RecordLayout.of_model({"features": many, "feature_map": None})
+            )
         assert [row for row, _ in refusal.value.reasons] == list(range(100))
 
     def test_big_endian_numbers_and_dictionaries_are_refused(self):

@@ -36,7 +36,7 @@ def post(service: Service, stream: str, x) -> None:
     wait_until(lambda: service.client().get(f"{path}/entries/{entry}").status_code == 200)
 
 
-def next_request(service: Service, publication: str, *, wait: int = 5, key: str | None = None):
+def next_request(service: Service, publication: str, *, wait: int = 60, key: str | None = None):
     """The next record to label; None: there is none."""
     path = f"/v1/publications/{publication}/label-requests"
     answer = service.client(key).get(path, headers={"Prefer": f"wait={wait}"} if wait else {})
@@ -162,7 +162,7 @@ def test_who_waits_gets_the_record_when_it_comes(service: Service):
     publication = publish(service, stream)
     assert next_request(service, publication, wait=0) is None
     with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(next_request, service, publication, wait=20)
+        waiting = thread.submit(next_request, service, publication, wait=60)
         threading.Event().wait(0.2)
         post(service, stream, np.ones((4, 2)))
         assert waiting.result(200)["record"] in range(4)
@@ -306,7 +306,7 @@ def test_a_record_that_somebody_looks_at_is_kept_nowhere_else(service: Service):
     stream = unlabelled(service)
     publication = publish(service, stream)
     post(service, stream, np.ones((4, 2)))
-    answer = service.client().get(f"/v1/publications/{publication}/label-requests", headers={"Prefer": "wait=5"})
+    answer = service.client().get(f"/v1/publications/{publication}/label-requests", headers={"Prefer": "wait=60"})
     assert ok(answer)["x"] == [1.0, 1.0]
     assert answer.headers["cache-control"] == "no-store"
-    assert answer.headers["preference-applied"] == "wait=5"
+    assert answer.headers["preference-applied"] == "wait=60"

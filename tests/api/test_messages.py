@@ -18,6 +18,7 @@ from service.streams.schema import StreamSchema
 from tests.api.formats import WRITERS
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, publication, unique
+from tests.mechanisms import cases
 
 BATCHES = {"kind": "independent_batches", "batch": 100}
 LEADER = {"kind": "online_leader", "batch": 100}
@@ -260,7 +261,7 @@ HOPELESS = [
     (BATCHES, DESCENT, {"epsilon": 1e-6, "delta": 1e-6}),
     (BATCHES, {"kind": "objective_perturbation"}, {"epsilon": 1e-6}),
     (LEADER, DESCENT, {"epsilon": 1e-6}),
-    ({"kind": "window_statistics", "block": 100, "blocks": 7}, {}, {"epsilon": 1e-6}),
+    *cases.of_families("HOPELESS").values(),
 ]  # fmt: skip
 
 

@@ -84,7 +84,7 @@ def ask(service: Service, session, there) -> "Callable[[Case], None]":
         for name in [name for name in case.headers if name.lower() == "prefer"]:
             del case.headers[name]  # it would wait
         key = {"Authorization": f"Bearer {service.admin_key}"}
-        answer = case.call(base_url=service.url, session=session, headers=key, timeout=100)
+        answer = case.call(base_url=service.url, session=session, headers=key, timeout=200)
         STATUSES[f"{case.operation.method.upper()} {case.path}"].add(answer.status_code)
         case.validate_response(answer, checks=asked)
 

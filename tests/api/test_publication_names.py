@@ -67,7 +67,7 @@ def shared(service: Service) -> tuple[str, str, str, str]:
         ok(make(limited(service, stream), stream, name), 201)
     service.post(streams[1], [[1, 2]] * 10, [0, 1] * 5)
     client = limited(service, streams[1], scope="read")
-    ok(client.get(f"/v1/publications/{name}/releases/latest", headers={"Prefer": "wait=30"}))
+    ok(client.get(f"/v1/publications/{name}/releases/latest", headers={"Prefer": "wait=60"}))
     return name, *streams
 
 

@@ -98,7 +98,7 @@ def test_a_version_never_changes(service: Service, published):
 @pytest.mark.parametrize("with_tag", [True, False])
 def test_waiting_ends_with_the_next_release(service: Service, published, with_tag):
     stream, name = published
-    headers = {"Prefer": "wait=30"}
+    headers = {"Prefer": "wait=60"}
     if with_tag:
         headers["If-None-Match"] = latest(service, name).headers["etag"]
     answers = []
@@ -110,14 +110,14 @@ def test_waiting_ends_with_the_next_release(service: Service, published, with_ta
     waiter.join(200)
     (answer,) = answers
     assert ok(answer)["version"] == 2
-    assert answer.headers["preference-applied"] == "wait=30"
+    assert answer.headers["preference-applied"] == "wait=60"
 
 
 def test_waiting_before_the_first_release_ends_with_it(service: Service):
     stream = service.stream()
     name = service.publish(stream, BLOCKS_OF_FIVE)
     answers = []
-    waiter = threading.Thread(target=lambda: answers.append(latest(service, name, Prefer="wait=30")))
+    waiter = threading.Thread(target=lambda: answers.append(latest(service, name, Prefer="wait=60")))
     waiter.start()
     time.sleep(0.1)
     five_more(service, stream)
@@ -251,7 +251,7 @@ def test_waiters_do_not_hold_each_other_up(service: Service, published):
     stream, name = published
     answers = []
     waiters = [
-        threading.Thread(target=lambda: answers.append(latest(service, name, Prefer="wait=30"))) for _ in range(50)
+        threading.Thread(target=lambda: answers.append(latest(service, name, Prefer="wait=60"))) for _ in range(50)
     ]
     for waiter in waiters:
         waiter.start()

@@ -67,7 +67,7 @@ def test_it_may_label_where_its_key_says_so_and_from_our_pages_alone(service: Se
     sign_in(visitor, service.key("read", "label"))
     refused(visitor.get(f"{path}/label-requests"), 403, "forbidden")
     refused(visitor.post(f"{path}/labels", json=label), 401, "unauthenticated")
-    asked = ok(visitor.get(f"{path}/label-requests", headers=PAGE | {"Prefer": "wait=5"}))
+    asked = ok(visitor.get(f"{path}/label-requests", headers=PAGE | {"Prefer": "wait=60"}))
     ok(visitor.post(f"{path}/labels", json=label | {"record": asked["record"]}, headers=PAGE))
     assert ok(visitor.get(path, headers=PAGE))["labels"]["answered"] == 1
     records = {"x": [[0, 1]]}

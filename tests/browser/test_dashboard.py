@@ -176,7 +176,7 @@ class TestPublication:
         plan = ok(service.client().get(f"/v1/publications/{name}"))["plan"]
         told = trend.get_by_role("region", name="How its cost adds up")
         expect(told).to_contain_text("within a factor of 7.39 (e to the power of ε = 2)")
-        rows = told.get_by_role("region", name="What the worst record pays for").get_by_role("row")
+        rows = told.get_by_role("region", name="Payments of the record that pays most").get_by_role("row")
         expect(rows).to_have_count(1 + len(plan["lifetime"]["parts"]))
         for row, part in zip(rows.all()[1:], plan["lifetime"]["parts"], strict=True):
             expect(row).to_contain_text(part["what"][1:])

@@ -23,6 +23,7 @@ _FOURIER = {"kind": "random_fourier", "features": 6, "width": 1.5, "seed": 3}
 _HOG = {"kind": "hog", "width": SIDE, "height": SIDE, "orientations": 5, "cell": 2, "block": 1}
 _BLOCKS = {"kind": "hog", "width": SIDE, "height": SIDE, "orientations": 1, "cell": 1, "block": 3}
 _STANDARDIZE = {"kind": "standardize", "mean": [0.25] * SIDE**2, "scale": 2.0}
+_CLIPPED = {"kind": "clipped_scale", "center": 0.25, "factor": [2.0] * (SIDE**2 - 1) + [0.0], "limit": 1.5}
 _NORMALIZE, _CENTER = {"kind": "normalize"}, {"kind": "center"}
 MAPS: dict[str, dict[str, Any] | None] = {
     "none": None,
@@ -30,6 +31,7 @@ MAPS: dict[str, dict[str, Any] | None] = {
     "hog": _HOG,
     "hog of one orientation": _BLOCKS,
     "standardize": _STANDARDIZE,
+    "clipped_scale": _CLIPPED,
     "center": _CENTER,
     "normalize": _NORMALIZE,
     "compose": {"kind": "compose", "maps": [_STANDARDIZE, _NORMALIZE, _CENTER, _FOURIER]},
@@ -99,6 +101,13 @@ def records(mapped: str, seed: int) -> Any:
     return x
 
 
+def named(stream: dict[str, Any], features: int) -> dict[str, Any]:
+    """Return names of columns and, where there are some, of classes: names change no prediction."""
+    columns = {"columns": [f"column {number}" for number in range(features)]}
+    count = stream["task"].get("classes")
+    return columns if count is None else columns | {"class_names": [f"class {number}" for number in range(count)]}
+
+
 def labels(stream: dict[str, Any]) -> Any:
     random = np.random.default_rng(0)
     if stream["task"]["kind"] == "regression":
@@ -112,7 +121,8 @@ def publish_all(service: Service, client: perennial.Client) -> dict[tuple[str, s
     for kind, mapped in CASES:
         case = (KINDS | SPECIAL)[kind]
         x = records(mapped, 1)
-        stream = service.stream(features=len(x[0]), feature_map=MAPS[mapped], **PRIVACY, **case.stream)
+        names_of = named(case.stream, len(x[0]))
+        stream = service.stream(features=len(x[0]), feature_map=MAPS[mapped], **PRIVACY, **case.stream, **names_of)
         mechanism = case.mechanism or BATCH
         names[kind, mapped] = service.publish(stream, mechanism, **PRIVACY, learner=case.learner)
         client.stream(stream).append(x, label=labels(case.stream))

@@ -35,7 +35,8 @@ ABOUT_FIT_OF = {
 }
 
 
-def model(loss: str, features: int) -> Model:
+def model(loss: str, features: int, *, named: bool = False) -> Model:
+    names = {"columns": [f"c{number}" for number in range(features)], "class_names": ["dry", "rain"]}
     described = {
         "kind": "linear",
         "loss": loss,
@@ -45,17 +46,18 @@ def model(loss: str, features: int) -> Model:
         "norm_bound": 1.5,
         "feature_map": None,
         "bound": 0.4,
-    }
+    } | (names if named else {})
     parameters = np.random.default_rng(0).normal(size=(1, features + 1))
     return Model(parameters=parameters, metadata={"publication": "p", "version": 1, "time": 3, "model": described})
 
 
 @pytest.mark.filterwarnings("ignore")  # of scikit-learn's, about what it calls itself
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("loss", ABOUT_FIT_OF)
-def test_checks_of_scikit_learn(loss):
+def test_checks_of_scikit_learn(loss, named):
     outcomes: dict[str, set[str]] = {}
     for features in WIDTHS:
-        for check in check_estimator(model(loss, features).to_sklearn(), on_fail=None, on_skip=None):
+        for check in check_estimator(model(loss, features, named=named).to_sklearn(), on_fail=None, on_skip=None):
             outcomes.setdefault(check["check_name"], set()).add(check["status"])
     failed = {name for name, found in outcomes.items() if not found & {"passed", "skipped"}}
     assert failed == ABOUT_FIT_OF[loss]
@@ -74,3 +76,13 @@ def test_estimators_work_in_pipelines_and_are_pickled(loss):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(estimator)).predict(x), y)
     with pytest.raises(ValueError, match="expecting 3 features"):
         estimator.predict(x[:, :2])
+
+
+def test_frames_are_read_by_the_names_of_columns():
+    estimator, plain = (model("logistic", 3, named=named).to_sklearn() for named in (True, False))
+    x = np.random.default_rng(1).normal(size=(30, 3))
+    frame = pd.DataFrame(x, columns=["c0", "c1", "c2"])
+    np.testing.assert_array_equal(estimator.predict(frame[["c2", "c0", "c1"]]), plain.predict(x))
+    np.testing.assert_array_equal(estimator.predict(x), plain.predict(x))
+    with pytest.raises(ValueError, match='There is no column "c1"'):
+        estimator.predict(frame.rename(columns={"c1": "other"}))

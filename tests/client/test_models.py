@@ -110,7 +110,7 @@ def test_frames_and_single_columns_are_read(models):
     x = records("none", 2)
     np.testing.assert_array_equal(model.predict(pd.DataFrame(x)), model.predict(x))
     words = models["logistic", "words"]
-    frame = pd.DataFrame(records("words", 2), columns=["title", "place"])
+    frame = pd.DataFrame(records("words", 2), columns=words.columns)
     np.testing.assert_array_equal(words.predict(frame), words.predict(records("words", 2)))
 
 

@@ -7,11 +7,6 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def section(title: str) -> str:
-    """The README's section of that title, without the sections below it."""
-    return re.split(rf"^## {re.escape(title)}$", README, flags=re.MULTILINE)[1].split("\n## ", 1)[0]
-
-
 def page(name: str) -> str:
     """A page of docs/."""
     return (ROOT / "docs" / name).read_text()

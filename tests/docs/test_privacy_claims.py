@@ -30,6 +30,7 @@ from service.schedules.sliding_window import SlidingWindow
 from service.streams.schema import StreamSchema
 from tests import chance
 from tests.docs import pages
+from tests.mechanisms import cases
 
 STREAM = StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": 2}})
 
@@ -237,7 +238,7 @@ def asked(epsilon, delta=0, kind="output_perturbation", mechanism=None):
 def test_the_cap_of_pure_epsilon_is_as_stated(page):
     shape = {
         "privacy.md": r"it would pass 2⁻⁶⁰: ε is at most ([\d.]+) for 1 draw, and ([\d.]+) for 65,536 draws",
-        "noise.md": r"That is ([\d.]+) for d = 1 and ([\d.]+) for d = 2¹⁶",
+        "noise.md": r"The bound is ([\d.]+) for d = 1 and ([\d.]+) for d = 2¹⁶",
     }
     one, many = said(shape[page], page)
     for draws, cap in ((1, one), (2**16, many)):
@@ -272,7 +273,7 @@ def test_how_many_fits_read_one_record_is_as_the_page_on_noise_says():
         return ScheduledBlackBox(kind=kind, first=first, growth=Fraction(growth)).most_fits()
 
     assert numbers == {
-        "independent_batches, window_statistics, lifelong, active_learning": [1],
+        ", ".join(["independent_batches", *cases.of_families("DRAWS"), "lifelong", "active_learning"]): [1],
         "sliding_window": [
             SlidingWindow(kind=kind, block=1, blocks=7).most_fits(),
             SlidingWindow(kind=kind, block=1, blocks=700, warm_up=True).most_fits(),
@@ -299,8 +300,8 @@ def test_how_many_draws_a_step_of_running_sums_has_is_as_the_page_on_noise_says(
 
 
 RULE = (
-    "slots were erased, and when, is an act of the operator: public, the same in both neighbours. What an erased "
-    "record was, and whether a slot came empty, is protected in everything that is released."
+    "slots were erased, and when, is an act of the operator: public, the same in both neighbours. The content of an "
+    "erased record, and whether a slot came empty, is protected in everything that is released."
 )
 
 

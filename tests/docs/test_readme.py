@@ -1,29 +1,52 @@
-"""What the README says is so: names, settings, links."""
+"""What README, tutorial and the page on running say is so: names, settings, links, numbers."""
 
+import json
 import re
+import statistics
 import subprocess
 
 import pytest
 
+from docs import pictures
 from service.cli import app
 from service.settings import Settings
-from tests.docs.pages import README, ROOT, blocks, deployment_files, section
+from tests.docs.pages import README, ROOT, blocks, deployment_files, page, rows
+
+TUTORIAL, RUNNING = page("tutorial.md"), page("running.md")
+FIRST_SCREEN_LINES, MOST_LINES = 60, 150
+
+
+def test_it_is_short_and_its_first_screen_says_what_for_whom_the_promise_and_the_first_command() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= MOST_LINES
+    screen = "\n".join(lines[:FIRST_SCREEN_LINES])
+    for part in ("**Perennial publishes models", "It is for ", "**The promise.**", "$ make demo", "images/flow.svg"):
+        assert part in screen
+
+
+def test_what_it_says_of_the_picture_is_measured() -> None:
+    found = json.loads((ROOT / "docs/images/rain.json").read_text())
+    after = int(re.search(r"From record ([\d,]+) on", README)[1].replace(",", ""))
+    plain = dict(found["without_noise"][0])
+    runs = [dict(curve) for curve in found["private"]]
+    assert f"at ε = {pictures.EPSILON:g} for life" in README
+    points = float(re.search(r"within ([\d.]+) points", README)[1])
+    for records in (records for records in plain if records >= after):
+        assert statistics.median(run[records] for run in runs) >= plain[records] - points / 100
 
 
 def test_the_settings_table_is_the_settings() -> None:
     expected = []
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None else f"`{field.default}`"
-        expected.append(f"| `PERENNIAL_{name.upper()}` | {default} | {field.description} |")
+        expected.append([f"`PERENNIAL_{name.upper()}`", default, field.description])
 
-    found = [line for line in section("Settings").splitlines() if line.startswith("| `")]
-
-    assert found == expected
+    assert [cells[:3] for cells in rows(page("settings.md"), "# Settings").values()] == expected
 
 
 @pytest.mark.parametrize(
     "path",
-    [ROOT / "README.md", *deployment_files()],
+    [ROOT / "README.md", ROOT / "docs/running.md", *deployment_files()],
     ids=lambda path: path.relative_to(ROOT).as_posix(),
 )
 def test_every_setting_named_exists(path) -> None:
@@ -41,20 +64,22 @@ def test_make_up_takes_a_port() -> None:
 
     assert command("PORT=9000") == ".venv/bin/perennial up --port 9000"
     assert command("PORT=") == ".venv/bin/perennial up"
-    assert "`make up PORT=9000`" in README
+    assert "`make up PORT=9000`" in TUTORIAL
 
 
 def test_every_command_named_exists() -> None:
-    code = [*re.findall(r"`([^`\n]+)`", README), *blocks(README, "console")]
+    text = README + TUTORIAL + RUNNING
+    code = [*re.findall(r"`([^`\n]+)`", text), *blocks(text, "console"), *blocks(text, "sh")]
     named = {name for text in code for name in re.findall(r"(?:^|[ /])perennial ([a-z]+)", text, flags=re.MULTILINE)}
     commands = {command.name or command.callback.__name__ for command in app.registered_commands}
+    commands |= {group.name for group in app.registered_groups}
 
     assert named
     assert named <= commands
 
 
 def test_every_call_says_whom_it_asks() -> None:
-    calls = re.findall(r"^.*\bcall .*$", "\n".join(blocks(README, "sh") + blocks(README, "console")), re.MULTILINE)
+    calls = re.findall(r"^.*\bcall .*$", "\n".join(blocks(TUTORIAL, "sh") + blocks(TUTORIAL, "console")), re.MULTILINE)
     assert len(calls) > 10
     assert [each for each in calls if "$API/v1/" not in each] == []
 

@@ -1,4 +1,4 @@
-"""The README's five minutes, as printed, by a new user: `perennial up` on an empty folder, then each block in bash.
+"""The tutorial's five minutes, as printed, by a new user: `perennial up` on an empty folder, then each block in bash.
 
 Nothing is changed but the port. What the reader would see is kept block by block, and each test looks at one thing.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks, section
+from tests.docs.pages import ROOT, blocks, page
 
 BETWEEN = "===== next block ====="
 READY_SECONDS = 200.0
@@ -78,7 +78,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
         )
     try:
         _await_ready(service, f"http://127.0.0.1:{port}/readyz")
-        printed = blocks(section("Five minutes"), "sh")
+        printed = blocks(page("tutorial.md"), "sh")
         script = f"\necho '{BETWEEN}'\n".join(printed).replace("http://127.0.0.1:8000", f"http://127.0.0.1:{port}")
         reader = subprocess.run(
             ["bash", "-euo", "pipefail"],
@@ -181,13 +181,20 @@ def test_a_wet_day_and_a_fine_one_are_told_apart(walk: Walk) -> None:
 
 
 def test_the_ledger_holds_what_was_spent_within_the_reservation(walk: Walk) -> None:
-    ledger, charges = walk.answers("/ledger")
+    ledger, charges, _card = walk.answers("/ledger/charges")
 
     assert 0 < ledger["spent"]["epsilon"] <= ledger["reserved"]["epsilon"] == 2.0
     assert ledger["ranges"][0]["start"] == 0
     assert ledger["ranges"][-1]["end"] == 8000
     newest, before = charges["items"]
     assert newest["previous_hash"] == before["hash"]
+
+
+def test_the_card_has_the_publications_guarantee(walk: Walk) -> None:
+    (card,) = walk.answers("/card")[2:]
+
+    assert (card["epsilon"]["publication"]["for_life"], card["delta"]["publication"]["for_life"]) == (2.0, 1e-6)
+    assert card["epsilon"]["stream"]["for_life"] == 4.0
 
 
 def test_what_the_budget_cannot_hold_is_refused(walk: Walk) -> None:
@@ -209,7 +216,7 @@ def test_it_stops_cleanly_within_ten_seconds(walk: Walk) -> None:
 
 
 def test_the_walk_leaves_no_file_outside_its_data_folder() -> None:
-    written = [Path(line.rsplit("> ", 1)[1].split()[0]) for block in blocks(section("Five minutes"), "sh")
+    written = [Path(line.rsplit("> ", 1)[1].split()[0]) for block in blocks(page("tutorial.md"), "sh")
                for line in block.splitlines() if "> " in line]  # fmt: skip
 
     assert [path for path in written if path.parts[0] != "perennial-data"] == []

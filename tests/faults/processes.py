@@ -84,7 +84,7 @@ class Api:
         wait_until(self._ready)
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self._key}"}, timeout=100)
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self._key}"}, timeout=200)
 
     def now(self) -> None:
         self._now.set()

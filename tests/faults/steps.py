@@ -19,11 +19,8 @@ import redis.asyncio
 
 import service
 from service.log.commands import Commands
-from service.mechanisms.active_learning.mechanism import ActiveLearning
-from service.mechanisms.lifelong.mechanism import Lifelong
-from service.mechanisms.online_leader.mechanism import OnlineLeader
-from service.mechanisms.scheduled.mechanism import Scheduled
-from service.mechanisms.window_statistics.mechanism import WindowStatistics
+from service.mechanisms import registry
+from service.mechanisms.mechanism import Mechanism
 from service.store.database import Database
 
 if TYPE_CHECKING:
@@ -79,16 +76,22 @@ def instrument(reach: Callable[[str, When], None], put: Callable[[Any, str, Any]
     put(Database, "transaction", transaction)
     around(os, "fsync", "sync")
     around(os, "unlink", "delete")
-    around(Scheduled, "step", "fit")
-    around(OnlineLeader, "step", "fit")
-    around(WindowStatistics, "step", "fit")
-    around(Lifelong, "step", "fit")
-    around(ActiveLearning, "step", "fit")
+    for mechanism in _below(Mechanism):
+        if "step" in vars(mechanism):
+            around(mechanism, "step", "fit")
     around(redis.Redis, "execute_command", "log")
     around(redis.client.Pipeline, "execute", "log")
     around_awaited(Commands, "send", "log")
     around_awaited(redis.asyncio.Redis, "execute_command", "log")
     around_awaited(redis.asyncio.client.Pipeline, "execute", "log")
+
+
+def _below(kind: type) -> Iterator[type]:
+    """Every class that is derived from it: those of all mechanisms, which the registry has imported."""
+    assert registry.MECHANISMS
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
 
 
 def _named(what: str) -> str | None:

@@ -50,6 +50,7 @@ from tests.conftest import make_world, run_out
 from tests.faults.load import Batch, check, due
 from tests.faults.stage import Accidents, Crash, Stage
 from tests.faults.steps import instrument
+from tests.mechanisms import cases
 
 SCHEMA = {
     "features": 2,
@@ -62,11 +63,13 @@ MECHANISMS = [
     ({"kind": "sliding_window", "block": 2, "blocks": 2}, OUTPUT, 0),
     ({"kind": "independent_batches", "batch": 3}, OUTPUT, 0),
     ({"kind": "continual", "base": 4, "update_every": 2}, OUTPUT, 1e-6),
-    ({"kind": "window_statistics", "block": 2, "blocks": 2}, OUTPUT, 1e-6),
+    *cases.of_families("HISTORIES").values(),
     ({"kind": "lifelong", "task_size": [3, 4], "batch": 2, "memory": 1}, OUTPUT, 1e-6),
     ({"kind": "active_learning", "batching": "fixed_batch", "size": 2}, DESCENT, 0),
     ({"kind": "active_learning", "batching": "fixed_window", "size": 3}, DESCENT, 0),
+    ({"kind": "preparation", "records": 4}, None, 1e-6),
 ]
+PREPARATION = len(MECHANISMS) - 1
 AT_ARRIVAL = "active_learning"  # its records pay as they come, a release or not
 TICK = Decimal("0.05")
 BUDGETS = {
@@ -176,8 +179,18 @@ class History(RuleBasedStateMachine):
         run_out(self.stage.database)
         self.worker = self.stage.worker()
 
+    @rule(which=st.integers(0, 1), ticks=st.booleans(), accident=accidents(WORKING))
+    def begin_with_features(self, which, ticks, accident):
+        """A preparation, a publication that names it, and records that both wait for."""
+        self.begin_publication(PREPARATION, ticks)
+        with self.stage.database.transaction() as connection:
+            newest = publications.of_stream(connection, self.stream.id)[0]
+        if newest.state == "running" and newest.configuration["mechanism"] == MECHANISMS[PREPARATION][0]:
+            self.begin_publication(which, ticks, features=newest)
+        self.post_and_work(6, accident)
+
     @rule(which=st.integers(0, len(MECHANISMS) - 1), ticks=st.booleans())
-    def begin_publication(self, which, ticks=True):
+    def begin_publication(self, which, ticks=True, features=None):
         mechanism, learner, delta = MECHANISMS[which]
         delay = TICK if ticks and mechanism["kind"] != AT_ARRIVAL else Decimal(0)
         asked = {
@@ -185,7 +198,7 @@ class History(RuleBasedStateMachine):
             "learner": learner,
             "privacy": {"epsilon": 1, "delta": delta},
             "publish_delay": float(delay),
-        }
+        } | ({} if features is None else {"features": {"from": features.name, "version": 1}})
         built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(asked))
         with self.stage.database.transaction() as connection:
             ledger = open_ledger(connection, self.stream.id)
@@ -195,6 +208,7 @@ class History(RuleBasedStateMachine):
                 obligations=replace(built.obligations(), draws=built.draws()),
                 kind=built.kind, epsilon=Decimal(1), delta=Decimal(str(delta)),
                 due=records + built.next_time(0), publish_delay=delay,
+                features_from=features and features.id,
             )  # fmt: skip
             with suppress(BudgetExceeded):
                 ledger.admit(new)
@@ -236,12 +250,17 @@ class History(RuleBasedStateMachine):
         assert stream.confirmed_charges <= told["charges"]
         assert stream.confirmed_releases <= told["releases"]
         assert stream.distrusted is None
-        assert all("two attempts" in each.reason for each in known if each.state == "halted")
+        reasons = "two attempts", "its features come from"
+        assert all(any(why in each.reason for why in reasons) for each in known if each.state == "halted")
         assert numbers.items() >= self.numbers.items()
         self.numbers = numbers
         shown = {(row.publication_id, row.version): tuple(row) for row in found}
         assert shown.items() >= self.shown.items()
         self.shown = shown
+        numbered = {(row.publication_id, row.version): row.number for row in found}
+        for each in known:  # whoever has features of another one was released after that
+            if each.features_from is not None and (each.id, 1) in numbered:
+                assert numbered[each.features_from, 1] < numbered[each.id, 1]
         charged = {row.id: tuple(row) for row in charges}
         assert charged.items() >= self.charged.items()
         self.charged = charged

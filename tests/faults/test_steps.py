@@ -56,6 +56,7 @@ LOOKS = {
     "Sealer._tidy: commit",
     "Ticker.step: commit",
     "wait: commit",
+    "counted: commit",
     "locate: commit",
     "verify_segments: commit",
     # Loads the script that the next step runs.
@@ -103,6 +104,11 @@ ELSEWHERE = {
     "Reader.go_on: log",
 }
 BY_THE_API = {"Appender._evaluate: log", "Appender.create: log", "Services.run.<locals>.transact: commit"}
+BY_UNITS = {  # tests/api/test_units.py and tests/worker/test_unit_erasing.py
+    "erase_unit: commit",
+    "_slots: commit",
+    "get_unit.<locals>.look: commit",
+}
 BY_QUERIES = {  # tests/faults/test_queries.py
     "Answerer._confirmed: commit",
     "Answerer._give_back: commit",
@@ -119,7 +125,7 @@ BY_THE_EXPLORER = {  # tests/api/test_explorer.py
 
 
 def test_every_step_that_there_is_is_listed():
-    listed = (LOOKS, BY_A_WORKER, WHEN_SOMETHING_IS_WRONG, ELSEWHERE, BY_THE_API, BY_QUERIES, BY_THE_EXPLORER)
+    listed = (LOOKS, BY_A_WORKER, WHEN_SOMETHING_IS_WRONG, ELSEWHERE, BY_THE_API, BY_UNITS, BY_QUERIES, BY_THE_EXPLORER)
     assert in_the_code() == set().union(*listed)
     assert sum(map(len, listed)) == len(in_the_code())
 

@@ -42,7 +42,7 @@ class Up:
     def stop(self) -> None:
         """As Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(100) == 0
+        assert self.process.wait(200) == 0
 
     def ready(self) -> bool:
         try:
@@ -97,7 +97,7 @@ class Up:
         return (self.folder / "admin.key").read_text().strip()
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.key()}"}, timeout=100)
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {self.key()}"}, timeout=200)
 
 
 def _processes() -> dict[int, tuple[int, str]]:

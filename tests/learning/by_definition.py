@@ -116,6 +116,12 @@ def standardize(description, x):
     return [(float(value) - m) / s for value, m, s in zip(x, mean, scale, strict=True)]
 
 
+def clipped_scale(description, x):
+    center, factor = (np.broadcast_to(description[name], len(x)) for name in ("center", "factor"))
+    limit = description["limit"]
+    return [min(max((float(value) - c) * f, -limit), limit) for value, c, f in zip(x, center, factor, strict=True)]
+
+
 def center(_, x):
     return [value - sum(x) / len(x) for value in x]
 
@@ -125,4 +131,4 @@ def normalize(_, x):
     return [value / length if length else 0.0 for value in x]
 
 
-_KINDS = {each.__name__: each for each in (random_fourier, hashing, hog, standardize, center, normalize)}
+_KINDS = {each.__name__: each for each in (random_fourier, hashing, hog, standardize, clipped_scale, center, normalize)}

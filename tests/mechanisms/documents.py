@@ -14,6 +14,7 @@ from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.measured import measured
 from service.mechanisms.timing import timing
 from service.streams.schema import StreamSchema
+from tests.mechanisms import cases
 from tests.mechanisms.test_combinations import MECHANISMS
 
 WRITTEN = Path(__file__).with_name("documents.jsonl")
@@ -36,6 +37,8 @@ FOURIER = {"kind": "compose", "maps": [{"kind": "center"}, {"kind": "random_four
 def _learner(mechanism):
     if mechanism["kind"] == "linear_queries":
         return CATEGORIES, None
+    if mechanism["kind"] == "preparation":
+        return THREE, None
     if mechanism["kind"] in ("online_leader", "active_learning"):
         return TWO, NOISY
     return (TWO, EXACT | {"intercept": True}) if mechanism["kind"] == "lifelong" else (THREE, EXACT)
@@ -75,7 +78,7 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
         MECHANISMS["improving_black_box"],
         GAUSSIAN,
     ),
-    "regression": (REGRESSION, EXACT, MECHANISMS["window_statistics"], GAUSSIAN),
+    **cases.of_families("DOCUMENTS"),
     "regression, noisy": (REGRESSION, NOISY, MECHANISMS["independent_batches"], GAUSSIAN),
     **{
         f"small {queries}": (CATEGORIES, _small(queries), MECHANISMS["multi_resolution"], PURE)
@@ -101,7 +104,6 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
     "tasks, agem": (THREE, EXACT, TASKS | {"training": "agem", "hidden": 2, "epochs": [3, 4]}, GAUSSIAN),
     ENCODER: (TWO, EXACT, MECHANISMS["lifelong, encoder"], GAUSSIAN),
     "tasks, ridge": (TWO, EXACT | {"intercept": False}, TASKS | {"ridge": 0.5}, PURE),
-    "windows, ridge": (TWO, EXACT, MECHANISMS["window_statistics"] | {"ridge": 0.5}, PURE),
     "queries, accurate": (CATEGORIES, None, {"kind": "linear_queries", "first": 10**6, "accuracy": 0.1}, GAUSSIAN),
     "queries, both": (CATEGORIES, None, {"kind": "linear_queries", "first": 10**6, "accuracy": 0.1, "hits": 3}, PURE),
     "asking": (UNLABELLED, NOISY, ACTIVE, GAUSSIAN),
@@ -147,7 +149,9 @@ def document(name):
         json.dumps(
             _short(
                 {
-                    "configuration": configuration.model_dump(mode="json"),
+                    "configuration": configuration.model_dump(
+                        mode="json", exclude=None if configuration.features else {"features"}
+                    ),
                     "delay": str(configuration.delay),
                     "draws": built.draws(),
                     "plan": built.plan(),
@@ -196,13 +200,18 @@ def _steps(built, features):
                         "shape": each.parameters.shape,
                         "charge": each.charge,
                         "noise": each.perturbation.to_json(),
-                        "model": each.model,
+                        "model": _without_what_was_drawn(each.model),
                     }
                     for each in step.releases
                 ],
             }
         )
     return steps
+
+
+def _without_what_was_drawn(model):
+    drawn = {"feature_map"} if model and model["kind"] == "preparation" else set()
+    return model and {name: value for name, value in model.items() if name not in drawn}
 
 
 def _short(value):

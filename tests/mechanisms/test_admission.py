@@ -12,6 +12,7 @@ from service.mechanisms.lifelong import encoder_pass
 from service.privacy.noise.additive import SLACK
 from service.privacy.noise.sampler_distance import largest_epsilon
 from service.streams.schema import StreamSchema
+from tests.mechanisms import cases
 from tests.mechanisms.test_combinations import MECHANISMS
 
 STREAM = StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": 2}})
@@ -27,7 +28,7 @@ DRAWS = {  # name: (learner, draws that one record can move)
     "independent_batches": (OUTPUT, 1),
     "scheduled_black_box": (OUTPUT, 124),
     "improving_black_box": (OUTPUT, 256 + 128 * 53),
-    "window_statistics": (OUTPUT, 1),
+    **cases.of_families("DRAWS"),
     "lifelong": (OUTPUT, 1),
     "lifelong, heads": (OUTPUT, 1),
     "online_leader, blt": (GRADIENT, 2**16),

@@ -10,7 +10,8 @@ from tests.mechanisms import documents
 
 
 def sentences(stream: dict, configuration: PublicationConfiguration) -> list[str]:
-    return notes(build(StreamSchema.model_validate(stream), configuration).plan(), configuration)
+    schema = StreamSchema.model_validate(stream)
+    return notes(build(schema, configuration).plan(), configuration, schema)
 
 
 @pytest.mark.parametrize("name", documents.ASKED)

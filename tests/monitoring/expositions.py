@@ -37,7 +37,7 @@ class Samples:
 def look(url: str, key: str | None = None) -> Samples:
     """Ask for the metrics: with this key at the API's port, without one at a port of their own."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    answer = httpx.get(f"{url}/metrics", headers=headers, timeout=100)
+    answer = httpx.get(f"{url}/metrics", headers=headers, timeout=200)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
     return Samples(answer.text)
@@ -46,7 +46,7 @@ def look(url: str, key: str | None = None) -> Samples:
 def promtool(*arguments: str, given: str | None = None, folder=None) -> str:
     """What it says; it must have nothing to complain of."""
     done = subprocess.run(
-        ["promtool", *arguments], input=given, text=True, capture_output=True, check=False, timeout=60, cwd=folder
+        ["promtool", *arguments], input=given, text=True, capture_output=True, check=False, timeout=200, cwd=folder
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

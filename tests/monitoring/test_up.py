@@ -43,7 +43,7 @@ def publish(up: Up) -> None:
         asked = publication("s", {"kind": "sliding_window", "block": 5, "blocks": 1}) | {"name": "p"}
         ok(client.post("/v1/publications", json=asked), 201)
         ok(client.post("/v1/streams/s/records", json={"x": [[1, 0]] * 5, "y": [0, 1, 0, 1, 0]}), 202)
-        ok(client.get("/v1/publications/p/releases/latest", headers={"Prefer": "wait=20"}))
+        wait_until(lambda: client.get("/v1/publications/p/releases/latest").status_code == 200)
 
 
 def fits(samples: Samples) -> float | None:

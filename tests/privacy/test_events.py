@@ -55,6 +55,7 @@ ONE_OF_EACH = (
     CANDIDATE,
     QUERY,
     COUNTS,
+    COUNTS | {"added_to": "cell_counts"},
     {"added_to": "comparisons", "opened": 7, "scale": 3.0 * STEPS},
 )
 CURVED = 2 * log(1 + 3 / (2 * 100 * 0.5))

@@ -23,6 +23,7 @@ from service.privacy.noise.running_sums import moved_draws, with_noise
 from service.privacy.noise.window_tree import WindowTree
 from service.streams.schema import StreamSchema
 from tests.docs import pages
+from tests.mechanisms import cases
 
 COUNTS = (2, 10, 50)
 NOISES = {  # as the table of docs/privacy.md names them
@@ -152,7 +153,7 @@ def test_shifts_add_and_m_squared_is_always_enough(name):
         ),
         ({"kind": "lifelong", "task_size": 8}, "output_perturbation", "blt, γ = 0.97"),
         ({"kind": "lifelong", "task_size": 8, "memory": 2}, "output_perturbation", "independent"),
-        ({"kind": "window_statistics", "block": 8, "blocks": 7}, "output_perturbation", "blt, γ = 6/7"),
+        *cases.of_families("CARRIED_NOISE").values(),
     ],
     ids=lambda each: each["kind"] if isinstance(each, dict) else each,
 )

@@ -5,6 +5,7 @@ import threading
 from service.settings import Settings
 from service.worker.main import work
 from tests.conftest import ADMIN_KEY, Service, ok, serving
+from tests.mechanisms import cases
 
 
 def publish_some(settings: Settings, *, records: int = 12, every_learner: bool = True) -> None:
@@ -21,9 +22,8 @@ def publish_some(settings: Settings, *, records: int = 12, every_learner: bool =
             for learner, delta in (("objective_perturbation", 0), ("objective_perturbation", 1e-6)):
                 names.append(service.publish(stream, window, delta=delta, learner={"kind": learner}))
             names.append(service.publish(stream, window, delta=1e-6, learner={"kind": "noisy_gradient_descent"}))
-            sums = {"kind": "window_statistics", "block": 2, "blocks": 3}
             tasks = {"kind": "lifelong", "task_size": 4, "batch": 2}
-            remembering = (sums, tasks, tasks | {"heads": "per_task", "memory": 1})
+            remembering = (*cases.of_families("PUBLISHED").values(), tasks, tasks | {"heads": "per_task", "memory": 1})
             names.extend(service.publish(stream, mechanism, delta=1e-6) for mechanism in remembering)
             online = {"kind": "online_leader", "batch": 2}
             expiring = {"noise": "window_tree", "window": 2, "expiry": "leaf", "acknowledge_declassification": True}

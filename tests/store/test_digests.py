@@ -118,7 +118,7 @@ def test_every_column_of_a_publication_is_promised_or_sealed_or_said_elsewhere()
             "stream_id",
             "distrusted",
         ),  # of the stream, whose charges name the publication
-        "publish_delay",  # of the configuration
+        *("publish_delay", "features_from"),  # of the configuration
         *(each.name for each in fields(Publication) if each.name.startswith("visible_")),
     }
     assert {each.name for each in fields(Publication)} == {*PROMISED, *LEFT, *OWED} | elsewhere

@@ -154,7 +154,7 @@ class Service:
 
     def client(self) -> httpx.Client:
         key = (self.folder / "admin.key").read_text().strip()
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=100)
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=200)
 
     def kill(self) -> None:
         """Kill -9 the supervisor; all that it started dies with it."""

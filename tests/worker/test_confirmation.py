@@ -11,7 +11,7 @@ from sqlalchemy.engine import make_url
 from service.ledger import high_water_mark, spending
 from service.ledger.verify import verify
 from service.publishing import confirmation
-from service.store import charges, leases, publications, releases, streams, tables
+from service.store import charges, leases, newest, publications, releases, streams, tables
 from service.store.database import Database, DatabaseUnsafe
 from tests.conftest import wait_until
 from tests.worker.published import Bench
@@ -21,7 +21,7 @@ from tests.worker.test_publishing import bench  # noqa: F401
 def visible(bench: Bench) -> tuple[Any, ...]:
     """What anybody may see: the newest model's version, all versions, all charges."""
     with bench.database.transaction() as connection:
-        newest = publications.newest(connection, "p", None)
+        latest = newest.find(connection, "p", None).latest
         found = publications.get(connection, bench.identity)
         page = releases.page(connection, bench.identity, limit=100, before=None)
         versions = [each.version for each in page]
@@ -33,10 +33,10 @@ def visible(bench: Bench) -> tuple[Any, ...]:
         assert [version for version in range(1, 20) if releases.find(connection, bench.identity, version)] == versions[
             ::-1
         ]
-        assert newest.latest == found.visible_latest
+        assert latest == found.visible_latest
         assert found.visible_version == max(versions, default=None)
         charged = [each["id"] for each in charges.page(connection, 1, limit=100, before=None)]
-    return newest and newest.latest, versions, charged
+    return latest, versions, charged
 
 
 def sums(bench: Bench) -> tuple[Any, ...]:

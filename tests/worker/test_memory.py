@@ -15,16 +15,14 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.lifelong import encoder_pass
 from service.mechanisms.lifelong.encoder_pass import EncoderPass
-from service.mechanisms.lifelong.task_statistics import TaskStatistics
 from service.mechanisms.mechanism import Part
 from service.mechanisms.online_leader import online_gradient
-from service.mechanisms.online_leader.online_gradient import OnlineGradient
-from service.mechanisms.window_statistics.window_model import WindowModel
 from service.privacy.noise.correlated import Blt
 from service.privacy.sensitivity import StatisticsWeights
 from service.publishing.records import read_records
 from service.store import parts, publications, releases, tables
 from service.streams.schema import StreamSchema
+from tests.mechanisms import cases
 from tests.worker.published import Bench, Crash, crash_at
 from tests.worker.test_publishing import SCHEMA, bench  # noqa: F401
 
@@ -38,17 +36,18 @@ def online(noise: dict[str, Any]) -> dict[str, Any]:
 
 
 SUMS = {
-    "mechanism": {"kind": "window_statistics", "block": 1, "blocks": 3},
+    "mechanism": {"kind": "lifelong", "task_size": [1, 2], "batch": 1},
     "learner": {"kind": "output_perturbation"},
     "privacy": {"epsilon": 1, "delta": 1e-6},
 }
+OF_FAMILIES = cases.of_families("REMEMBERING")
 REMEMBERING = [
     online({"noise": "blt"}),
     online({"noise": "toeplitz", "decay": 0.5}),
     online({"noise": "tree"}),
     online({"noise": "window_tree", "window": 3, "expiry": "leaf", "acknowledge_declassification": True}),
+    *({**SUMS, "mechanism": mechanism} for mechanism in OF_FAMILIES.values()),
     SUMS,
-    SUMS | {"mechanism": {"kind": "lifelong", "task_size": [1, 2], "batch": 1}},
     SUMS | {"mechanism": {"kind": "lifelong", "task_size": [1, 2], "batch": 1, "training": "agem", "memory": 1}},
     pytest.param(
         SUMS
@@ -68,7 +67,7 @@ REMEMBERING = [
 @pytest.mark.parametrize(
     "bench",
     REMEMBERING,
-    ids=["blt", "toeplitz", "tree", "leaf", "window_statistics", "lifelong", "agem", "encoder"],
+    ids=["blt", "toeplitz", "tree", "leaf", *OF_FAMILIES, "lifelong", "agem", "encoder"],
     indirect=True,
 )
 def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeypatch):
@@ -78,13 +77,13 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
     )
     read = partial(read_records, bench.database, bench.files, bench.stream(), 0)
     mechanism.step(1, (), 1, read)  # what it imports and compiles at first may draw too
-    for learner in (OnlineGradient, WindowModel, TaskStatistics):
+    learner = type(mechanism.learner)
 
-        def advance(self, state, records, n, origin, perturbation, step, real=learner.advance):
-            monkeypatch.setattr(os, "urandom", np.random.default_rng(getattr(step, "number", step)).bytes)
-            return real(self, state, records, n, origin, perturbation, step)
+    def advance(self, state, records, n, origin, perturbation, step, real=learner.advance):
+        monkeypatch.setattr(os, "urandom", np.random.default_rng(getattr(step, "number", step)).bytes)
+        return real(self, state, records, n, origin, perturbation, step)
 
-        monkeypatch.setattr(learner, "advance", advance)
+    monkeypatch.setattr(learner, "advance", advance)
 
     def release(self, *about, real=EncoderPass.release):
         monkeypatch.setattr(os, "urandom", np.random.default_rng(0).bytes)

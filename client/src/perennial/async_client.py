@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from perennial import operations, settings
 from perennial.exchange import PATIENCE_SECONDS
 from perennial.journal import opened
+from perennial.names import UNNAMED, Names
 from perennial.progress import reporting
 from perennial.transport import AsyncTransport
 
@@ -101,6 +102,7 @@ class AsyncStream:
     def __init__(self, transport: AsyncTransport, name: str) -> None:
         self.name, self._sender = name, transport.sender
         self._run = transport.run
+        self._known: Names | None = None
 
     def __repr__(self) -> str:
         return f"<AsyncStream {self.name}>"
@@ -133,6 +135,7 @@ class AsyncStream:
                     data,
                     label=label,
                     features=features,
+                    names=await self._names(),
                     key=key,
                     batch=batch,
                     progress=report,
@@ -140,6 +143,11 @@ class AsyncStream:
                     journal=notes,
                 )
             )
+
+    async def _names(self) -> Names:
+        """Return the names of columns and classes, which never change, so that they are asked for once."""
+        self._known = self._known or await self._run(operations.names(self.name))
+        return self._known or UNNAMED
 
     async def numbers(self, appended: Appended) -> list[tuple[int, int]] | None:
         """Return the ranges of numbers, [start, end), that the records got, by batch; None: some have none yet."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from perennial import operations, settings
 from perennial.exchange import PATIENCE_SECONDS
 from perennial.journal import opened
+from perennial.names import UNNAMED, Names
 from perennial.progress import reporting
 from perennial.transport import Transport
 
@@ -80,7 +81,8 @@ class Client:
 
         more: `epsilon`, `delta` and `accounting` of its budget, or `budget`; `features`; `classes` of a classification,
         or `bound` of a regression, or another `task`; `norm_bound`, `feature_map` and all else that POST /v1/streams
-        takes.
+        takes. `columns` instead of `features`: names, a mapping of names to public ranges (lowest, highest) or None, or
+        a data frame, whose columns without that of `label` they are. `class_names` instead of `classes`.
         """
         self._run(operations.create_stream(settings.stream(name, **more)))
         return self.stream(name)
@@ -113,6 +115,7 @@ class Stream:
     def __init__(self, transport: Transport, name: str) -> None:
         self.name, self._sender = name, transport.sender
         self._run = transport.run
+        self._known: Names | None = None
 
     def __repr__(self) -> str:
         return f"<Stream {self.name}>"
@@ -141,7 +144,9 @@ class Stream:
                 or an iterable of those, or of rows: mappings, pairs (row, label), or plain rows. It
                 is sent in full batches, however it comes. None: only labels.
             label: the name of the label's column; or the labels, an array (m,). None: there are none, or in the pairs.
-            features: the columns of features, in their order; default all but the label's.
+                Where the stream has `class_names`, labels may be these.
+            features: the columns of features, in their order; default all but the label's. Where the stream has
+                `columns`, they count by name.
             key: a name for this data, new for new data. Where a call ends early, the same call with the same data, key
                 and `batch` goes on: what is accepted already is not stored again. The service remembers for 24 hours,
                 for each of its API keys.
@@ -165,6 +170,7 @@ class Stream:
                     data,
                     label=label,
                     features=features,
+                    names=self._names(),
                     key=key,
                     batch=batch,
                     progress=report,
@@ -172,6 +178,11 @@ class Stream:
                     journal=notes,
                 )
             )
+
+    def _names(self) -> Names:
+        """Return the names of columns and classes, which never change, so that they are asked for once."""
+        self._known = self._known or self._run(operations.names(self.name))
+        return self._known or UNNAMED
 
     def numbers(self, appended: Appended) -> list[tuple[int, int]] | None:
         """Return the ranges of numbers, [start, end), that the records got, by batch; None: some have none yet."""

@@ -14,10 +14,25 @@ from numpy.typing import NDArray
 
 from perennial.errors import InvalidData, InvalidRow
 from perennial.extras import needs
+from perennial.names import UNNAMED, Names
 
 Array: TypeAlias = NDArray[Any]
 ROWS_GATHERED = 10_000
 _NUMBERS = "biuf"  # numpy's kinds
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """Which columns are read: `label` of labels, `features` of features; None: no labels, all others. And the names."""
+
+    label: str | None = None
+    features: list[str] | None = None
+    names: Names = UNNAMED
+
+    def chosen(self, columns: Iterable[Any]) -> list[Any]:
+        """Return the columns of features in their order."""
+        others = [name for name in columns if name != self.label] if self.features is None else self.features
+        return self.names.ordered(others)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,7 +77,9 @@ def _one_after_the_other(first: Array | None, second: Array | None) -> Array | N
     return np.concatenate((first, second))
 
 
-def blocks(data: Any, label: Any = None, features: Iterable[str] | None = None) -> Iterator[Block]:
+def blocks(
+    data: Any, label: Any = None, features: Iterable[str] | None = None, names: Names = UNNAMED
+) -> Iterator[Block]:
     """Yield the records of `data`, in order.
 
     Args:
@@ -71,45 +88,49 @@ def blocks(data: Any, label: Any = None, features: Iterable[str] | None = None) 
         label: the name of the column of labels; or the labels, an array of shape (m,). None: there are none, or they
             are in the pairs.
         features: the names of the columns of features, in their order; default all but the label's.
+        names: the stream's, which put columns in order by their names, and make numbers of labels that are texts.
     """
-    names = None if features is None else list(features)
     labels = None if isinstance(label, str) else label
-    column = label if isinstance(label, str) else None
+    choice = _Choice(
+        label=label if isinstance(label, str) else None,
+        features=None if features is None else list(features),
+        names=names,
+    )
     if labels is None and data is None:
         raise InvalidData("There are no records: give data, or labels.")
-    whole = None if data is None else _whole(data, column, names)
+    whole = None if data is None else _whole(data, choice)
     if labels is not None:
         if data is not None and whole is None:
             whole = Block(x=_features(data), y=None)
-        yield Block(x=None if whole is None else whole.x, y=_labels(labels))
+        yield Block(x=None if whole is None else whole.x, y=_labels(labels, names))
     elif whole is not None:
         yield whole
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
-        yield from _of_items(data, column, names)
+        yield from _of_items(data, choice)
     else:
         raise InvalidData("Give a data frame, a table, arrays, or an iterable of those or of rows.")
 
 
-def features_of(data: Any, width: int | None = None) -> Array:
+def features_of(data: Any, width: int | None = None, names: Names = UNNAMED) -> Array:
     """Return (m, d) numbers or str objects from a data frame, a table, an array or a list of rows."""
-    block = _whole(data, None, None)
+    block = _whole(data, _Choice(names=names))
     x = _features(data) if block is None or block.x is None else block.x
     if width is not None and x.shape[1] != width:
         raise InvalidData(f"The model takes {width} features, but there are {x.shape[1]}.")
     return x
 
 
-def _whole(data: Any, label: str | None, names: list[str] | None) -> Block | None:
+def _whole(data: Any, choice: _Choice) -> Block | None:
     """Return all records of data that is one piece; None if it is none."""
     columns = _columns(data)
     if columns is not None:
-        return _from_columns(columns, label, names)
+        return _from_columns(columns, choice)
     pair = isinstance(data, tuple) and len(data) == 2 and _depth(data[0]) == 2
     if not pair and not isinstance(data, np.ndarray):
         return None
-    if label is not None or names is not None:
+    if choice.label is not None or choice.features is not None:
         raise InvalidData("An array has no columns: give its labels as an array, and only the features wanted.")
-    return Block(x=_features(data[0]), y=_labels(data[1])) if pair else Block(x=_features(data), y=None)
+    return Block(x=_features(data[0]), y=_labels(data[1], choice.names)) if pair else Block(x=_features(data), y=None)
 
 
 def _depth(value: Any) -> int:
@@ -137,12 +158,12 @@ def _columns(data: Any) -> dict[str, Any] | None:
     return None
 
 
-def _from_columns(columns: dict[str, Any], label: str | None, names: list[str] | None) -> Block:
-    names = [name for name in columns if name != label] if names is None else names
+def _from_columns(columns: dict[str, Any], choice: _Choice) -> Block:
+    names, label = choice.chosen(columns), choice.label
     for name in names if label is None else [*names, label]:
         if name not in columns:
             raise InvalidData(f"There is no column {name!r}.")
-    y = None if label is None else _labels(columns[label], f"Column {label!r}")
+    y = None if label is None else _labels(columns[label], choice.names, f"Column {label!r}")
     if not names:
         return Block(x=None, y=y)
     values = [_column(columns[name], f"Column {name!r}") for name in names]
@@ -179,10 +200,15 @@ def _features(data: Any) -> Array:
     return x
 
 
-def _labels(values: Any, place: str = "The labels") -> Array:
+def _labels(values: Any, names: Names, place: str = "The labels") -> Array:
     y = _checked(np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values), place)
+    if y.ndim == 1 and y.dtype.kind == "O" and names.classes:
+        return names.numbers(y, place)
     if y.ndim == 0 or y.dtype.kind == "O":
-        raise InvalidData(f"{place}: give numbers, of classes 0, 1, … as the stream's task says.")
+        raise InvalidData(
+            f"{place}: give numbers, of classes 0, 1, … as the stream's task says; only a stream with class_names "
+            "takes texts."
+        )
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
@@ -223,10 +249,10 @@ def _checked(array: Array, place: str) -> Array:
     return array
 
 
-def _of_items(items: Iterable[Any], label: str | None, names: list[str] | None) -> Iterator[Block]:
+def _of_items(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
     """Yield blocks as they come, and rows gathered to blocks."""
     before = 0
-    made = _blocks_or_rows(items, label, names)
+    made = _blocks_or_rows(items, choice)
     while True:
         try:
             block = next(made, None)
@@ -238,19 +264,19 @@ def _of_items(items: Iterable[Any], label: str | None, names: list[str] | None) 
         yield block
 
 
-def _blocks_or_rows(items: Iterable[Any], label: str | None, names: list[str] | None) -> Iterator[Block]:
+def _blocks_or_rows(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
     rows: list[tuple[Any, Any]] = []
     for item in items:
-        whole = _whole(item, label, names) if not _is_row(item) else None
+        whole = _whole(item, choice) if not _is_row(item) else None
         if whole is None:
-            rows.append(_row(item, label, names))
+            rows.append(_row(item, choice))
         if rows and (whole is not None or len(rows) >= ROWS_GATHERED):
-            yield _gathered(rows)
+            yield _gathered(rows, choice.names)
             rows = []
         if whole is not None:
             yield whole
     if rows:
-        yield _gathered(rows)
+        yield _gathered(rows, choice.names)
 
 
 def _is_row(item: Any) -> bool:
@@ -261,15 +287,22 @@ def _is_row(item: Any) -> bool:
 
 def _is_record(item: Mapping[str, Any]) -> bool:
     """Whether it is a record as the service's NDJSON has it."""
-    return "x" in item and _depth(item["x"]) == 1 and set(item) <= {"x", "y"} and _depth(item.get("y", 0)) == 0
+    by_name = isinstance(item.get("x"), Mapping)
+    return (
+        "x" in item
+        and (by_name or _depth(item["x"]) == 1)
+        and set(item) <= {"x", "y"}
+        and _depth(item.get("y", 0)) == 0
+    )
 
 
-def _row(item: Any, label: str | None, names: list[str] | None) -> tuple[Any, Any]:
+def _row(item: Any, choice: _Choice) -> tuple[Any, Any]:
     """Return a row's features and its label; None for what it has not."""
     if isinstance(item, Mapping):
         if _is_record(item):
-            return item["x"], item.get("y")
-        wanted = [name for name in item if name != label] if names is None else names
+            x = item["x"]
+            return [x[name] for name in choice.names.ordered(list(x))] if isinstance(x, Mapping) else x, item.get("y")
+        wanted, label = choice.chosen(item), choice.label
         if (label is not None and label not in item) or any(name not in item for name in wanted):
             raise InvalidData("A row lacks a column that the others have.")
         return [item[name] for name in wanted] or None, None if label is None else item[label]
@@ -280,9 +313,9 @@ def _row(item: Any, label: str | None, names: list[str] | None) -> tuple[Any, An
     raise InvalidData("A row must be a list of features, a pair of those and a label, or a mapping by column.")
 
 
-def _gathered(rows: list[tuple[Any, Any]]) -> Block:
+def _gathered(rows: list[tuple[Any, Any]], names: Names) -> Block:
     xs, ys = [x for x, _ in rows], [y for _, y in rows]
     for column in (xs, ys):
         if 0 < sum(each is None for each in column) < len(column):
             raise InvalidData("Some rows have features or a label, and others have none.")
-    return Block(x=None if xs[0] is None else _features(xs), y=None if ys[0] is None else _labels(ys))
+    return Block(x=None if xs[0] is None else _features(xs), y=None if ys[0] is None else _labels(ys, names))

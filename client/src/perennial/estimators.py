@@ -10,6 +10,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, validate_data
 
+from perennial.data import features_of
+
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
@@ -48,9 +50,11 @@ class _Frozen(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
         return self.model.linear.feature_map.reads_text
 
     def _checked(self, x: Any) -> Any:
-        """Return X as scikit-learn checks it, without names of columns, which no release has; texts as they are."""
+        """Return X in the order of the model's columns, as scikit-learn checks it; texts as they are."""
         if self._reads_text:
             return x
+        if self.model.columns and hasattr(x, "columns"):
+            x = features_of(x, self.model.features, self.model.names)
         return validate_data(self, check_array(x, dtype=np.float64, estimator=self), reset=False)
 
 

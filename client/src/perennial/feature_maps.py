@@ -262,6 +262,19 @@ class Standardize:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClippedScale:
+    """(x - center)·factor, clipped to ±limit."""
+
+    features: int
+    center: float | tuple[float, ...]
+    factor: float | tuple[float, ...]
+    limit: float
+
+    def __call__(self, x: Floats) -> Floats:
+        return np.asarray(np.clip((x - np.asarray(self.center)) * np.asarray(self.factor), -self.limit, self.limit))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Center:
     """Every record less the mean of its own numbers."""
 
@@ -293,6 +306,7 @@ _STEPS: dict[str, Callable[..., Step]] = {
     "hashing": _hashing,
     "hog": lambda _, **settings: OrientedGradients(**settings),
     "standardize": lambda size, **settings: Standardize(features=size, **settings),
+    "clipped_scale": lambda size, **settings: ClippedScale(features=size, **settings),
     "center": lambda size: Center(features=size),
     "normalize": lambda size: Normalize(features=size),
 }

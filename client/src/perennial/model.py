@@ -16,6 +16,7 @@ from perennial import linear, safetensors
 from perennial.data import features_of
 from perennial.errors import InvalidData, Unsupported
 from perennial.extras import needs
+from perennial.names import Names
 
 if TYPE_CHECKING:
     import onnx
@@ -81,19 +82,37 @@ class Model:
         return self.description.get("classes")
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the names of the features, in their order; () where they have none."""
+        return self.names.columns
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names of classes 0, 1, …; () where they have none."""
+        return self.names.classes
+
+    @cached_property
+    def names(self) -> Names:
+        """Return the names of columns and classes."""
+        return Names.of(self.description)
+
+    @property
     def encoder_release(self) -> int | None:
         """Return the version of the release that holds the encoder; None where there is none."""
         described = self.description.get("encoder") if self.description.get("kind") == "linear" else None
         return None if described is None else int(described["release"])
 
-    def predict(self, x: Any) -> NDArray[np.generic]:
+    def predict(self, x: Any, *, names: bool = False) -> NDArray[np.generic]:
         """Return the label of each record, (m,): classes, or the predicted y clipped to ±bound.
 
-        x: (m, features) numbers, or texts where the feature map hashes those; a data frame's columns count in order.
-        Raises InvalidData where x does not fit, Unsupported where the release is no model of labels.
+        x: (m, features) numbers, or texts where the feature map hashes those. The columns of a data frame count by name
+        where the model has names of columns, else in order. names: return names of classes, as str objects.
+        Raises InvalidData where x does not fit, Unsupported where the release is no model of labels, or has no names.
         """
+        if names and not self.class_names:
+            raise Unsupported("The classes of this stream have no names: it was made without class_names.")
         labels, _ = self.linear.read(self.margins(x))
-        return labels
+        return np.array(self.class_names, dtype=object)[labels] if names else labels
 
     def scores(self, x: Any) -> Floats:
         """Return the scores of each record, as the service's `predict` does.
@@ -106,7 +125,7 @@ class Model:
     def margins(self, x: Any) -> Floats:
         """Return the products of each record with the weights, (m, 1 or classes): log-odds of `logistic`."""
         wanted = self.linear
-        rows = features_of(x, self.features)
+        rows = features_of(x, self.features, self.names)
         if (rows.dtype.kind == "O") != wanted.feature_map.reads_text:
             raise InvalidData(f"The model reads {'texts' if wanted.feature_map.reads_text else 'numbers'}.")
         margins = wanted.margins(rows)

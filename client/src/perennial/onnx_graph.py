@@ -14,6 +14,7 @@ from perennial.encoders import Encoder
 from perennial.errors import Unsupported
 from perennial.feature_maps import (
     Center,
+    ClippedScale,
     FeatureMap,
     HashedCategories,
     HashedText,
@@ -182,6 +183,10 @@ def _step(graph: _Graph, step: Step, x: str) -> str:
             return graph.add(
                 "Div", graph.add("Sub", x, np.asarray(step.mean, np.float64)), np.asarray(step.scale, np.float64)
             )
+        case ClippedScale():
+            shifted = graph.add("Sub", x, np.asarray(step.center, np.float64))
+            scaled = graph.add("Mul", shifted, np.asarray(step.factor, np.float64))
+            return graph.add("Clip", scaled, -step.limit, step.limit)
         case Center():
             return graph.add("Sub", x, graph.total(x, 1, operator="ReduceMean", keep=True))
         case Normalize():

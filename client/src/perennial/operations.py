@@ -25,6 +25,7 @@ from perennial.exchange import (
     ask,
 )
 from perennial.model import Model
+from perennial.names import UNNAMED, Names
 from perennial.tables import Table
 
 if TYPE_CHECKING:
@@ -215,12 +216,19 @@ def newest_version(publication: str) -> Exchange[int]:
     return (yield from information("publications", publication))["latest"] or 0
 
 
+def names(stream: str) -> Exchange[Names | None]:
+    """Return the names of a stream's columns and classes; None: the key, or the service, shows no schema."""
+    answer = yield from ask(Request(path=f"{_path('streams', stream)}/schema"), 403, 404, patience=PATIENCE_SECONDS)
+    return Names.of(_object(answer)) if answer.status == 200 else None
+
+
 def append(
     stream: str,
     data: Any,
     *,
     label: Any = None,
     features: Iterable[str] | None = None,
+    names: Names = UNNAMED,
     key: str | None = None,
     batch: int | None = None,
     progress: Progress | None = None,
@@ -236,7 +244,7 @@ def append(
     records, entries = 0, []
     try:
         confirmed = journal is not None and (yield from _has_newest(stream, journal))
-        for piece in cut(blocks(data, label, features), batch):
+        for piece in cut(blocks(data, label, features, names), batch):
             pending = [piece]
             while pending:
                 entry = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any
+
+from perennial.names import described
 
 
 def stream(
@@ -18,9 +20,24 @@ def stream(
     classes: int | None = None,
     bound: float | None = None,
     task: Mapping[str, Any] | None = None,
+    columns: Any = None,
+    label: str | None = None,
+    class_names: Iterable[str] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Return the JSON of a new stream."""
+    """Return the JSON of a new stream.
+
+    columns, label: as for `names.described`. They say `features`, and `class_names` say `classes`, unless these are
+    given too.
+    """
+    named: dict[str, Any] = {}
+    if columns is not None:
+        named["columns"] = described(columns, label)
+        features = len(named["columns"]) if features is None else features
+    if class_names is not None:
+        named["class_names"] = list(class_names)
+        if classes is None and bound is None and task is None:
+            classes = len(named["class_names"])
     tasks = [
         {"kind": "classification", "classes": classes} if classes is not None else None,
         {"kind": "regression", "bound": bound} if bound is not None else None,
@@ -31,7 +48,7 @@ def stream(
         raise ValueError("give classes for a classification, bound for a regression, or another task as `task`")
     shape = {} if features is None else {"features": features}
     held = _loss(epsilon, delta, "budget", budget) | ({} if accounting is None else {"accounting": accounting})
-    return {"name": name, "task": dict(given[0]), "budget": held} | shape | more
+    return {"name": name, "task": dict(given[0]), "budget": held} | shape | named | more
 
 
 def publication(

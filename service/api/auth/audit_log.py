@@ -30,7 +30,9 @@ def log(scope: Scope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> No
     """
     route = scope["route"]
     made = next((value.decode() for name, value in headers if name == b"location"), None)
-    target = {name: _safe(value) for name, value in scope["path_params"].items()}
+    target = {name: _safe(value) for name, value in scope["path_params"].items() if name != "unit"}
+    if "perennial.unit" in scope:  # a pseudonym: the id of a person is nobody's to log
+        target["unit"] = scope["perennial.unit"]
     told = {each.alias for each in route.dependant.query_params}
     asked = {
         name: value if value.isdecimal() and len(value) < 20 else "…"

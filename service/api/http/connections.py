@@ -94,7 +94,7 @@ class Connection(HttpToolsProtocol):
                     self._refuse("head-too-large", "large head")
 
     def on_headers_complete(self) -> None:
-        """A head. What RFC 9112 (3.2, 6.1) calls faulty is refused: a proxy may read it otherwise than we do."""
+        """Read a head; refuse it if RFC 9112 (3.2, 6.1) calls it faulty: a proxy may read it otherwise than we do."""
         names = [name for name, _ in self.headers]
         if self.parser.get_http_version() == "1.0":
             if b"transfer-encoding" in names:

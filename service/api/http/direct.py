@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class DirectRoute(Route):
     """Calls a function with the request, where the framework would first read what each parameter of a function needs.
 
-    To answer before the router, without a route, would save 11 µs more of processor time: less than 3 % of a whole
-    `GET latest` or of a record that is posted by itself.
+    To answer before the router, without a route, would save 11 µs more of processor time: about a tenth of a
+    `GET latest` that needs no look at the database, less than 3 % of others and of a record that is posted by itself.
 
     `documented` is the framework's route of the same address: it describes this one in the OpenAPI document, and names
     it in metrics.

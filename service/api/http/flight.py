@@ -1,7 +1,7 @@
 """Request bodies that one API holds at the same time: so many bytes of each key, and in all.
 
 A body counts until its request is answered, by what it has become: a packed one by what it is unpacked, and while it is
-unpacked by the most that it may become. Whoever sends alone may always send one body. A part of the room for all is
+unpacked by the most that it may become. A key that sends alone may always send one body. A part of the room for all is
 free for keys that hold nothing else, so that a few keys that send slowly can't take all of it.
 """
 

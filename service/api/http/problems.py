@@ -88,7 +88,7 @@ _INSTEAD = (
     (
         "P(UT|ATCH)",
         "/v1/(streams|publications)/[^/]+",
-        "What was made is never changed, since its guarantee depends on it: make another one under a new name.",
+        "Its settings never change, since its guarantee depends on them: make another one under a new name.",
     ),
 )
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,17 @@ SAFETENSORS = Representation(
 )
 
 
+@lru_cache(maxsize=64)
 def choose(accept: str, offered: Sequence[Representation] = (JSON, SAFETENSORS)) -> Representation | None:
-    """Return the format that an Accept header prefers (RFC 9110, 12.5.1); None: it accepts none.
+    """Return the format of `offered` that an Accept header prefers; None: it accepts none."""
+    name = preferred(accept, [each.media_type for each in offered])
+    return next((each for each in offered if each.media_type == name), None)
 
-    Of formats that it prefers alike, a format that it names goes first.
+
+def preferred(accept: str, offered: Sequence[str]) -> str | None:
+    """Return the media type that an Accept header prefers (RFC 9110, 12.5.1); None: it accepts none.
+
+    If it prefers several alike, one that it names goes first.
     """
     ranges = [_range(each) for each in accept.split(",") if each.strip()] or [("*/*", 1.0)]
 
@@ -68,8 +76,8 @@ def choose(accept: str, offered: Sequence[Representation] = (JSON, SAFETENSORS))
         names = ("*/*", f"{media_type.partition('/')[0]}/*", media_type)
         return max(((names.index(name), quality) for name, quality in ranges if name in names), default=(0, 0.0))[::-1]
 
-    best = max(offered, key=lambda each: liking(each.media_type))
-    return best if liking(best.media_type)[0] > 0 else None
+    best = max(offered, key=liking)
+    return best if liking(best)[0] > 0 else None
 
 
 def _range(text: str) -> tuple[str, float]:

@@ -36,7 +36,7 @@ class SampleInfo(BaseModel):
 
 
 class DatasetShown(BaseModel):
-    """What was uploaded. It is public or made for evaluation; only the key that sent it sees it."""
+    """A data set that was uploaded. It is public or made for evaluation; only the key that sent it sees it."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -73,7 +73,7 @@ class Found(BaseModel):
     run: int
     curve: list[tuple[int, float]] = Field(description="Records, and accuracy of the latest release on those held out")
     scores: dict[str, float] | None = Field(
-        description="Of the last release; of more than two classes precision, recall, specificity and f1 are means"
+        description="Scores of the last release; with more classes than two as means over them"
     )
     problem: str | None = Field(None, description="Why it could not go on")
 
@@ -85,7 +85,7 @@ class ExplorationInfo(BaseModel):
     reason: str | None = Field(description="Why it failed")
     cells: int = Field(description="How many runs it is made of")
     done: int
-    progress: float = Field(description="Of all of it, from 0 to 1")
+    progress: float = Field(description="The part that is done, from 0 to 1")
     created_at: Timestamp
     ended_at: Timestamp | None
 
@@ -162,7 +162,7 @@ async def add_dataset(
 
 @router.delete("/datasets/{dataset}", status_code=204, responses=documented("not-found"))
 async def drop_dataset(dataset: int, key: Reader, shared: Shared) -> None:
-    """Deletes one. What was found with it stays."""
+    """Deletes a data set. Results of explorations with it stay."""
 
     def drop(connection: Connection) -> None:
         explorations.drop_dataset(connection, _dataset(connection, dataset, key).id)
@@ -212,7 +212,7 @@ async def list_explorations(
     limit: Limit = 100,
     before: Before = None,
 ) -> Items[ExplorationInfo]:
-    """What this key has asked for, newest first; the last fifty that have ended are kept."""
+    """Lists the explorations of this key, newest first; the last fifty that have ended stay."""
     found = await shared.run(explorations.page, key.id, limit=limit, before=before)
     return Items(items=[_info(each) for each in found])
 
@@ -231,7 +231,7 @@ async def get_exploration(exploration: int, key: Reader, shared: Shared) -> Expl
     response_class=Response,
 )
 async def get_table(exploration: int, key: Reader, shared: Shared) -> Response:
-    """What was found so far as CSV: a row for each release that was judged, the scores in the last one of each run."""
+    """Writes the results so far as CSV: a row for each release that was judged, scores in the last one of each run."""
     made, found = await shared.run(_found, exploration, key)
     out = io.StringIO()
     table = csv.writer(out)

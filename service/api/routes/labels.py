@@ -1,7 +1,7 @@
 """`/v1/publications/{publication}/label-requests` and `/labels`: people say what the records that it selected are.
 
-Who labels sees records as they are kept, so a key with the scope `label` is for people inside the trust boundary. Each
-look is a line of the log: which key, which record, and never what is in it.
+People who label see records as they are stored: a key with the scope `label` is for people inside the trust boundary.
+Each look is a line of the log: which key, which record, and never what is in it.
 """
 
 import asyncio
@@ -26,6 +26,8 @@ from service.store import digests, labels, streams
 from service.store.keys import Key
 from service.store.labels import Leased
 from service.store.publications import Publication
+from service.streams.batches import wrong_class
+from service.streams.names import ABSENT, Column, Names
 
 _log = structlog.get_logger(__name__)
 
@@ -43,13 +45,19 @@ class LabelRequest(BaseModel):
     lease_expires_at: Timestamp = Field(description="Then somebody else may be asked")
     expires_at: Timestamp = Field(description="Then no answer is taken any more, and the model learns without")
     waiting: int = Field(description="How many labels are waited for, this one and those of empty slots included")
+    columns: list[Column] | None = Field(
+        **ABSENT, description="Of the numbers in `x`; absent where there are no names, or the feature map mixes columns"
+    )
+    class_names: list[str] | None = Field(**ABSENT, description="What labels 0 and 1 mean")
 
 
 class Label(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     record: Annotated[int, Field(strict=True, ge=0, lt=2**62)]
-    label: Annotated[int, Field(strict=True, ge=0, le=1, description="1 is the positive class")]
+    label: Annotated[int, Field(strict=True, ge=0, le=1)] | Annotated[str, Field(strict=True)] = Field(
+        description="1 is the positive class; or the name of a class, where the stream has `class_names`"
+    )
 
 
 class Taken(BaseModel):
@@ -95,7 +103,7 @@ async def next_label_request(
                     "expires_at": digests.timestamp(leased.expires_at),
                     "waiting": leased.waiting,
                 }
-                answer = as_json(told)
+                answer = as_json(told | _named(await shared.run(streams.get, found.stream_id)))
                 answer.headers.update(headers)
                 return answer
             left = deadline - asyncio.get_running_loop().time()
@@ -115,7 +123,8 @@ async def give_label(publication: str, given: Label, key: Labeller, shared: Shar
 
     def take(connection: Connection) -> Taken:
         found, _ = _asking(connection, key, publication)
-        if not labels.answer(connection, found.id, publication, given.record, given.label):
+        label = _label(given.label, streams.get(connection, found.stream_id).layout.names)
+        if not labels.answer(connection, found.id, publication, given.record, label):
             raise Problem(
                 "label-not-awaited",
                 "It was answered or erased, has expired or was never asked for: take the next of "
@@ -136,6 +145,26 @@ def _asking(connection: Connection, key: Key, publication: str) -> tuple[Publica
         asking = " or ".join(MECHANISMS.kinds(lambda family: family.asks_people))
         raise Problem("no-labels", f"Only a publication of {asking} on an unlabelled stream asks for labels.")
     return found, labelling
+
+
+def _named(stream: streams.Stream) -> dict[str, Any]:
+    """Return the names of the columns and classes of a label request, as JSON."""
+    schema = stream.schema
+    return {
+        name: schema[name]
+        for name in ("columns", "class_names")
+        if name in schema and (name != "columns" or stream.layout.feature_map.keeps_columns)
+    }
+
+
+def _label(given: int | str, names: Names) -> int:
+    """Return a label as a number. Raises Problem where there is no class of that name."""
+    if isinstance(given, int):
+        return given
+    if given not in names.class_numbers:
+        reason = wrong_class(names) if names.classes else "must be a whole number, without quotes"
+        raise Problem("invalid-request", f"label: {reason}", errors=[{"field": "label", "reason": reason}])
+    return names.class_numbers[given]
 
 
 def _read(shared: Services, publication: Publication, leased: Leased) -> list[float] | None:

@@ -32,7 +32,7 @@ Edge = Annotated[int | None, Query(ge=0, lt=2**62, description="Only of records 
 
 
 class LedgerRange(BaseModel):
-    """What every record of [start, end) has spent.
+    """The amount that every record of [start, end) has spent.
 
     `declassified`: it is no longer protected at all, by anything on this stream; `epsilon` and `delta` are null then,
     since what it loses is unbounded.
@@ -69,7 +69,7 @@ class WorstRecord(ShownLoss):
 
 
 class LedgerPublication(BaseModel):
-    """What one publication reserves on each record from `start` on, why that suffices for ever, and how far it is.
+    """The amount that one publication reserves on each record from `start` on, why it suffices for ever, and its state.
 
     Once it has ended, `reserved` is what it keeps on the worst record.
     """
@@ -103,11 +103,11 @@ class Ledger(BaseModel):
 
 @router.get("/{stream}/ledger", response_model=Ledger, responses=documented("invalid-request", "not-found"))
 async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = None, end: Edge = None) -> Response:
-    """What every record has spent, what is reserved on the worst one, and how that adds up.
+    """Shows what every record has spent, the most that is reserved on any record, and how that adds up.
 
     The ranges cover [0, records), or the part of it from `start` to `end`. A stream can have more of them than anybody
-    reads: then neighbours are told as one range with the most that any of its records has spent, and `exact` is false.
-    Ask for a part of it to be told exactly. `spent` is the worst record's, exactly, in any case.
+    reads: then neighbours are shown as one range with the most that any of its records has spent, and `exact` is false.
+    Ask for a part of it to see it exactly. `spent` is exactly that of the record with the most, in any case.
 
     Where a publication's settings make records expire, those past its window are `declassified`: what they lose is
     unbounded, so their range has no `epsilon` and no `delta`, and beside `spent` stands how many they are. All other
@@ -180,14 +180,14 @@ def _share(budget: Budget, publication: publications.Publication, exposed: tuple
     pure = publication.kind == Currency.PURE
     return {
         "name": publication.name,
-        "running": account.running,
+        "running": publication.state == "running",
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
         "reserved": budget.shown(account.cap if account.running else account.kept(kept)),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
             "record": publication.visible_worst_record,
-            "rho": None if pure else round_up(amount),
+            "rho": None if pure else round_up(amount * account.factor),
             **budget.shown(account.loss(amount)),
         },
     }

@@ -1,4 +1,4 @@
-"""`/metrics`: for Prometheus. What it tells is inside the trust boundary: exact counts and times.
+"""`/metrics`: for Prometheus. Its exact counts and times are inside the trust boundary.
 
 On the port for Prometheus it needs no key. On the API's port it needs one with the scope `metrics`.
 """

@@ -19,6 +19,7 @@ from service.mechanisms.configuration import AskedPublication, Privacy, Publicat
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
+from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.timing import largest_cost, timing
 from service.privacy.accounting.budget import cap
 from service.privacy.accounting.composition import Range
@@ -43,7 +44,7 @@ class PublicationRequest(PlanRequest):
 
 
 class LabelProgress(BaseModel):
-    """Of the batch that is being gathered, or waits for its last labels; for keys with the scope `label` alone."""
+    """The batch that is being gathered, or waits for its last labels; for keys with the scope `label` alone."""
 
     waiting: int = Field(description="How many labels are waited for, those of empty slots included")
     answered: int
@@ -62,6 +63,7 @@ class PublicationInfo(BaseModel):
     mechanism: dict[str, Any]
     learner: dict[str, Any] | None = Field(description="null where no model is fitted")
     privacy: dict[str, Any]
+    features: dict[str, Any] | None = Field(None, description="The publication that makes its features, if any")
     plan: dict[str, Any] = Field(description="As POST /v1/plan answers, without `measured`, `timing` and `notes`")
     publish_delay: float = Field(description="Releases appear at multiples of so many seconds of Unix time; 0: at once")
     state: str = Field(description="`running`, `stopped` or `halted`")
@@ -79,12 +81,12 @@ class PublicationInfo(BaseModel):
 
 @router.post("/plan", responses=documented("invalid-request", "not-found", "too-large", "unsupported-media-type"))
 async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[str, Any]:
-    """What a publication would cost and how noisy each release would be. Nothing is reserved.
+    """Computes what a publication would cost and how noisy each release would be. Nothing is reserved.
 
     `measured` tells how accurate such models were on streams that drift; null where records come without classes.
     `timing` tells when releases appear, how many seconds and bytes of memory a fit of the size in `fits` may take at
     first, and warns where fits may take too long for their tick. `notes` are sentences: what it means that delta was
-    left out, and how noise compares with the most that records can do.
+    left out, how `norm_bound` fits public ranges, and how noise compares with the most that records can do.
     """
 
     def look(connection: Connection) -> dict[str, Any]:
@@ -92,10 +94,12 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
         configuration = _configuration(stream, request)
         told = measured(stream.parsed_schema, configuration)
         mechanism = _build(stream, configuration)
+        _source(connection, stream, request)
         planned = mechanism.plan()
         queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
         tick = timing(mechanism.obligations().fit, request.delay, queued)
-        return planned | {"measured": told, "timing": tick, "notes": notes(planned, configuration)}
+        sentences = notes(planned, configuration, stream.parsed_schema)
+        return planned | {"measured": told, "timing": tick, "notes": sentences}
 
     return await shared.run(look)
 
@@ -135,6 +139,7 @@ async def make_publication(
             delta=configuration.privacy.delta,
             due=start + mechanism.next_time(0),
             publish_delay=request.delay,
+            features_from=_source(connection, stream, request),
         )
         try:
             made = ledger.admit(new, visible=admin.streams)
@@ -202,6 +207,22 @@ def _build(stream: streams.Stream, configuration: PublicationConfiguration) -> M
         return admit(stream.parsed_schema, configuration)
     except Refused as refused:
         _refuse(refused.path, refused.message)
+
+
+def _source(connection: Connection, stream: streams.Stream, request: PlanRequest) -> int | None:
+    """Return the id of the publication that makes the features asked for; None: none are."""
+    if request.features is None:
+        return None
+    name = request.features.publication
+    found = publications.find(connection, name, visible=frozenset({stream.name}))
+    if found is None:
+        _refuse("features.from", f"stream {stream.name} has no publication {name}")
+    configuration = PublicationConfiguration.model_validate(found.configuration)
+    if not MECHANISMS.of(configuration.mechanism).releases_map:
+        _refuse("features.from", f"publication {name} releases no feature map")
+    if found.state != "running" and not found.version:
+        _refuse("features.from", f"publication {name} has ended before it released its feature map")
+    return found.id
 
 
 def _refuse(path: str, reason: str) -> NoReturn:

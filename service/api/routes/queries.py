@@ -37,7 +37,7 @@ MOST_QUERIES = 10_000  # in one request: they are answered one after the other
 
 
 class Answer(BaseModel):
-    """Of one query: the mean weight of the records, counting erased ones as weighing nothing."""
+    """The answer to one query: the mean weight of the records, counting erased ones as weighing nothing."""
 
     answer: float
     measured: bool = Field(description="The records had a say in it; false: it comes from the histogram alone")

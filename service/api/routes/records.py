@@ -1,7 +1,9 @@
 """`/v1/streams/{stream}/records`: the way in. Answers when the batch is on disk."""
 
 import contextlib
+import functools
 import hashlib
+import hmac
 from collections.abc import Iterator
 from typing import Annotated, cast
 
@@ -16,7 +18,7 @@ from service.api.auth.scopes import INGESTER, Admin, Ingester, KeyFirst
 from service.api.auth.visibility import no_stream, stream_or_404, visible
 from service.api.http.bodies import INLINE_BYTES, refusal
 from service.api.http.problems import Problem, documented, media_type, unread_format
-from service.api.schemas import Range, as_json, is_entry
+from service.api.schemas import UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, as_json, is_entry
 from service.api.services import Services, Shared, services
 from service.log import BacklogFull, IdempotencyConflict
 from service.store import erasing, numbering
@@ -26,6 +28,7 @@ from service.streams import batches
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
 
 LONGEST_IDEMPOTENCY_KEY = 255
+INLINE_NAMED_BYTES = 2**16  # of a stream with names: records by name take several times as long to read
 
 
 class Accepted(BaseModel):
@@ -36,17 +39,6 @@ class Accepted(BaseModel):
 
 
 _REPEATING = "Repeating a request with the same key and body, within 24 hours, gives the first answer again"
-_X = {
-    "type": "array",
-    "items": {"type": "array", "items": {"type": ["number", "string"]}},
-    "description": "One row of features per record (of texts where the stream's feature map hashes texts); absent on "
-    "categorical streams",
-}
-_Y = {
-    "type": "array",
-    "items": {"type": "number"},
-    "description": "One label, number or category per record; absent on unlabelled streams",
-}
 _POST = {
     "security": [{INGESTER.scheme_name: []}],
     "parameters": [
@@ -65,12 +57,12 @@ _POST = {
     ],
     "requestBody": {
         "required": True,
-        "description": "Of each format, `Content-Encoding: gzip` and `zstd` are read too.",
+        "description": "With every format, `Content-Encoding: gzip` and `zstd` are read too.",
         "content": {
             "application/json": {
                 "schema": {
                     "type": "object",
-                    "properties": {"x": _X, "y": _Y},
+                    "properties": {"x": X_COLUMN, "y": Y_COLUMN, "unit": UNIT_COLUMN},
                     "additionalProperties": False,
                     "example": {"x": [[0.1, -1.2], [0.4, 0.3]], "y": [0, 1]},
                 }
@@ -78,13 +70,14 @@ _POST = {
             "application/x-ndjson": {
                 "schema": {
                     "type": "string",
-                    "description": "One record per line",
+                    "description": "One record per line; x may be an object by column name, y a class name",
                     "example": '{"x":[0.1,-1.2],"y":0}\n{"x":[0.4,0.3],"y":1}\n',
                 }
             },
             "application/vnd.apache.arrow.stream": {
                 "schema": {
-                    "description": "Columns x (fixed_size_list or list of numbers) and y (integers or floats), no nulls"
+                    "description": "Columns x (fixed_size_list or list of numbers), y (integers or floats) and, on "
+                    "streams with units, unit (texts or integers), no nulls"
                 }
             },
         },
@@ -108,7 +101,8 @@ async def post_records(request: Request) -> Response:
     with once, shared.in_flight.body(key.id) as held:
         body = await shared.body(request, held)
         try:
-            if len(body) <= INLINE_BYTES and not layout.reads_text:
+            inline = INLINE_NAMED_BYTES if layout.names else INLINE_BYTES
+            if len(body) <= inline and not layout.reads_text:
                 columns = read(body, layout)
             else:
                 async with shared.large if len(body) > INLINE_BYTES else contextlib.nullcontext():
@@ -119,13 +113,15 @@ async def post_records(request: Request) -> Response:
         most = min(shared.settings.max_batch_records, layout.most_records)
         if records > most:
             raise Problem("too-large", f"A batch of this stream holds at most {most} records; split it.")
-        batch = await run_in_threadpool(layout.encode, columns) if layout.reads_text else layout.encode(columns)
+        secret = await shared.secret_of_units(found)
+        encode = functools.partial(layout.encode, columns, secret)
+        batch = await run_in_threadpool(encode) if layout.reads_text else encode()
         try:
             appended = await shared.appender.append(
                 found.log,
                 batch,
                 records,
-                idempotency=(scope, hashlib.sha256(body).hexdigest()) if scope else None,
+                idempotency=(scope, _fingerprint(body, secret)) if scope else None,
             )
         except BacklogFull:
             raise Problem(
@@ -199,6 +195,11 @@ async def erase_records(
         return Range(start=start, end=end)
 
     return await shared.run(erase)
+
+
+def _fingerprint(body: bytes, secret: bytes | None) -> str:
+    """Return by what a body is known again; where it names units, nobody who lacks the secret can try out ids."""
+    return hashlib.sha256(body).hexdigest() if secret is None else hmac.digest(secret, body, "sha256").hex()
 
 
 def _idempotency_key(request: Request) -> str | None:

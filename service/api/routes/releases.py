@@ -15,13 +15,14 @@ from service.api.auth.visibility import no_publication, publication_or_404
 from service.api.http.bodies import refusal, require_json
 from service.api.http.problems import Problem, documented
 from service.api.http.representations import JSON, SAFETENSORS, Representation, choose
-from service.api.schemas import Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
+from service.api.schemas import X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
 from service.api.services import Services, Shared, services
 from service.mechanisms.linear import predict
-from service.store import digests, publications, releases
+from service.store import digests, releases
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
-from service.store.publications import Newest, Publication
+from service.store.newest import Newest
+from service.store.publications import Publication
 from service.streams import batches
 from service.streams.layout import RecordLayout
 
@@ -46,7 +47,7 @@ class Stretch(BaseModel):
     most_noise: float | None
     least_charge: float | None
     most_charge: float | None
-    on_record: float = Field(description="What they charged, in all, the record that the publication has charged most")
+    on_record: float = Field(description="Their charges, in all, to the record that the publication has charged most")
 
 
 class Prediction(BaseModel):
@@ -56,6 +57,8 @@ class Prediction(BaseModel):
         description="One row per record: the probability of each class (of `huber_hinge`: its margin); of a regression "
         "the predicted y as it is"
     )
+    label_names: list[str] | None = Field(None, description="`labels` by name; absent where classes have no names")
+    class_names: list[str] | None = Field(None, description="Of the columns of `scores`; absent likewise")
 
 
 @router.get("/releases", responses=documented("invalid-request", "not-found"))
@@ -114,6 +117,10 @@ async def get_latest_release(
     prefer: Annotated[str | None, Header(description="`wait=N`: wait up to N ≤ 60 seconds for a newer version")] = None,
 ) -> Response:
     """The newest model. `Prefer: wait=N` waits for one newer than If-None-Match's, else than the current one.
+
+    No answer is older than what was visible when the request arrived. Where releases appear at ticks, one look at the
+    database answers all requests until the next tick, for a second at most: readers may be behind for so long if the
+    database's clock is set forward, or the database is put back to an older state.
 
     `Accept: application/vnd.safetensors` gives the weights as a file, with all else in its metadata.
     """
@@ -189,9 +196,7 @@ async def get_release(
                     "schema": {
                         "type": "object",
                         "required": ["x"],
-                        "properties": {
-                            "x": {"type": "array", "items": {"type": "array", "items": {"type": ["number", "string"]}}}
-                        },
+                        "properties": {"x": X_COLUMN},
                         "additionalProperties": False,
                         "example": {"x": [[0.1, -1.2]]},
                     }
@@ -221,10 +226,10 @@ async def predict_labels(
         if release.model["kind"] != "linear":
             raise Problem(
                 "no-predictions",
-                "That release is no model of labels: of a histogram ask `POST …/queries`; with an encoder, a later "
+                "This release is no model of labels: ask `POST …/queries` about a histogram; with an encoder, a later "
                 "version predicts.",
             )
-        layout = RecordLayout.of_features(release.model["features"], release.model["feature_map"])
+        layout = RecordLayout.of_model(release.model)
         x = batches.read_json(body, layout)["x"]
         if len(x) > layout.most_records:
             raise Problem("too-large", f"At most {layout.most_records} records of this stream at once; split them.")
@@ -233,7 +238,9 @@ async def predict_labels(
         labels, scores = predict(release.model, release.parameters, x, encoder)
         if len(unmapped := np.flatnonzero(~np.isfinite(scores).all(axis=1))):
             raise batches.InvalidRecords(*((int(row), "x: is not finite once it is mapped") for row in unmapped))
-        return {"version": release.version, "labels": labels.tolist(), "scores": scores}
+        names = release.model.get("class_names")
+        named = {} if names is None else {"label_names": [names[each] for each in labels], "class_names": names}
+        return {"version": release.version, "labels": labels.tolist(), "scores": scores} | named
 
     try:
         with shared.in_flight.body(key.id) as held:
@@ -269,14 +276,10 @@ async def _answer(
 
 
 async def _newest(shared: Services, key: Key, publication: str) -> Newest:
-    """Return the newest version that is committed now.
-
-    Keys that see other streams ask another question, since a name can mean another publication for them.
-    """
+    """Return the newest version that is visible now."""
     if not is_name(publication):
         raise no_publication()
-    question = ("newest", publication, key.streams)
-    found = await shared.run_once(question, publications.newest, publication, key.streams)
+    found = await shared.newest_models.find(publication, key.streams)
     if found is None:
         raise no_publication()
     return found
@@ -346,8 +349,8 @@ def wait_seconds(prefer: str | None) -> int | None:
 
 
 def whole(request: Request, name: str, first: str | None) -> str | None:
-    """Return a header that can come in several lines as one list."""
-    return ", ".join(request.headers.getlist(name)) or first
+    """Return a header that can come in several lines as one list; `first`: its first line."""
+    return first and (", ".join(request.headers.getlist(name)) or first)
 
 
 def _acceptable(request: Request) -> Representation:

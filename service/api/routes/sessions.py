@@ -14,7 +14,7 @@ router = APIRouter(route_class=KeyFirst, prefix="/v1/session", tags=["session"])
 
 
 class SessionInfo(BaseModel):
-    """Who is looking, and at what."""
+    """The key of the session, and what it may see."""
 
     key: str = Field(description="The name of the key")
     streams: list[str] | None = Field(description="The only streams that it may see; null: every one")

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from secrets import token_hex
-from typing import Literal
+from typing import Literal, Self
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 from sqlalchemy import Connection
 
-from service.api.auth.scopes import Admin, KeyFirst, Reader
+from service.api.auth.scopes import Admin, Ingester, KeyFirst, Reader
 from service.api.auth.visibility import no_stream, stream_or_404, visible
 from service.api.http.problems import Problem, documented
 from service.api.schemas import DECLASSIFIED, Before, Items, Limit, Name, Range, Timestamp, is_entry
@@ -31,15 +32,25 @@ class StreamRequest(NewStreamSchema):
     retention: Literal["keep", "needed"] = Field(
         "keep", description="`needed` drops records that no running publication can want again"
     )
-    budget: StreamBudget = Field(description="What all publications together may cost any one record, for ever")
+    budget: StreamBudget = Field(
+        description="The most that all publications together may cost any one record, for ever"
+    )
+
+    @model_validator(mode="after")
+    def _units_stand_alone(self) -> Self:
+        """Refuse what nobody has shown yet to keep a unit within the budget."""
+        evaluation = getattr(self, "evaluation", None)
+        if self.unit is not None and (self.budget.accounting != "basic" or evaluation is not None):
+            raise PydanticCustomError("units", "a stream with units adds up budgets by `basic` and has no evaluation")
+        return self
 
 
 class Erased(BaseModel):
-    """What counts as an empty slot. The bytes of `waiting` requests are still to be deleted from the segments."""
+    """Slots that count as empty. The bytes of `waiting` requests are still to be deleted from the segments."""
 
     records: int
     waiting: int
-    ranges: list[Range] = Field(description=f"Of many the last {summaries.MOST_RANGES}")
+    ranges: list[Range] = Field(description=f"At most the last {summaries.MOST_RANGES}")
 
 
 class Need(BaseModel):
@@ -53,11 +64,11 @@ class Kept(BaseModel):
     """Records before `start` are dropped: no running publication could want them again, as `needed` tells."""
 
     start: int
-    needed: list[Need] = Field(description="Of a stream that keeps what is needed")
+    needed: list[Need] = Field(description="For a stream whose `retention` is `needed`")
 
 
 class Resumption(BaseModel):
-    """The stream had halted, and was told to go on with another log. What got a number before has it still."""
+    """The stream had halted, and went on with another log. Records that had a number have it still."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -69,7 +80,7 @@ class Resumption(BaseModel):
 
 
 class DeadLetter(BaseModel):
-    """What came in the log and could not be numbered. What it holds is kept there until it is dropped."""
+    """An entry of the log that could not be numbered. Its content stays there until it is dropped."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -95,10 +106,10 @@ class StreamInfo(StreamSchema):
     publications: list[str]
     erased: Erased
     kept: Kept
-    dead_letters: int = Field(description="What could not be numbered and is not dropped yet")
+    dead_letters: int = Field(description="Entries of the log that could not be numbered and are not dropped yet")
     resumptions: list[Resumption] = Field(description="Newest first; of many the last 100")
     halted: str | None = Field(description="Why nothing more is numbered; null: all is well")
-    distrusted: str | None = Field(description="What of its ledger does not verify, so that nothing is published")
+    distrusted: str | None = Field(description="Why its ledger does not verify, so that nothing is published")
     created_at: Timestamp
 
 
@@ -114,7 +125,7 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
     log = token_hex(16)
     # The log first: a log that no stream names is harmless, a stream without a log is not.
     await shared.appender.create(log)
-    schema = request.model_dump(mode="json", include=set(StreamSchema.model_fields))
+    schema = request.to_store()
 
     def make(connection: Connection) -> StreamInfo:
         made = streams.create(
@@ -161,6 +172,15 @@ async def get_stream(stream: str, key: Reader, shared: Shared) -> StreamInfo:
     return await shared.run(look)
 
 
+@router.get("/{stream}/schema", responses=documented("not-found"))
+async def get_schema(stream: str, key: Ingester, shared: Shared) -> StreamSchema:
+    """Return what the records of a stream are: for those who send some, and may see nothing else of it."""
+    found = await shared.schema(stream) if visible(key, stream) else None
+    if found is None:
+        raise no_stream()
+    return found.parsed_schema
+
+
 @router.post("/{stream}/resume", responses=documented("not-found", "not-halted", "log-unavailable"))
 async def resume_stream(stream: str, admin: Admin, shared: Shared) -> Resumption:
     """Makes a halted stream go on, numbering from where it stood, with the log as it now is.
@@ -196,7 +216,7 @@ async def list_dead_letters(
     limit: Limit = 100,
     before: Before = None,
 ) -> Items[DeadLetter]:
-    """What came in the log and could not be numbered, newest first: not written by this service, or damaged since."""
+    """Lists entries of the log that could not be numbered, newest first: not written by this service, or damaged."""
 
     def look(connection: Connection) -> Items[DeadLetter]:
         found = stream_or_404(connection, admin, stream)

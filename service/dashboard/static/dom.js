@@ -123,7 +123,7 @@ export function meter(spent, reserved, whole, label) {
   return bar;
 }
 
-/** The same of a stream's ε or ρ, and in numbers: `spent` and `reserved` are the worst record's. */
+/** The same of a stream's ε or ρ, and in numbers: `spent` and `reserved` are those of the record with the most. */
 export const budgetMeter = ({ spent, reserved, budget }) => {
   const [unit, part] = budget.rho === undefined ? ["ε", "epsilon"] : ["ρ", "rho"];
   return meter(
@@ -135,7 +135,7 @@ export const budgetMeter = ({ spent, reserved, budget }) => {
 };
 export const budgetFacts = ({ spent, reserved, budget }) =>
   [
-    ["Spent, worst record", spent, "spent"],
+    ["Used, the most by any record", spent, "spent"],
     ["Reserved", reserved, "reserved"],
     ["Budget", budget, "whole"],
   ].map(([name, told, kind]) =>

@@ -8,15 +8,16 @@
 import { Problem, follow, get, regularly, send } from "./api.js";
 import { $, amount, count, counted, fact, h, meter, notice, pill, replace } from "./dom.js";
 import { absent, frame } from "./frame.js";
+import { mappedColumns, sent } from "./names.js";
 
 const name = location.pathname.split("/").at(-2);
 const at = `/v1/publications/${name}`;
-const CLASSES = ["negative", "positive"];
+const UNNAMED = ["negative", "positive"];
 const MOST_CHOSEN = 10; // then they are submitted first: others wait for what is kept here
 const WAIT_SECONDS = 30;
 const FEATURES_AT_ONCE = 500;
 
-let [publication, map] = [null, null];
+let [publication, stream] = [null, null];
 let current = null; // the record that is shown; `label`: what was chosen for it before
 let aside = []; // were shown, until an earlier choice was taken back
 let held = []; // chosen, in this order
@@ -26,7 +27,8 @@ let [mine, most, zeros] = [0, FEATURES_AT_ONCE, false];
 
 const same = (one) => (other) => other.record === one.record;
 const titled = ({ record }) => `Record ${count(record)}`;
-const classed = (label) => `${label}, ${CLASSES[label]}`;
+const classes = () => stream?.class_names ?? UNNAMED;
+const classed = (label) => `${label}, ${classes()[label]}`;
 
 let said = [];
 /** Tells what somebody did; what then happens by itself is added. */
@@ -56,7 +58,7 @@ async function look() {
   publication = await (await send(at)).json();
   if (before !== undefined && publication.latest > before)
     add(`A new model is out: version ${count(publication.latest)}.`);
-  map ??= (await (await send(`/v1/streams/${publication.stream}`)).json()).feature_map ?? {};
+  stream ??= await (await send(`/v1/streams/${publication.stream}`)).json();
   replace(
     $("crumb"),
     " / ",
@@ -84,7 +86,7 @@ function cannot() {
     return notice(
       "plain",
       "This key may not label",
-      "Who labels sees records. Sign in with a key that has the scopes read and label.",
+      "People who label see records. Sign in with a key that has the scopes read and label.",
     );
   if (publication.state !== "running")
     return notice("plain", "Nothing is asked for any more", publication.reason ?? "The publication was stopped.");
@@ -248,7 +250,7 @@ function render() {
   features();
   replace(
     $("choices"),
-    [...CLASSES.map((what, label) => [label, what]), ["S", "skip"]].map(([key, what]) =>
+    [...classes().map((what, label) => [label, what]), ["S", "skip"]].map(([key, what]) =>
       h(
         "button",
         {
@@ -317,13 +319,14 @@ function features() {
   if (!current || drawn === which) return;
   drawn = which;
   const { x } = current;
+  const [columns, before, map] = [mappedColumns(stream), sent(stream), stream.feature_map];
   const largest = x.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   const all = x.map((value, index) => [index, value]);
   const some = zeros || x.length <= 20 ? all : all.filter(([, value]) => value !== 0);
   const wanted = some.slice(0, most);
   $("features-said").textContent = [
     counted(x.length, "feature"),
-    map.kind ? `after the map ${map.kind.replaceAll("_", " ")}` : null,
+    before === null ? `after the map ${map.kind.replaceAll("_", " ")}` : map && "as they were sent, bars as they are kept",
     some.length < x.length ? `${count(x.length - some.length)} that are 0 are left out` : null,
   ]
     .filter(Boolean)
@@ -331,11 +334,18 @@ function features() {
   $("features").replaceChildren(
     h(
       "dl",
-      {},
+      { class: columns ? "named" : null },
       wanted.map(([index, value]) => {
         const bar = h("span", { class: value < 0 ? "bar below" : "bar" });
         bar.style.width = `${largest > 0 ? (50 * Math.abs(value)) / largest : 0}%`;
-        return h("div", {}, h("dt", {}, String(index)), h("dd", { title: String(value) }, number(value), bar));
+        const shown = before === null ? value : before(value, index);
+        const unit = before !== null && columns?.[index].unit ? ` ${columns[index].unit}` : "";
+        return h(
+          "div",
+          {},
+          h("dt", {}, columns?.[index].name ?? String(index)),
+          h("dd", { title: String(value) }, number(shown), unit, bar),
+        );
       }),
     ),
   );

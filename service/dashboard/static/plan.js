@@ -44,9 +44,9 @@ export function explained({ plan, start, privacy, publish_delay }) {
     parts.length > 0 && shares(parts),
     parts.length > 0 &&
       table(
-        "What the worst record pays for",
+        "Payments of the record that pays most",
         [
-          { title: "What reads it", wide: true },
+          { title: "Read by", wide: true },
           { title: "Times", number: true },
           { title: `${unit} in all`, number: true },
           { title: "Part of the cap", number: true },
@@ -58,7 +58,7 @@ export function explained({ plan, start, privacy, publish_delay }) {
           percent(each.part),
         ]),
       ),
-    plan.fits?.length > 0 && h("h3", {}, "What is fitted, and when"),
+    plan.fits?.length > 0 && h("h3", {}, "Fits, and when"),
     plan.fits?.length > 0 &&
       table(
         "Kinds of fits",

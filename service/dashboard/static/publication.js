@@ -2,6 +2,7 @@ import { download, follow, get, regularly } from "./api.js";
 import { colour, draw, level, line } from "./charts.js";
 import { $, amount, count, counted, fact, h, loss, meter, notice, pill, range, replace, when } from "./dom.js";
 import { absent, failed, frame } from "./frame.js";
+import { named } from "./names.js";
 import { paged } from "./paged.js";
 import { described, explained } from "./plan.js";
 
@@ -10,6 +11,7 @@ const at = `/v1/publications/${name}`;
 
 $("name").textContent = name;
 document.title = `${name} · Perennial`;
+$("card").href = `${at}/card?format=html`;
 
 const COLUMNS = [
   { title: "Version" },
@@ -55,6 +57,7 @@ async function look() {
   const share = ledger.publications.find((each) => each.name === name);
   heading(publication, stream);
   tiles(publication, stream, share, outline.items);
+  replace($("names"), ...named(stream).map(([title, value]) => fact(title, value)));
   replace($("plan"), ...explained(publication).filter(Boolean));
   charts(publication, stream, share, outline.items).catch(failed); // they take longer, and nothing waits for them
 }
@@ -77,7 +80,7 @@ function heading({ stream, state, reason, mechanism, learner, privacy, plan, lab
               h("code", {}, "perennial ledger verify"),
               " names all that does not hold. It goes on by itself once a worker finds all well again.",
             ]
-          : "What it published stays. Another publication, with settings that avoid this, can take its place.",
+          : "Its releases stay. Another publication, with settings that avoid this, can take its place.",
       ),
     halted &&
       notice("bad", "Its stream takes no more records", halted, [
@@ -134,9 +137,10 @@ function tiles(publication, stream, share, outline) {
         : h("small", {}, fit.state === "fitting" ? "fitting, begun " : "waiting for a free worker, due ", when(fit.since)),
     ),
     fact(
-      "Paid by the worst record",
+      "Privacy used",
       `${unit} ${amount(spent)} of ${amount(most)}`,
       h("small", {}, meter(spent, 0, most, `${amount(spent)} of ${amount(most)}`)),
+      h("small", {}, "the most any record has used"),
     ),
   );
   $("tiles").removeAttribute("aria-busy");
@@ -154,13 +158,15 @@ async function charts({ plan, start }, { records }, share, outline) {
   const mode = outline.length > 100 ? "lines" : "lines+markers";
   let sum = 0;
   const paid = outline.map((each) => (sum += each.on_record));
-  // Where records are charged as they arrive, releases alone don't tell what the worst record has paid.
+  // Where records are charged as they arrive, releases alone don't show what the record that has used most has used.
   $("paid").parentElement.hidden = sum < 0.999 * (share.spent.rho ?? share.spent.epsilon);
   $("noise").parentElement.hidden = most.every((each) => each === null);
+  const flat = { noise: Math.min(...least) === Math.max(...most), paid: new Set(paid).size === 1, seen: false };
+  $("charts").append(...["noise", "paid", "seen"].filter((each) => flat[each]).map((each) => $(each).parentElement));
   const x = { title: { text: "records seen", standoff: 4 } };
   const band = { mode: "lines", line: { width: 0, shape: "linear" }, hoverinfo: "skip" };
   $("noise-said").textContent = `scale, now ${amount(most.at(-1))}`;
-  $("paid-said").textContent = `${unit} ${amount(sum)} of ${amount(cap)}`;
+  $("paid-said").textContent = `${unit} ${amount(sum)} of ${amount(cap)}, the most any record has used`;
   $("seen-said").textContent = `${count(time.at(-1))} of ${count(records)}`;
   await Promise.all([
     draw($("noise"), {
@@ -178,7 +184,7 @@ async function charts({ plan, start }, { records }, share, outline) {
       layout: () => ({ xaxis: x }),
     }),
     draw($("paid"), {
-      said: `What the record that has paid most has paid, release by release: ${unit} ${amount(sum)} of at most ${amount(cap)}.`,
+      said: `Privacy used, release by release, by the record that has used most: ${unit} ${amount(sum)} of at most ${amount(cap)}.`,
       traces: () => [
         line([start, ...time, records], [0, ...paid, sum], {
           text: ["begin", ...text, "now"],
@@ -191,7 +197,7 @@ async function charts({ plan, start }, { records }, share, outline) {
       layout: () => ({
         xaxis: x,
         yaxis: { range: [0, 1.15 * cap] },
-        ...level(cap, `the most it may ever pay: ${unit} ${amount(cap)}`),
+        ...level(cap, `the most any record may use: ${unit} ${amount(cap)}`),
       }),
     }),
     draw($("seen"), {

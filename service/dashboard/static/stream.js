@@ -19,6 +19,7 @@ import {
   when,
 } from "./dom.js";
 import { absent, failed, frame } from "./frame.js";
+import { named } from "./names.js";
 import { paged } from "./paged.js";
 
 const name = location.pathname.split("/").at(-1);
@@ -122,26 +123,30 @@ function heading({ halted, distrusted, declassified, dead_letters: dead, task, c
   );
 }
 
-const settings = ({ features, feature_map: map, norm_bound: bound, task, retention, erased, kept, resumptions }) => [
-  ["Features", features ?? "none"],
-  ["Task", JSON.stringify(task)],
-  ["Norm bound", amount(bound)],
-  ["Feature map", map ? map.kind : "none"],
-  ["Keeps", retention === "keep" ? "every record" : `what is needed, from record ${count(kept.start)}`],
-  ["Erased", counted(erased.records, "record")],
-  ["Resumed", counted(resumptions.length, "time")],
-];
+const settings = (stream) => {
+  const { features, feature_map: map, norm_bound: bound, task, retention, erased, kept, resumptions } = stream;
+  return [
+    ["Features", features ?? "none"],
+    ...named(stream),
+    ["Task", JSON.stringify(task)],
+    ["Norm bound", amount(bound)],
+    ["Feature map", map ? map.kind : "none"],
+    ["Keeps", retention === "keep" ? "every record" : `what is needed, from record ${count(kept.start)}`],
+    ["Erased", counted(erased.records, "record")],
+    ["Resumed", counted(resumptions.length, "time")],
+  ];
+};
 
 const shares = ({ publications }) =>
   table(
-    "What each publication reserves and has spent",
+    "Reserved and used, by publication",
     [
       { title: "Publication" },
       { title: "State" },
       { title: "From record", number: true },
       { title: "Reserves", number: true },
-      { title: "Spent, its worst record", number: true },
-      { title: "That record", number: true, extra: true },
+      { title: "Used, the most by any record", number: true },
+      { title: "Record with the most", number: true, extra: true },
     ],
     publications.map((each) => [
       h("a", { href: `/dashboard/publications/${each.name}` }, each.name),
@@ -193,7 +198,13 @@ const howToPublish = ({ budget, task }) =>
       : h("p", { class: "muted" }, "A stream of this kind has mechanisms of its own: see the documentation."),
   );
 
-const howToPost = ({ features, task }) => [
+/** The x of a record whose numbers are all the same, by name where columns have names. */
+const example = ({ features, columns }, value) =>
+  columns
+    ? Object.fromEntries(columns.slice(0, 8).map(({ name: column }) => [column, value]))
+    : Array(Math.min(features, 8)).fill(value);
+
+const howToPost = ({ features, columns, class_names: classes, task }) => [
   h(
     "p",
     {},
@@ -210,8 +221,8 @@ const howToPost = ({ features, task }) => [
       `curl ${location.origin}${at}/records -H "Authorization: Bearer $KEY" \\
   -H 'Content-Type: application/json' \\
   -d '${JSON.stringify({
-    ...(features ? { x: [0, 1].map((each) => Array(Math.min(features, 8)).fill(each)) } : {}),
-    ...(task.kind === "unlabelled" ? {} : { y: [0, 1] }),
+    ...(features ? { x: [0, 1].map((each) => example({ features, columns }, each)) } : {}),
+    ...(task.kind === "unlabelled" ? {} : { y: classes?.slice(0, 2) ?? [0, 1] }),
   })}'`,
     ),
   ),
@@ -265,7 +276,7 @@ async function chart({ records, budget, declassified }, { ranges, exact, reserve
       annotations: [
         ...level(budget.epsilon, `budget: ε ${amount(budget.epsilon)}`).annotations,
         ...(budget.epsilon - reserved.epsilon > budget.epsilon / 12
-          ? level(reserved.epsilon, `reserved on the worst record: ε ${amount(reserved.epsilon)}`).annotations
+          ? level(reserved.epsilon, `reserved for any one record: ε ${amount(reserved.epsilon)}`).annotations
           : []),
       ],
     }),

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, func, select
 from service.ledger import reservations
 from service.privacy.currency import capacity
 from service.store import streams
+from service.store.publications import UNIT_FACTOR
 from service.store.tables import publications, spent
 from service.store.tables import streams as streams_table
 
@@ -18,9 +19,9 @@ def violations(connection: Connection) -> list[str]:
     query = select(spent.c.publication_id, func.max(spent.c.amount).label("amount")).group_by(spent.c.publication_id)
     highest = {row.publication_id: Fraction(row.amount) for row in connection.execute(query)}
     known = {each.id: each for each in streams.every(connection)}
-    names = ("id", "name", "stream_id", "state", "start", "epsilon", "delta")
+    names = ("id", "name", "stream_id", "state", "start", "epsilon", "delta", "worst_amount")
     rows = connection.execute(
-        select(*(publications.c[name] for name in names), streams_table.c.accounting)
+        select(*(publications.c[name] for name in names), UNIT_FACTOR, streams_table.c.accounting)
         .join(streams_table, streams_table.c.id == publications.c.stream_id)
         .order_by(publications.c.stream_id)
     ).all()
@@ -28,7 +29,7 @@ def violations(connection: Connection) -> list[str]:
     found = [
         f"publication {each.name} of stream {known[each.stream_id].name}"
         for each in rows
-        if highest.get(each.id, 0) > capacity(each.epsilon, each.delta)[1]
+        if highest.get(each.id, 0) * Fraction(each.unit_factor or 1) > capacity(each.epsilon, each.delta)[1]
     ]
     for stream, reserved in reservations.reserved_of_each(connection, of_each).items():
         if not reserved.within(known[stream].budget.limit):

@@ -50,6 +50,7 @@ def verify(connection: Connection, *, isolated: bool = True) -> Report:
         for finding in (
             *_of_stream(connection, stream),
             *read(f"stream {stream.name}", numbering.records(connection, stream)),
+            *read(f"stream {stream.name}", numbering.units(connection, stream)),
         )
     ]
     return Report(streams=len(known), charges=sum(each.charges for each in known), findings=findings)
@@ -80,7 +81,8 @@ def _of_stream(connection: Connection, stream: Stream) -> Iterator[str]:
 def _publications(connection: Connection, stream: Stream) -> Iterator[str]:
     """All that does not hold of a stream's publications. Another stream may have publications of the same names."""
     for publication in publications.of_stream(connection, stream.id):
-        for finding in _of_publication(connection, publication):
+        of_units = read(f"publication {publication.name}", promises.of_units(stream, publication))
+        for finding in (*_of_publication(connection, publication), *of_units):
             yield f"{finding} (stream {stream.name})"
 
 

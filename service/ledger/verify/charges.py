@@ -77,7 +77,7 @@ def sums(connection: Connection, publication: Publication) -> Iterator[str]:
         yield f"publication {publication.name}: what is kept as spent is not what its charges add up to"
     if highest != publication.worst_amount:
         yield f"publication {publication.name}: what is told of its worst record is not what its charges add up to"
-    if highest > cap:
+    if highest * Fraction(publication.unit_factor or 1) > cap:
         yield f"publication {publication.name}: its charges pass its cap"
 
 

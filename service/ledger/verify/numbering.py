@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from service.ledger import spending
-from service.store import publications, tables
+from service.store import publications, streams, tables
 from service.store.streams import Stream
 
 
@@ -34,6 +34,24 @@ def _last_dead_letter(connection: Connection, stream: Stream) -> str | None:
     query = select(table.c.entry).where(table.c.stream_id == stream.id).order_by(table.c.id.desc()).limit(1)
     entry: str | None = connection.execute(query).scalar_one_or_none()
     return entry
+
+
+def units(connection: Connection, stream: Stream) -> Iterator[str]:
+    """No unit has more counting slots than its stream allows; those that were erased are as many as the row says."""
+    table, unit = tables.units, stream.schema.get("unit")
+    mine = table.c.stream_id == stream.id
+    erased = connection.execute(select(func.count()).where(mine, table.c.erased)).scalar_one()
+    if erased != stream.units_erased:
+        yield f"stream {stream.name}: {erased} units are erased, not {stream.units_erased}"
+    if unit is None:
+        return
+    beyond = (table.c.counted > unit["max_records"]) | (table.c.last >= stream.records)
+    if connection.execute(select(func.count()).where(mine, beyond)).scalar_one():
+        yield f"stream {stream.name}: a unit has more counting records than it may, or one that is not there"
+    try:
+        streams.secret_of_units(connection, stream)
+    except streams.SecretLost as lost:
+        yield f"stream {stream.name}: {lost}"
 
 
 def releases(connection: Connection, stream: Stream) -> Iterator[str]:

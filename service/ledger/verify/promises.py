@@ -26,6 +26,14 @@ def of_publication(publication: Publication) -> Iterator[str]:
         yield f"{where}: its publish_delay is not the one that it was made with"
 
 
+def of_units(stream: Stream, publication: Publication) -> Iterator[str]:
+    """That a publication counts charges for a unit where its stream has units, and for that stream's units."""
+    unit = publication.obligations.get("unit")
+    bound = None if unit is None else {name: value for name, value in unit.items() if name != "factor"}
+    if bound != stream.schema.get("unit"):
+        yield f"publication {publication.name}: its charges are not counted for the units of its stream"
+
+
 def _delay(publication: Publication) -> Decimal:
     """The publish_delay that was asked for, else the default, which is 0 for a publication without ticks."""
     if "publish_delay" in publication.configuration:

@@ -11,7 +11,9 @@ from sqlalchemy import Connection
 from service.ledger.verify.reading import read
 from service.privacy.accounting import events
 from service.privacy.accounting.events import NoisyRunningSums
+from service.privacy.accounting.groups import UnitBound
 from service.privacy.accounting.obligations import AtArrival, WithEachRelease
+from service.privacy.accounting.unit_factors import factor_of
 from service.privacy.currency import Currency
 from service.store import releases
 from service.store.publications import Publication
@@ -43,8 +45,9 @@ def chain(connection: Connection, publication: Publication) -> Iterator[str]:
         batched = row["fit_stop"]
     told = publication.version, publication.digest, publication.latest
     reached = publication.start + publication.position
-    # A step that only counts records in moves it on without a release.
-    late = time != reached if isinstance(charging, WithEachRelease) else time > reached
+    # A step that only counts records in, or a fit of no unit, moves it on without a release.
+    releases_always = isinstance(charging, WithEachRelease) and publication.unit_factor is None
+    late = time != reached if releases_always else time > reached
     if (number, previous, latest) != told or late:
         where = f"publication {publication.name}, version {publication.version}"
         yield f"{where}: it was the newest one, and is missing or another"
@@ -64,13 +67,19 @@ def paid_for(where: str, publication: Publication, row: Mapping[str, Any], *, at
         yield f"{where}: its charge is not on the records it read"
     pure = row["charged_rho"] is None
     paid = Fraction(row["charged_epsilon"] if pure else row["charged_rho"])
+    unit = publication.obligations.get("unit")
     try:
         event = events.from_json(row["noise"])
         if row["noise"]["dimension"] != event.dimension(row["shape"]):
             yield f"{where}: its noise is not as long as what it is added to"
         records = row["fit_stop"] - row["fit_start"]
-        if event.cost(Currency.PURE if pure else Currency.ZCDP, records) > paid:
+        currency = Currency.PURE if pure else Currency.ZCDP
+        if event.cost(currency, records) > paid:
             yield f"{where}: its noise costs more than its charge"
+        if unit is not None:
+            bound = UnitBound(max_records=unit["max_records"], min_separation=unit["min_separation"])
+            if factor_of(event, currency, bound, records) > Fraction(unit["factor"]):
+                yield f"{where}: its charge counts less often than all records of a unit may cost"
     except ValueError as problem:
         yield f"{where}: {problem}"
 

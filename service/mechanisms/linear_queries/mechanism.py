@@ -379,4 +379,4 @@ class LinearQueries(Mechanism):
 
     def model_description(self) -> dict[str, Any]:
         """Return what a release says of its model; what came since is taken to be spread evenly."""
-        return histogram.described(self.cardinality, growth="uniform")
+        return histogram.described(self.cardinality, growth="uniform", **self.names.to_json())

@@ -21,12 +21,15 @@ lifetime.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, cast
 
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Release, Step, numbered, parts_of
 from service.mechanisms.on_schedule import noise_told
-from service.privacy.noise.running_sums import moved_draws
+from service.mechanisms.units import NotForUnits, of_carried_noise
+from service.privacy.accounting import groups
+from service.privacy.noise.running_sums import Doubling, moved_draws
 from service.privacy.noise.window_tree import WindowTree
 from service.schedules.schedule import MOST_RECORDS
 
@@ -34,7 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from service.learning.records import Records
+    from service.mechanisms.mechanism import Mechanism
     from service.mechanisms.online_leader.online_gradient import OnlineGradient
+    from service.privacy.accounting.events import NoisyRunningSums
+    from service.privacy.accounting.groups import UnitBound
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,9 +57,10 @@ class OnlineLeader(LinearMechanism):
         parts = parts_of(chain, self.learner.remembers(number))
         charge = self._charge(fit.share)
         perturbation = self.learner.perturbation(self.kind, charge, records, self.origin, number)
+        present = read(fit.start, fit.end)
         state = self.learner.advance(
             tuple(part.values for part in parts) or self.learner.start(self.origin),
-            read(fit.start, fit.end),
+            present,
             records,
             self.origin,
             perturbation,
@@ -69,6 +76,7 @@ class OnlineLeader(LinearMechanism):
             parameters=state[-1],
             perturbation=perturbation,
             charge=charge,
+            model=self.described(present),
         )
         return Step(releases=(release,), chain=numbered(state, parts))
 
@@ -80,6 +88,25 @@ class OnlineLeader(LinearMechanism):
         if self.learner.runs.at(number)[1] == 0:
             return None
         return self.learner.perturbation(self.kind, self._charge(fit.share), records, self.origin, number).to_json()
+
+    def check_units(self) -> None:
+        """Raise NotForUnits where records expire, which would end the promise for their units."""
+        if isinstance(self.learner.runs.at(0)[0], WindowTree):
+            raise NotForUnits("no record may be declassified: leave mechanism.expiry at never")
+
+    def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:
+        """Return g of the noise of running sums, in which a unit has one contribution a batch."""
+        self.check_units()
+        runs = self.learner.runs
+        if isinstance(runs, Doubling):
+            return groups.group_factor(groups.shared(bound))
+        return of_carried_noise(
+            bound, self._batch, self.first_noise(), lambda factor: cast("OnlineLeader", charging(factor)).first_noise()
+        )
+
+    def first_noise(self) -> NoisyRunningSums:
+        """Return the noise of the first step."""
+        return self.learner.perturbation(self.kind, self._charge(Fraction(1)), self._batch, self.origin, 0)
 
     def declassified(self, time: int) -> int:
         """Return how many records' batches were in the clear, their exact sum of gradients, at `time`."""

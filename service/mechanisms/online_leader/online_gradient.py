@@ -132,12 +132,14 @@ class OnlineGradient(Linear):
         records: those present among the n slots of this batch. State and release are kept together or lost together.
         """
         *memory, apart, weights, velocity, average = state
-        rows, y = self.prepared(records)
+        rows, y, shares = self.weighed(records)
         if len(y) > n:
             raise ValueError("more records than slots")
-        _, total = summed(self.loss, rows, y, weights, steepest=steepness(rows, self.longest))
+        _, total = summed(self.loss, rows, y, weights, steepest=steepness(rows, self.longest), shares=shares)
         _, place = self.runs.at(step)
         estimate, remembered = perturbation.sums.release(total, tuple(memory), place)
+        if records.units is not None:  # n is of units, by the public pattern; without any it is a step of noise alone
+            n = max(1, records.units)
         mean = estimate / n
         if self.strong_convexity is None:
             gradient = mean + self.regularization * (weights - origin)

@@ -26,7 +26,7 @@ class ScheduledHistograms(Fitting):
 
     def model_description(self) -> dict[str, Any]:
         """Return what the released shares are of, as JSON."""
-        return histogram.described(self.learner.cardinality, **self.learner.describe())
+        return histogram.described(self.learner.cardinality, **self.learner.describe(), **self.names.to_json())
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
         """Return a kind of fit as JSON, and how far off its answers are."""

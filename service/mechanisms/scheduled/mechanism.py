@@ -15,16 +15,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from service.learners.noisy_gradient_descent import NoisyGradientDescent
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
 from service.mechanisms.on_schedule import OnSchedule, PlannedLearner
+from service.mechanisms.units import NotForUnits
+from service.privacy.accounting.groups import Batching, group_factor, independent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from fractions import Fraction
 
     from service.learners.linear import LinearModelLearner
     from service.learning.losses import Floats
     from service.learning.records import Records
+    from service.mechanisms.mechanism import Mechanism
+    from service.privacy.accounting.groups import UnitBound
+    from service.schedules.schedule import Fit
 
 
 class Learner(PlannedLearner, Protocol):
@@ -45,14 +52,15 @@ class Fitting(OnSchedule):
         models = [each for each in chain if isinstance(each, Model)]
         releases: list[Release] = []
         for fit in self.schedule.fits(time):
-            if len(models) < max(fit.depth, 0 if fit.near is None else fit.near + 1):
-                raise ValueError("the chain is too short for this time: steps were left out")
-            parent = None if fit.near is None else models[fit.near]
+            parent = self._parent(fit, models)
             center = parent.parameters if parent else self.origin
-            records = fit.end - fit.start
+            present = read(fit.start, fit.end)
+            records = fit.end - fit.start if present.units is None else present.units
+            if not records:  # no slot of any unit counts there
+                continue
             charge = self._charge(fit.share)
             perturbation = self.learner.perturbation(self.kind, charge, records, center)
-            parameters = self.learner.release(read(fit.start, fit.end), records, center, perturbation)
+            parameters = self.learner.release(present, records, center, perturbation)
             model = Model(version=next_version + len(releases), parameters=parameters)
             models[fit.depth :] = [model]
             releases.append(
@@ -66,9 +74,21 @@ class Fitting(OnSchedule):
                     parameters=model.parameters,
                     perturbation=perturbation,
                     charge=charge,
+                    model=self.described(present),
                 )
             )
         return Step(releases=tuple(releases), chain=tuple(models))
+
+    def _parent(self, fit: Fit, models: Sequence[Model]) -> Model | None:
+        """Return the model of the chain that a fit stays near; None: the origin.
+
+        On a stream with units a fit of no unit left no model, so that the chain may be shorter: then the last one.
+        """
+        if len(models) >= max(fit.depth, 0 if fit.near is None else fit.near + 1):
+            return None if fit.near is None else models[fit.near]
+        if self.unit is None:
+            raise ValueError("the chain is too short for this time: steps were left out")
+        return models[-1] if models and fit.near is not None else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,3 +96,14 @@ class Scheduled(Fitting, LinearMechanism):
     """Of linear models."""
 
     learner: LinearModelLearner
+
+    def check_units(self) -> None:
+        """Raise NotForUnits unless the learner makes one contribution of all records of a unit."""
+        if not isinstance(self.learner, NoisyGradientDescent):
+            raise NotForUnits("fits on a schedule need a learner that units enter once: use noisy_gradient_descent")
+
+    def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
+        """Return m: each fit's noise is its own, whatever fits overlap, and a unit enters it once."""
+        self.check_units()
+        batch = max(pattern.records for pattern in self.schedule.patterns())
+        return group_factor(independent(Batching(bound=bound, batch=batch)))

@@ -15,18 +15,22 @@ secret as the records. They are committed with the release or not at all, and ne
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Release, Step, numbered, parts_of
 from service.mechanisms.on_schedule import noise_told
+from service.mechanisms.units import of_carried_noise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from fractions import Fraction
 
     from service.learning.records import Records
+    from service.mechanisms.mechanism import Mechanism
     from service.mechanisms.window_statistics.window_model import WindowModel
     from service.privacy.accounting.events import NoisyStatistics
+    from service.privacy.accounting.groups import UnitBound
     from service.schedules.schedule import Fit
 
 
@@ -43,9 +47,10 @@ class WindowStatistics(LinearMechanism):
         number = fit.start // records
         perturbation = self._perturbation(fit)
         parts = parts_of(chain, self.learner.remembers(perturbation, number))
+        present = read(fit.start, fit.end)
         state, model = self.learner.advance(
             tuple(part.values for part in parts),
-            read(fit.start, fit.end),
+            present,
             records,
             self.origin,
             perturbation,
@@ -61,6 +66,7 @@ class WindowStatistics(LinearMechanism):
             parameters=model,
             perturbation=perturbation,
             charge=self._charge(fit.share),
+            model=self.described(present),
         )
         return Step(releases=(release,), chain=numbered(state, parts))
 
@@ -68,6 +74,23 @@ class WindowStatistics(LinearMechanism):
         """Return the noise, its factor and the weights: estimates with others could not be added up."""
         (fit,) = self.schedule.fits(time)
         return self._perturbation(fit).to_json() if fit.start else None
+
+    def check_units(self) -> None:
+        """Raise nothing: a unit adds the mean of its records' statistics to a block."""
+
+    def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:
+        """Return g of the blocks' noise, in which a unit has one contribution a block."""
+        return of_carried_noise(
+            bound,
+            self.next_time(0),
+            self.first_noise(),
+            lambda factor: cast("WindowStatistics", charging(factor)).first_noise(),
+        )
+
+    def first_noise(self) -> NoisyStatistics:
+        """Return the noise of the first block."""
+        (fit,) = self.schedule.fits(self.next_time(0))
+        return self._perturbation(fit)
 
     def _perturbation(self, fit: Fit) -> NoisyStatistics:
         return self.learner.perturbation(self.kind, self._charge(fit.share), fit.end - fit.start)
@@ -85,7 +108,7 @@ class WindowStatistics(LinearMechanism):
                 "records": records,
                 "share": str(fit.share),
                 "charge": self._charge(fit.share),
-                "ridge": self.learner.pull(perturbation, records, 4 * self.learner.blocks),
+                "ridge": self.learner.pull(perturbation, records * self.learner.blocks, 4 * self.learner.blocks),
                 "sensitivity": noise.pop("sensitivity"),
                 "noise": noise,
             }

@@ -33,10 +33,10 @@ class WindowModel(Statistics):
             return super().factor(kind)
         return Blt.decaying(1.0 - 1.0 / self.blocks)
 
-    def pull(self, perturbation: NoisyStatistics, records: int, step: int) -> float:
-        """Return α after block number `step`."""
+    def pull(self, perturbation: NoisyStatistics, slots: int, step: int) -> float:
+        """Return α after block number `step`, the window having so many slots."""
         noise = deviation(perturbation.noise) * _spread(perturbation.factor, self.blocks, step)
-        return self.strength(noise / perturbation.weights.second, records * min(step + 1, self.blocks))
+        return self.strength(noise / perturbation.weights.second, slots)
 
     def remembers(self, perturbation: NoisyStatistics, step: int) -> int:
         """Return of how many arrays the state is before that step, which needs it whole."""
@@ -54,9 +54,12 @@ class WindowModel(Statistics):
         estimate, memory = perturbation.sums.release(
             self.statistics(records, n), state[older:], perturbation.place(step)
         )
+        if records.units is not None:  # their number goes with the estimate: blocks may have one more than another
+            estimate = np.append(estimate, records.units)
         window = (*state[:older], estimate)
-        ridge = self.pull(perturbation, n, step)
-        model = self.solve(np.sum(window, axis=0), n * len(window), ridge, origin)
+        total = np.sum(window, axis=0)
+        slots = n * len(window) if records.units is None else max(1, int(total[-1]))
+        model = self.solve(total[: self.entries], slots, self.pull(perturbation, slots, step), origin)
         return (*window[len(window) - min(len(window), self.blocks - 1) :], *memory), model
 
 

@@ -86,12 +86,20 @@ def cap(accounting: str, epsilon: Decimal, delta: Decimal) -> Loss:
 
 
 def account(
-    accounting: str, *, identity: int, epsilon: Decimal, delta: Decimal, kind: str, start: int, running: bool
+    accounting: str,
+    *,
+    identity: int,
+    epsilon: Decimal,
+    delta: Decimal,
+    kind: str,
+    start: int,
+    running: bool,
+    factor: Fraction = Fraction(1),
 ) -> Account:
     """Return the account of a publication that promises (epsilon, delta)."""
     of_it = ZcdpAccount if accounting == Accounting.ZCDP else Account
     reserves = cap(accounting, epsilon, delta)
-    return of_it(id=identity, kind=Currency(kind), cap=reserves, start=start, running=running)
+    return of_it(id=identity, kind=Currency(kind), cap=reserves, start=start, running=running, factor=factor)
 
 
 @lru_cache(maxsize=4096)

@@ -81,7 +81,9 @@ class Loss:
 class Account:
     """One publication's: its cap (ε, δ) on every record from `start` on, and the currency in which it charges.
 
-    `ZcdpAccount` is that of a stream whose budget is held in ρ.
+    running: the whole cap is reserved on all these records. On a stream with units that is so for ever once it has
+    charged anything (`unit_ledger`), and a charge counts `factor` times: what is spent is a unit's. `ZcdpAccount` is
+    that of a stream whose budget is held in ρ.
     """
 
     id: int
@@ -89,11 +91,13 @@ class Account:
     cap: Loss
     start: int
     running: bool
+    factor: Fraction = Fraction(1)
 
     def loss(self, amount: Fraction) -> Loss:
         """What charges of this amount, in the publication's currency, mean as (ε, δ); never more than the cap."""
         if not amount:
             return Loss()
+        amount *= self.factor
         if self.kind is Currency.PURE:
             return Loss(epsilon=amount)
         epsilon = Fraction(_zcdp_epsilon(round_up(amount), round_down(self.cap.delta)))

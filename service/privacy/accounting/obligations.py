@@ -106,11 +106,13 @@ class Obligations:
     fit: FitSize
     draws: int | None = None
     """How many draws of nearly exact noise one record can move in its life; stated where publications share a slack."""
+    unit: dict[str, Any] | None = None
+    """The bound on units, and how many times a slot's charge counts for its unit; None: the stream has no units."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is stored."""
-        shared = {} if self.draws is None else {"draws": self.draws}
-        return shared | {
+        stated = {name: value for name in ("draws", "unit") if (value := getattr(self, name)) is not None}
+        return stated | {
             "version": VERSION,
             "charging": self.charging.to_json(),
             "labelling": None if self.labelling is None else vars(self.labelling),
@@ -132,6 +134,7 @@ class Obligations:
             ticks=content["ticks"],
             fit=FitSize.from_json(content["fit"]),
             draws=content.get("draws"),
+            unit=content.get("unit"),
         )
 
 

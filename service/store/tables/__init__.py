@@ -19,7 +19,16 @@ from service.store.tables.publishing import (
     releases,
     shown,
 )
-from service.store.tables.recording import dead_letters, entries, erasures, resumptions, segments, streams
+from service.store.tables.recording import (
+    dead_letters,
+    entries,
+    erasures,
+    resumptions,
+    segments,
+    streams,
+    unit_secrets,
+    units,
+)
 
 APPEND_ONLY = (charges, releases)
 """Rows of these are written once: triggers refuse anybody else's change, and the service's role has no right to any."""
@@ -51,4 +60,6 @@ __all__ = [
     "shown",
     "spent",
     "streams",
+    "unit_secrets",
+    "units",
 ]

@@ -51,6 +51,8 @@ publications = Table(
     # The record that it has charged most, and how much in all, in its currency.
     Column("worst_record", BigInteger),
     Column("worst_amount", Numeric, nullable=False, server_default="0"),
+    # Another publication of the stream, whose release makes the features of its records.
+    Column("features_from", BigInteger, ForeignKey("publications.id")),
     now("created_at"),
     CheckConstraint("state IN ('running', 'stopped', 'halted')", name="state"),
     UniqueConstraint("stream_id", "name"),

@@ -8,6 +8,7 @@ from sqlalchemy import (
     DateTime,
     ForeignKey,
     Index,
+    Integer,
     LargeBinary,
     Numeric,
     Table,
@@ -53,7 +54,29 @@ streams = Table(
     Column("visible_epsilon", Numeric, nullable=False, server_default="0"),
     Column("visible_delta", Numeric, nullable=False, server_default="0"),
     Column("visible_rho", Numeric, nullable=False, server_default="0"),
+    # Of a stream with units: the digest of the secret of their pseudonyms, and how many units were erased.
+    Column("unit_secret_digest", Text),
+    Column("units_erased", BigInteger, nullable=False, server_default="0"),
     now("created_at"),
+)
+
+# Never shown to anybody. Without it a stream's units are strangers: a new secret would begin all their counts anew.
+unit_secrets = Table(
+    "unit_secrets",
+    metadata,
+    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+    Column("secret", LargeBinary, nullable=False),
+)
+
+# How many slots of each unit count, and the last of them. Moved only together with the records that are numbered.
+units = Table(
+    "units",
+    metadata,
+    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+    Column("pseudonym", LargeBinary, primary_key=True),
+    Column("counted", Integer, nullable=False),
+    Column("last", BigInteger, nullable=False),
+    Column("erased", Boolean, nullable=False, server_default="false"),  # none of its later slots counts
 )
 
 entries = Table(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from service.streams.batches.arrow import read_arrow
 from service.streams.batches.checks import InvalidRecords
 from service.streams.batches.columns import read_json
+from service.streams.batches.named import wrong_class
 from service.streams.batches.rows import read_rows
 from service.streams.codec import Columns
 from service.streams.layout import RecordLayout
@@ -21,4 +22,4 @@ READERS: dict[str, Reader] = {
     "application/vnd.apache.arrow.stream": read_arrow,
 }
 
-__all__ = ["READERS", "InvalidRecords", "Reader", "read_json"]
+__all__ = ["READERS", "InvalidRecords", "Reader", "read_json", "wrong_class"]

@@ -1,4 +1,5 @@
-"""Arrow IPC streams: `x` a list of d numbers (of fixed size or not), `y` a number; any number of record batches.
+"""Arrow IPC streams: `x` a list of d numbers (of fixed size or not), `y` a number, `unit` a text or a whole number; any
+number of record batches.
 
 They are read here, not by a library, for two reasons. Record batches become views of the body that copy nothing. And
 every length and position in them comes from a stranger: here each is checked before it is used, where some damaged
@@ -13,7 +14,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +34,11 @@ from service.streams.layout import RecordLayout
 
 _SCHEMA, _RECORD_BATCH = 1, 3  # kinds of messages
 _INT, _FLOAT, _LIST, _FIXED_SIZE_LIST, _LARGE_LIST = 2, 3, 12, 16, 21  # kinds of types
+_TEXT, _LARGE_TEXT = 5, 20
 _DICTIONARY = 4  # the member of a column that only points into one
 _BYTE, _FLOATS = np.dtype("u1"), [np.dtype(f"<f{size}") for size in (2, 4, 8)]
 _OFFSETS: dict[int, np.dtype[Any]] = {_LIST: np.dtype("<i4"), _LARGE_LIST: np.dtype("<i8")}
+_TEXT_OFFSETS: dict[int, np.dtype[Any]] = {_TEXT: np.dtype("<i4"), _LARGE_TEXT: np.dtype("<i8")}
 
 LONGEST_KEPT = 2**12  # bytes of a message's metadata; longer ones, with some for others, are read every time
 
@@ -47,17 +51,18 @@ class _Column:
 
     name: str
     numbers: np.dtype[Any]
-    offsets: np.dtype[Any] | None = None  # of lists of any length
+    offsets: np.dtype[Any] | None = None  # of lists of any length, or of texts
     width: int | None = None  # of lists of fixed length
+    texts: bool = False
 
     @property
     def arrays(self) -> int:
         """The number of its arrays: itself, and the numbers in its lists."""
-        return 1 if self.offsets is None and self.width is None else 2
+        return 1 if self.texts or (self.offsets is None and self.width is None) else 2
 
     @property
     def buffers(self) -> int:
-        return 2 * self.arrays - (self.width is not None)
+        return 2 * self.arrays - (self.width is not None) + self.texts
 
 
 class _Layout(NamedTuple):
@@ -98,10 +103,20 @@ def read_arrow(body: bytes, layout: RecordLayout) -> Columns:
     if not any(len(part.numbers) for batch in batches for part in batch.values()):
         raise InvalidRecords((None, EMPTY))
     columns = {name: _joined([batch[name] for batch in batches]) for name in names}
+    units = _ids(columns.pop("unit")) if layout.units else None
     flaws = {name: column.nulls for name, column in columns.items()}
     if "x" in columns:
         flaws["rows"] = columns["x"].wrong
-    return from_numbers({name: column.numbers for name, column in columns.items()}, layout, Flaws(**flaws))
+    return from_numbers({name: column.numbers for name, column in columns.items()}, layout, Flaws(**flaws), units)
+
+
+def _ids(units: _Part) -> list[Any]:
+    """Return the ids of units, None where they are null."""
+    ids: list[Any] = units.numbers.tolist()
+    if units.nulls is not None:
+        for row in np.flatnonzero(units.nulls):
+            ids[row] = None
+    return ids
 
 
 def _joined(parts: Sequence[_Part]) -> _Part:
@@ -169,7 +184,8 @@ def _layout(metadata: bytes, names: tuple[str, ...]) -> _Layout:
         raise InvalidRecords((None, f"the columns must be {listed(names)} and nothing else"))
     if schema.number(0, "h"):
         raise InvalidRecords((None, "send the Arrow stream in little-endian byte order"))
-    found = tuple(_rows_of_numbers(field) if name == "x" else _number(field) for name, field in columns.items())
+    read = {"x": _rows_of_numbers, "y": _number, "unit": _unit}
+    found = tuple(read[name](field) for name, field in columns.items())
     return _Layout(found, sum(column.arrays for column in found), sum(column.buffers for column in found))
 
 
@@ -188,6 +204,16 @@ def _number(field: "_Table") -> _Column:
     if numbers is None:
         raise InvalidRecords((None, '"y" must be a column of integers or floats'))
     return _Column("y", numbers)
+
+
+def _unit(field: "_Table") -> _Column:
+    kind = field.number(2, "B")
+    if kind in _TEXT_OFFSETS and not field.has(_DICTIONARY):
+        return _Column("unit", _BYTE, _TEXT_OFFSETS[kind], texts=True)
+    numbers = _type(field)
+    if numbers is None or numbers.kind == "f":
+        raise InvalidRecords((None, '"unit" must be a column of texts or integers'))
+    return _Column("unit", numbers)
 
 
 def _type(field: "_Table") -> np.dtype[Any] | None:
@@ -216,6 +242,8 @@ class _RecordBatch:
         length, missing = self._next_nulls()
         if length != self._length:
             raise ValueError("a column is not as long as the record batch")
+        if column.texts:
+            return _Part(self._next_texts(column, length), None, missing)
         if column.offsets is None and column.width is None:
             return _Part(self._next_buffer(column.numbers, length), None, missing)
         ends = self._next_buffer(column.offsets, length + 1 if length else 0) if column.offsets else None
@@ -233,6 +261,15 @@ class _RecordBatch:
                 return _whole_rows(numbers, nulls, 0, length, features)
             starts, right = np.arange(length) * width, np.full(length, width == features)
         return _rows(numbers, nulls, starts, right if missing is None else right & ~missing, features)
+
+    def _next_texts(self, column: _Column, length: int) -> NDArray[Any]:
+        """Return an array of texts; None where the bytes are not UTF-8."""
+        ends = self._next_buffer(cast("np.dtype[Any]", column.offsets), length + 1 if length else 0)
+        where = next(self._buffers)
+        joined = self._view(where, _BYTE, where[1]).tobytes()
+        if length and (ends[0] < 0 or ends[-1] > len(joined) or (ends[1:] < ends[:-1]).any()):
+            raise ValueError("texts are not within the bytes")
+        return np.array([_text(joined[low:high]) for low, high in pairwise(ends.tolist())], dtype=np.object_)
 
     def _next_nulls(self) -> tuple[int, Mask | None]:
         """Return how long the next array is, and which of it are null."""
@@ -254,6 +291,13 @@ class _RecordBatch:
         if not 0 <= offset <= offset + size <= len(self._body) or not 0 <= count * kind.itemsize <= size:
             raise ValueError("a buffer is too short, or not within the body")
         return np.frombuffer(self._body, kind, count, offset)
+
+
+def _text(encoded: bytes) -> str | None:
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _rows(numbers: NDArray[Any], nulls: Mask | None, starts: NDArray[Any], right: Mask, features: int) -> _Part:

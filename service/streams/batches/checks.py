@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.streams.batches.named import in_order, wrong_class, wrong_columns
 from service.streams.codec import Columns
 from service.streams.feature_maps import MOST_CHARACTERS
 from service.streams.layout import RecordLayout
+from service.streams.names import Names
+from service.streams.units import InvalidUnit, canonical
 
 MOST_REASONS = 100
 EMPTY = "a batch holds at least one record"
@@ -44,25 +47,29 @@ _NONE = Flaws()
 
 
 def listed(names: Sequence[str]) -> str:
-    return " and ".join(f'"{name}"' for name in names)
+    *others, last = (f'"{name}"' for name in names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
-def from_numbers(numbers: dict[str, NDArray[Any]], layout: RecordLayout, flaws: Flaws = _NONE) -> Columns:
-    """Return x as float32 (records × features), y as int32 (labels, categories) or float32.
+def from_numbers(
+    numbers: dict[str, NDArray[Any]], layout: RecordLayout, flaws: Flaws = _NONE, units: list[Any] | None = None
+) -> Columns:
+    """Return x as float32 (records × features), y as int32 (labels, categories) or float32, and unit as it is.
 
     Args:
         numbers: x and y, as the stream has them, of one length.
         layout: the stream's.
         flaws: where there is no number at all; what `numbers` holds there does not matter.
+        units: the ids of the records' units, of a stream that has units.
 
     Raises:
         InvalidRecords: with a reason for each bad row, up to a hundred.
     """
     columns: Columns = {}
-    reasons: list[tuple[int | None, str]] = []
+    reasons: list[tuple[int | None, str]] = [] if units is None else _wrong_units(units)
     if "x" in numbers:
         columns["x"] = x = _single(numbers["x"])
-        reasons += _wrong_rows(x, layout.features, flaws)
+        reasons += _wrong_rows(x, layout, flaws)
     if "y" in numbers:
         y, most = numbers["y"], layout.classes
         if (labels := None if flaws.y is not None else _labels(y, most)) is not None:
@@ -75,6 +82,8 @@ def from_numbers(numbers: dict[str, NDArray[Any]], layout: RecordLayout, flaws: 
         raise InvalidRecords(*sorted(reasons, key=lambda reason: reason[0] or 0))
     if not len(next(iter(columns.values()))):
         raise InvalidRecords((None, EMPTY))
+    if units is not None:
+        columns["unit"] = np.array(units, dtype=np.object_)
     return columns
 
 
@@ -83,11 +92,11 @@ def from_values(document: dict[str, list[Any]], layout: RecordLayout) -> Columns
 
     Texts stay texts: x is then an array of str objects (records × features).
     """
-    most, texts = layout.classes, layout.reads_text
-    wrong_row = _wrong_texts if texts else _wrong_row
+    texts, names = layout.reads_text, layout.names
     checks: dict[str, Callable[[Any], str | None]] = {
-        "x": lambda row: wrong_row(row, layout.features),
-        "y": lambda value: _wrong_y(value, most),
+        "x": lambda row: _wrong_x(row, layout),
+        "y": lambda value: _wrong_y(value, layout),
+        "unit": _wrong_unit,
     }
     reasons: list[tuple[int | None, str]] = []
     for row, record in enumerate(zip(*document.values(), strict=True)):
@@ -98,14 +107,38 @@ def from_values(document: dict[str, list[Any]], layout: RecordLayout) -> Columns
             break
     if reasons:
         raise InvalidRecords(*reasons)
+    units = document.get("unit")
+    document = {
+        name: [in_order(name, value, names) for value in values] for name, values in document.items() if name != "unit"
+    }
     if texts:
         numbers = {"y": np.array(document["y"], dtype=np.float64)} if "y" in document else {}
         x = np.array(document["x"], dtype=np.object_).reshape(-1, layout.features)
-        return {"x": x} | (from_numbers(numbers, layout) if numbers else {})
-    return from_numbers({name: np.array(values, dtype=np.float64) for name, values in document.items()}, layout)
+        ids: Columns = {} if units is None else {"unit": np.array(units, dtype=np.object_)}
+        return {"x": x} | (from_numbers(numbers, layout) if numbers else {}) | ids
+    numbers = {name: np.array(values, dtype=np.float64) for name, values in document.items()}
+    return from_numbers(numbers, layout, units=units)
 
 
-def _wrong_rows(x: NDArray[np.float32], features: int, flaws: Flaws) -> list[tuple[int | None, str]]:
+def _wrong_units(units: Sequence[Any]) -> list[tuple[int | None, str]]:
+    reasons: list[tuple[int | None, str]] = []
+    for row, unit in enumerate(units):
+        if (reason := _wrong_unit(unit)) is not None:
+            reasons.append((row, f"unit: {reason}"))
+            if len(reasons) == MOST_REASONS:
+                break
+    return reasons
+
+
+def _wrong_unit(unit: Any) -> str | None:
+    try:
+        canonical(unit)
+    except InvalidUnit as wrong:
+        return str(wrong)
+    return None
+
+
+def _wrong_rows(x: NDArray[np.float32], layout: RecordLayout, flaws: Flaws) -> list[tuple[int | None, str]]:
     finite = np.isfinite(x)
     if flaws.x is None and flaws.rows is None and finite.all():
         return []  # as usual; row by row takes ten times as long
@@ -114,11 +147,11 @@ def _wrong_rows(x: NDArray[np.float32], features: int, flaws: Flaws) -> list[tup
     reasons: list[tuple[int | None, str]] = []
     for row in np.flatnonzero(rows)[:MOST_REASONS]:
         if flaws.rows is not None and flaws.rows[row]:
-            reason = _not_a_row(features)
+            reason = _not_a_row(layout.features)
         else:
             column = int(bad[row].argmax())
             missing = _at(flaws.x, row, column) or np.isnan(x[row, column])
-            reason = f"column {column} {_MISSING if missing else _NOT_FINITE}"
+            reason = f"{layout.names.column(column)} {_MISSING if missing else _NOT_FINITE}"
         reasons.append((int(row), f"x: {reason}"))
     return reasons
 
@@ -157,31 +190,43 @@ def _at(mask: Mask | None, *where: int) -> bool:
     return mask is not None and bool(mask[where])
 
 
-def _wrong_row(row: Any, features: int) -> str | None:
+def _wrong_x(row: Any, layout: RecordLayout) -> str | None:
+    if isinstance(row, dict):
+        if (reason := wrong_columns(row, layout.names)) is not None:
+            return reason
+        row = in_order("x", row, layout.names)
+    wrong = _wrong_texts if layout.reads_text else _wrong_row
+    return wrong(row, layout.features, layout.names)
+
+
+def _wrong_row(row: Any, features: int, names: Names) -> str | None:
     if not isinstance(row, list) or len(row) != features:
         return _not_a_row(features)
     for column, value in enumerate(row):
         if (reason := _wrong_number(value)) is not None:
-            return f"column {column} {reason}"
+            return f"{names.column(column)} {reason}"
     return None
 
 
-def _wrong_texts(row: Any, features: int) -> str | None:
+def _wrong_texts(row: Any, features: int, names: Names) -> str | None:
     if not isinstance(row, list) or len(row) != features:
         return f"must be an array of {features} text{'s' * (features > 1)}"
     for column, value in enumerate(row):
         if value is None:
-            return f"column {column} {_MISSING}"
+            return f"{names.column(column)} {_MISSING}"
         if not isinstance(value, str):
-            return f"column {column} is not a text"
+            return f"{names.column(column)} is not a text"
         if len(value) > MOST_CHARACTERS:
-            return f"column {column} is longer than {MOST_CHARACTERS} characters"
+            return f"{names.column(column)} is longer than {MOST_CHARACTERS} characters"
     return None
 
 
-def _wrong_y(value: Any, most: int | None) -> str | None:
+def _wrong_y(value: Any, layout: RecordLayout) -> str | None:
+    if isinstance(value, str) and layout.names.classes:
+        return None if value in layout.names.class_numbers else wrong_class(layout.names)
     if (reason := _wrong_number(value)) is not None:
         return reason
+    most = layout.classes
     return None if most is None or (value == int(value) and 0 <= value < most) else _not_a_class(most)
 
 

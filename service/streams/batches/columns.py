@@ -6,6 +6,7 @@ which rows are wrong and why.
 
 import json
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,30 +15,42 @@ from numpy.typing import NDArray
 
 from service.inputs.strict_json import not_json
 from service.streams.batches.checks import EMPTY, InvalidRecords, from_numbers, from_values, listed
+from service.streams.batches.named import read_fast
 from service.streams.codec import Columns
 from service.streams.layout import RecordLayout
 
 MOST_KEPT_BYTES = 2**20  # larger bodies get a parser of their own, so that its memory is given back
 _kept = threading.local()
 
+Read = tuple[dict[str, NDArray[Any]] | None, list[Any] | None]
+FastReader = Callable[[bytes, RecordLayout], Read | None]
 UNUSUAL = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)  # what the parser raises on it
 
 
 def read_json(body: bytes, layout: RecordLayout) -> Columns:
     """Return the records of a batch. Raises InvalidRecords."""
-    try:
-        numbers = None if layout.reads_text else _usual(body, layout)
-    except UNUSUAL:
-        numbers = None
-    return _slowly(body, layout) if numbers is None else from_numbers(numbers, layout)
+    numbers, units = (None, None) if layout.reads_text else first_read((_usual, _named), body, layout)
+    return _slowly(body, layout) if numbers is None else from_numbers(numbers, layout, units=units)
 
 
-def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
-    """The numbers of a batch that has the right shape; None, or an error, when anything at all is unusual."""
+def first_read(readers: Sequence[FastReader], body: bytes, layout: RecordLayout) -> Read:
+    """Return the numbers and units that the first reader makes of a body; None if it is unusual for all of them."""
+    for reader in readers:
+        try:
+            if (read := reader(body, layout)) is not None:
+                return read
+        except UNUSUAL:
+            continue
+    return None, None
+
+
+def _usual(body: bytes, layout: RecordLayout) -> Read | None:
+    """The numbers and units of a batch of the right shape; None, or an error, when anything at all is unusual."""
     names = layout.column_names
     document = parsed(body)
     usual = sorted(document.keys()) == names
     numbers: dict[str, NDArray[Any]] = {}
+    units: list[Any] | None = None
     brackets = 0
     if usual and "x" in names:
         rows, features = document["x"], layout.features
@@ -47,9 +60,24 @@ def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
     if usual and "y" in names:
         numbers["y"] = _doubles(document["y"])
         brackets += 1
+    if usual and "unit" in names:
+        units = document["unit"].as_list()
+        brackets += 1
     # The buffers are flat: an array nested where a number belongs would show only in the number of brackets.
-    usual = usual and len({len(each) for each in numbers.values()}) == 1 and count(body, "[") == brackets
-    return numbers if usual else None
+    lengths = {len(each) for each in numbers.values()} | ({len(units)} if units is not None else set())
+    usual = usual and len(lengths) == 1 and count(body, "[") == brackets
+    return (numbers, units) if usual else None
+
+
+def _named(body: bytes, layout: RecordLayout) -> Read | None:
+    """The numbers and units of a batch of records by name; None, or an error, when anything at all is unusual."""
+    document = parsed(body) if layout.names else None
+    if document is None or sorted(document.keys()) != layout.column_names:
+        return None
+    units = document["unit"].as_list() if layout.units else None
+    numbers = {name: read_fast(name, document[name], layout) for name in layout.column_names if name != "unit"}
+    lengths = {len(each) for each in numbers.values()} | ({len(units)} if units is not None else set())
+    return (numbers, units) if len(lengths) == 1 else None
 
 
 def count(body: bytes, character: str) -> int:
@@ -103,11 +131,11 @@ def _wrong_document(document: Any, names: list[str]) -> str | None:
     for name in names:
         if not isinstance(document.get(name), list):
             return f'"{name}" must be an array with one item per record'
-        if name == "x" and document[name] and not any(isinstance(row, list) for row in document[name]):
+        if name == "x" and document[name] and not any(isinstance(row, list | dict) for row in document[name]):
             return '"x" must be a list of records, which are lists themselves: send one record as "x": [[…]]'
     if len(document) > len(names):
         return f"only {listed(names)} belong to a record of this stream"
     sizes = {len(document[name]) for name in names}
     if len(sizes) > 1:
-        return '"x" and "y" must have one item per record each; their lengths differ'
+        return f"{listed(names)} must have one item per record each; their lengths differ"
     return EMPTY if sizes == {0} else None

@@ -1,4 +1,4 @@
-"""`{"x":[…],"y":…}`, one record per line: NDJSON."""
+"""`{"x":[…],"y":…}`, or x as an object by column name, one record per line: NDJSON."""
 
 from typing import Any
 
@@ -13,24 +13,22 @@ from service.streams.batches.checks import (
     from_values,
     listed,
 )
-from service.streams.batches.columns import UNUSUAL, parsed, whole
+from service.streams.batches.columns import Read, first_read, parsed, whole
+from service.streams.batches.named import read_fast
 from service.streams.codec import Columns
 from service.streams.layout import RecordLayout
 
 
 def read_rows(body: bytes, layout: RecordLayout) -> Columns:
     """Return the records of a batch. Raises InvalidRecords. A line break at the end is no record."""
-    try:
-        numbers = None if layout.reads_text else _usual(body, layout)
-    except UNUSUAL:
-        numbers = None
-    return _slowly(body.rstrip(), layout) if numbers is None else from_numbers(numbers, layout)
+    numbers, units = (None, None) if layout.reads_text else first_read((_usual, _named), body, layout)
+    return _slowly(body.rstrip(), layout) if numbers is None else from_numbers(numbers, layout, units=units)
 
 
-def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
+def _usual(body: bytes, layout: RecordLayout) -> Read | None:
     """Read all lines as one JSON array, provided that every line break is between two objects."""
     names = layout.column_names
-    array, lines = _as_array(body, arrays="x" in names)
+    array, lines = _as_array(body, brackets=int("x" in names))
     if array is None or len(rows := parsed(array)) != lines:
         return None
     x, y = [], []
@@ -52,14 +50,24 @@ def _usual(body: bytes, layout: RecordLayout) -> dict[str, NDArray[Any]] | None:
         numbers["x"] = np.frombuffer(b"".join(x), dtype=np.float64).reshape(len(x), -1)
     if has_y:
         numbers["y"] = np.array(y, dtype=np.float64)
-    return numbers
+    return numbers, [row["unit"] for row in rows] if layout.units else None
 
 
-def _as_array(body: bytes, *, arrays: bool) -> tuple[memoryview | None, int]:
-    """One JSON array, provided that every line is an object, as far as its ends show, and none has an array too many;
-    and how many lines there are.
+def _named(body: bytes, layout: RecordLayout) -> Read | None:
+    """Read all lines as one JSON array of records by name; None, or an error, when anything at all is unusual."""
+    names = layout.column_names
+    array, lines = _as_array(body) if layout.names else (None, 0)
+    if array is None or len(rows := parsed(array)) != lines or {len(row) for row in rows} != {len(names)}:
+        return None
+    numbers = {name: read_fast(name, (row[name] for row in rows), layout) for name in names if name != "unit"}
+    return numbers, [row["unit"] for row in rows] if layout.units else None
 
-    An array nested where a number belongs would not show in the flat buffers.
+
+def _as_array(body: bytes, *, brackets: int | None = None) -> tuple[memoryview | None, int]:
+    """One JSON array, provided that every line is an object, as far as its ends show; and how many lines there are.
+
+    brackets: the [ of a line; of more, nothing is read: an array nested where a number belongs would not show in the
+    flat buffers. None: they are not counted.
     """
     characters = np.frombuffer(body, np.uint8)
     breaks = np.flatnonzero(characters[: body.rindex(b"}")] == ord("\n"))  # what is after it ends the body
@@ -68,7 +76,7 @@ def _as_array(body: bytes, *, arrays: bool) -> tuple[memoryview | None, int]:
     if (
         (ends != ord("}")).any()
         or (begins != ord("{")).any()
-        or np.count_nonzero(characters == ord("[")) != lines * arrays
+        or (brackets is not None and np.count_nonzero(characters == ord("[")) != lines * brackets)
     ):
         return None, lines
     array = np.empty(len(body) + 2, np.uint8)  # `bytes` would be copied twice

@@ -12,6 +12,7 @@ one record never spoils another. Nothing that is learnt from records (means, pri
 | hashing | signed counts of its hashed tokens | Weinberger et al. 2009 |
 | hog | histograms of oriented gradients | Dalal and Triggs 2005, with L2-Hys |
 | standardize | (x - mean) / scale | |
+| clipped_scale | (x - center)·factor, clipped to ±limit | |
 | center | x less the mean of its own coordinates | |
 | normalize | x / ‖x‖, and 0 to 0 | |
 
@@ -24,7 +25,7 @@ floats. What a version of a kind computes never changes; a correction would be a
 
 from service.streams.feature_maps.feature_map import MOST_VALUES, FeatureMap
 from service.streams.feature_maps.hashing import MOST_CHARACTERS
-from service.streams.feature_maps.kinds import ComposedMap, FeatureMapShape, build
+from service.streams.feature_maps.kinds import ComposedMap, FeatureMapShape, build, followed_by, parsed, steps_of
 from service.streams.feature_maps.random_fourier import MOST_RANDOM, public_normals
 from service.streams.feature_maps.scaling import StandardizeMap
 from service.streams.feature_maps.settings import MAX_MAPPED
@@ -39,5 +40,8 @@ __all__ = [
     "FeatureMapShape",
     "StandardizeMap",
     "build",
+    "followed_by",
+    "parsed",
     "public_normals",
+    "steps_of",
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.streams.feature_maps.hashing import HashedText
+from service.streams.feature_maps.scaling import Center, ClippedScale, Normalize, Standardize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,11 @@ class FeatureMap:
     def reads_text(self) -> bool:
         """True if a record is made of texts, not of numbers."""
         return bool(self.steps) and isinstance(self.steps[0], HashedText)
+
+    @property
+    def keeps_columns(self) -> bool:
+        """True if each number of a mapped record comes from the column of the same place."""
+        return all(isinstance(step, Standardize | ClippedScale | Center | Normalize) for step in self.steps)
 
     def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
         """Return the records mapped, float32 of shape (m, features). Those that are not finite are NaN throughout.

@@ -36,7 +36,7 @@ class HashingMap(Shape):
     tokens: Annotated[
         Literal["categories", "words", "characters", "whole"],
         Field(
-            description="What is hashed, by column: a number or the `whole` text as it is, or each of a text's n-grams"
+            description="Parts of a column that are hashed: a number or the `whole` text as it is, or a text's n-grams"
         ),
     ]
     ngrams: Annotated[

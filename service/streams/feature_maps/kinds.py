@@ -9,27 +9,38 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from service.inputs.fields import Shape
 from service.streams.feature_maps.feature_map import FeatureMap
 from service.streams.feature_maps.hashing import HashedText, HashingMap, hashing_step
 from service.streams.feature_maps.hog import HogMap, OrientedGradients
 from service.streams.feature_maps.random_fourier import RandomFourier, RandomFourierMap
-from service.streams.feature_maps.scaling import Center, CenterMap, Normalize, NormalizeMap, Standardize, StandardizeMap
+from service.streams.feature_maps.scaling import (
+    Center,
+    CenterMap,
+    ClippedScale,
+    ClippedScaleMap,
+    Normalize,
+    NormalizeMap,
+    Standardize,
+    StandardizeMap,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from service.streams.feature_maps.step import Step
 
-SingleMap = RandomFourierMap | HashingMap | HogMap | StandardizeMap | CenterMap | NormalizeMap
+MOST_STEPS = 8
+SingleMap = RandomFourierMap | HashingMap | HogMap | StandardizeMap | ClippedScaleMap | CenterMap | NormalizeMap
 
 STEPS: dict[str, Callable[..., Step]] = {
     "random_fourier": RandomFourier,
     "hashing": hashing_step,
     "hog": OrientedGradients,
     "standardize": Standardize,
+    "clipped_scale": ClippedScale,
     "center": Center,
     "normalize": Normalize,
 }
@@ -39,9 +50,17 @@ class ComposedMap(Shape):
     """One map after another, the first one first."""
 
     kind: Literal["compose"]
-    maps: Annotated[tuple[Annotated[SingleMap, Field(discriminator="kind")], ...], Field(min_length=1, max_length=8)]
+    maps: Annotated[
+        tuple[Annotated[SingleMap, Field(discriminator="kind")], ...], Field(min_length=1, max_length=MOST_STEPS)
+    ]
 
 
+def parsed(description: Mapping[str, Any]) -> ComposedMap:
+    """Return the map that a release describes. It may have more steps than a stream may ask for."""
+    return ComposedMap.model_construct(kind="compose", maps=_STEPS.validate_python(steps_of(description)))
+
+
+_STEPS: TypeAdapter[tuple[Any, ...]] = TypeAdapter(tuple[Annotated[SingleMap, Field(discriminator="kind")], ...])
 FeatureMapShape = Annotated[SingleMap | ComposedMap, Field(discriminator="kind")]
 
 
@@ -52,16 +71,26 @@ def build(description: Mapping[str, Any] | None, features: int) -> FeatureMap:
     """
     if description is None:  # as usual, and asked for with every batch
         return _without_steps(features)
-    described = description.get("maps", (description,))
     steps: list[Step] = []
     size = features
-    for each in described:
+    for each in steps_of(description):
         step = _step(each, size)
         if steps and isinstance(step, HashedText):
             raise ValueError("texts can only be hashed by the first map")
         steps.append(step)
         size = step.features
     return FeatureMap(description=description, input_features=features, steps=tuple(steps))
+
+
+def steps_of(description: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
+    """Return the descriptions of a map's steps, in order."""
+    return () if description is None else tuple(description.get("maps", (description,)))
+
+
+def followed_by(description: Mapping[str, Any] | None, step: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the description of a map with one more step at its end."""
+    steps = steps_of(description)
+    return {"kind": "compose", "maps": [*steps, step]} if steps else step
 
 
 @lru_cache(maxsize=256)

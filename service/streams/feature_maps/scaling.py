@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from service.inputs.fields import Positive, Shape, Weight
 from service.streams.feature_maps.settings import Version
 
 if TYPE_CHECKING:
     from service.streams.feature_maps.step import Floats
+
+
+Factor = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.0, le=1e9)]
 
 
 class StandardizeMap(Shape):
@@ -42,6 +46,39 @@ class Standardize:
 
     def __call__(self, x: Floats) -> Floats:
         return np.asarray((x - np.asarray(self.mean)) / np.asarray(self.scale))
+
+
+class ClippedScaleMap(Shape):
+    """(x - center)·factor, then clipped to ±limit: center and factor are one number for all columns or one for each."""
+
+    kind: Literal["clipped_scale"]
+    version: Version = 1
+    center: Weight | tuple[Weight, ...] = 0.0
+    factor: Factor | tuple[Factor, ...] = 1.0
+    limit: Positive = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedScale:
+    """(x - center)·factor, clipped to ±limit. A factor of 0 makes its coordinate 0."""
+
+    input_features: int
+    center: float | tuple[float, ...]
+    factor: float | tuple[float, ...]
+    limit: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("center", self.center), ("factor", self.factor)):
+            if np.size(value) not in (1, self.input_features):
+                raise ValueError(f"clipped_scale: {name} must be a number, or a list of {self.input_features}")
+
+    @property
+    def features(self) -> int:
+        return self.input_features
+
+    def __call__(self, x: Floats) -> Floats:
+        scaled = (x - np.asarray(self.center)) * np.asarray(self.factor)
+        return np.asarray(np.clip(scaled, -self.limit, self.limit))
 
 
 class CenterMap(Shape):

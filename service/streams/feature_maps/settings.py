@@ -9,4 +9,4 @@ MAX_MAPPED = 2**16  # numbers that a feature map of a size of its own choice may
 
 Mapped = Annotated[int, Field(strict=True, ge=1, le=MAX_MAPPED, description="Numbers in a mapped record")]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63, description="Public; another seed is another map")]
-Version = Annotated[Literal[1], Field(description="What a version computes never changes")]
+Version = Annotated[Literal[1], Field(description="A version never computes anything else")]

@@ -146,9 +146,9 @@ def a_publication_of_a_stream_that_a_key_may_not_see() -> None:
 @bug(f"{_NAMES}::test_readers_at_the_same_moment_each_get_their_own")
 def one_answer_for_all_who_ask_by_one_name() -> None:
     """Whoever asks at the same moment gets another stream's model."""
-    from service.api.routes import releases
+    from service.api.newest_models import NewestModels
 
-    rewrite(releases._newest, ('("newest", publication, key.streams)', '("newest", publication)'))
+    rewrite(NewestModels.find, ("which = publication, streams", "which = publication, None"))
 
 
 @bug(f"{_ACCESS}::test_a_limited_admin_can_not_make_a_wider_key")

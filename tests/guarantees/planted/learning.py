@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.guarantees.planted.bug import ACTIVE, AUDIT, RELEASED, bug, wrap
+from tests.mechanisms import cases
 
 _CLIPPED = "tests/learners/test_noisy_gradient_descent.py::test_neighbours_never_move_a_sum_further"
 _ENCODER = "tests/mechanisms/lifelong/test_encoder_pass.py"
@@ -106,7 +107,7 @@ def half_the_noise_in_running_sums() -> None:
     _halved(online_gradient.running_sums)
 
 
-@bug(f"{AUDIT}[window_statistics gaussian]")
+@bug(f"{AUDIT}[{' '.join(next(iter(cases.of_families('AUDITS'))))}]")
 def half_the_noise_in_windows() -> None:
     """The same."""
     from service.mechanisms import sufficient_statistics

@@ -183,3 +183,19 @@ def a_list_that_asks_for_each_stream() -> None:
         return {each: true(connection, [each])[each] for each in found}
 
     wrap(segments, "kept_from_of_each", one_by_one)
+
+
+@bug("tests/worker/test_newest.py::test_a_step_that_is_being_parked_makes_the_look_hold_for_nobody_else")
+def a_look_that_does_not_ask_for_the_streams_lock() -> None:
+    """A step whose tick is chosen and not yet seen appears while readers still get the version before it."""
+    from service.store import newest
+
+    rewrite(newest.look, ("not locked or ", ""))
+
+
+@bug("tests/api/test_linearizable.py::test_no_answer_is_older_than_its_question")
+def a_look_that_holds_though_a_release_is_not_confirmed_yet() -> None:
+    """It becomes visible before the next tick."""
+    from service.store import newest
+
+    rewrite(newest.look, ("row.unsettled or ", ""))

@@ -12,6 +12,7 @@
 | candidates | `SelectedCandidate` | one of many, the likelier the less it is off | of selecting it |
 | query | `MeasuredQuery` | one count, whatever follows from it | the noise's charge for `STEPS` |
 | evaluation_counts | `NoisyCounts` | whole numbers with noise | the noise's charge for the counts a record changes |
+| cell_counts | `NoisyCellCounts` | the same, of values in public cells | the same |
 | comparisons | `OpenedInstance` | answers of the sparse vector technique, up to a yes | 2·STEPS/scale, an ε |
 
 A noise's charge is an ε (spherical Laplace) or a ρ (Gaussian), see `noise`. An ε counts ε²/2 where a publication's
@@ -38,7 +39,7 @@ from service.privacy.accounting.events.added_noise import (
     NoisyStatistics,
     NoisyWeights,
 )
-from service.privacy.accounting.events.counted import NoisyCounts
+from service.privacy.accounting.events.counted import NoisyCellCounts, NoisyCounts
 from service.privacy.accounting.events.event import PrivacyEvent
 from service.privacy.accounting.events.objective import TiltedObjective
 from service.privacy.accounting.events.selected import MeasuredQuery, OpenedInstance, SelectedCandidate
@@ -50,6 +51,7 @@ __all__ = [
     "EVENTS",
     "AddedNoise",
     "MeasuredQuery",
+    "NoisyCellCounts",
     "NoisyCounts",
     "NoisyDisjointGradientSums",
     "NoisyGradientSums",
@@ -77,6 +79,7 @@ EVENTS: dict[str, type[PrivacyEvent]] = {
         SelectedCandidate,
         MeasuredQuery,
         NoisyCounts,
+        NoisyCellCounts,
         OpenedInstance,
     )
 }

@@ -55,3 +55,10 @@ class NoisyCounts(PrivacyEvent):
             expected = DISTRIBUTIONS[currency]
             raise ValueError(f"counts have {expected} noise in this currency, not {DISTRIBUTIONS[self.noise.kind]}")
         return self.noise.cost(self.change)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyCellCounts(NoisyCounts):
+    """`noise` was added to how many values of each feature are in each of some public cells."""
+
+    added_to: ClassVar[str] = "cell_counts"

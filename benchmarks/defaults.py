@@ -1,0 +1,252 @@
+"""Streams that nobody tuned anything for: private scales beside public ones, and defaults beside the best settings.
+
+    PERENNIAL_DATA_DIR=… python -m benchmarks.defaults --part scales
+    PERENNIAL_DATA_DIR=… python -m benchmarks.defaults --part rates
+
+Each run is a line of --results, and a run whose line is there is not made again. Accuracy is prequential: every record
+is predicted by the model that was the latest when it came.
+
+`scales`: raw columns at (1, 1e-6) in all. A fifth of ρ pays for the scales of the first 5,000 records, the rest for
+the model; beside it public constants, for the whole of ρ, and the raw columns as they are. Counted from record 5,000.
+
+`rates`: defaults of `online_leader` beside twelve other settings.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks import results
+from benchmarks.drift import elec2, noaa
+from benchmarks.replay import Features, Labels, hits, load, replay, titles
+from service.learning.records import Records
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.features import ReleasedMap
+from service.mechanisms.linear import LinearMechanism
+from service.privacy.currency import capacity, zcdp_epsilon
+from service.streams.schema import StreamSchema
+
+DELTA = Decimal("1e-6")
+PREPARED = 5000
+SHARE = Fraction(1, 5)
+WHERE = "benchmarks/README.md says how to make it"
+LEADER, DESCENT = {"kind": "online_leader"}, {"kind": "noisy_gradient_descent"}
+WINDOW, OUTPUT = {"kind": "window_statistics", "blocks": 7}, {"kind": "output_perturbation"}
+
+
+class Data(NamedTuple):
+    """A stream of classes: columns as they come, the same by public constants, labels, and records of a block."""
+
+    raw: Features
+    public: Features
+    y: Labels
+    block: int
+
+
+@lru_cache(maxsize=2)
+def data(name: str) -> Data:
+    """Return a stream by its name."""
+    return STREAMS[name]()
+
+
+def _with_constants(name: str, scaled: Callable[[], tuple[Features, Labels, int]]) -> Data:
+    public, y, block = scaled()
+    return Data(load(name, WHERE)["X"].astype(np.float32), public, y, block)
+
+
+def _covtype() -> Data:
+    """Forest cover, the first 100,000 of 54 columns; public constants from its documentation's ranges."""
+    found = load("covtype", WHERE)
+    x, y = found["X"][:100_000].astype(np.float32), found["y"][:100_000].astype(np.int64)
+    middle = np.array([2800, 180, 15, 250, 50, 2000, 210, 220, 140, 2000] + [0] * 44)
+    spread = np.array([300, 100, 8, 200, 60, 1500, 30, 20, 40, 1300] + [1] * 44)
+    return Data(x, np.clip((x - middle) / spread, -3, 3).astype(np.float32), y - y.min(), 1000)
+
+
+def _titles() -> Data:
+    x, y = titles("linux_changelog", WHERE, 256)
+    return Data(x, x, y, 350)
+
+
+def _digits() -> Data:
+    """MNIST in four times fewer pixels."""
+    found = load("mnist", WHERE)
+    x = found["X"][:30_000].reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(-1, 196).astype(np.float32)
+    x = x / max(1.0, float(x.max()))
+    x = x / np.maximum(1e-6, np.linalg.norm(x, axis=1, keepdims=True))
+    return Data(x, x, found["y"][:30_000].astype(np.int64), 1000)
+
+
+def _phones() -> Data:
+    found = load("hapt_windows", WHERE)
+    x = found["X"].astype(np.float32)
+    scaled = np.clip(x, -3, 3).astype(np.float32)
+    return Data(x, scaled, found["y"].astype(np.int64) - int(found["y"].min()), 200)
+
+
+def _drifting(classes: int, features: int) -> Callable[[], Data]:
+    """Return classes whose means turn through a quarter of a circle in 20,000 records."""
+
+    def made() -> Data:
+        rng = np.random.default_rng(classes)
+        count = 20_000
+        y = rng.integers(0, classes, count)
+        first, second = rng.normal(size=(2, classes, features))
+        angle = np.linspace(0, np.pi / 2, count)[:, None]
+        means = np.cos(angle) * first[y] + np.sin(angle) * second[y]
+        x = (1.2 * means + rng.normal(size=(count, features))).astype(np.float32)
+        return Data(x, np.clip(x / 1.5, -3, 3).astype(np.float32), y.astype(np.int64), 500)
+
+    return made
+
+
+STREAMS: dict[str, Callable[[], Data]] = {
+    "electricity": lambda: _with_constants("elec2", elec2),
+    "weather": lambda: _with_constants("noaa_weather", noaa),
+    "covtype": _covtype,
+    "titles": _titles,
+    "digits": _digits,
+    "phones": _phones,
+    "turning, 2 classes": _drifting(2, 10),
+    "turning, 8 classes": _drifting(8, 20),
+    "turning, 26 classes": _drifting(26, 30),
+}
+RAW = ("electricity", "weather", "covtype")
+
+
+def _asked(mechanism: dict[str, Any], learner: dict[str, Any] | None, epsilon: float, **more: Any) -> Any:
+    privacy = {"epsilon": round(epsilon, 9), "delta": DELTA}
+    return PublicationConfiguration.model_validate(
+        {"mechanism": mechanism, "learner": learner, "privacy": privacy} | more
+    )
+
+
+def _schema(x: Features, y: Labels, norm_bound: float) -> StreamSchema:
+    task = {"kind": "classification", "classes": int(y.max()) + 1}
+    return StreamSchema.model_validate({"features": x.shape[1], "task": task, "norm_bound": norm_bound})
+
+
+def accuracy(built: Any, stored: Features, x: Features, y: Labels, start: int) -> float:
+    """Return the prequential accuracy from a record on: fits read `stored`, predictions are of x."""
+    assert isinstance(built, LinearMechanism)
+    return float(np.nanmean(hits(built, replay(built, stored, y), x, y)[start:]))
+
+
+def scaled_privately(name: str, mechanism: dict[str, Any], learner: dict[str, Any], epsilon: float) -> float:
+    """Return the accuracy with scales that are learnt privately; both together cost (epsilon, DELTA)."""
+    x, _, y, _ = data(name)
+    schema = _schema(x, y, 1.0)
+    rho = capacity(Decimal(str(epsilon)), DELTA)[1]
+    first, second = (zcdp_epsilon(float(part * rho), float(DELTA)) - 1e-8 for part in (SHARE, 1 - SHARE))
+
+    def read(start: int, end: int) -> Records:
+        return Records(x=x[start:end], y=y[start:end])
+
+    preparation = build(schema, _asked({"kind": "preparation", "records": PREPARED}, None, first))
+    (release,) = preparation.step(PREPARED, (), 1, read).releases
+    assert release.model is not None
+    released = ReleasedMap.of(release.model)
+    built = build(schema, _asked(mechanism, learner, second, features={"from": "scales"}), released)
+    return accuracy(built, released.reading(schema, read)(0, len(x)).x.astype(np.float32), x, y, PREPARED)
+
+
+def scaled_publicly(x: Features, y: Labels, norm_bound: float, asked: Any, start: int) -> float:
+    """Return the accuracy of records as they are given."""
+    return accuracy(build(_schema(x, y, norm_bound), asked), x, x, y, start)
+
+
+def _lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    return {
+        "online_leader": (LEADER | {"batch": block}, DESCENT),
+        "online_leader, not averaged": (LEADER | {"batch": block, "averaging": False}, DESCENT),
+        "window_statistics": (WINDOW | {"block": block}, OUTPUT),
+    }
+
+
+def scales(path: Path, names: list[str], runs: int) -> None:
+    """Measure what private scales cost."""
+    for name, run in product(names, range(runs)):
+        x, public, y, block = data(name)
+        for line, (mechanism, learner) in _lines(block).items():
+            asked, norm = _asked(mechanism, learner, 1.0), float(np.sqrt(x.shape[1]))
+            ways: dict[str, Callable[[], float]] = {
+                "private": partial(scaled_privately, name, mechanism, learner, 1.0),
+                "public": partial(scaled_publicly, public, y, norm, asked, PREPARED),
+                "raw": partial(scaled_publicly, x, y, norm, asked, PREPARED),
+            }
+            for way, measure in ways.items():
+                _once(path, ("scales", name, line, way, run), measure)
+    _table(path, "scales", names)
+
+
+def settings(mechanism: dict[str, Any], schema: StreamSchema, epsilon: float) -> Iterator[tuple[str, Any]]:
+    """Yield the default and twelve other settings of an online leader, by name."""
+    yield "default", _asked(mechanism, DESCENT, epsilon)
+    planned = build(schema, _asked(mechanism, DESCENT, epsilon)).plan()
+    rate, clip = planned["fits"][0]["learning_rate"], planned["model"]["clip"]
+    for averaging in (True, False):
+        for times in (0.1, 0.3, 1.0, 3.0):
+            more = {"learning_rate": rate * times, "averaging": averaging}
+            yield f"rate {times}, averaging {averaging}", _asked(mechanism | more, DESCENT, epsilon)
+        for times in (0.5, 2.0):
+            more = {"clip": clip * times, "averaging": averaging}
+            yield f"clip {times}, averaging {averaging}", _asked(mechanism | more, DESCENT, epsilon)
+
+
+def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons: list[float]) -> None:
+    """Measure defaults beside the best of other settings."""
+    for name, batch, epsilon in product(names, batches, epsilons):
+        _, x, y, _ = data(name)
+        x, y = x[:50_000], y[:50_000]
+        norm = float(np.sqrt(x.shape[1])) if name in RAW or "turning" in name or name == "phones" else 1.0
+        schema = _schema(x, y, norm)
+        mechanism = LEADER | {"batch": batch}
+        for (line, asked), run in product(settings(mechanism, schema, epsilon), range(runs)):
+            cell = ("rates", name, batch, epsilon, line, run)
+            _once(path, cell, partial(scaled_publicly, x, y, norm, asked, 0))
+
+
+def _once(path: Path, cell: results.Cell, measure: Callable[[], float]) -> None:
+    if cell not in results.done(path):
+        results.append(path, cell, accuracy=round(measure(), 5))
+
+
+def _table(path: Path, part: str, names: list[str]) -> None:
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for each in results.lines(path):
+        if each["cell"][0] == part and each["cell"][1] in names:
+            _, name, line, way, _ = each["cell"]
+            found.setdefault((name, line), {}).setdefault(way, []).append(each["accuracy"])
+    print("| stream | model | private scales | public scales | raw |\n|---|---|---|---|---|")
+    for (name, line), ways in found.items():
+        told = (f"{statistics.mean(ways[way]):.3f}" if way in ways else "" for way in ("private", "public", "raw"))
+        print(f"| {name} | {line} | {' | '.join(told)} |", flush=True)
+
+
+def main() -> None:
+    """The tables, in Markdown."""
+    parser = argparse.ArgumentParser(description="Private scales, and defaults.")
+    parser.add_argument("--part", choices=("scales", "rates"), required=True)
+    parser.add_argument("--results", type=Path, default=Path("defaults.jsonl"))
+    parser.add_argument("--streams", nargs="+", choices=STREAMS)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--batches", nargs="+", type=int, default=[100, 1000, 10_000])
+    parser.add_argument("--epsilons", nargs="+", type=float, default=[0.1, 0.5, 1.0, 10.0])
+    options = parser.parse_args()
+    if options.part == "scales":
+        scales(options.results, options.streams or list(RAW), options.runs)
+    else:
+        rates(options.results, options.streams or list(STREAMS), options.runs, options.batches, options.epsilons)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The names of a stream's columns and classes: they put records in the stream's order.
+
+No error repeats a name that the records bring: where a file has no header, these are values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perennial.errors import InvalidData
+
+MOST_LISTED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """The names of columns and classes, in their order; () where they have none."""
+
+    columns: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> Names:
+        """Return the names in a stream's schema, or in the model of a release, as the service's JSON has them."""
+        columns = described.get("columns") or ()
+        return cls(
+            columns=tuple(each if isinstance(each, str) else each["name"] for each in columns),
+            classes=tuple(described.get("class_names") or ()),
+        )
+
+    def ordered(self, features: Sequence[Any]) -> list[Any]:
+        """Return the columns of features in the stream's order; as they are where the stream or they have no names.
+
+        A single column of another name may hold lists of all features. Raises InvalidData where columns are missing, or
+        are too many.
+        """
+        unnamed = not self.columns or not all(isinstance(name, str) for name in features)
+        if unnamed or (len(features) == 1 and features[0] not in self.columns and len(self.columns) > 1):
+            return list(features)
+        missing = [name for name in self.columns if name not in features]
+        if missing:
+            raise InvalidData(f"There is no column {_listed(missing)}: the stream's columns are {self._columns}.")
+        if len(features) > len(self.columns):
+            raise InvalidData(
+                f"There are {len(features) - len(self.columns)} columns that the stream does not have: leave them out, "
+                f"or give features=[…]; the stream's columns are {self._columns}."
+            )
+        return list(self.columns)
+
+    def numbers(self, labels: NDArray[Any], place: str) -> NDArray[np.int64]:
+        """Return texts as numbers of classes. Raises InvalidData where one is no name of a class."""
+        found = np.array([self._numbers.get(name, -1) for name in labels.tolist()], dtype=np.int64)
+        if len(unknown := np.flatnonzero(found < 0)):
+            raise InvalidData(f"{place}: row {unknown[0]} is no class: the classes are {_listed(self.classes)}.")
+        return found
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.classes)}
+
+    @property
+    def _columns(self) -> str:
+        return _listed(self.columns)
+
+
+UNNAMED = Names()
+
+
+def described(columns: Any, label: str | None) -> list[Any]:
+    """Return columns as the service's JSON has them.
+
+    columns: names or JSON objects; a mapping of names to ranges (lowest, highest) or None; or a frame or table, of
+    which the column `label` is left out. No range is read off records.
+    """
+    if isinstance(columns, Mapping):
+        return [name if each is None else {"name": name, "range": list(each)} for name, each in columns.items()]
+    found = getattr(columns, "column_names", getattr(columns, "columns", columns))
+    return [each if isinstance(each, Mapping) else str(each) for each in found if each != label]
+
+
+def _listed(names: Iterable[str]) -> str:
+    quoted = [f'"{name}"' for name in names]
+    more = f" and {len(quoted) - MOST_LISTED} more" if len(quoted) > MOST_LISTED else ""
+    return ", ".join(quoted[:MOST_LISTED]) + more

@@ -1,0 +1,37 @@
+"""Hooks of the site: its nav lists mechanisms and learners by the registries; files outside docs/ are not linked."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING, Any
+
+from service.learners.registry import LEARNERS
+from service.mechanisms.registry import MECHANISMS
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.pages import Page
+
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\.?/[^)\s]+)\)")
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Add a page for each mechanism and learner to the part "Reference"."""
+    reference = next(part["Reference"] for part in config.nav or () if "Reference" in part)
+    for title, registry in (("Mechanisms", MECHANISMS), ("Learners", LEARNERS)):
+        reference.append({title: [{each.kind: f"{title.lower()}/{each.kind}.md"} for each in registry]})
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Return the page with the paths of files outside docs/ in the place of links to them."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def replaced(match: re.Match[str]) -> str:
+        text, link = match.groups()
+        path = posixpath.normpath(posixpath.join("docs", folder, link.partition("#")[0]))
+        if path.startswith("docs/"):
+            return match[0]
+        return f"{text} (`{path}`)" if posixpath.basename(path) not in text else f"`{path}`"
+
+    return _LINK.sub(replaced, markdown)

@@ -1,0 +1,159 @@
+"""Writes the content of a card: numbers of the ledger, and sentences that follow from the publication's settings."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from service.api.schemas import Timestamp
+from service.ledger.card import CardNumbers
+from service.privacy.accounting.composition import Loss
+from service.store.publications import Publication
+
+
+class CardUnit(BaseModel):
+    kind: Literal["record"]
+    text: str
+
+
+class CardAmounts(BaseModel):
+    """Rounded up."""
+
+    for_life: float = Field(description="The most that any record may ever lose")
+    reserved: float = Field(description="The most that is reserved on any record now")
+    spent: float = Field(description="The most that any record was charged so far")
+
+
+class CardParameter(BaseModel):
+    """ε or δ: of this publication, and of all publications of its stream together."""
+
+    publication: CardAmounts
+    stream: CardAmounts
+    text: str
+
+
+class CardLedger(BaseModel):
+    """The ledger from which the numbers come, up to its newest charge."""
+
+    records: int = Field(description="Records of the stream")
+    declassified: int = Field(description="How many of them no longer have any protection, since they expired")
+    charge: int | None = Field(description="Number of the newest charge")
+    hash: str | None = Field(description="Its hash, which depends on all charges before it")
+
+
+class Card(BaseModel):
+    """The promise of a publication, for people who have to approve it. Every number comes from the ledger."""
+
+    publication: str
+    stream: str
+    mechanism: str
+    learner: str | None
+    state: str
+    created_at: Timestamp
+    warnings: list[str] = Field(description="Reasons not to rely on the card as it is")
+    unit: CardUnit
+    epsilon: CardParameter
+    delta: CardParameter
+    public: list[str]
+    protected: list[str]
+    trust_boundary: list[str]
+    operator: str | None = Field(description="The setting PERENNIAL_OPERATOR")
+    ledger: CardLedger
+
+
+_UNIT = (
+    "One record: the content of one numbered slot of the stream. The promise compares two streams that are equal but "
+    "in one slot, whose record is replaced by any other record or by none. A person with several records is several "
+    "units and can lose more."
+)
+_EPSILON = (
+    "Everything that is ever released is almost as likely with one record as with any other in its place: within a "
+    "factor of e^ε, for the whole life of the publication, even if later records are chosen by looking at earlier "
+    "releases."
+)
+_DELTA = (
+    "The probability with which that factor may be exceeded. Drawing the noise on a computer adds at most 2⁻⁶⁰, which "
+    "no number here includes."
+)
+_PROTECTED = [
+    "The content of each record: its features and its label.",
+    "Whether a slot came empty, and the content of a record that was erased.",
+]
+
+
+def card(publication: Publication, numbers: CardNumbers, *, operator: str | None) -> Card:
+    """Return the card of a publication."""
+    configuration = publication.configuration
+    learner = configuration.get("learner")
+    return Card(
+        publication=publication.name,
+        stream=publication.stream,
+        mechanism=configuration["mechanism"]["kind"],
+        learner=learner and learner["kind"],
+        state=publication.state if publication.distrusted is None else "halted",
+        created_at=publication.created_at,
+        warnings=list(_warnings(publication, numbers)),
+        unit=CardUnit(kind="record", text=_UNIT),
+        epsilon=_parameter(numbers, "epsilon", _EPSILON),
+        delta=_parameter(numbers, "delta", _DELTA),
+        public=list(_public(publication)),
+        protected=_PROTECTED,
+        trust_boundary=list(_trust_boundary(publication)),
+        operator=operator,
+        ledger=CardLedger(
+            records=numbers.records, declassified=numbers.declassified, charge=numbers.charge, hash=numbers.hash
+        ),
+    )
+
+
+def _parameter(numbers: CardNumbers, name: str, text: str) -> CardParameter:
+    def shown(loss: Loss) -> float:
+        return loss.shown()[name]
+
+    amounts = {
+        subject: CardAmounts(for_life=shown(of.for_life), reserved=shown(of.reserved), spent=shown(of.spent))
+        for subject, of in (("publication", numbers.publication), ("stream", numbers.stream))
+    }
+    return CardParameter(**amounts, text=text)
+
+
+def _expires(publication: Publication) -> bool:
+    return bool(publication.configuration["mechanism"].get("expiry", "never") != "never")
+
+
+def _warnings(publication: Publication, numbers: CardNumbers) -> Iterator[str]:
+    if publication.distrusted is not None:
+        yield f"The ledger of this stream does not verify: {publication.distrusted}. Do not rely on this card."
+    if _expires(publication):
+        yield (
+            "Records expire: a later release has them in the clear, and from then on nothing on the stream protects "
+            "them, whatever other publications promise."
+        )
+    if numbers.declassified:
+        yield f"{numbers.declassified} records of the stream have expired and are no longer protected."
+
+
+def _public(publication: Publication) -> Iterator[str]:
+    yield "Every release, with its noise and its charge; everything that anybody computes from releases."
+    yield "How many records there are, when they arrived, which slots were erased and when."
+    yield (
+        "The stream's schema and budget, every setting of this publication, its schedule. The operator vouches that "
+        "none of them was computed from the records."
+    )
+    yield _times(publication)
+
+
+def _times(publication: Publication) -> str:
+    if publication.publish_delay and publication.obligations.get("ticks", True):
+        return (
+            f"When a release appears: at multiples of {publication.publish_delay.normalize():f} s. A release that is "
+            "late tells a little of its records, which ε and δ do not include."
+        )
+    return "When a release appears. The time tells something of its records, which ε and δ do not include."
+
+
+def _trust_boundary(publication: Publication) -> Iterator[str]:
+    yield "The operator, and everybody who can read or change the machine, the database, the log or the stored records."
+    yield "Everybody who sends records, and everybody who can read the service's logs, metrics and backups."
+    if publication.asks_people:
+        yield "The people who label: they see the records that this publication selects."

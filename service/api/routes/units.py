@@ -1,0 +1,89 @@
+"""`/v1/streams/{stream}/units/{unit}`: what is held of a person or device, and its erasure."""
+
+from typing import Annotated
+from urllib.parse import unquote_to_bytes
+
+from fastapi import APIRouter, Path, Request
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
+
+from service.api.auth.scopes import Admin, KeyFirst
+from service.api.auth.visibility import stream_or_404
+from service.api.http.problems import Problem, documented
+from service.api.schemas import Loss
+from service.api.services import Services, Shared
+from service.ledger import spending
+from service.publishing import units as found_units
+from service.store import keys, streams, units
+from service.store.streams import Stream
+from service.streams.units import InvalidUnit, pseudonym
+
+router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}/units", tags=["records"])
+
+Unit = Annotated[str, Path(description="The unit's id, percent-encoded")]
+
+
+class UnitInfo(BaseModel):
+    """What a stream holds of one unit."""
+
+    records: list[int] = Field(description="The numbers of its records that count and are still kept, erased ones too")
+    counting: int = Field(description="How many of its records count, for ever; at most `max_records`")
+    erased: bool = Field(description="Its records were erased, and no later one counts")
+    spent: Loss = Field(description="What all releases so far cost it")
+
+
+class ErasedUnit(BaseModel):
+    """The records whose bytes are deleted; no later record of the unit counts."""
+
+    records: list[int]
+
+
+@router.get("/{unit:path}", responses=documented("invalid-request", "not-found"))
+async def get_unit(stream: str, unit: Unit, request: Request, admin: Admin, shared: Shared) -> UnitInfo:  # noqa: ARG001
+    """What is held of a unit, and what it has spent: for whoever has to answer that person."""
+    found, name = await _known(stream, request, admin, shared)
+
+    def look() -> UnitInfo:
+        slots = found_units.counting_slots_of(shared.database, shared.files, found, name, found.records)
+        with shared.database.transaction() as connection:
+            state, erased = units.state(connection, found.id, name)
+            most = found.parsed_schema.unit.max_records if found.parsed_schema.unit else 1
+            spent = spending.of_unit(connection, found.id, slots, most)
+        return UnitInfo(records=slots, counting=state.counted, erased=erased, spent=Loss(**spent.shown()))
+
+    return await run_in_threadpool(look)
+
+
+@router.delete("/{unit:path}", status_code=202, responses=documented("invalid-request", "not-found"))
+async def erase_unit(stream: str, unit: Unit, request: Request, admin: Admin, shared: Shared) -> ErasedUnit:  # noqa: ARG001
+    """Erases all records of a unit; later ones of it are taken and do not count. What it has spent stays spent."""
+    found, name = await _known(stream, request, admin, shared)
+    slots = await run_in_threadpool(found_units.erase_unit, shared.database, shared.files, found, name)
+    return ErasedUnit(records=slots)
+
+
+async def _known(stream: str, request: Request, admin: keys.Key, shared: Services) -> tuple[Stream, bytes]:
+    """Return the stream and the unit's pseudonym, which the audit log repeats in place of the id."""
+
+    def look(connection: Connection) -> tuple[Stream, bytes]:
+        found = stream_or_404(connection, admin, stream)
+        if found.unit_secret_digest is None:
+            raise Problem("not-found", "This stream has no units.")
+        try:
+            return found, pseudonym(streams.secret_of_units(connection, found), _id(request))
+        except InvalidUnit as wrong:
+            raise Problem("invalid-request", f"The id in the address {wrong}.") from None
+
+    found, name = await shared.run(look)
+    request.scope["perennial.unit"] = name.hex()
+    return found, name
+
+
+def _id(request: Request) -> str:
+    """Return the id in the address. Its bytes are read anew: what was decoded may have lost some."""
+    path = unquote_to_bytes(request.scope["raw_path"])  # /v1/streams/{stream}/units/{unit}
+    try:
+        return path.split(b"/", 5)[5].decode()
+    except UnicodeDecodeError:
+        raise InvalidUnit("must be percent-encoded UTF-8") from None

@@ -1,0 +1,33 @@
+"""Which publications reserve all that they promise."""
+
+from decimal import Decimal
+from typing import Protocol
+
+
+class Reserving(Protocol):
+    """What a publication reserves, and from which record on."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def epsilon(self) -> Decimal: ...
+    @property
+    def delta(self) -> Decimal: ...
+    @property
+    def accounting(self) -> str: ...
+    @property
+    def worst_amount(self) -> Decimal: ...
+    @property
+    def unit_factor(self) -> str | None: ...
+
+
+def reserves_wholly(publication: Reserving) -> bool:
+    """Return whether a publication reserves its whole cap on every record from its start on.
+
+    On a stream with units it does so for ever once it has charged anything: the records of one unit may be charged by
+    different publications, each of which may have cost the unit all that it promised (`unit_ledger`).
+    """
+    charged = publication.unit_factor is not None and publication.worst_amount > 0
+    return publication.state == "running" or charged

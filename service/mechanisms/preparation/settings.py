@@ -1,0 +1,22 @@
+"""The settings of a preparation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from service.inputs.fields import Count, Shape
+
+
+class PreparationMechanism(Shape):
+    """A feature map that is learnt privately from the first `records` records and released once.
+
+    It takes no learner. Other publications of the stream name it in `features`.
+    """
+
+    kind: Literal["preparation"]
+    records: Annotated[Count, Field(description="N: the first so many records are read, once")]
+    of: Annotated[Literal["scale"], Field(description="the map: `scale`, a center and a factor for each feature")] = (
+        "scale"
+    )

@@ -1,0 +1,91 @@
+"""Publications on streams with units: what all records of one unit cost together, and what a slot may be charged.
+
+A publication promises (ε, δ) to a unit. Its capacity, an ε or a ρ, is that of the unit; a slot may be charged 1/factor
+of it. The factor is m in pure ε, and g of the publication's noise in ρ (`privacy.accounting.groups`), rounded up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+from typing import TYPE_CHECKING, Any, cast
+
+from service.inputs.refused import Refused
+from service.privacy.accounting.carried_groups import rounding_share, settled
+from service.privacy.accounting.groups import Batching, UnitBound
+from service.privacy.currency import Currency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from service.inputs.registry import FamilySettings
+    from service.mechanisms.family import Asked, MechanismFamily
+    from service.mechanisms.mechanism import Mechanism
+    from service.privacy.accounting.events import NoisyRunningSums
+    from service.privacy.noise.correlated import Correlated
+
+_FRACTION_BITS = 40  # so that sums of charges times a factor are exact decimals
+
+
+class NotForUnits(Exception):
+    """Nobody has shown what all records of one unit cost a mechanism together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitTerms:
+    """What a publication keeps to on a stream with units."""
+
+    bound: UnitBound
+    factor: Fraction
+    """how many times the charge of one slot all slots of its unit count"""
+
+    @classmethod
+    def rounded(cls, bound: UnitBound, factor: Fraction) -> UnitTerms:
+        """Return the terms with the factor rounded up."""
+        return cls(bound=bound, factor=Fraction(ceil(factor * 2**_FRACTION_BITS), 2**_FRACTION_BITS))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as JSON, from which `from_json` makes them again."""
+        return vars(self.bound) | {"factor": str(self.factor)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> UnitTerms:
+        """Return what `to_json` returned. ValueError, KeyError or TypeError if it is nothing of the kind."""
+        bound = UnitBound(max_records=content["max_records"], min_separation=content["min_separation"])
+        return cls(bound=bound, factor=Fraction(content["factor"]))
+
+
+def of_carried_noise(
+    bound: UnitBound, batch: int, planned: NoisyRunningSums, charged: Callable[[Fraction], NoisyRunningSums]
+) -> Fraction:
+    """Return g of noise that later batches take back, a unit having one contribution a batch.
+
+    planned: the noise. charged: from g to the noise where a slot may be charged 1/g of the capacity.
+    """
+
+    def share_at(factor: Fraction) -> Fraction:
+        found = charged(factor)
+        return rounding_share(cast("Correlated", found.sums), found.sensitivity)
+
+    return settled(planned.factor, Batching(bound=bound, batch=batch), share_at)
+
+
+def build_for_units(
+    family: MechanismFamily[Any], settings: FamilySettings, asked: Asked, bound: UnitBound
+) -> Mechanism:
+    """Return the publication that keeps a unit within what was asked. Raises Refused where it is not known how."""
+
+    def charging(factor: Fraction) -> Mechanism:
+        terms = UnitTerms.rounded(bound, factor)
+        built: Mechanism = family.build(settings, replace(asked, capacity=asked.capacity / terms.factor, unit=terms))
+        return built
+
+    alone: Mechanism = family.build(settings, asked)
+    try:
+        if asked.kind is Currency.PURE:
+            alone.check_units()
+            return charging(Fraction(bound.max_records))
+        return charging(alone.group_factor(bound, charging))
+    except NotForUnits as why:
+        raise Refused("mechanism.kind", f"on a stream with units {why}") from None

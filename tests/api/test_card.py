@@ -1,0 +1,171 @@
+"""The card of a publication: its numbers against the charges, what it says, and its formats."""
+
+import random
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+import httpx
+import pytest
+
+from service.privacy.accounting.composition import Account, Loss, worst
+from service.privacy.currency import Currency
+from service.store import streams
+from service.store.database import Database
+from tests.api.test_records import refused
+from tests.conftest import Service, ok
+
+HEADINGS = ("Unit", "Epsilon", "Delta", "Public", "Protected", "Trust boundary", "Operator")
+
+
+def card(service: Service, name: str) -> dict:
+    return ok(service.client().get(f"/v1/publications/{name}/card"))
+
+
+def page(service: Service, name: str) -> str:
+    return service.client().get(f"/v1/publications/{name}/card?format=html").text
+
+
+def decimal(number: float) -> Decimal:
+    return Decimal(repr(number))
+
+
+def added_up(service: Service, stream: str, newest: int | None, records: int) -> dict[str, dict[str, Loss]]:
+    """Return what each publication of a stream, and all together, may lose, reserve and spent, from charges alone."""
+    charges = ok(service.client().get(f"/v1/streams/{stream}/ledger/charges?limit=1000"))["items"]
+    listed = ok(service.client().get("/v1/publications?limit=1000"))["items"]
+    spent, reserved = [Loss()] * (records + 1), [Loss()] * (records + 1)
+    of_each = {}
+    for each in (each for each in listed if each["stream"] == stream):
+        amounts = [Fraction(0)] * (records + 1)
+        for charge in charges:
+            if charge["publication"] == each["name"] and charge["id"] <= (newest or 0):
+                for record in range(charge["start"], charge["end"]):
+                    amounts[record] += Fraction(charge["epsilon"] or charge["rho"])
+        privacy = each["privacy"]
+        account = Account(
+            id=each["id"],
+            kind=Currency.ZCDP if privacy["delta"] else Currency.PURE,
+            cap=Loss.of(decimal(privacy["epsilon"]), decimal(privacy["delta"])),
+            start=each["start"],
+            running=each["state"] == "running",
+        )
+        for record, amount in enumerate(amounts):
+            spent[record] += account.loss(amount)
+            if not account.running:
+                reserved[record] += account.kept(amount)
+            elif record >= account.start:
+                reserved[record] += account.cap
+        of_each[each["name"]] = {
+            "for_life": account.cap,
+            "reserved": account.cap if account.running else worst(map(account.kept, amounts)),
+            "spent": worst(map(account.loss, amounts)),
+        }
+    return of_each | {"": {"reserved": worst(reserved), "spent": worst(spent)}}
+
+
+def test_every_number_is_that_of_the_charges_over_a_random_history(service: Service):
+    draw = random.Random(11)
+    stream, budget = service.stream(epsilon=6, delta=1e-5), Loss.of(Decimal(6), Decimal("1e-5"))
+    names, running, records, seen = [], [], 0, set()
+    for step in range(8):
+        if step < 4:
+            mechanism = draw.choice(
+                ({"kind": "independent_batches", "batch": 5}, {"kind": "sliding_window", "block": 5, "blocks": 2})
+            )
+            epsilon, delta = draw.choice((0.1, 0.25, 0.7)), draw.choice((0, 1e-6))
+            names.append(service.publish(stream, mechanism, epsilon=epsilon, delta=delta))
+            running.append(names[-1])
+        elif draw.random() < 0.6 and len(running) > 1:
+            ok(service.client().delete(f"/v1/publications/{running.pop(draw.randrange(len(running)))}"))
+        records = service.post(stream, [[1, 0]] * 10, [0, 1] * 5)[1]
+        service.reaches(running[0], time=records)
+        name = draw.choice(names)
+        shown = card(service, name)
+        expected = added_up(service, stream, shown["ledger"]["charge"], records)
+        expected[""]["for_life"] = budget
+        assert shown["ledger"]["records"] == records
+        for subject, key in (("publication", name), ("stream", "")):
+            for amount, loss in expected[key].items():
+                for parameter in ("epsilon", "delta"):
+                    assert shown[parameter][subject][amount] == loss.shown()[parameter], (step, subject, amount)
+        printed = page(service, name)
+        assert f"ε = {shown['epsilon']['publication']['for_life']:g} for life" in printed
+        assert f"δ = {shown['delta']['publication']['for_life']:g} for life" in printed
+        seen.add((shown["state"], shown["delta"]["publication"]["for_life"] > 0))
+    assert len(seen) > 1
+    (newest,) = ok(service.client().get(f"/v1/streams/{stream}/ledger/charges?limit=1"))["items"]
+    assert card(service, names[0])["ledger"]["hash"] == newest["hash"]
+
+
+@pytest.fixture(scope="module")
+def name(service: Service) -> str:
+    return service.publish(service.stream(epsilon=3), {"kind": "independent_batches", "batch": 5}, publish_delay=2.5)
+
+
+def test_the_page_has_each_part_under_its_heading_and_loads_nothing(service: Service, name):
+    answer = service.client().get(f"/v1/publications/{name}/card", headers={"Accept": "text/html"})
+    assert answer.headers["content-type"].startswith("text/html")
+    assert tuple(re.findall(r"<h2>(.*?)</h2>", answer.text)) == HEADINGS
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert not re.search(r"<script|<link|<img|https?://|\sstyle=", answer.text)
+    shown = card(service, name)
+    for text in (shown["unit"]["text"], *shown["public"], *shown["protected"], *shown["trust_boundary"]):
+        assert text.replace("'", "&#x27;") in answer.text
+    assert any("multiples of 2.5 s" in each for each in shown["public"])
+    assert shown["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("accept", "query", "media_type"),
+    [
+        ("*/*", "", "application/json"),
+        ("application/json", "", "application/json"),
+        ("text/html,application/xml;q=0.9,*/*;q=0.8", "", "text/html"),
+        ("text/html", "?format=json", "application/json"),
+        ("application/json", "?format=html", "text/html"),
+    ],
+)
+def test_accept_or_the_parameter_chooses_the_format(service: Service, name, accept, query, media_type):
+    answer = service.client().get(f"/v1/publications/{name}/card{query}", headers={"Accept": accept})
+    assert answer.headers["content-type"].partition(";")[0] == media_type
+    assert answer.headers["vary"] == "Accept"
+
+
+def test_other_formats_are_refused(service: Service, name):
+    client, url = service.client(), f"/v1/publications/{name}/card"
+    refused(client.get(url, headers={"Accept": "application/pdf"}), 406, "not-acceptable")
+    refused(client.get(f"{url}?format=pdf"), 422, "invalid-request")
+
+
+def test_it_warns_of_a_ledger_that_does_not_verify_and_of_records_that_expire(service: Service):
+    stream = service.stream(epsilon=3, delta=1e-5)
+    expiring = {
+        "kind": "online_leader",
+        "batch": 3,
+        "noise": "window_tree",
+        "window": 2,
+        "expiry": "block",
+        "acknowledge_declassification": True,
+    }
+    learner = {"kind": "noisy_gradient_descent"}
+    name = service.publish(stream, expiring, delta=1e-6, learner=learner)
+    assert [each.partition(":")[0] for each in card(service, name)["warnings"]] == ["Records expire"]
+    database = Database(str(service.settings.database_url))
+    with database.transaction() as connection:
+        streams.distrust(connection, streams.find(connection, stream), "charge <7>: its hash is another")
+    shown = card(service, name)
+    assert shown["state"] == "halted"
+    assert "charge <7>" in shown["warnings"][0]
+    assert "charge &lt;7&gt;" in page(service, name)
+    with database.transaction() as connection:
+        streams.distrust(connection, streams.find(connection, stream), None)
+    database.close()
+
+
+def test_a_browser_opens_it_with_its_session(service: Service, name):
+    with httpx.Client(base_url=service.url) as client:
+        key = service.key("read")
+        ok(client.post("/v1/session", headers={"Authorization": f"Bearer {key}"}), 201)
+        answer = client.get(f"/v1/publications/{name}/card", headers={"Accept": "text/html"})
+        assert answer.status_code == 200

@@ -1,0 +1,175 @@
+"""Names in the client: columns are matched by name, classes too, and models answer with names if they are asked."""
+
+import asyncio
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import perennial.__main__ as command
+from perennial import InvalidData, Model, Unsupported, connect, connect_async
+from perennial.data import blocks, features_of
+from perennial.names import Names
+from perennial.settings import stream as stream_settings
+from tests.client.conftest import numbered
+from tests.client.test_estimators import model
+from tests.client.test_load import WRITERS
+from tests.conftest import Service
+
+NAMES = Names(columns=("temp", "wind"), classes=("dry", "rain"))
+X, Y = np.array([[1.5, -2.0], [0.25, 4.0], [3.0, 0.5]]), np.array([0, 1, 1])
+WORDS = ["dry", "rain", "rain"]
+MIXED = {"rain": WORDS, "wind": X[:, 1], "temp": X[:, 0]}
+ROWS = [dict(zip(MIXED, row, strict=True)) for row in zip(*MIXED.values(), strict=True)]
+SECRET = "zebra-crossing-7319"
+
+
+@pytest.mark.parametrize(
+    ("data", "label", "features"),
+    [
+        (pd.DataFrame(MIXED), "rain", None),
+        (pd.DataFrame(MIXED).astype({"rain": "category"}), "rain", None),
+        (pd.DataFrame(MIXED), "rain", ["wind", "temp"]),
+        (pd.DataFrame(MIXED).assign(other=1), "rain", ["wind", "temp"]),
+        (pa.table(MIXED), "rain", None),
+        (pa.table(MIXED).set_column(0, "rain", pa.array(WORDS).dictionary_encode()), "rain", None),
+        (MIXED, "rain", None),
+        (pd.DataFrame(MIXED).drop(columns="rain"), WORDS, None),
+        (iter(ROWS), "rain", None),
+        ([{"x": {"wind": wind, "temp": temp}, "y": y} for (temp, wind), y in zip(X, WORDS, strict=True)], None, None),
+        ([{"x": [temp, wind], "y": y} for (temp, wind), y in zip(X, WORDS, strict=True)], None, None),
+        (pa.table({"x": X.tolist(), "y": Y}), "y", None),
+        (pd.DataFrame(X), Y, None),
+        (X, WORDS, None),
+        ((X, WORDS), None, None),
+        (zip(X.tolist(), WORDS, strict=True), None, None),
+    ],
+)
+def test_records_are_put_in_the_streams_order(data, label, features):
+    found = list(blocks(data, label, features, NAMES))
+    np.testing.assert_array_equal(np.concatenate([block.x for block in found]), X)
+    np.testing.assert_array_equal(np.concatenate([block.y for block in found]), Y)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (
+            pd.DataFrame(MIXED).rename(columns={"temp": SECRET}),
+            'no column "temp": the stream\'s columns are "temp", "wi',
+        ),
+        (
+            pd.DataFrame(MIXED).assign(**{SECRET: 1}),
+            "There are 1 columns that the stream does not have: leave them out",
+        ),
+        (iter([{"temp": 1, SECRET: 2, "rain": "dry"}]), 'no column "wind"'),
+        (pd.DataFrame(MIXED | {"rain": ["dry", SECRET, "dry"]}), 'row 1 is no class: the classes are "dry", "rain"'),
+    ],
+)
+def test_a_name_that_there_is_not_is_explained(data, reason):
+    with pytest.raises(InvalidData, match=reason) as refused:
+        list(blocks(data, "rain", None, NAMES))
+    assert SECRET not in str(refused.value)
+
+
+def test_labels_that_are_texts_need_names():
+    with pytest.raises(InvalidData, match="only a stream with class_names takes texts"):
+        list(blocks(pd.DataFrame(MIXED), "rain"))
+
+
+@pytest.mark.parametrize(
+    ("given", "columns"),
+    [
+        (["temp", "wind"], ["temp", "wind"]),
+        ({"temp": (-30, 50), "wind": None}, [{"name": "temp", "range": [-30, 50]}, "wind"]),
+        ([{"name": "temp", "unit": "°C"}, "wind"], [{"name": "temp", "unit": "°C"}, "wind"]),
+        (pd.DataFrame(columns=["temp", "rain", "wind"]), ["temp", "wind"]),
+        (pa.table({"temp": [1], "rain": [1], "wind": [1]}), ["temp", "wind"]),
+    ],
+)
+def test_columns_of_a_new_stream(given, columns):
+    asked = stream_settings("days", epsilon=1, columns=given, label="rain", class_names=("dry", "rain"))
+    assert asked == {
+        "name": "days",
+        "budget": {"epsilon": 1, "delta": 0.0},
+        "features": 2,
+        "task": {"kind": "classification", "classes": 2},
+        "columns": columns,
+        "class_names": ["dry", "rain"],
+    }
+
+
+def test_a_model_answers_with_names():
+    named, plain = model("logistic", 2, named=True), model("logistic", 2)
+    assert (named.columns, named.class_names, plain.columns, plain.class_names) == (
+        ("c0", "c1"),
+        ("dry", "rain"),
+        (),
+        (),
+    )
+    labels = named.predict(pd.DataFrame(X[:, ::-1], columns=["c1", "c0"]))
+    np.testing.assert_array_equal(labels, plain.predict(X))
+    assert named.predict(X, names=True).tolist() == [named.class_names[label] for label in labels]
+    assert Model.from_safetensors(named.to_safetensors()).class_names == ("dry", "rain")
+    with pytest.raises(Unsupported, match="no names"):
+        plain.predict(X, names=True)
+    with pytest.raises(InvalidData, match='no column "c0"'):
+        named.predict(pd.DataFrame(X, columns=["temp", "wind"]))
+    assert features_of([[1, 2]], 2, NAMES).tolist() == [[1, 2]]
+
+
+def sent(service: Service, key: str, stream: str, frame) -> None:
+    with connect(service.url, key) as client:
+        client.stream(stream).append(frame, label="rain")
+
+
+async def sent_async(service: Service, key: str, stream: str, frame) -> None:
+    async with await connect_async(service.url, key) as client:
+        await client.stream(stream).append(frame, label="rain")
+
+
+def test_a_producer_sends_frames_by_name(service: Service, client):
+    """A model without noise to speak of is the same, however the columns stand, and whoever sends them."""
+    records = 60
+    x = np.random.default_rng(0).normal(size=(records, 2))
+    frame = pd.DataFrame(x, columns=["temp", "wind"])
+    frame["rain"] = np.where(x[:, 0] > 0, "rain", "dry")
+    mixed = frame[["rain", "wind", "temp"]]
+    privacy = {"epsilon": 1000, "delta": 1e-6}
+    models = []
+    for number, given in enumerate((frame, mixed, mixed)):
+        stream = service.stream(columns=["temp", "wind"], class_names=["dry", "rain"], **privacy)
+        publication = service.publish(
+            stream, {"kind": "independent_batches", "batch": records}, **privacy, learner={"regularization": 1}
+        )
+        key = service.key("ingest", streams=[stream])
+        if number < 2:
+            sent(service, key, stream, given)
+        else:
+            asyncio.run(sent_async(service, key, stream, given))
+        models.append(client.publication(publication).latest(wait=200))
+    for other in models[1:]:
+        assert np.linalg.norm(models[0].parameters - other.parameters) < 100 * models[0].metadata["noise"]["scale"]
+    assert models[0].parameters[0, 0] > 5 * abs(models[0].parameters[0, 1])
+    assert set(models[0].predict(mixed[["wind", "temp"]], names=True)) == {"dry", "rain"}
+
+
+@pytest.mark.parametrize("name", ["days.csv", "days.parquet", "days.ndjson"])
+def test_files_are_loaded_by_name(service: Service, client, load, tmp_path, name):
+    frame = pd.DataFrame(MIXED)
+    WRITERS[name](tmp_path / name, frame)
+    stream = client.stream(service.stream(columns=["temp", "wind"], class_names=["dry", "rain"]))
+    for _ in range(2):
+        assert load(stream.name, tmp_path / name) == 0
+    numbered(stream, 3)
+
+
+def test_ndjson_by_name_is_loaded(service: Service, client, key_file, tmp_path):
+    file = tmp_path / "days.ndjson"
+    rows = [{"x": {"wind": 1, "temp": 2}, "y": "rain"}, {"x": {"temp": 1, "wind": 2}, "y": "dry"}]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    stream = client.stream(service.stream(columns=["temp", "wind"], class_names=["dry", "rain"]))
+    assert command.main(["load", stream.name, str(file), "--url", service.url, "--key-file", str(key_file)]) == 0
+    numbered(stream, 2)

@@ -1,0 +1,72 @@
+"""Bugs in preparations: cells, counts and scales, and who uses which release."""
+
+from __future__ import annotations
+
+from tests.guarantees.planted.bug import bug, rewrite, wrap
+
+_PREPARATION = "tests/mechanisms/preparation/test_preparation.py"
+_FEATURES = "tests/worker/test_features.py"
+_AUDIT = "tests/guarantees/test_audits.py::test_nobody_can_tell_two_records_apart_by_a_preparation"
+
+
+@bug(f"{_PREPARATION}::test_no_record_moves_the_counts_further_than_the_noise_is_for")
+def cells_by_data() -> None:
+    """The edges are multiples of the largest value: one record moves the cells of all others."""
+    from service.mechanisms.preparation import mechanism
+
+    wrap(mechanism, "counts_of", lambda true, x: true(x / max(1.0, abs(x).max(initial=0.0))))
+    from tests.mechanisms.preparation import test_preparation
+
+    test_preparation.counts_of = mechanism.counts_of  # type: ignore[attr-defined]
+
+
+@bug(f"{_AUDIT}[gaussian]")
+def noise_for_one_feature_of_several() -> None:
+    """The sensitivity is that of one feature's counts, and those of all are released."""
+    from service.mechanisms.preparation.mechanism import Preparation
+
+    rewrite(Preparation.change.fget, ("2 * self.features", "2"))  # type: ignore[attr-defined]
+
+
+@bug(f"{_PREPARATION}::test_records_that_differ_in_the_cell_of_every_feature_move_them_just_as_far")
+def noise_for_erasing_a_record_alone() -> None:
+    """A record that is replaced leaves a cell and enters another one."""
+    from service.mechanisms.preparation.mechanism import Preparation
+
+    rewrite(Preparation.change.fget, ("2 * self.features", "self.features"))  # type: ignore[attr-defined]
+
+
+@bug(f"{_PREPARATION}::test_the_map_follows_from_what_is_released_alone")
+def a_map_from_counts_without_noise() -> None:
+    """The noisy counts are released, and the map is that of the true ones."""
+    from service.mechanisms.preparation.mechanism import Preparation
+
+    wrap(Preparation, "released_model", lambda true, self, noisy: true(self, noisy - self.noise().sample()[0]))
+
+
+@bug(f"{_PREPARATION}::test_scales_are_those_of_the_quantiles_however_large_or_shifted_columns_are")
+def a_map_from_shortened_records() -> None:
+    """Records are shortened to the norm bound first, which leaves nothing to scale."""
+    import numpy as np
+
+    from service.mechanisms.preparation import mechanism
+
+    wrap(mechanism, "counts_of", lambda true, x: true(x / np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))))
+
+
+@bug(f"{_FEATURES}::test_what_waits_for_features_is_not_due_until_their_release_is_confirmed")
+def features_of_a_release_that_is_not_confirmed() -> None:
+    """What the high-water mark does not hold may be lost, and be another map tomorrow."""
+    from sqlalchemy import true as always
+
+    from service.store import releases
+
+    wrap(releases, "is_visible", lambda *_: always())
+
+
+@bug(f"{_FEATURES}::test_a_step_in_a_process_of_its_own_reads_the_same_features")
+def records_that_miss_the_released_map() -> None:
+    """Records are fitted as segments hold them, and the release says that they were mapped."""
+    from service.worker.turn import Turn
+
+    wrap(Turn, "reading", lambda _true, _self, read: read)

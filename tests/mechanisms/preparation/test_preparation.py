@@ -1,0 +1,203 @@
+"""Preparation: which cells a record is in, which scales follow, and that no record moves the counts further."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from service.inputs.refused import Refused
+from service.learning.records import Records
+from service.mechanisms.building import build
+from service.mechanisms.features import ReleasedMap, schema_of_features
+from service.mechanisms.preparation.cells import CELLS, LOWER, UPPER, ZERO, cells_of, counts_of
+from service.mechanisms.preparation.mechanism import NEVER
+from service.mechanisms.preparation.scales import scales
+from service.privacy.noise.samplers import discrete_gaussian
+from service.streams.feature_maps import steps_of
+from service.streams.schema import StreamSchema
+from tests.mechanisms import contract
+
+TWO = {"features": 3, "task": {"kind": "classification", "classes": 2}}
+SCALE = {"kind": "preparation", "records": 64}
+floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+def prepared(records=64, delta=1e-6, **stream):
+    schema = StreamSchema.model_validate(TWO | stream)
+    return build(schema, contract.configured(SCALE | {"records": records}, None, delta))
+
+
+def reading(x):
+    return lambda start, end: Records(x=x[start:end].astype(np.float32), y=np.zeros(len(x[start:end])))
+
+
+def without_noise(monkeypatch):
+    monkeypatch.setattr(
+        "service.privacy.noise.counts.discrete_gaussian", lambda variance, size: np.zeros(size, np.int64)
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(floats)
+def test_each_number_is_in_the_one_cell_whose_edges_hold_it(x):
+    cell = int(cells_of(np.array([x]))[0])
+    if cell == ZERO:
+        assert abs(x) < 2.0**-20
+    else:
+        near, far = sorted((abs(LOWER[cell]), abs(UPPER[cell])))
+        assert near <= abs(x)
+        assert abs(x) < far or abs(x) >= 2.0**20
+        assert (cell > ZERO) == (x > 0)
+    assert cells_of(np.array([-x]))[0] == 2 * ZERO - cell
+
+
+def test_edges_of_cells_meet_and_are_half_octaves():
+    assert CELLS == 161
+    assert np.array_equal(UPPER[ZERO + 1 : -1], LOWER[ZERO + 2 :])
+    assert np.allclose(UPPER[ZERO + 1 :] / LOWER[ZERO + 1 :], math.sqrt(2))
+    assert (LOWER[ZERO + 1], UPPER[-1]) == (2.0**-20, 2.0**20)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    arrays.arrays(np.float32, (4, 3), elements=floats),
+    arrays.arrays(np.float32, 3, elements=st.floats(width=32)),
+)
+def test_no_record_moves_the_counts_further_than_the_noise_is_for(x, other):
+    """Replaced by any other, one that is not finite included, or by none."""
+    change = prepared().change
+    replaced = np.vstack([other[None], x[1:]])
+    for neighbour in (counts_of(replaced), counts_of(x[1:])):
+        moved = counts_of(x) - neighbour
+        assert np.abs(moved).sum() <= change.l1
+        assert np.square(moved).sum() <= change.squared_l2
+
+
+def test_records_that_differ_in_the_cell_of_every_feature_move_them_just_as_far():
+    change = prepared().change
+    moved = counts_of(np.ones((1, 3))) - counts_of(-np.ones((1, 3)))
+    assert (np.abs(moved).sum(), np.square(moved).sum()) == (change.l1, change.squared_l2) == (6, 6)
+
+
+@pytest.mark.parametrize("delta", contract.DELTAS)
+def test_it_keeps_its_promise_and_ends_with_its_release(delta):
+    schema = StreamSchema.model_validate(TWO)
+    mechanism, (release,) = contract.keeps_its_promise(schema, contract.configured(SCALE, None, delta), releases=1)
+    assert release.fit == release.window == (0, 64)
+    assert release.charge == pytest.approx(float(mechanism.capacity))
+    assert (mechanism.next_time(64), mechanism.needs(64)) == (NEVER, 64)
+    assert mechanism.step(64, (), 1, contract.reader(schema)[0]).finishes
+
+
+def test_scales_are_those_of_the_quantiles_however_large_or_shifted_columns_are(monkeypatch):
+    without_noise(monkeypatch)
+    drawn = np.random.default_rng(1).normal(size=(4096, 3))
+    (release,) = prepared(4096).step(4096, (), 1, reading(drawn * [1.0, 1e4, 1e-3] + [0.0, 2e4, 0.0])).releases
+    center, factor = (np.array(release.model["feature_map"][name]) for name in ("center", "factor"))
+    assert np.allclose(1 / factor, [1.0, 1e4, 1e-3], rtol=0.25)
+    assert np.allclose(center, [0.0, 2e4, 0.0], atol=[0.1, 2e3, 1e-4])
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ([0.0] * 100, 0.0),  # constant
+        ([700.0 + each for each in range(10)] * 10, 0.0),  # all in one cell
+        ([0.0] * 90 + [1.0] * 10, 1.0),  # a flag that is rarely set
+        ([0.0] * 50 + [1.0] * 50, 1.0),
+        ([0.0] * 99 + [1e6], 0.0),
+    ],
+)
+def test_columns_without_spread_become_zero_and_rare_flags_do_not(column, expected):
+    _, factor = scales(counts_of(np.array(column)[:, None]), len(column))
+    assert (factor[0] > expected) if expected else (factor[0] == 0.0)
+
+
+def test_the_map_follows_from_what_is_released_alone():
+    mechanism = prepared()
+    drawn = np.random.default_rng(5).normal(size=(64, 3))
+    for _ in range(20):
+        (release,) = mechanism.step(64, (), 1, reading(drawn)).releases
+        center, factor = scales(release.parameters, 64)
+        described = release.model["feature_map"]
+        assert (described["center"], described["factor"]) == (center.tolist(), factor.tolist())
+
+
+def test_scales_hardly_feel_noise_in_the_many_empty_cells():
+    drawn = np.random.default_rng(2).normal(size=(5000, 8))
+    noisy = counts_of(drawn) + discrete_gaussian(1600, 8 * CELLS).reshape(8, CELLS)
+    center, factor = scales(noisy, 5000)  # off by ±40 a cell: chances of a larger error are far below 1e-6
+    assert np.abs(center).max() < 1.0
+    assert 0.3 < factor.min() <= factor.max() < 3.0
+
+
+def test_heavy_tails_are_clipped_and_the_norm_is_that_of_the_map(monkeypatch):
+    without_noise(monkeypatch)
+    drawn = np.random.default_rng(3).standard_cauchy(size=(2048, 3))
+    (release,) = prepared(2048).step(2048, (), 1, reading(drawn)).releases
+    mapped = ReleasedMap.of(release.model).reading(StreamSchema.model_validate(TWO), reading(drawn * 1e6))(0, 2048).x
+    assert np.abs(mapped).max() == 3.0
+    assert release.model["norm_bound"] == math.sqrt(3)
+
+
+def test_the_map_follows_on_the_streams_own_and_reads_what_segments_hold():
+    """Records in segments went through the stream's map; the released description is of both."""
+    stream = {"feature_map": {"kind": "standardize", "mean": 5.0, "scale": 2.0}}
+    schema = StreamSchema.model_validate(TWO | stream)
+    x = np.random.default_rng(4).normal(5.0, 2.0, size=(64, 3)).astype(np.float32)
+    stored = schema.mapping()(x)
+    mechanism = prepared(**stream)
+    (release,) = mechanism.step(64, (), 1, reading(stored)).releases
+    released = ReleasedMap.of(release.model)
+    described = schema_of_features(schema, released)
+    assert [each["kind"] for each in steps_of(released.description)] == ["standardize", "clipped_scale"]
+    assert np.allclose(released.reading(schema, reading(stored))(0, 64).x, described.mapping()(x), atol=1e-5)
+    assert described.norm_bound == schema_of_features(schema, None).norm_bound == math.sqrt(3)
+
+
+@pytest.mark.parametrize(("learner", "delta"), [*product(contract.linear_learners().values(), contract.DELTAS)])
+def test_a_publication_with_features_of_another_keeps_its_promise_before_and_after_the_map_is_known(learner, delta):
+    asked = contract.configured({"kind": "independent_batches", "batch": 8}, learner, delta)
+    asked = asked.model_validate(asked.stored() | {"features": {"from": "scales"}})
+    schema = StreamSchema.model_validate(TWO)
+    (release,) = prepared().step(64, (), 1, contract.reader(schema)[0]).releases
+    released = ReleasedMap.of(release.model)
+    try:
+        planned = build(schema, asked)
+    except Refused:
+        return
+    running = build(schema, asked, released)
+    assert planned.plan() == running.plan()
+    assert planned.plan()["model"]["norm_bound"] == math.sqrt(3)
+    contract.keeps_its_promise(schema, asked)
+    (fitted,) = running.step(8, (), 1, released.reading(schema, contract.reader(schema)[0])).releases
+    assert fitted.perturbation == planned.step(8, (), 1, contract.reader(schema)[0]).releases[0].perturbation
+
+
+@pytest.mark.parametrize(
+    ("stream", "mechanism", "why"),
+    [
+        ({"features": None, "task": {"kind": "categorical", "cardinality": 3}}, SCALE, "no features to prepare"),
+        ({"features": 5000}, SCALE, "at most 4096 features"),
+        ({"unit": {"max_records": 3}}, SCALE, "the budget of this stream is of units"),
+        ({}, SCALE | {"features": True}, "takes no features"),
+    ],
+)
+def test_what_cannot_be_prepared_is_refused(stream, mechanism, why):
+    named = {"features": {"from": "other"}} if mechanism.pop("features", False) else {}
+    asked = contract.configured(mechanism, None, 1e-6)
+    with pytest.raises(Refused, match=why):
+        build(StreamSchema.model_validate(TWO | stream), asked.model_validate(asked.stored() | named))
+
+
+def test_a_plan_warns_where_scales_are_mostly_noise():
+    assert "warning" in prepared(64).plan()["scales"]
+    assert "warning" not in prepared(100_000).plan()["scales"]
+
+
+def test_what_names_no_features_is_stored_as_before():
+    assert "features" not in contract.configured(SCALE, None, 0).stored()

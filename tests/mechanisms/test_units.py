@@ -1,0 +1,195 @@
+"""Publications on streams with units: what a slot may be charged, and that a unit is one contribution."""
+
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+from service.inputs.refused import Refused
+from service.learners.noisy_gradient_descent import clipped_sum, steepness
+from service.learning.objective import summed
+from service.learning.records import Records
+from service.mechanisms.admission import admit
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.registry import MECHANISMS
+from service.mechanisms.units import UnitTerms
+from service.privacy.accounting.obligations import Obligations
+from service.privacy.currency import capacity
+from service.streams.schema import stored_schema
+from service.streams.units import contributions
+
+DESCENT, OUTPUT = {"kind": "noisy_gradient_descent"}, {"kind": "output_perturbation"}
+LEADER = {"kind": "online_leader", "batch": 100}
+SUMS = {"kind": "window_statistics", "block": 8, "blocks": 3}
+WINDOW = {"kind": "sliding_window", "block": 8, "blocks": 3}
+
+
+def schema(unit=None):
+    stored = {"features": 2, "task": {"kind": "classification", "classes": 2}}
+    return stored_schema(stored if unit is None else stored | {"unit": unit})
+
+
+def made(mechanism, learner=DESCENT, *, unit=None, epsilon=1, delta=1e-6):
+    asked = {"mechanism": mechanism, "learner": learner, "privacy": {"epsilon": epsilon, "delta": delta}}
+    return build(schema(unit), PublicationConfiguration.model_validate(asked))
+
+
+def scale(mechanism):
+    return mechanism.plan()["fits"][0]["noise"]["scale"]
+
+
+@pytest.mark.parametrize(("separation", "times"), [(1, 10.4), (16 * 100, 5.1), (64 * 100, 4.2)])
+def test_noise_that_is_carried_on_grows_as_the_law_says(separation, times):
+    unit = {"max_records": 16, "min_separation": separation}
+    found = scale(made(LEADER, unit=unit)) / scale(made(LEADER))
+    assert times - 0.15 < found <= times
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "learner", "delta", "factor"),
+    [
+        (LEADER, DESCENT, 0, 16),
+        (LEADER | {"noise": "tree"}, DESCENT, 1e-6, 256),
+        (SUMS, OUTPUT, 0, 16),
+        (SUMS | {"blocks": 1}, OUTPUT, 1e-6, 16),
+        (WINDOW, DESCENT, 1e-6, 16),
+    ],
+)
+def test_a_slot_may_be_charged_a_factors_part_of_what_a_unit_was_promised(mechanism, learner, delta, factor):
+    alone = made(mechanism, learner, delta=delta)
+    built = made(mechanism, learner, delta=delta, unit={"max_records": 16})
+    assert factor <= built.factor < factor * (1 + Fraction(1, 1000))
+    assert built.capacity * built.factor == alone.capacity == capacity(built.privacy.epsilon, built.privacy.delta)[1]
+    plan = built.plan()
+    assert plan["lifetime"]["epsilon"] == pytest.approx(alone.plan()["lifetime"]["epsilon"], abs=1e-12)
+    assert plan["guarantee"]["unit"]["max_records"] == 16
+    assert plan["fits"][0]["charge"] <= built.capacity
+    owed = Obligations.from_json(built.obligations().to_json())
+    assert UnitTerms.from_json(owed.unit) == built.unit
+    assert "unit" not in alone.obligations().to_json()
+
+
+def test_draws_of_a_unit_are_those_of_all_its_slots():
+    alone, built = (made(LEADER, delta=0, unit=unit) for unit in (None, {"max_records": 16}))
+    assert built.guarantee()["sampling"]["draws"] == 16 * alone.guarantee()["sampling"]["draws"] > 0
+    asked = {"mechanism": LEADER, "learner": DESCENT, "privacy": {"epsilon": 12, "delta": 0}}
+    configuration = PublicationConfiguration.model_validate(asked)
+    admit(schema(), configuration)
+    with pytest.raises(Refused, match="epsilon must be at most"):
+        admit(schema({"max_records": 2**16}), configuration)
+
+
+def examples():
+    for family in MECHANISMS:
+        for name, settings in family.examples.items():
+            yield pytest.param(settings, id=name)
+
+
+@pytest.mark.parametrize("settings", list(examples()))
+@pytest.mark.parametrize("learner", [DESCENT, OUTPUT, None], ids=["descent", "output", "none"])
+def test_a_mechanism_that_nobody_has_shown_is_refused_on_a_stream_with_units(settings, learner):
+    known = {
+        "online_leader": DESCENT if settings.get("expiry", "never") == "never" else {},
+        "window_statistics": OUTPUT,
+        "lifelong": {},
+        "linear_queries": {},
+        "active_learning": {},
+    }.get(settings["kind"], DESCENT)
+    unit = {"max_records": 4, "min_separation": 2}
+    if known == learner:
+        assert made(settings, learner, unit=unit).unit.bound.max_records == 4
+        return
+    with pytest.raises((Refused, ValueError)):
+        made(settings, learner, unit=unit)
+
+
+def test_a_learner_that_takes_each_record_by_itself_takes_no_units():
+    learner = made(WINDOW, OUTPUT).learner
+    records = Records(x=np.zeros((1, 2), dtype=np.float32), y=np.zeros(1), weights=np.ones(1), units=1)
+    with pytest.raises(ValueError, match="have units"):
+        learner.release(records, 1, np.zeros(learner.shape), learner.perturbation(made(WINDOW, OUTPUT).kind, 0.1, 1))
+
+
+CORNERS = [(x, y) for x in ((1.0, 0.0), (-1.0, 0.0), (0.0, 1.0)) for y in (0, 1)]
+
+
+def of_one_unit(contents):
+    """Return records of one unit, of which those with content None are gone: their part stays theirs."""
+    shares = contributions(np.zeros(len(contents), dtype=np.int64))
+    here = [place for place, each in enumerate(contents) if each is not None]
+    x = np.array([contents[place][0] for place in here], dtype=np.float32).reshape(-1, 2)
+    y = np.array([contents[place][1] for place in here], dtype=np.int32)
+    return Records(x=x, y=y, weights=shares[here], units=1)
+
+
+def gradient(learner, records, weights):
+    rows, y, shares = learner.weighed(records)
+    return summed(learner.loss, rows, y, weights, steepest=steepness(rows, learner.longest), shares=shares)[1]
+
+
+@pytest.mark.parametrize("what", ["gradients", "statistics"])
+def test_all_records_of_a_unit_together_move_a_sum_as_far_as_one(what):
+    """Whatever they are and whichever are gone; and some of them that far."""
+    if what == "gradients":
+        learner = made(LEADER).learner
+        weights = np.full(learner.shape, 0.3)
+        most = clipped_sum(learner, clip=learner.longest, records=100, weights=1.0)
+        value = lambda records: gradient(learner, records, weights)  # noqa: E731
+    else:
+        learner = made(SUMS, OUTPUT).learner
+        most = learner.perturbation(made(SUMS, OUTPUT).kind, 0.1, 8).sensitivity
+        value = lambda records: learner.statistics(records, 8)  # noqa: E731
+    for size in (1, 3):
+        contents = (
+            list(product([*CORNERS, None], repeat=size))
+            if size == 1
+            else [
+                *[(each,) * size for each in [*CORNERS, None]],
+                *[(CORNERS[0], each, None) for each in CORNERS],
+                *[(CORNERS[1], CORNERS[4], each) for each in CORNERS],
+            ]
+        )
+        sums = [value(of_one_unit(each)) for each in contents]
+        farthest = max(float(np.linalg.norm(one - other)) for one, other in product(sums, repeat=2))
+        assert 0.7 * most < farthest <= most
+
+
+def test_two_units_of_many_records_are_two_contributions():
+    learner = made(SUMS, OUTPUT).learner
+    one = Records(x=np.array([[1.0, 0.0]], dtype=np.float32), y=np.ones(1, dtype=np.int32))
+    shares = contributions(np.array([0, 1, 1, 1]))
+    many = Records(x=np.tile(one.x, (4, 1)), y=np.ones(4, dtype=np.int32), weights=shares, units=2)
+    assert learner.statistics(many, 4) == pytest.approx(2 * learner.statistics(one, 4))
+
+
+@pytest.mark.parametrize("mechanism", [LEADER | {"batch": 4}, SUMS | {"block": 4}], ids=lambda each: each["kind"])
+def test_a_batch_without_any_unit_is_a_step_all_the_same(mechanism):
+    built = made(mechanism, OUTPUT if mechanism["kind"] == "window_statistics" else DESCENT, unit={"max_records": 2})
+    nobody = Records(x=np.zeros((0, 2), dtype=np.float32), y=np.zeros(0), weights=np.zeros(0), units=0)
+    chain, released = (), []
+    for time in (4, 8, 12):
+        step = built.step(time, chain, time // 4, lambda start, end: nobody)
+        chain = step.chain
+        released += step.releases
+    assert [each.model["units"] for each in released] == [0, 0, 0]
+    assert all(np.isfinite(each.parameters).all() and each.charge > 0 for each in released)
+
+
+def test_a_fit_of_no_unit_releases_nothing_and_charges_nothing():
+    built = made(WINDOW, unit={"max_records": 2})
+    nobody = Records(x=np.zeros((0, 2), dtype=np.float32), y=np.zeros(0), weights=np.zeros(0), units=0)
+    somebody = Records(
+        x=np.ones((4, 2), dtype=np.float32),
+        y=np.ones(4, dtype=np.int32),
+        weights=contributions(np.zeros(4, dtype=int)),
+        units=1,
+    )
+    time, chain = 0, ()
+    for number in range(12):
+        time = built.next_time(time)
+        step = built.step(time, chain, 1, lambda start, end: nobody if number % 3 == 0 else somebody)  # noqa: B023
+        chain = step.chain
+        assert bool(step.releases) == (number % 3 != 0)
+        assert all(each.model["units"] == 1 for each in step.releases)

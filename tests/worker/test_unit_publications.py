@@ -1,0 +1,188 @@
+"""Publications on a stream with units: what is charged, shown and reserved is a unit's, and `verify` sees it."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from sqlalchemy import select, update
+
+from service.ledger import open_entry, open_ledger, reservations, spending
+from service.ledger.errors import BudgetExceeded
+from service.ledger.invariants import over_cap
+from service.ledger.verify import verify
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.groups import UnitBound
+from service.store import publications, streams, tables
+from service.store.publications import NewPublication
+from service.streams.schema import stored_schema
+from service.streams.units import UnitState, UnitStates, counting_slots
+from tests.conftest import World
+from tests.worker.published import Bench, published
+
+M, SEPARATION = 4, 3
+SCHEMA = {
+    "features": 1,
+    "task": {"kind": "classification", "classes": 2},
+    "norm_bound": 1.0,
+    "feature_map": None,
+    "unit": {"max_records": M, "min_separation": SEPARATION},
+}
+GAUSSIAN, PURE = {"epsilon": 1, "delta": 1e-6}, {"epsilon": 1, "delta": 0}
+LEADER = {"mechanism": {"kind": "online_leader", "batch": 4}, "learner": {"kind": "noisy_gradient_descent"}}
+SUMS = {"mechanism": {"kind": "window_statistics", "block": 4, "blocks": 2}, "learner": {"kind": "output_perturbation"}}
+WINDOW = {"mechanism": {"kind": "sliding_window", "block": 4, "blocks": 2}, "learner": LEADER["learner"]}
+PATTERN = np.array([0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 1, 0, 0, 0, 0, 0, 2, 3, 1, 0, 0, 0, 0, 0], dtype=np.int64)
+
+
+def records() -> dict[str, np.ndarray]:
+    """The last five slots are over the bound: of their batch no slot counts."""
+    bound = UnitBound(max_records=M, min_separation=SEPARATION)
+    counts, _ = counting_slots(bound, UnitStates.of([UnitState()] * 4), PATTERN, 0)
+    return {
+        "x": np.where(counts, 0.5, 0.0).astype(np.float32)[:, None],
+        "y": counts.astype(np.int32),
+        "unit": np.repeat(PATTERN.astype(np.uint8)[:, None], 16, axis=1),
+        "counts": counts.astype(np.uint8),
+    }
+
+
+@pytest.fixture(params=[LEADER | {"privacy": GAUSSIAN}], ids=["leader"])
+def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    with published(world, SCHEMA, request.param, records(), epsilon=1) as bench:
+        yield bench
+
+
+kinds = pytest.mark.parametrize(
+    "bench",
+    [
+        LEADER | {"privacy": GAUSSIAN},
+        LEADER | {"privacy": PURE},
+        SUMS | {"privacy": GAUSSIAN},
+        WINDOW | {"privacy": GAUSSIAN},
+    ],
+    ids=["leader", "leader, pure", "sums", "window"],
+    indirect=True,
+)
+
+
+def findings(bench: Bench) -> list[str]:
+    with bench.database.transaction() as connection:
+        found = verify(connection).findings
+    with bench.database.transaction() as connection:
+        return found + over_cap.violations(connection)
+
+
+def stop(bench: Bench) -> None:
+    with bench.database.transaction() as connection:
+        open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
+
+
+def reserved(bench: Bench, start: int) -> Loss:
+    with bench.database.transaction() as connection:
+        of_it = publications.of_stream(connection, bench.stream().id)
+        return reservations.reserved(connection, bench.stream().id, of_it)
+
+
+def another(name: str = "q", start: int = 0, **privacy: float) -> NewPublication:
+    configuration = {"publish_delay": 0, "privacy": privacy} | LEADER
+    mechanism = build(stored_schema(SCHEMA), PublicationConfiguration.model_validate(configuration))
+    return NewPublication(
+        name=name,
+        start=start,
+        configuration=configuration,
+        plan=mechanism.plan(),
+        obligations=mechanism.obligations(),
+        kind=mechanism.kind,
+        epsilon=Decimal(str(privacy["epsilon"])),
+        delta=Decimal(str(privacy["delta"])),
+        due=start + mechanism.next_time(0),
+        publish_delay=Decimal(0),
+    )
+
+
+def admit(bench: Bench, new: NewPublication) -> publications.Publication:
+    with bench.database.transaction() as connection:
+        return open_ledger(connection, bench.stream().id).admit(new)
+
+
+@kinds
+def test_what_is_spent_is_the_units_and_within_what_was_promised(bench: Bench):
+    bench.publish_all()
+    now = bench.now()
+    assert now.position == len(PATTERN)
+    assert findings(bench) == []
+    factor = Fraction(now.unit_factor)
+    with bench.database.transaction() as connection:
+        (*_, (_, _, spent)) = spending.exact(connection, now.stream_id, 4, 5)
+        releases = connection.execute(
+            select(tables.releases.c.model, tables.releases.c.fit_start, tables.releases.c.fit_stop)
+        ).all()
+    amount = Fraction(now.worst_amount) * factor
+    if now.kind == "pure":
+        assert spent.epsilon == amount <= 1
+    else:
+        assert 0 < spent.epsilon <= 1
+        assert spent.delta == Fraction("0.000001")
+    assert reserved(bench, 0) == Loss.of(now.epsilon, now.delta)
+    counts = records()["counts"].astype(bool)
+    for model, start, end in releases:
+        here = counts & (np.arange(len(PATTERN)) >= start) & (np.arange(len(PATTERN)) < end)
+        assert model["units"] == len(set(PATTERN[here].tolist()))
+
+
+@kinds
+def test_whoever_stops_a_publication_that_has_charged_gets_nothing_back(bench: Bench):
+    """Not on slots that it never read either: its units may come again."""
+    bench.publish_all()
+    stop(bench)
+    now = bench.now()
+    assert reserved(bench, 0) == Loss.of(now.epsilon, now.delta)
+    for start in (0, len(PATTERN), 10**9):
+        with pytest.raises(BudgetExceeded):
+            admit(bench, another(start=start, epsilon=0.1, delta=0))
+    assert findings(bench) == []
+
+
+def test_a_publication_that_ended_before_it_charged_anything_gives_all_back(bench: Bench):
+    stop(bench)
+    assert reserved(bench, 0) == Loss()
+    admit(bench, another(epsilon=1, delta=0))
+    assert findings(bench) == []
+
+
+@kinds
+def test_a_factor_that_somebody_changed_is_found(bench: Bench):
+    """Also if the digests are made to fit."""
+    bench.publish_all()
+    now = bench.now()
+    unit = now.obligations["unit"]
+    for other in (unit | {"factor": "1"}, unit | {"max_records": 1}, unit | {"min_separation": 10**6}, None):
+        forged = now.obligations | {"unit": other}
+        with bench.database.engine.connect() as connection, connection.begin() as transaction:
+            connection.execute(update(tables.publications).values(obligations=forged))
+            changed = publications.get(connection, now.id)
+            digest = publications.owed(changed)
+            connection.execute(update(tables.publications).values(obligations_digest=digest))
+            found = verify(connection, isolated=False).findings
+            transaction.rollback()
+        assert [each for each in found if "less often" in each or "units of its stream" in each], other
+
+
+def test_a_stream_without_units_knows_none(bench: Bench, world: World):
+    with bench.database.transaction() as connection:
+        plain = streams.create(
+            connection,
+            name="plain",
+            log="plain",
+            schema={name: value for name, value in SCHEMA.items() if name != "unit"},
+            retention="keep",
+            epsilon=Decimal(1),
+            delta=Decimal(0),
+        )
+        assert plain.unit_secret_digest is None
+        with pytest.raises(streams.SecretLost):
+            streams.secret_of_units(connection, plain)
