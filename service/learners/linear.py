@@ -31,6 +31,13 @@ INTERCEPT_SCALE = 0.3  # found on noaa_weather and elec2
 InterceptScale = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.001, le=0.999)]
 
 
+class ReleasedModel(Shape):
+    """A release of a publication, of this stream or of another one, whose weights are where this one starts."""
+
+    publication: str
+    version: Annotated[int, Field(strict=True, ge=1, lt=2**31)]
+
+
 class LinearLearner(Shape):
     """What all learners of linear models share: fit near c, the release before in the chain, or near `origin`.
 
@@ -49,7 +56,7 @@ class LinearLearner(Shape):
         description="sin θ: with an intercept a row is (x·cos θ, R·sin θ). Default 0.3; with an origin, and of "
         "publications that were made before there was another, 1/√2",
     )
-    origin: tuple[tuple[Weight, ...], ...] | None = None
+    origin: tuple[tuple[Weight, ...], ...] | ReleasedModel | None = None
 
     @model_validator(mode="after")
     def _settings_of_the_loss(self) -> Self:

@@ -186,5 +186,6 @@ def _promised(asked: Privacy | RhoPrivacy, budget: Budget) -> Privacy:
         raise Refused("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
     if budget.in_rho and (asked.epsilon, asked.delta) == (budget.epsilon, budget.delta):
         # All of it: but for the room that is left for what draws add.
-        return asked.model_copy(update={"epsilon": epsilon_within(float(budget.limit.rho), budget.delta)})
+        whole = epsilon_within(float(budget.limit.rho), budget.delta)
+        return asked.model_copy(update={"epsilon": whole or asked.epsilon})
     return asked

@@ -12,6 +12,7 @@ from service.api.auth.visibility import publication_or_404, stream_or_404
 from service.api.http.problems import Problem, documented
 from service.api.schemas import Before, Items, Limit, Name, Timestamp
 from service.api.services import Shared
+from service.learners.linear import ReleasedModel
 from service.ledger import open_entry, open_ledger
 from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.mechanisms.admission import admit
@@ -21,9 +22,10 @@ from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
 from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.timing import largest_cost, timing
+from service.mechanisms.transfer import begun_at, named_origin
 from service.privacy.accounting.budget import cap
 from service.privacy.accounting.composition import Range
-from service.store import labels, publications, segments, streams
+from service.store import labels, publications, releases, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
 from service.store.publications import NewPublication
@@ -91,7 +93,7 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
 
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
-        configuration = _configuration(stream, request)
+        configuration = _configuration(connection, key, stream, request)
         told = measured(stream.parsed_schema, configuration)
         mechanism = _build(stream, configuration)
         _source(connection, stream, request)
@@ -119,7 +121,7 @@ async def make_publication(
     def make(connection: Connection) -> PublicationInfo:
         ledger = open_ledger(connection, stream_or_404(connection, admin, request.stream).id)
         stream = ledger.stream
-        configuration = _configuration(stream, request)
+        configuration = _configuration(connection, admin, stream, request)
         mechanism = _build(stream, configuration)
         start = stream.records if request.start is None else request.start
         if start < stream.records and start < (kept := segments.kept_from(connection, stream.id)):
@@ -195,11 +197,27 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
     return await shared.run(stop)
 
 
-def _configuration(stream: streams.Stream, request: PlanRequest) -> PublicationConfiguration:
+def _configuration(
+    connection: Connection, key: Key, stream: streams.Stream, request: PlanRequest
+) -> PublicationConfiguration:
     try:
-        return request.configuration(stream.budget)
+        configuration = request.configuration(stream.budget)
+        named = named_origin(configuration)
+        if named is None:
+            return configuration
+        release = _release(connection, key, named)
+        return begun_at(stream.parsed_schema, configuration, release.model, release.parameters)
     except Refused as refused:
         _refuse(refused.path, refused.message)
+
+
+def _release(connection: Connection, key: Key, named: ReleasedModel) -> releases.Release:
+    """Return a release that this key may see. Raises Refused."""
+    found = publications.find(connection, named.publication, visible=key.streams)
+    release = None if found is None else releases.find(connection, found.id, named.version)
+    if release is None:
+        raise Refused("learner.origin", "there is no such release, or this key may not see it")
+    return release
 
 
 def _build(stream: streams.Stream, configuration: PublicationConfiguration) -> Mechanism:
