@@ -48,7 +48,7 @@ from service.streams.schema import StreamSchema
 from service.worker import publisher as publishing
 from tests.conftest import make_world, run_out
 from tests.faults.load import Batch, check, due
-from tests.faults.stage import Accidents, Crash, Stage
+from tests.faults.stage import APPENDING, WORKING, Accidents, Crash, Stage, accidents
 from tests.faults.steps import instrument
 from tests.mechanisms import cases
 
@@ -76,29 +76,6 @@ BUDGETS = {
     "basic": Budget(epsilon=Decimal("2.5"), delta=Decimal("1e-5")),
     "zcdp": Budget(epsilon=Decimal(8), delta=Decimal("1e-5"), accounting=Accounting.ZCDP),
 }
-
-
-APPENDING = [("Appender._evaluate: log", "before"), ("Appender._evaluate: log", "after")]
-WORKING = [
-    ("SegmentFiles.write: sync", "after"),
-    ("Sealer._seal: commit", "after"),
-    ("Reader.trim: log", "after"),
-    ("Sealer._replace: commit", "after"),
-    ("Sealer._delete_erased: commit", "before"),
-    ("draw: fit", "after"),
-    ("Publisher._committed: commit", "before"),
-    ("Publisher._committed: commit", "after"),
-    ("Ticker.publish: commit", "before"),
-    ("Ticker.publish: commit", "after"),
-    ("SegmentFiles.put_high_water_mark: sync", "before"),
-    ("Confirmer.confirm: commit", "after"),
-]
-
-
-def accidents(moments: list[tuple[str, str]]) -> st.SearchStrategy[tuple[str, tuple[str, str]] | None]:
-    """What happens when one of the moments comes first; often it doesn't come."""
-    happen = [(what, moment) for moment in moments for what in ("crash", "overtaken")]
-    return st.sampled_from([*[None] * 3, *happen])
 
 
 @dataclass
