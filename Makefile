@@ -84,9 +84,10 @@ docs: venv
 	$(BIN)/python -m docs.pictures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
+# What is installed to run is what was tested: the second file takes its versions from the first.
 lock: venv
-	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 pyproject.toml -o requirements.lock
 	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev pyproject.toml -o requirements-dev.lock
+	uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --constraints requirements-dev.lock pyproject.toml -o requirements.lock
 
 clean:
 	rm -rf .venv

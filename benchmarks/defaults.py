@@ -167,6 +167,7 @@ def scaled_publicly(x: Features, y: Labels, norm_bound: float, asked: Any, start
 def _lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     return {
         "online_leader": (LEADER | {"batch": block}, DESCENT),
+        "online_leader, all averaged": (LEADER | {"batch": block, "averaging": True}, DESCENT),
         "online_leader, not averaged": (LEADER | {"batch": block, "averaging": False}, DESCENT),
         "window_statistics": (WINDOW | {"block": block}, OUTPUT),
     }

@@ -54,7 +54,7 @@ OUTPUT, DESCENT = {"kind": "output_perturbation"}, {"kind": "noisy_gradient_desc
 
 
 def lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """What is compared, all with a release after every block: mechanism and learner."""
+    """Return the lines to compare, all with a release after every block: mechanism and learner."""
     window = {"kind": "sliding_window", "block": block, "blocks": BLOCKS}
     cumulative = {"kind": "continual", "base": BLOCKS * block, "update_every": block}
     batches = {"kind": "independent_batches", "batch": block}
@@ -67,6 +67,7 @@ def lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "each batch near the release before, noisy gradient descent": (batches | {"warm_start": True}, DESCENT),
         "window of private statistics": (window | {"kind": "window_statistics"}, OUTPUT),
         "online leader": ({"kind": "online_leader", "batch": block}, DESCENT),
+        "online leader, all averaged": ({"kind": "online_leader", "batch": block, "averaging": True}, DESCENT),
         "online leader, without averaging": ({"kind": "online_leader", "batch": block, "averaging": False}, DESCENT),
         "each batch by itself, output perturbation": (batches, OUTPUT),
         "each batch by itself, noisy gradient descent": (batches, DESCENT),

@@ -126,7 +126,7 @@ class Scene:
         return self.number(_SEALED_BY, list(but)) == len(self.names)
 
     def owners(self) -> list[str]:
-        """Who numbers streams."""
+        """Return who numbers streams."""
         return [row[0] for row in self.database.execute(_OWNERS)]
 
     def settle(self) -> None:

@@ -96,7 +96,7 @@ def two_classes(name: str, batch: int) -> Stream:
 
 
 def covtype() -> Stream:
-    """What grows in a forest, of 7 kinds: every fourth record; public constants put the columns in [-1, 1]."""
+    """Return the 7 kinds of trees in a forest: every fourth record; public constants put the columns in [-1, 1]."""
     data = load("covtype", drift.WHERE)
     middle = np.array([2860, 180, 33, 700, 0, 3560, 127, 127, 127, 3590])
     spread = np.array([1000, 180, 33, 700, 600, 3560, 127, 127, 127, 3590])

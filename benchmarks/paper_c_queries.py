@@ -52,7 +52,7 @@ GRID = 2.0**-40  # on which the noise of single answers is drawn
 
 
 def cover(data: dict[str, NDArray[Any]]) -> Counts:
-    """What grows there, of 7 kinds."""
+    """Return the kinds of trees there, 7 of them."""
     kinds: Counts = data["y"].astype(np.int64)
     return kinds
 
@@ -311,7 +311,7 @@ def worst(answers: Answers, y: Counts, cardinality: int, seed: int) -> list[tupl
 
 
 def theory(name: str, cardinality: int, delta: float) -> list[tuple[int, float]]:
-    """What the proofs say of an epoch's worst error, but for FAILURE: of so many queries, over so many records."""
+    """Return the proven bound on an epoch's worst error, but for FAILURE: of so many queries, over so many records."""
     mechanism = queries(cardinality, delta)
     found = []
     for time in SIZES:

@@ -149,7 +149,7 @@ class Ours:
         return self.learner.statistics(Records(x=batch.x.astype(np.float32), y=batch.y), self.records)
 
     def noisy(self, exact: Floats) -> Floats:
-        """What is kept."""
+        """Return what is kept."""
         return self.perturbation.sums.release(exact, (), 0)[0]
 
     def labels_part(self, statistics: Floats) -> Floats:

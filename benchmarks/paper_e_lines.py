@@ -122,7 +122,7 @@ class Found:
 
 
 def active(features: int, size: int, epsilon: float, **settings: Any) -> ActiveLearning:
-    """What the service runs on a stream without labels, so that it tells whom it asks."""
+    """Return what the service runs on a stream without labels, so that it tells whom it asks."""
     mechanism = {"kind": "active_learning", "size": size, "batching": "fixed_batch"} | settings
     stream = {"features": features, "task": {"kind": "unlabelled"}}
     built = publication(stream, {"mechanism": mechanism, "learner": SVM, "privacy": {"epsilon": epsilon}})
@@ -131,7 +131,7 @@ def active(features: int, size: int, epsilon: float, **settings: Any) -> ActiveL
 
 
 def learnt(mechanism: ActiveLearning, x: Features, y: Labels) -> Models:
-    """What it asks for and releases, each label given at once."""
+    """Return what it asks for and releases, each label given at once."""
 
     def read(start: int, end: int) -> Records:
         return Records(x=x[start:end], y=y[start:end])

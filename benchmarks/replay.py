@@ -48,7 +48,7 @@ class Used:
 
 
 def publication(stream: dict[str, Any], configuration: dict[str, Any]) -> LinearMechanism:
-    """What the service would build of this."""
+    """Return what the service would build of this."""
     built = build(StreamSchema.model_validate(stream), PublicationConfiguration.model_validate(configuration))
     assert isinstance(built, LinearMechanism)
     return built

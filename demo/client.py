@@ -56,8 +56,8 @@ class Client:
     ) -> httpx.Response:
         """Return an answer of 2xx, or with one of the statuses in `also`; raise DemoError for any other.
 
-        What can be repeated without harm is also repeated when the connection broke: a GET, or anything that carries
-        an Idempotency-Key.
+        A request that can be repeated without harm is also repeated when the connection broke: a GET, or one with an
+        Idempotency-Key.
         """
         headers = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
         repeatable = method == "GET" or "Idempotency-Key" in headers

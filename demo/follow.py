@@ -46,7 +46,7 @@ class Spending:
 
     @property
     def worst(self) -> float:
-        """What the record that paid most has paid."""
+        """Return what the record that paid most has paid."""
         return float(np.max(self._epsilon))
 
 
@@ -63,8 +63,8 @@ async def follow(
     rows: list[Row] = []
     seen, tag = 0, ""
     while not rows or rows[-1].records < last:
-        asked = {"Prefer": "wait=10"} | ({"If-None-Match": tag} if tag else {})
-        answer = await client.request("GET", f"{path}/releases/latest", headers=asked, also=(304, 404))
+        conditions = {"Prefer": "wait=10"} | ({"If-None-Match": tag} if tag else {})
+        answer = await client.request("GET", f"{path}/releases/latest", headers=conditions, also=(304, 404))
         if answer.status_code != 200:
             now = await client.get(path)
             if now["state"] != "running":

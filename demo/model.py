@@ -1,4 +1,4 @@
-"""What a reader of releases can do: recompute predictions from published weights. And the same model without noise."""
+"""Recomputes predictions from published weights, as any reader can; and fits the same model without noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the person at the screen sees; plain lines when the output is no terminal."""
+"""Prints for the person at the screen; plain lines when the output is no terminal."""
 
 from __future__ import annotations
 

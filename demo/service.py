@@ -21,13 +21,13 @@ import httpx
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-_READY_SECONDS = 90.0
+_READY_SECONDS = 200.0
 _STOP_SECONDS = 15.0
 _TRIES = 3  # another program can take the free port before the service does
 
 
 class DemoError(Exception):
-    """What went wrong, for the person at the screen."""
+    """Something went wrong: its text is for the person at the screen."""
 
 
 class _PortTaken(Exception):

@@ -71,31 +71,31 @@ def pictures() -> dict[str, str]:
 
 def measure() -> dict[str, Any]:
     """Return the accuracy on held-out days over records, of each run with noise, and of the fit without noise."""
-    asked = comparison.Comparison.model_validate(COMPARISON)
+    request = comparison.Comparison.model_validate(COMPARISON)
     data = datasets.sample("weather")
-    found: dict[str, Any] = {"private": [], "without_noise": [], "always_dry": round(float((data.y == 0).mean()), 4)}
-    for cell in comparison.cells(asked):
-        curve = comparison.run(asked, cell, data)["curve"]
-        found["without_noise" if cell.epsilon is None else "private"].append(curve)
-    return found
+    curves: dict[str, Any] = {"private": [], "without_noise": [], "always_dry": round(float((data.y == 0).mean()), 4)}
+    for cell in comparison.cells(request):
+        curve = comparison.run(request, cell, data)["curve"]
+        curves["without_noise" if cell.epsilon is None else "private"].append(curve)
+    return curves
 
 
 def result() -> Figure:
     """Return accuracy with its band over all runs, above the privacy that is used."""
-    found = json.loads(RESULT.read_text())
-    runs = np.array(found["private"])
+    curves = json.loads(RESULT.read_text())
+    runs = np.array(curves["private"])
     records, accuracy = runs[0, :, 0], runs[:, :, 1]
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.1))
-    plain = np.array(found["without_noise"][0])
+    plain = np.array(curves["without_noise"][0])
     above.plot(plain[:, 0], plain[:, 1], color=_GREEN, linestyle="--", label="without noise: not private")
     above.fill_between(records, accuracy.min(axis=0), accuracy.max(axis=0), color=_BLUE, alpha=0.25, linewidth=0)
     private = f"private, ε = {EPSILON} for life (median and range of {len(runs)} runs)"
     above.plot(records, np.median(accuracy, axis=0), color=_BLUE, linewidth=2, label=private)
-    above.axhline(found["always_dry"], color=_GREY, linestyle=":", label="always “dry”")
+    above.axhline(curves["always_dry"], color=_GREY, linestyle=":", label="always “dry”")
     above.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     above.set_ylabel("accuracy on\nheld-out days")
-    above.set_ylim(bottom=found["always_dry"] - 0.045)
+    above.set_ylim(bottom=curves["always_dry"] - 0.045)
     above.legend(loc="lower right", frameon=False, fontsize=9)
     below.step([0, *records], [0, *[EPSILON] * len(records)], where="post", color=_BLUE, linewidth=2)
     below.axhline(EPSILON, color=_INK, linestyle="--", linewidth=1)

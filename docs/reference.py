@@ -148,7 +148,7 @@ def _settings() -> str:
 
 
 def _python(annotation: Any) -> str:
-    """What may be written, in words."""
+    """Return what may be written, in words."""
     words = {"int": "whole number", "float": "number", "Path": "path", "str": "text", "SecretStr": "text"}
     arguments = [each for each in get_args(annotation) if each is not type(None)]
     if not arguments:
@@ -165,8 +165,8 @@ def _metrics() -> str:
         ("Read from PostgreSQL and the log when asked", [(each, each) for each in read]),
     )
     return _METRICS + "".join(
-        f"\n## {title}\n\n{_table(('metric', 'type', 'labels', 'meaning'), starmap(_metric, found))}"
-        for title, found in parts
+        f"\n## {title}\n\n{_table(('metric', 'type', 'labels', 'meaning'), starmap(_metric, rows))}"
+        for title, rows in parts
     )
 
 

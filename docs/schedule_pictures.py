@@ -35,10 +35,10 @@ _TITLES = {"model": "a model is released", "base": "a base for later fits", "lin
 
 def fits_until(schedule: Schedule, records: int) -> list[tuple[int, Fit]]:
     """Return each fit at a time ≤ records, with its time, in order."""
-    found, time = [], 0
+    timed_fits, time = [], 0
     while (time := schedule.next_time(time)) <= records:
-        found += [(time, fit) for fit in schedule.fits(time)]
-    return found
+        timed_fits += [(time, fit) for fit in schedule.fits(time)]
+    return timed_fits
 
 
 def paid(fits: list[tuple[int, Fit]], records: int) -> list[Fraction]:

@@ -160,8 +160,8 @@ def plan(
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
-        asked = strict_json.read(text)
-        stream, publication = dict(asked["stream"]), dict(asked["publication"])
+        request = strict_json.read(text)
+        stream, publication = dict(request["stream"]), dict(request["publication"])
     except OSError as error:
         _fail(f"can't read {file}: {error.strerror}")
     except strict_json.Misread as misread:
@@ -175,17 +175,17 @@ def plan(
     try:
         held = _checked(StreamBudget, stream.get("budget", _ANY_BUDGET), "budget").budget
         configuration = _checked(AskedPublication, wanted).configuration(held)
-        kept = _checked(NewStreamSchema, schema)
-        mechanism = admit(kept, configuration)
+        stored_schema = _checked(NewStreamSchema, schema)
+        mechanism = admit(stored_schema, configuration)
         planned = mechanism.plan()
     except Refused as refused:
         _fail(str(refused))
-    told = {
-        "measured": measured(kept, configuration),
+    answer = {
+        "measured": measured(stored_schema, configuration),
         "timing": timing(mechanism.obligations().fit, configuration.delay),
-        "notes": notes(planned, configuration, kept),
+        "notes": notes(planned, configuration, stored_schema),
     }
-    print(json.dumps(planned | told, indent=2))
+    print(json.dumps(planned | answer, indent=2))
 
 
 _ANY_BUDGET = {"epsilon": 1000, "delta": 0.5}  # of a stream whose file names none
@@ -230,7 +230,7 @@ def _checked(model: type[Model], document: object, *above: str) -> Model:
 
 
 def _keep_memory() -> None:
-    """What one batch leaves free is there for the next, for which the system would have to zero it page by page.
+    """Memory that one batch leaves free is there for the next, for which the system would have to zero it page by page.
 
     glibc comes to the same limits by itself, but only once it has freed a block of 32 MiB.
     """

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from collections.abc import MutableMapping
 from contextvars import ContextVar
 from typing import Any
@@ -32,6 +33,15 @@ def configure(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine())
     logging.basicConfig(level=max(threshold, logging.WARNING), handlers=[handler])
+    sys.excepthook = lambda _, error, __: _unexpected(error)
+    sys.unraisablehook = lambda told: _unexpected(told.exc_value)
+    threading.excepthook = lambda told: _unexpected(told.exc_value)
+
+
+def _unexpected(error: BaseException | None) -> None:
+    """Log what nobody caught, as of a library's own memory, in a line like all others."""
+    if isinstance(error, Exception):
+        structlog.get_logger(__name__).error("unexpected_error", error=type(error).__name__, at=place_of(error))
 
 
 def _with_request(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -191,13 +191,13 @@ class State(Collector):
             declassified,
         )
         backlogs = self._backlogs or {}
-        waiting = [([each.stream.name], found) for each in totals if (found := backlogs.get(each.stream.log))]
+        waiting = [([each.stream.name], backlog) for each in totals if (backlog := backlogs.get(each.stream.log))]
         for name, what in (
             ("backlog_batches", "Batches on disk in the log that have no numbers yet"),
             ("backlog_bytes", "Their size"),
             ("lag_seconds", "How long the oldest of them has waited"),
         ):
-            values = [(labels, getattr(found, name)) for labels, found in waiting]
+            values = [(labels, getattr(backlog, name)) for labels, backlog in waiting]
             yield _gauge(f"perennial_{name}", what, ["stream"], values)
 
     @staticmethod
@@ -337,11 +337,11 @@ async def ask(path: Path) -> bytes | None:
         async with asyncio.timeout(SECONDS_TO_ANSWER):
             reader, writer = await asyncio.open_unix_connection(path)
             try:
-                told = b""
-                while (piece := await reader.read(65536)) and len(told) < MOST_BYTES:
-                    told += piece
+                text = b""
+                while (piece := await reader.read(65536)) and len(text) < MOST_BYTES:
+                    text += piece
             finally:
                 writer.close()
     except (OSError, TimeoutError):
         return None
-    return told.removesuffix(_END) if told.endswith(_END) else None
+    return text.removesuffix(_END) if text.endswith(_END) else None

@@ -5,6 +5,7 @@ them, only as threads of the test process. Tests that need a worker of their own
 no worker running.
 """
 
+import gc
 import os
 
 # Fits in tests are small. Beside other processes BLAS's threads then wait for each other most of the time.
@@ -62,6 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are collected: to look through what stays took a third of that time
     if name := config.getoption("--plant"):
         planted.BUGS[name].plant()
 
@@ -75,6 +77,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # Processes take a file after the other: who begins the longest ones last ends long after the others.
     long = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -99,7 +106,7 @@ def unique(kind: str) -> str:
 
 
 def wait_until(condition: Callable[[], Any], *, seconds: float = HANG_SECONDS) -> Any:
-    """What the condition returns, once that is true; fails when it does not become so."""
+    """Return what the condition returns, once that is true; fails when it does not become so."""
     began = time.monotonic()
     while not (value := condition()):
         waited = time.monotonic() - began

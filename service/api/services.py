@@ -44,7 +44,7 @@ class Services:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     streams: dict[str, Stream] = field(default_factory=dict)
     secrets: dict[int, bytes] = field(default_factory=dict, repr=False)
-    """Of the pseudonyms of units, by stream; never shown to anybody."""
+    """Secrets of the pseudonyms of units, by stream; never shown to anybody."""
     rendered: Rendered = field(default_factory=Rendered)
     due: dict[Hashable, asyncio.Task[Any]] = field(default_factory=dict)  # questions that are not put yet
     put: WeakValueDictionary[Hashable, asyncio.Lock] = field(default_factory=WeakValueDictionary)

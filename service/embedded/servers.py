@@ -31,7 +31,7 @@ class Servers:
 
 @contextlib.contextmanager
 def embedded_servers(data_dir: str | os.PathLike[str]) -> Iterator[Servers]:
-    """Run Valkey and PostgreSQL on the folder; call it from the main thread. What they stored stays there."""
+    """Run Valkey and PostgreSQL on the folder; call it from the main thread. Their data stays there."""
     stop = StopRequest()
     with open_data_directory(Path(data_dir), stop) as directory:
         valkey, postgres = Valkey(directory), Postgres(directory)

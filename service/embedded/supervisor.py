@@ -74,7 +74,7 @@ def up(
 
 
 def _check_port(host: str, port: int) -> None:
-    """That the port is free, before anything is started: the API would only find out at the end."""
+    """Check that the port is free, before anything is started: the API would only find out at the end."""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             with socket.socket(family, kind, protocol) as probe:

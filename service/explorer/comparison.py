@@ -1,6 +1,6 @@
 """Mechanisms side by side on one data set, with noise and without: how accurate each is as records come in.
 
-Every fifth record is held out and only ever predicted; the others come in order. What runs is what the service runs.
+Every fifth record is held out and only ever predicted; the others come in order. It runs what the service runs.
 Beside each line stands the same loss fitted without noise, by the certified solver, to the records that its release
 stands for: what privacy costs is the distance between the two. Nothing here is private.
 """

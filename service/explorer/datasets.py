@@ -46,7 +46,7 @@ class Dataset:
     y: NDArray[np.int64]
     """(records,), of classes 0 … len(names) - 1."""
     names: tuple[str, ...]
-    """What the labels were called, in the order of classes."""
+    """Labels as the data set calls them, in the order of classes."""
 
     @property
     def shape(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What the shapes that a user writes are made of: exact decimals, counts and numbers within bounds.
+"""Parts of the shapes that a user writes: exact decimals, counts and numbers within bounds.
 
 Numbers are exact: ε, δ and whatever shares of them follow from are decimals as written.
 """

@@ -73,9 +73,9 @@ def read(text: str | bytes) -> Any:
         return faults[-1]
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Fault:
-        found = dict(pairs)
-        if len(found) == len(pairs):
-            return found
+        by_name = dict(pairs)
+        if len(by_name) == len(pairs):
+            return by_name
         repeated = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         faults.append(_Fault([repeated], REPEATED_NAME))
         return faults[-1]
@@ -100,7 +100,7 @@ def _misread(value: Any, place: list[str | int]) -> Misread | None:
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, member in members:
         place.append(name)
-        if (found := _misread(member, place)) is not None:
-            return found
+        if (misread := _misread(member, place)) is not None:
+            return misread
         place.pop()
     return None

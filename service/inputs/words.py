@@ -29,7 +29,7 @@ EXAMPLES = {
     "stream": '"power-usage-2"',
     "task": '{"kind": "classification", "classes": 2}',
 }
-"""Values that would do, by the name of their field. Of settings of a registered family the registry has one."""
+"""Values that would do, by the name of their field. For settings of a registered family the registry has one."""
 
 LONGEST_NAME = 40  # characters: longer ones are like none that there is
 

@@ -44,7 +44,7 @@ class HistogramLearner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerFamily(Family[S]):
-    """What all kinds of learners say of themselves.
+    """The description of a kind of learner.
 
     `accuracy_setting` is the field that is refused where double precision is too coarse for a fit. `exact_with_delta`:
     with a delta its noise is Gaussian or of whole numbers, and so exact (`noise.sampler_distance`).

@@ -39,7 +39,7 @@ class ReleasedModel(Shape):
 
 
 class LinearLearner(Shape):
-    """What all learners of linear models share: fit near c, the release before in the chain, or near `origin`.
+    """Settings that all learners of linear models share: fit near c, the release before in the chain, or near `origin`.
 
     `regularization` is the strong convexity α: the pull towards c, and for most learners what noise is divided by. At
     0.1 a few hundred records of unit norm still move a model by several times the noise of ε near 1; records by the ten
@@ -125,7 +125,7 @@ class LinearModelLearner(PlannedLinearLearner, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """What all learners of linear models share: the loss, the record map and the shape of the weights."""
+    """The parts that all learners of linear models share: the loss, the record map and the shape of the weights."""
 
     loss: Loss
     regularization: float

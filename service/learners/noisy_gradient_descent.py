@@ -13,7 +13,7 @@ A record's gradient is slope ⊗ x, of norm ‖slope‖·‖x‖: it is clipped 
 Where records have units, n counts the units, and G_t adds up the mean of each unit's clipped gradients, which is no
 longer than C either: all of the above holds for replacing all records of one unit.
 
-Rounding. What is computed is not the sum but within E of it, so the sensitivity is 2C + 2E. With u = 2^-53, rows of
+Rounding. The computed sum is within E of the true one, so the sensitivity is 2C + 2E. With u = 2^-53, rows of
 norm ≤ R and ‖w‖ ≤ W, per record (see `solvers`, whose lines these are; projecting slopes onto a ball brings no two
 further apart): scores and the slopes from them h·(D + 2)·u·W·R² + slope_error·u·R; the norm of a row, the clipping, the
 outer product and the sum (ROWS + rows + D + 16)·u·C. E is twice n times that. W is public because iterates are
@@ -70,7 +70,7 @@ MOST = 100
 class NoisyGradientDescentLearner(LinearLearner):
     """Steps from c along sums of clipped gradients with noise. It needs delta > 0.
 
-    What is null is chosen from public quantities alone; so far a fit goes that its noise stays small, which is why it
+    A setting that is null is chosen from public quantities alone; so far a fit goes that its noise stays small, so it
     needs no pull towards c (`regularization` 0).
     """
 
@@ -100,7 +100,7 @@ class NoisySteps(NoisyGradientSums):
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyGradientDescent(Linear):
-    """See the module docstring. What is None is chosen by its rule; regularization may be 0."""
+    """See the module docstring. A setting that is None is chosen by its rule; regularization may be 0."""
 
     kind: ClassVar[str] = "noisy_gradient_descent"
     same_everywhere: ClassVar[bool] = True

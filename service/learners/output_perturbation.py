@@ -65,7 +65,7 @@ class Solver(Protocol):
 class OutputPerturbation(Linear):
     """Fit near a released model, then add noise (paper A, Algorithms 1 and 3; paper-audit.md 1.1).
 
-    Private: the records a fit reads. Neighbours: R⊥. What `fit` returns moves by at most `sensitivity` in L2 norm when
+    Private: the records a fit reads. Neighbours: R⊥. The result of `fit` moves by at most `sensitivity` in L2 norm when
     one record is replaced by another or by none, whatever the other records are. The noise of `release` is calibrated
     to that sensitivity; what `fit` returns must never leave the process.
 

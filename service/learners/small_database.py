@@ -1,7 +1,7 @@
 """A small synthetic database that answers linear queries as the records do (paper C's SmallDB, Blum, Ligett, Roth).
 
-Statement. Private: the records a fit reads. Neighbours: R⊥. Of n slots over N categories, some of which may be empty
-(⊥), what is released is a histogram y whose shares are multiples of 1/m, selected with
+Statement. Private: the records a fit reads. Neighbours: R⊥. From n slots over N categories, some of them maybe empty
+(⊥), the release is a histogram y whose shares are multiples of 1/m, selected with
 
 > P(y) ∝ exp(-error(y)/scale), error(y) = max over f in F of |f(x) - f(y)|,
 
@@ -83,12 +83,12 @@ class SmallDatabaseLearner(Shape):
     ]
 
 
-def error_bound(told: Mapping[str, Any], scale: float) -> float:
+def error_bound(description: Mapping[str, Any], scale: float) -> float:
     """Return how far off the answer to any query of the class is at most, but for a probability of FAILURE.
 
-    told: what a database's learner `describe`s; scale: of the selection.
+    description: what a database's learner `describe`s; scale: of the selection.
     """
-    return float(told["accuracy"] / 2 + scale * math.log(told["candidates"] / FAILURE))
+    return float(description["accuracy"] / 2 + scale * math.log(description["candidates"] / FAILURE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ class SmallDatabase:
         return SelectedCandidate(noise=noise, sensitivity=sensitivity)
 
     def release(self, records: Records, n: int, center: Floats, perturbation: SelectedCandidate) -> Floats:  # noqa: ARG002
-        """Return the selected histogram of n slots, shares of shape (1, N). What is no category counts as empty."""
+        """Return the selected histogram of n slots, shares of shape (1, N). Other values count as empty."""
         y = records.y.astype(np.int64)
         counts = np.bincount(y[(y >= 0) & (y < self.cardinality)], minlength=self.cardinality)
         rate = 1 / (Fraction(perturbation.noise.scale) * n * self.size)
@@ -160,11 +160,11 @@ class SmallDatabase:
     def errors(self, counts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
         """Return n·m·error of each candidate, int64 (candidates,), exactly. counts: of each category, together ≤ n."""
         rows = _multisets(self.cardinality, self.size)
-        found = np.empty(len(rows), dtype=np.int64)
+        worst_errors = np.empty(len(rows), dtype=np.int64)
         for start in range(0, len(rows), _ROWS):
             off = self.size * counts - n * rows[start : start + _ROWS].astype(np.int64)
-            found[start : start + _ROWS] = _largest(self.queries, off)
-        return found
+            worst_errors[start : start + _ROWS] = _largest(self.queries, off)
+        return worst_errors
 
     def _database(self, index: int) -> Floats:
         return _multisets(self.cardinality, self.size)[None, index] / self.size

@@ -1,7 +1,7 @@
 """Convex sets that weights are kept in: post-processing of what is private already, so it costs nothing.
 
-All but the simplex lie around the origin c of a publication, which they hold. Of a whole array of weights, whatever its
-shape: D numbers.
+All but the simplex lie around the origin c of a publication, which they hold. A point is a whole array of
+weights, whatever its shape: D numbers.
 
 | set | holds | exact projection |
 |---|---|---|

@@ -24,7 +24,7 @@ every pass would cost up to 1.58 times as much.)
 Where a record is. The guarantee is about a permutation of the N public slots, drawn without looking at any record: a
 slot that is empty, erased or not of the schema takes its place in it and contributes zero, and b is divided by, however
 many records a step finds. Only the m records present are at hand here, so they get the first m places of a uniform
-permutation of N. That is the same law: let P ⊆ {1 … N} be the slots with records. A uniform permutation of N restricted
+permutation of N. It is the same law: let P ⊆ {1 … N} be the slots with records. A uniform permutation of N restricted
 to P is a uniform injection of P into the places, and so are the first m places of another one; the iterates depend on
 nothing else. So what is returned is distributed as by the algorithm that permutes slots. For each fixed permutation
 neighbours are at most the sensitivity apart, so noise on top is private for each, hence for their mixture, which has

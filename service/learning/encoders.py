@@ -6,7 +6,7 @@ encoded records is the same guarantee for the records.
 
 A record x, ‖x‖ ≤ R (clipped to that, paper-audit.md D2), enters as INTO·√d/R·x, numbers of about INTO at most. A layer
 multiplies parts of what it is given by one matrix, adds a bias and takes the tanh: a dense one all of it at once, a
-convolution the k × k pixels at every second place across and down, with all their channels. What comes out of the last
+convolution the k × k pixels at every second place across and down, with all their channels. The output of the last
 one, in [-1, 1]^p, is a record's code; its features are the code at length 1.
 
 Weights are one vector: each layer's matrix (inputs × units, row by row) and bias, the first layer first; then the head
@@ -15,7 +15,7 @@ is learnt, matrices are normals of variance 1/inputs from public bytes (those of
 number as the seed), biases and head zero.
 
 It is written for arrays of any library with numpy's names: it is computed in doubles with numpy, and where gradients
-are taken with jax (`encoder_pass`). Whoever reads a release needs numpy alone.
+are taken with jax (`encoder_pass`). A reader of a release needs numpy alone.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Of records of so many features, no longer than `norm_bound`."""
+    """An encoder of records of so many features, no longer than `norm_bound`."""
 
     input_features: int
     norm_bound: float

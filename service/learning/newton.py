@@ -138,7 +138,7 @@ class _Point:
 
 
 class _Memory:
-    """What the gradient did along the latest steps: (∇²J)⁻¹ is about `inverse`, mended by that (L-BFGS)."""
+    """The changes of the gradient along the latest steps: (∇²J)⁻¹ is about `inverse`, mended by that (L-BFGS)."""
 
     def __init__(self) -> None:
         self._steps: deque[tuple[Floats, Floats, float]] = deque(maxlen=_REMEMBERED)

@@ -1,7 +1,7 @@
 """The objective of a fit and its derivatives at one point after the other, in double or in single precision.
 
-J(w) = (1/n)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖² + ⟨t, w - c⟩. What is computed here in doubles, and how, is what the
-error bound in `solvers` is about.
+J(w) = (1/n)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖² + ⟨t, w - c⟩. The error bound in `solvers` is
+about what is computed here in doubles, and how.
 """
 
 from __future__ import annotations

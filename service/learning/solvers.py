@@ -7,7 +7,7 @@ present; n, the number of slots, is public and at least the number of records pr
 ‖∇J(w)‖ ≤ τ, hence ‖w - w*‖ ≤ τ/α, for a public τ from `accuracy`. Only w is returned: iterations, branches and losses
 stay inside. The tilt t is 0 but in `objective_perturbation`, where it is random; what counts is a bound on ‖t‖.
 
-What is public: n, the shape, R, α, the bound on ‖t‖ and ‖c‖ (c is a release or an operator's public origin). Not the
+Public: n, the shape, R, α, the bound on ‖t‖ and ‖c‖ (c is a release or an operator's public origin). Not the
 records, not m.
 
 Rounding. ∇J is computed in doubles, so a computed norm proves nothing until the error of computing it is bounded. With
@@ -73,7 +73,7 @@ class Inaccurate(ArithmeticError):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is public about a fit, but for the number of records; `center_norm` ≥ ‖c‖, `shape` is (rows, D)."""
+    """The public facts of a fit, but for the number of records; `center_norm` ≥ ‖c‖, `shape` is (rows, D)."""
 
     loss: Loss
     norm_bound: float
@@ -125,7 +125,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """What `exact` promises and relies on; all of it public."""
+    """The promises of `exact` and their assumptions; all of it public."""
 
     tolerance: float
     """τ: the norm of the exact gradient at what is returned is at most this."""

@@ -1,4 +1,4 @@
-"""The ledger: an append-only list of charges per stream, chained by hashes. What they add up to is in `spending`.
+"""The ledger: an append-only list of charges per stream, chained by hashes. Their sums are in `spending`.
 
 Where the chain ends is kept on the stream's row too, so that one that was cut is found out at the next charge.
 """
@@ -24,7 +24,7 @@ from service.store.streams import Stream
 
 @dataclass(frozen=True, kw_only=True)
 class NewCharge:
-    """What every record of [start, stop) pays for one fit, in its publication's currency: ε if pure, ρ if not."""
+    """The price of one fit for every record of [start, stop), in its publication's currency: ε if pure, ρ if not."""
 
     start: int
     stop: int

@@ -3,6 +3,7 @@
 | door | locks | who needs it |
 |---|---|---|
 | `open_ledger` | the stream | who starts a publication, distrusts a stream, or publishes several steps at a tick |
+| `open_free_ledgers` | streams that nobody else has locked | who makes visible what is confirmed on many streams |
 | `open_entry` | the stream, then the publication | who ends a publication |
 | `open_leased_entry` | the lease, the stream and the publication, in one statement | who publishes a step |
 
@@ -80,6 +81,11 @@ class StreamLedger:
 def open_ledger(connection: Connection, stream: int) -> StreamLedger:
     """Return the ledger of a stream, which it locks."""
     return StreamLedger(connection=connection, stream=locks.stream(connection, stream))
+
+
+def open_free_ledgers(connection: Connection, streams: Sequence[int]) -> list[StreamLedger]:
+    """Return the ledgers of those streams that nobody else has locked; it locks them, and waits for none."""
+    return [StreamLedger(connection=connection, stream=each) for each in locks.free_streams(connection, streams)]
 
 
 def open_entry(connection: Connection, publication: Publication) -> Entry:

@@ -4,7 +4,7 @@ from service.privacy.accounting.composition import Range
 
 
 class LedgerBroken(Exception):
-    """What the ledger of a stream says is not what was written there. Nothing may be published on it."""
+    """The ledger of a stream does not say what was written there. Nothing may be published on it."""
 
 
 class OverBudget(Exception):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, func, select
 
 from service.ledger.errors import LedgerBroken
 from service.store.database import TIMELINE
@@ -39,13 +39,9 @@ class Mark:
 def marks(connection: Connection, streams: Iterable[Stream]) -> dict[str, Mark]:
     """How far streams have come, by the name of their logs."""
     streams = list(streams)
-    query = (
-        select(erasures.c.stream_id, func.count().label("asked"))
-        .where(erasures.c.stream_id.in_([stream.id for stream in streams]))
-        .group_by(erasures.c.stream_id)
-    )
-    asked = {row.stream_id: row.asked for row in connection.execute(query)}
-    timeline = connection.execute(select(TIMELINE)).scalar_one()
+    rows = connection.execute(_ASKED, {"streams": [stream.id for stream in streams]}).all()
+    asked = {row.stream_id: row.asked for row in rows}
+    timeline = rows[0].timeline if rows else None
     return {
         stream.log: Mark(
             records=stream.records,
@@ -66,7 +62,7 @@ def write(files: SegmentFiles, log: str, mark: Mark) -> None:
 
 
 def note(mark: Mark, at: float) -> dict[str, Any]:
-    """What to write down of a walk that found nothing: when it began, in Unix time, and how far the stream was."""
+    """Return the note of a walk that found nothing: when it began, in Unix time, and how far the stream was."""
     return {"at": at, "mark": asdict(mark)}
 
 
@@ -82,30 +78,27 @@ def walked_ago(connection: Connection, noted: dict[str, Any], stream: Stream) ->
     return time.time() - at
 
 
-def behind(connection: Connection, stored: dict[str, Any] | None, stream: Stream) -> str | None:
-    """Why a stream is older than the file beside its segments; None: it has come as far, as far as anybody can tell.
-
-    stored: what `SegmentFiles.high_water_mark` returned, before the stream was read.
-    """
-    return behind_of_each(connection, {stream.log: stored}, [stream]).get(stream.log)
-
-
 def behind_of_each(
     connection: Connection, stored: Mapping[str, dict[str, Any] | None], streams: Iterable[Stream]
 ) -> dict[str, str]:
-    """The same by log, of the streams that are older, with the same queries for all; stored: by log."""
+    """Why streams are older than the files beside their segments, by log; the others have come as far, it seems.
+
+    stored: what `SegmentFiles.high_water_mark` returned, before the streams were read, by log.
+    """
     reasons = {}
     for log, now in marks(connection, streams).items():
         mark = _mark(stored[log])
         if mark is not None and (lost := _lost(mark, now)):
-            reasons[log] = (
-                f"it is older than what was done: the file beside its segments tells of {lost}; {_why(mark, now)}"
-            )
+            reasons[log] = _older(lost, mark, now)
     return reasons
 
 
+def _older(lost: str, mark: Mark, now: Mark) -> str:
+    return f"it is older than what was done: the file beside its segments tells of {lost}; {_why(mark, now)}"
+
+
 def _lost(mark: Mark, now: Mark) -> str:
-    """What a mark tells of and the database lacks."""
+    """Return what a mark tells of and the database lacks."""
     less = [
         f"{name} {getattr(mark, name)} (there are {getattr(now, name)})"
         for name in ("records", "erasures", "charges", "releases")
@@ -122,19 +115,39 @@ def contradicts(
     stored: as above. Where the file was missing, the first mark may have been written since; it is there before the
     stream says so.
     """
-    if stored is None and stream.marked and files.high_water_mark(stream.log) is None:
-        return "the file beside its segments that tells how far it had come is missing: is its folder there?"
-    if stored is None:
-        return None
-    mark = _mark(stored)
-    if mark is None:
-        return "the file beside its segments that tells how far it had come can't be read"
-    if (less := behind(connection, stored, stream)) is not None:
-        return less
-    if (other := _differs(connection, mark, stream)) is None:
-        return None
-    why = _why(mark, marks(connection, [stream])[stream.log])
-    return f"it is another one than was published from: the file beside its segments knows {other}; {why}"
+    return contradictions(connection, files, {stream.log: stored}, [stream]).get(stream.log)
+
+
+def contradictions(
+    connection: Connection, files: SegmentFiles, stored: Mapping[str, dict[str, Any] | None], streams: Iterable[Stream]
+) -> dict[str, str]:
+    """The same by log, of the streams that can't be, with the same queries for all; stored: by log."""
+    reasons, readable, known = {}, [], {}
+    for stream in streams:
+        mark = _mark(stored[stream.log])
+        if mark is not None:
+            readable.append(stream)
+            known[stream.id] = mark
+        elif stored[stream.log] is not None:
+            reasons[stream.log] = "the file beside its segments that tells how far it had come can't be read"
+        elif stream.marked and files.high_water_mark(stream.log) is None:
+            reasons[stream.log] = (
+                "the file beside its segments that tells how far it had come is missing: is its folder there?"
+            )
+    if not readable:
+        return reasons
+    now = marks(connection, readable)
+    others = _differences(connection, known)
+    for stream in readable:
+        mark = known[stream.id]
+        if lost := _lost(mark, now[stream.log]):
+            reasons[stream.log] = _older(lost, mark, now[stream.log])
+        elif stream.id in others:
+            reasons[stream.log] = (
+                "it is another one than was published from: the file beside its segments knows "
+                f"{others[stream.id]}; {_why(mark, now[stream.log])}"
+            )
+    return reasons
 
 
 def check(connection: Connection, files: SegmentFiles, stored: dict[str, Any] | None, stream: Stream) -> None:
@@ -145,18 +158,47 @@ def check(connection: Connection, files: SegmentFiles, stored: dict[str, Any] | 
 
 def holds(connection: Connection, mark: Mark, stream: Stream) -> bool:
     """Whether the stream in this database has the very charge and release that a mark names as its newest."""
-    return _differs(connection, mark, stream) is None
+    return not _differences(connection, {stream.id: mark})
 
 
-def _differs(connection: Connection, mark: Mark, stream: Stream) -> str | None:
-    """Which of what a mark names is another, or missing, in this database."""
-    charge = select(charges.c.hash).where(charges.c.stream_id == stream.id, charges.c.id == mark.charges)
-    if mark.charges and connection.execute(charge).scalar_one_or_none() != mark.head:
-        return f"another charge {mark.charges}"
-    release = select(releases.c.digest).where(releases.c.stream_id == stream.id, releases.c.number == mark.releases)
-    if mark.releases and connection.execute(release).scalar_one_or_none() != mark.newest_release:
-        return f"another release {mark.releases} of the stream"
-    return None
+def hold(connection: Connection, known: Mapping[int, Mark]) -> set[int]:
+    """Return the ids of those streams of which the same holds."""
+    return known.keys() - _differences(connection, known).keys()
+
+
+def _differences(connection: Connection, known: Mapping[int, Mark]) -> dict[int, str]:
+    """Which of what marks name is another, or missing, in this database, by the stream's id."""
+    bound = {
+        "streams": list(known),
+        "charges": [mark.charges for mark in known.values()],
+        "releases": [mark.releases for mark in known.values()],
+    }
+    differences = {}
+    for row in connection.execute(_NEWEST, bound):
+        mark = known[row.stream]
+        if mark.charges and row.hash != mark.head:
+            differences[row.stream] = f"another charge {mark.charges}"
+        elif mark.releases and row.digest != mark.newest_release:
+            differences[row.stream] = f"another release {mark.releases} of the stream"
+    return differences
+
+
+_named = (
+    func.unnest(*(bindparam(name, type_=ARRAY(BigInteger)) for name in ("streams", "charges", "releases")))
+    .table_valued("stream", "charge", "release")
+    .render_derived()
+)
+_NEWEST = (
+    select(_named.c.stream, charges.c.hash, releases.c.digest)
+    .outerjoin(charges, and_(charges.c.stream_id == _named.c.stream, charges.c.id == _named.c.charge))
+    .outerjoin(releases, and_(releases.c.stream_id == _named.c.stream, releases.c.number == _named.c.release))
+)
+_of = func.unnest(bindparam("streams", type_=ARRAY(BigInteger))).table_valued("stream").render_derived()
+_ASKED = select(
+    _of.c.stream.label("stream_id"),
+    select(func.count()).where(erasures.c.stream_id == _of.c.stream).scalar_subquery().label("asked"),
+    select(TIMELINE).scalar_subquery().label("timeline"),
+)
 
 
 PROMOTED = "a standby without the newest commits was promoted, or a recovery ended before them"
@@ -169,7 +211,7 @@ def lost_commits(reason: str | None) -> bool:
 
 
 def _why(mark: Mark, now: Mark) -> str:
-    """What PostgreSQL's timeline tells of how that came about."""
+    """Return what PostgreSQL's timeline tells of how that came about."""
     if mark.timeline is not None and now.timeline is not None and now.timeline > mark.timeline:
         return PROMOTED
     return REPLACED

@@ -78,7 +78,7 @@ _PUBLICATIONS = (
 
 
 def overview(connection: Connection, *, declassified: Declassified) -> Overview:
-    """What there is now. declassified: says of a publication how many records it no longer protects."""
+    """Return what there is now. declassified: says of a publication how many records it no longer protects."""
     rows = connection.execute(_PUBLICATIONS).all()
     return Overview(
         streams=totals(connection, streams.every(connection), declassified=declassified),

@@ -23,6 +23,7 @@ from service.privacy.accounting.composition import Holding, Loss, Range, Tighter
 from service.privacy.currency import Currency, capacity
 from service.store.database import any_of
 from service.store.publications import Publication, of_stream
+from service.store.rows import Rows
 from service.store.streams import Stream
 from service.store.tables import kept
 
@@ -68,7 +69,7 @@ def refused(
 
 def settle(connection: Connection, stream: int) -> None:
     """Once a publication has ended: what remains reserved of all that have. This walks what those have charged."""
-    steps = stairs(connection, of_stream(connection, stream))
+    steps = stairs(Rows(connection), of_stream(connection, stream))
     connection.execute(delete(kept).where(kept.c.stream_id == stream))
     connection.execute(
         insert(kept),
@@ -79,10 +80,10 @@ def settle(connection: Connection, stream: int) -> None:
     )
 
 
-def stairs(connection: Connection, publications: Sequence[Publication]) -> list[tuple[int, Loss]]:
+def stairs(rows: Rows, publications: Sequence[Publication]) -> list[tuple[int, Loss]]:
     """From some record on, the most that those which have ended keep of any later one; from what they have charged."""
     ended = [account_of(each) for each in publications if not reserves_wholly(each)]
-    return composition.worst_from(composition.add_up(ended, spending.changes(connection, [each.id for each in ended])))
+    return composition.worst_from(composition.add_up(ended, spending.changes(rows, [each.id for each in ended])))
 
 
 def kept_stairs(connection: Connection, stream: int) -> list[tuple[int, Loss]]:
@@ -90,11 +91,21 @@ def kept_stairs(connection: Connection, stream: int) -> list[tuple[int, Loss]]:
     return kept_stairs_of_each(connection, [stream])[stream]
 
 
+def walk_stairs(rows: Rows, stream: int) -> list[tuple[int, Loss]]:
+    """The same, for who walks all rows."""
+    steps = [
+        (row.start, Loss.of(row.epsilon, row.delta, row.rho)) for row in rows.of(_STAIRS, kept.c.stream_id, stream)
+    ]
+    return steps or [(0, Loss())]
+
+
+_STAIRS = select(kept).order_by(kept.c.start)
+
+
 def kept_stairs_of_each(connection: Connection, streams: Sequence[int]) -> dict[int, list[tuple[int, Loss]]]:
     """The same by stream, with one query for all of them."""
     stairs: dict[int, list[tuple[int, Loss]]] = {each: [] for each in streams}
-    rows = connection.execute(select(kept).where(kept.c.stream_id == any_of(streams)).order_by(kept.c.start))
-    for row in rows:
+    for row in connection.execute(_STAIRS.where(kept.c.stream_id == any_of(streams))):
         stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta, row.rho)))
     return {stream: steps or [(0, Loss())] for stream, steps in stairs.items()}
 
@@ -126,11 +137,11 @@ def tighter(stream: Stream, publications: Iterable[Publication], reserved: Loss)
 def _reserved_from(
     publications: Sequence[Reserving], ended: Sequence[tuple[int, Loss]], start: int
 ) -> list[tuple[int, Loss]]:
-    """Of some records from `start` on what is reserved from there on, at most; the largest of all is among them.
+    """Return the most that is reserved from some records on, from `start`; the largest of all is among them.
 
     ended: the staircase of what ended publications keep.
 
-    What running publications reserve never falls with the record number, so at each record where it rises it may be
+    The reserve of running publications never falls with the record number, so at each record where it rises it may be
     added to the most that ended ones keep from there on: wherever that is kept, no less is reserved by running ones.
     """
     running = [each for each in publications if reserves_wholly(each)]

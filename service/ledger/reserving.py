@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class Reserving(Protocol):
-    """What a publication reserves, and from which record on."""
+    """The reserve of a publication, and from which record on."""
 
     @property
     def state(self) -> str: ...

@@ -1,4 +1,4 @@
-"""What every record has spent, kept up with each charge, so that no answer walks the ledger.
+"""Adds up what every record has spent, kept up with each charge, so that no answer walks the ledger.
 
 All of it follows from the charges; `perennial ledger verify` adds them up anew and compares.
 
@@ -8,8 +8,8 @@ All of it follows from the charges; `perennial ledger verify` adds them up anew 
 | `outlines` | a stream | the most that a record of each stretch has spent over all; the largest is the worst record's |
 
 Amounts are added exactly (`fractions.Fraction`): a charge is a binary double, a budget a decimal. Rounding happens only
-where a sum is shown, and then up. A charge touches the rows of the records it charges and no others. What a record has
-spent never falls, so the outline of what a charge did not touch needs no second look.
+where a sum is shown, and then up. A charge touches the rows of the records it charges and no others. Spending never
+falls, so the outline of what a charge did not touch needs no second look.
 """
 
 from bisect import bisect_left
@@ -32,6 +32,7 @@ from service.privacy.accounting import budget, composition
 from service.privacy.accounting.charges_by_record import Profile
 from service.privacy.accounting.composition import Account, Loss
 from service.store.publications import UNIT_FACTOR, Publication
+from service.store.rows import Rows
 from service.store.streams import Stream
 from service.store.tables import charges, outlines, spent, streams
 from service.store.tables import publications as publications_table
@@ -49,7 +50,7 @@ _Charged = tuple[Account, int, int, Fraction]
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What a charge changes on the rows of its publication and of its stream, and what is to be written elsewhere."""
+    """The changes of a charge on the rows of its publication and of its stream, and what is to be written elsewhere."""
 
     worst_record: int | None
     worst_amount: Decimal
@@ -58,7 +59,7 @@ class Counted:
 
 
 def needed(stream: Stream, new: Sequence[NewRange]) -> tuple[Query, Query]:
-    """What is to be read to count these: what was spent there, and how it is outlined."""
+    """Return what is to be read to count these: what was spent there, and how it is outlined."""
     start, stop = _extent(new)
     low, high, _ = _redrawn(stream, start, stop)
     # Of both the neighbours too, so that equal ones become one again.
@@ -109,9 +110,9 @@ def count(
 def exact(
     connection: Connection, stream: int, start: int, stop: int, *, most: int = MOST_RANGES
 ) -> list[Stretch] | None:
-    """What each record of [start, stop) has spent over all publications, of what is confirmed; None: over `most` rows.
+    """Return what each record of [start, stop) has spent, as far as it is confirmed; None: over `most` rows.
 
-    What is committed and not confirmed is taken off again: few charges, since the next ones wait for that.
+    Charges that are committed and not confirmed are taken off again: few charges, since the next ones wait for that.
     """
     rows = _rows(connection, stream, start, stop, limit=most + 1)
     if len(rows) > most:
@@ -141,19 +142,16 @@ def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int
     return sum((account.loss(amount / most) for account, amount in amounts.items()), start=Loss())
 
 
-def outlined(connection: Connection, stream: int, start: int, stop: int) -> list[Stretch]:
+def outlined(rows: Rows, stream: int, start: int, stop: int) -> list[Stretch]:
     """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
 
-    Of what is committed: a bound on what is confirmed.
+    It counts what is committed: a bound on what is confirmed.
     """
-    rows = connection.execute(
-        select(outlines)
-        .where(outlines.c.stream_id == stream, outlines.c.start < stop, outlines.c.stop > start)
-        .order_by(outlines.c.start)
-    )
     stretches: list[Stretch] = []
     position = start
-    for row in rows:
+    for row in rows.of(_OUTLINES, outlines.c.stream_id, stream):
+        if row.start >= stop or row.stop <= start:
+            continue
         low, high = max(start, row.start), min(stop, row.stop)
         if position < low:
             stretches.append((position, low, Loss()))
@@ -164,12 +162,7 @@ def outlined(connection: Connection, stream: int, start: int, stop: int) -> list
     return stretches
 
 
-def worst(connection: Connection, stream: int) -> tuple[Decimal, Decimal, Decimal]:
-    """Return the most ε, the most δ and the most ρ that any record of a stream has spent, of what is committed."""
-    most = [func.max(outlines.c[name]) for name in ("epsilon", "delta", "rho")]
-    row = connection.execute(select(*most).where(outlines.c.stream_id == stream)).one()
-    epsilon, delta, rho = (each or Decimal(0) for each in row)
-    return epsilon, delta, rho
+_OUTLINES = select(outlines).order_by(outlines.c.start)
 
 
 def account_of(publication: Publication) -> Account:
@@ -185,20 +178,22 @@ def account_of(publication: Publication) -> Account:
     )
 
 
-def changes(connection: Connection, identities: Sequence[int]) -> Iterator[tuple[int, int, Fraction]]:
+def changes(rows: Rows, identities: Sequence[int]) -> Iterator[tuple[int, int, Fraction]]:
     """Where what these publications have charged changes, by how much, in order; however many, they take no memory."""
-    up = select(spent.c.start.label("record"), spent.c.publication_id, spent.c.amount)
-    down = select(spent.c.stop, spent.c.publication_id, -spent.c.amount)
-    both = up.union_all(down).subquery()
-    query = (
-        select(both.c.record, both.c.publication_id, func.sum(both.c.amount))
-        .where(both.c.publication_id.in_(identities))
-        .group_by(both.c.record, both.c.publication_id)
-        .order_by(both.c.record)
-    )
-    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
-        for record, publication, amount in rows:
-            yield record, publication, Fraction(amount)
+    for row in rows.of_each(_CHANGES, _both.c.publication_id, identities, order="record"):
+        yield row.record, row.publication_id, Fraction(row.amount)
+
+
+_both = (
+    select(spent.c.start.label("record"), spent.c.publication_id, spent.c.amount)
+    .union_all(select(spent.c.stop, spent.c.publication_id, -spent.c.amount))
+    .subquery()
+)
+_CHANGES = (
+    select(_both.c.record, _both.c.publication_id, func.sum(_both.c.amount).label("amount"))
+    .group_by(_both.c.record, _both.c.publication_id)
+    .order_by(_both.c.record)
+)
 
 
 # Of `spent`, of every publication of a stream, the rows that hold any of [start, stop). The last row that begins at or
@@ -296,7 +291,7 @@ def _fraction(amount: Decimal | float) -> Fraction:
 
 
 def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
-    """What every record of [start, stop) has spent, from ranges that hold any of it."""
+    """Return what every record of [start, stop) has spent, from ranges that hold any of it."""
     accounts = {each[0].id: each[0] for each in charged}
     if len(accounts) == 1 and all(amount > 0 for *_, amount in charged):  # nothing to add up
         return _alone(charged, start, stop)

@@ -1,4 +1,4 @@
-"""What is shown of streams at a glance: each kind of row is read once for all streams, however many they are."""
+"""Summaries of streams at a glance: each kind of row is read once for all streams, however many they are."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, or_, select
+from sqlalchemy import Connection, and_, case, func, or_, select
 
 from service.ledger import reservations
 from service.privacy.accounting.charges_by_record import covered
@@ -17,7 +17,7 @@ from service.store.numbering import Resumption
 from service.store.publications import UNIT_FACTOR
 from service.store.segments import Erased
 from service.store.streams import Stream
-from service.store.tables import publications, shown
+from service.store.tables import outlines, publications, shown
 from service.store.tables import streams as streams_table
 
 MOST_RANGES = 512  # of what was erased
@@ -151,3 +151,11 @@ def _publications(connection: Connection, identities: list[int]) -> dict[int, li
     for row in connection.execute(_SUMMARY.where(publications.c.stream_id == any_of(identities))):
         by_stream[row.stream_id].append(PublicationSummary(**row._asdict()))
     return by_stream
+
+
+def worst_of_each(connection: Connection, identities: Sequence[int]) -> dict[int, tuple[Decimal, Decimal, Decimal]]:
+    """Return, by stream, the most ε, the most δ and the most ρ that any record has spent, of what is committed."""
+    most = [func.max(outlines.c[name]) for name in ("epsilon", "delta", "rho")]
+    query = select(outlines.c.stream_id, *most).where(outlines.c.stream_id == any_of(identities))
+    found = {row[0]: (row[1], row[2], row[3]) for row in connection.execute(query.group_by(outlines.c.stream_id))}
+    return {each: found.get(each, (Decimal(0), Decimal(0), Decimal(0))) for each in identities}

@@ -220,7 +220,7 @@ class Appender:
     async def resume(self, log: str, position: Position) -> Resumed:
         """Makes a log that is lost, old or cut take batches again, numbered from `position` on. Repeatable.
 
-        What it still holds after that is kept; what was numbered before is not.
+        Entries that it holds after that stay; numbered ones do not.
 
         Raises:
             LogUnavailable: the log does not answer; try again.

@@ -26,7 +26,7 @@ __all__ = ["Privacy", "PublicationConfiguration", "Refused"]
 
 
 class Privacy(Shape):
-    """What one record may lose to one publication over its whole life: (epsilon, delta)."""
+    """The most that one record may lose to one publication over its whole life: (epsilon, delta)."""
 
     epsilon: Epsilon
     delta: Delta = Field(Decimal(0), json_schema_extra={"default": 0})  # a number, where pydantic would show a text

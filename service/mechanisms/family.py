@@ -33,7 +33,7 @@ class Asked:
 
     @property
     def promise(self) -> dict[str, Any]:
-        """What every mechanism is constructed with."""
+        """Return what every mechanism is constructed with."""
         return {
             "kind": self.kind,
             "capacity": self.capacity,

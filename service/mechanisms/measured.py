@@ -51,7 +51,7 @@ def _listed(names: list[str]) -> str:
 
 
 def measured(schema: StreamSchema, configuration: PublicationConfiguration) -> dict[str, Any] | None:
-    """What a plan tells of it beside what was planned: it promises nothing, and is no part of what is kept.
+    """Return what a plan tells of it beside what was planned: it promises nothing, and is no part of what is kept.
 
     None where records come without classes: accuracies say nothing of regressions, histograms and labels asked for.
     """

@@ -1,1 +1,1 @@
-"""What it takes to publish, by whoever does: a worker when records have come, an API when a query is hard."""
+"""Publishes, whoever does it: a worker when records have come, an API when a query is hard."""

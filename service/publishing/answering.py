@@ -75,7 +75,7 @@ class Answer:
 
 @dataclass(kw_only=True)
 class _Held:
-    """What this process keeps of one publication. Its lock lets one request at a time have its turn.
+    """The state of one publication in this process. Its lock lets one request at a time have its turn.
 
     `promise`: of the publication. Its id may be another one's in a database that was put back. `closing`: an instance
     that is closed or to be closed, until that is confirmed; nothing is compared meanwhile.
@@ -110,7 +110,7 @@ class _Held:
 
 
 class Answerer:
-    """Of one process. Threads may ask at the same time."""
+    """Answers for one process. Threads may ask at the same time."""
 
     def __init__(self, database: Database, files: SegmentFiles, *, lease_seconds: float) -> None:
         self._database, self._files, self._seconds = database, files, lease_seconds
@@ -261,7 +261,7 @@ class Answerer:
     def _close(self, held: _Held) -> bool:
         """Close the open instance by what is kept for that, or by asking for nothing; return whether that is committed.
 
-        What is kept stays until a look has found the close confirmed: the database may lose it until then.
+        The state stays until a look has found the close confirmed: the database may lose it until then.
         """
         state = held.seen()
         assert held.lease is not None  # noqa: S101 - the caller has checked

@@ -5,20 +5,23 @@ before the mark holds it: commit, then the mark, with the file and its folder sy
 which charge and release it is confirmed. A database that lacks what the mark holds is an old one, and found out before
 anything is drawn; what the mark lacks was never seen.
 
-Whoever writes the mark holds the file's lock from reading what is committed until it is synced, and never writes less
+The writer of the mark holds the file's lock from reading what is committed until it is synced, and never writes less
 than it says. Hashes are compared, not numbers: an old primary may hold another charge 7.
 """
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from decimal import Decimal
 
 import structlog
-from sqlalchemy import Connection, bindparam, func, or_, select
+from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, func, or_, select
 
-from service.ledger import high_water_mark, open_ledger, spending
+from service.ledger import high_water_mark, open_free_ledgers, open_ledger, summaries
 from service.ledger.high_water_mark import Mark
+from service.logs import place_of
 from service.store import publications, shown, streams
 from service.store.database import (
     CONFIRM,
@@ -31,7 +34,7 @@ from service.store.database import (
 )
 from service.store.segment_files import SegmentFiles
 from service.store.shown import Unseen
-from service.store.streams import Stream
+from service.store.streams import Confirmed, Stream
 from service.store.tables import charges, releases
 from service.store.tables import publications as published
 
@@ -39,10 +42,28 @@ _log = structlog.get_logger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 0.005
 SECONDS_BETWEEN_STOPS = 0.5  # looks whether to stop
+MOST_TOGETHER = 50  # streams whose files are locked at the same time
+_LEFT_OTHERWISE = "its newest charge or release is not the one that it was left with"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What is committed on a stream, and what is to be seen of it once its mark holds that."""
+
+    stream: Stream
+    mark: Mark
+    unseen: list[Unseen]
+    worst: tuple[Decimal, Decimal, Decimal]
+
+    @property
+    def is_news(self) -> bool:
+        """Whether any of it is not visible yet."""
+        before = self.stream.confirmed_charges, self.stream.confirmed_releases, self.stream.marked
+        return bool(self.unseen) or before != (self.mark.charges, self.mark.releases, True)
 
 
 class Confirmer:
-    """Of one process that may write to the segment folder. Threads may confirm at the same time."""
+    """Confirms for one process that may write to the segment folder. Threads may confirm at the same time."""
 
     def __init__(self, database: Database, files: SegmentFiles) -> None:
         self._database, self.files = database, files
@@ -69,7 +90,7 @@ class Confirmer:
             self._asked.notify_all()
 
     def run(self, stop: threading.Event) -> None:
-        """Confirm what is asked for, until told to stop. What is away is waited for."""
+        """Confirm what is asked for, until told to stop. It waits for servers that are away."""
         self._running = True
         while not stop.is_set():
             with self._asked:
@@ -80,48 +101,108 @@ class Confirmer:
 
     def _confirm_waiting(self) -> None:
         with self._asked:
-            streams, self._waiting = self._waiting, set()
-        for stream in streams:
+            waiting, self._waiting = self._waiting, set()
+        try:
+            self.confirm_each(waiting)
+        except DatabaseUnavailable as error:  # the audit, which looks every second, finds them unconfirmed
+            _log.warning("part_unavailable", part="confirmation", reason=str(error))
+
+    def confirm_each(self, streams: Iterable[int]) -> None:
+        """Confirm streams, many of them with a few transactions; the trouble of one stops no other."""
+        waiting = sorted(streams)
+        while waiting:
+            together, waiting = waiting[:MOST_TOGETHER], waiting[MOST_TOGETHER:]
             try:
-                self.confirm(stream)
-            except DatabaseUnavailable as error:  # the audit, which looks every second, finds it unconfirmed
-                _log.warning("part_unavailable", part="confirmation", reason=str(error))
+                self._confirm(together)
+            except DatabaseUnavailable:
+                raise
+            except Exception:  # noqa: BLE001 - of which stream, shows when each is confirmed alone
+                for stream in together:
+                    self._confirm_alone(stream)
+
+    def _confirm_alone(self, stream: int) -> None:
+        try:
+            self.confirm(stream)
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
+            _log.error("not_confirmed", stream=stream, error=type(error).__name__, at=place_of(error))
 
     def confirm(self, stream: int) -> None:
         """Confirm all that is committed on a stream; distrust the stream if the mark holds something else.
 
         Where the mark can't be written, nothing is confirmed: the next call tries again.
         """
-        log = self.log(stream)
+        self._confirm([stream])
+
+    def _confirm(self, asked: Sequence[int]) -> None:
+        """Confirm streams together, in the order of their ids: so nobody waits for each other's locks for ever."""
+        with ExitStack() as stack:
+            told = {}
+            for stream in asked:
+                log = self.log(stream)
+                try:
+                    stack.enter_context(self.files.high_water_mark_lock(log))
+                    told[log] = self.files.high_water_mark(log)
+                except OSError as error:
+                    self._fail(stream, error)
+            committed, against = self._committed(asked, told)
+            for each in against:
+                self._distrust(*each)
+            held = [each for each in committed if self._holds(each, told)]
+        if news := [each for each in held if each.is_news]:
+            self._show(news)
+
+    def _committed(
+        self, asked: Sequence[int], told: Mapping[str, dict[str, object] | None]
+    ) -> tuple[list[Committed], list[tuple[Stream, str]]]:
+        """What is committed on streams, read in one view of the database; and streams to distrust, and why."""
+        with self._database.transaction() as connection:
+            connection.execute(ONE_VIEW)
+            found = [each for each in streams.of_each(connection, asked) if self.belongs(each) and each.log in told]
+            require_durability(connection)
+            marks = high_water_mark.marks(connection, found)
+            against = high_water_mark.contradictions(connection, self.files, told, found)
+            left = high_water_mark.hold(connection, {each.id: marks[each.log] for each in found})
+            against = {each.log: _LEFT_OTHERWISE for each in found if each.id not in left} | against
+            worst = summaries.worst_of_each(connection, [each.id for each in found])
+            unseen: dict[int, list[Unseen]] = {each.id: [] for each in found}
+            for each in shown.unseen(connection, list(unseen)):
+                unseen[each.stream_id].append(each)
+        whole = [each for each in found if each.log not in against]
+        return (
+            [Committed(each, marks[each.log], unseen[each.id], worst[each.id]) for each in whole],
+            [(each, against[each.log]) for each in found if each.log in against],
+        )
+
+    def _holds(self, committed: Committed, told: Mapping[str, dict[str, object] | None]) -> bool:
+        """Have the mark hold what is committed; return whether it does. The caller holds the file's lock."""
+        stream, mark = committed.stream, committed.mark
         try:
-            with self.files.high_water_mark_lock(log):
-                told = self.files.high_water_mark(log)
-                with self._database.transaction() as connection:
-                    connection.execute(ONE_VIEW)
-                    found = streams.get(connection, stream)
-                    if not self.belongs(found):
-                        return
-                    require_durability(connection)
-                    mark = high_water_mark.marks(connection, [found])[log]
-                    unseen = shown.unseen(connection, [stream])
-                    worst = spending.worst(connection, stream)
-                    against = high_water_mark.contradicts(connection, self.files, told, found)
-                    if against is None and not high_water_mark.holds(connection, mark, found):
-                        against = "its newest charge or release is not the one that it was left with"
-                if against is not None:
-                    self._distrust(found, against)
-                    return
-                if told != vars(mark):
-                    high_water_mark.write(self.files, log, mark)
+            if told[stream.log] != vars(mark):
+                high_water_mark.write(self.files, stream.log, mark)
         except OSError as error:
-            self._failing.add(stream)
-            _log.error("high_water_mark_not_written", stream=stream, error=error.strerror)
-            return
-        self._failing.discard(stream)
-        before = found.confirmed_charges, found.confirmed_releases, found.marked
-        if unseen or before != (mark.charges, mark.releases, True):
+            self._fail(stream.id, error)
+            return False
+        self._failing.discard(stream.id)
+        return True
+
+    def _fail(self, stream: int, error: OSError) -> None:
+        self._failing.add(stream)
+        _log.error("high_water_mark_not_written", stream=stream, error=error.strerror)
+
+    def _show(self, held: list[Committed]) -> None:
+        """Make visible what marks hold. A stream that somebody has locked is waited for, and holds up no other."""
+        shown_already: set[int] = set()
+        if len(held) > 1:
             with self._database.transaction() as connection:
-                _make_visible(connection, found, mark, unseen, worst)
+                free = open_free_ledgers(connection, [each.stream.id for each in held])
+                _make_visible(connection, held, [each.stream for each in free])
+            shown_already = {each.stream.id for each in free}
+        for each in held:
+            if each.stream.id not in shown_already:
+                with self._database.transaction() as connection:
+                    _make_visible(connection, [each], [open_ledger(connection, each.stream.id).stream])
 
     def can_confirm(self, stream: int) -> bool:
         """Return whether a stream's mark can be written: while it can't, nothing more may be committed unseen."""
@@ -146,39 +227,44 @@ class Confirmer:
             streams.distrust(connection, stream, reason)
 
 
-def _make_visible(
-    connection: Connection, before: Stream, mark: Mark, unseen: list[Unseen], worst: Sequence[Decimal]
-) -> None:
-    """Say on the stream's row what the mark holds, if this database holds the same, and notify who waits for it.
+def _make_visible(connection: Connection, held: Sequence[Committed], now: Sequence[Stream]) -> None:
+    """Say on the streams' rows what the marks hold, if this database holds the same, and notify who waits for it.
 
-    unseen, worst: what is to be shown with it, read in one view with what the mark says.
+    now: the streams, locked; they may be on another server than before. Others stay as they are.
     """
-    now = open_ledger(connection, before.id).stream  # on another server than before, perhaps
-    if not high_water_mark.holds(connection, mark, now):
+    by_id = {each.stream.id: each for each in held}
+    whole = high_water_mark.hold(connection, {each.id: by_id[each.id].mark for each in now})
+    there = [(by_id[each.id], each) for each in now if each.id in whole]
+    if not there:
         return
-    shown.show(connection, unseen)
-    if streams.confirm(connection, now.id, charges=mark.charges, releases=mark.releases, worst=worst):
-        connection.execute(
-            _TELL,
-            {
-                "stream": now.id,
-                "charges": min(now.confirmed_charges, before.confirmed_charges),
-                "releases": min(now.confirmed_releases, before.confirmed_releases),
-            },
-        )
+    shown.show(connection, [unseen for each, _ in there for unseen in each.unseen])
+    confirmed = [Confirmed(now.id, each.mark.charges, each.mark.releases, *each.worst) for each, now in there]
+    told = streams.confirm(connection, confirmed)
+    if news := [(each.stream, now) for each, now in there if now.id in told]:
+        bound = {
+            "streams": [now.id for _, now in news],
+            "charges": [min(now.confirmed_charges, before.confirmed_charges) for before, now in news],
+            "releases": [min(now.confirmed_releases, before.confirmed_releases) for before, now in news],
+        }
+        connection.execute(_TELL, bound)
 
 
 # Of publications of which more is visible than before.
+_seen = (
+    func.unnest(*(bindparam(name, type_=ARRAY(BigInteger)) for name in ("streams", "charges", "releases")))
+    .table_valued("stream", "charges", "releases")
+    .render_derived()
+)
 _TELL = select(func.pg_notify(NEW_RELEASE, published.c.name)).where(
     or_(
         published.c.id.in_(
-            select(charges.c.publication_id).where(
-                charges.c.stream_id == bindparam("stream"), charges.c.id > bindparam("charges")
+            select(charges.c.publication_id).join(
+                _seen, and_(charges.c.stream_id == _seen.c.stream, charges.c.id > _seen.c.charges)
             )
         ),
         published.c.id.in_(
-            select(releases.c.publication_id).where(
-                releases.c.stream_id == bindparam("stream"), releases.c.number > bindparam("releases")
+            select(releases.c.publication_id).join(
+                _seen, and_(releases.c.stream_id == _seen.c.stream, releases.c.number > _seen.c.releases)
             )
         ),
     )

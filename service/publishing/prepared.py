@@ -1,7 +1,7 @@
 """A finished step as it will be written down: by absolute record numbers, and without its mechanism.
 
 It can be packed to bytes and back, so that a step which waits for its tick is published by any process with the same
-bytes. What is packed is as secret as the records: it may never be released, and holds what the next steps remember.
+bytes. A packed step is as secret as the records: it may never be released, and holds what the next steps remember.
 """
 
 from __future__ import annotations

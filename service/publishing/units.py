@@ -1,4 +1,4 @@
-"""What a stream holds of one unit: for whoever answers or erases that person. It looks through all its segments."""
+"""Finds the records of one unit in a stream, to answer or erase that person. It looks through all its segments."""
 
 from __future__ import annotations
 

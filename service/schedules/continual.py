@@ -14,8 +14,8 @@ b_0 ≥ 1; an update that would fall on or after the next base does not happen.
 
 Where it differs from the paper (paper-audit.md 1.3). Each fit is normalised by the records it reads (Algorithm 3 line 2
 divides by b_0 always, and Theorem 4 fails). Ranges are half-open. Algorithm 4 as printed trains and releases its bases
-itself, and then the paper's e_b = e_u = ε/2 costs a record up to 1.5ε - ε·b_0/B, not the ε of Theorem 4. What each fit
-is charged instead, and what one record costs by following it: `shares`.
+itself, and then the paper's e_b = e_u = ε/2 costs a record up to 1.5ε - ε·b_0/B, not the ε of Theorem 4. `shares` has
+what each fit is charged instead, and what one record costs, by following it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Continual:
 
     @cached_property
     def rule(self) -> Shares:
-        """What each fit is charged."""
+        """Return what each fit is charged."""
         if self.shares == "improving":
             return rules.improving(self.base, self.update_every)
         return {"equal": rules.equal, "paper": rules.papers}[self.shares](self.kind, self.base, self.update_every)

@@ -21,7 +21,7 @@ Where it differs from the paper (paper-audit.md 3.3). There ρ_t = ρ·(n/t)^(1+
 is bounded by an integral; runs so far apart would have 1 + n/(2c·every) there. With a = (t_{j+1} - t_j)/t_j these here
 are T(t_j)·(1 - (1 + a)^(-2c)), about 2c·a·(n/t_j)^(2c), which is the same law; but they use up the budget, where the
 bound leaves some over, and they follow from whatever the times are. The first run gets no more than by the bound
-(c ≤ 1/2), all after the first few more. Pure: ε_t = ε(n/t)^a/(1 + n/(a - 1)) with a = 1 + c likewise. That is valid,
+(c ≤ 1/2), all after the first few more. Pure: ε_t = ε(n/t)^a/(1 + n/(a - 1)) with a = 1 + c likewise. This is valid,
 but what a run gains in records it loses in budget: at a sensitivity of 1/t its noise grows as t^c.
 """
 

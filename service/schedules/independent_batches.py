@@ -1,7 +1,7 @@
 """Independent batches: each record is in one fit, for its whole budget (the baseline of paper A's experiments).
 
 Batch q is records [q·n, (q + 1)·n). It is fitted once, when it is complete: near the origin, or with `warm_start` near
-the release before it. That is public already, so it costs nothing to start from; a model then carries on what earlier
+the release before it. It is public already, so it costs nothing to start from; a model then carries on what earlier
 batches taught it. Every record of every batch is charged exactly the whole budget, once.
 """
 

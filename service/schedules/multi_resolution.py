@@ -9,7 +9,7 @@
 At time 2^k·odd·B the blocks of levels 0 … k end, and a model of each is fitted near the origin and released. The
 largest comes last: it is the newest version.
 
-What one record costs. Every record lies in exactly one block of every level, and at equal noise a block of level k
+The cost of one record. Every record lies in exactly one block of every level, and at equal noise a block of level k
 costs e_b·2^-k in pure ε and e_b·4^-k in ρ. So each costs exactly 2·e_b, or (4/3)·e_b in ρ, by the closed sum: e_b = 1/2
 or 3/4 is the whole budget, and every record is a worst one (paper-audit.md 1.2, Theorem 1). Levels start at 0 and
 blocks are half-open; the paper's closed ones share a record at each edge.

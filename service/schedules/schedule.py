@@ -1,4 +1,4 @@
-"""What a schedule is: when to fit what, near which earlier model, for which share of the budget.
+"""Defines a schedule: when to fit what, near which earlier model, for which share of the budget.
 
 Everything here is a pure function of how many records there are, counted from the start of the publication. Records are
 numbered from 0; a time t means that records [0, t) have arrived; ranges are half-open. (Papers number records from 1

@@ -5,7 +5,7 @@ come every b_0 records, i·b_0 after that base and before the next one. Those wi
 read all records since the base; any other reads the last b_0 only. r = 1/2 (pure) or 1/4 (ρ): what a fit of twice the
 records costs at equal noise.
 
-Who reads a record (paper-audit.md 1.3). The first B records: every base, no update. A record of epoch k: the bases over
+Readers of a record (paper-audit.md 1.3). The first B records: every base, no update. A record of epoch k: bases over
 2^k·B records and more, and of the epoch's updates, if it lies in the i-th b_0 records,
  - the updates since the base over 2^j·b_0 records with 2^j ≥ i, and
  - if i is no power of two, the update over just these b_0 records, if it happens.
@@ -56,7 +56,7 @@ def first_epoch(base: int, update_every: int, updates: int) -> int:
 class EqualNoise:
     """All fits carry the same noise per b_0 or per B records: e for a base of B or an update of b_0 records.
 
-    What one record costs. A fit of 2^k times the records costs r^k·e.
+    The cost of one record. A fit of 2^k times the records costs r^k·e.
      - The first B: e·(1 + r + r² + …) = e/(1 - r).
      - Epoch k: its bases cost e·r^k/(1 - r). Its first b_0 records are in every update since the base: e·(1 + … + r^J).
        Any other record of the epoch is in at most one small update and in fewer of the large ones (from the second
@@ -120,16 +120,16 @@ class Improving:
     With R = `bases_ratio`, 1/2 < R < 1, Q = `updates_ratio` > 0 and S(n) = 1 + Q + … + Q^(n-1):
      - The base over 2^k·B records gets (1 - R)·R^k, so all bases from there on together get R^k. At equal noise that
        would fall as r^k, r ≤ 1/2 < R: the noise scale falls as (2R)^-k (pure) or (2·√R)^-k (ρ).
-     - The updates of epoch k share u = 1 - R^k, which grows towards the whole budget. That over 2^j·b_0 records since
-       the base gets u·Q^j/S(J + 1), 0 ≤ j ≤ J.
+     - The updates of epoch k share u = 1 - R^k, which grows towards the whole budget. An update over 2^j·b_0 records
+       since the base gets u·Q^j/S(J + 1), 0 ≤ j ≤ J.
      - An update over the last b_0 records, 2^j < i < 2^(j+1), gets u·S(j + 1)/S(J + 1).
 
-    What one record costs. The first B: R^0 = 1, by the closed tail. The i-th b_0 records of epoch k: R^k for bases, and
+    Cost of one record. The first B: R^0 = 1, by the closed tail. The i-th b_0 records of epoch k: R^k for bases, and
      - i = 1: every update since the base, u·S(J + 1)/S(J + 1) = u;
      - 2^j < i < 2^(j+1): its own update and those since the base over 2^(j+1)·b_0 records and more,
        u·(S(j + 1) + Q^(j+1) + … + Q^J)/S(J + 1) = u, or less if its own does not happen;
      - i = 2^j, j ≥ 1: a part of the first sum, so less than u.
-    That is at most R^k + u = 1 for every record, and exactly 1 for the first B and for the first b_0 of every epoch
+    The sum is at most R^k + u = 1 for every record, and exactly 1 for the first B and for the first b_0 of every epoch
     that has an update. There is no slack but that of the last case.
     """
 
@@ -168,7 +168,7 @@ def _geometric(ratio: Fraction, terms: int) -> Fraction:
 
 
 HORIZON = 8
-"""Epochs that the ratios of `improving` are chosen for: B to 256·B records. What lives longer improves all the same."""
+"""Epochs that the ratios of `improving` are chosen for: B to 256·B records. Longer streams improve all the same."""
 
 _BASES_RATIOS = tuple(Fraction(n, 20) for n in range(11, 20))
 _UPDATES_RATIOS = tuple(Fraction(n, 20) for n in range(10, 41))

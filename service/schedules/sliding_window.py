@@ -19,8 +19,8 @@ multiple of P, 0 ≤ r < P (paper-audit.md 1.4, which reproduces Example 1 step 
 So r alone says what is fitted, and nothing has to be walked from the beginning. The last model fitted is the window's.
 Place 0 in the chain is level k-1 and place d is level k-1-d.
 
-What one block costs, by following it. A bucket of m blocks costs e_0/m (pure) or e_0/m² (ρ) at equal noise. What is
-fitted at q depends on q mod P only, shifted by whole blocks, so a block that sees only full windows is charged as the
+The cost of one block, by following it. A bucket of m blocks costs e_0/m (pure) or e_0/m² (ρ) at equal noise. The fits
+at q depend on q mod P only, shifted by whole blocks, so a block that sees only full windows is charged as the
 one P blocks later. A block of the first window sees only a part of what its like P, 2P, … blocks later see: it is
 charged no more. So following blocks through q = 0 … W + P - 2, within which P consecutive blocks live their whole
 lives, finds the worst block of the infinite stream.
@@ -35,7 +35,7 @@ Shares.
    1/3: 3/7·(1 + 1 + 1/4 + 1/16 + …) = 1.
 
 Before the first full window there is nothing, or with `warm_up` a model of all blocks so far after each of blocks
-0 … W-2: Algorithm 4 with B = b_0 = w_0, at equal noise. What that costs, by following each block of the first window,
+0 … W-2: Algorithm 4 with B = b_0 = w_0, at equal noise. The cost of this, by following each block of the first window,
 0 … W-1, which are all that the warm-up reads: let w be what the window's fits charge it, at most 1, and c what the
 warm-up's do. The window's fits that read any of these blocks are charged f of their shares, the warm-up's g = min over
 these blocks of (1 - f·w)/c: so each of them is charged at most f·w + g·c ≤ 1, and one exactly 1. Later blocks are
@@ -125,7 +125,7 @@ class SlidingWindow:
         period = _period(self.blocks)
         big = self.blocks - period + 1
         sizes = [big, *(1 << level for level in reversed(range(period.bit_length() - 1)))]
-        kept, warm_up = self._divided
+        rest, warm_up = self._divided
         buckets = [
             Pattern(
                 what=f"bucket of {_plural(size)}",
@@ -134,7 +134,7 @@ class SlidingWindow:
                     if depth == 0
                     else f"within the chain, near the bucket of {_plural(sizes[depth - 1])}"
                 )
-                + (f"; {kept} of this share while it holds any of the first {_plural(self.blocks)}" if warm_up else ""),
+                + (f"; {rest} of this share while it holds any of the first {_plural(self.blocks)}" if warm_up else ""),
                 records=size * self.block,
                 share=self.unit * _cost(self.kind, self.shares, size, depth),
                 near_origin=depth == 0,
@@ -161,7 +161,7 @@ class SlidingWindow:
             return _divide(self.kind, self.blocks, self.shares)[1:]
         return Fraction(1), Fraction(0)
 
-    def kept(self, early: bool) -> Fraction:
+    def share_kept(self, early: bool) -> Fraction:
         """Return what a warm-up leaves of a bucket's share; early: one that holds some of the first window."""
         return self._divided[0] if early else Fraction(1)
 
@@ -169,7 +169,7 @@ class SlidingWindow:
 @lru_cache(maxsize=1024)
 def _share(schedule: SlidingWindow, size: int, depth: int, early: bool) -> Fraction:
     """Return the share of a bucket of so many blocks; early: it holds some of the first window."""
-    return schedule.unit * _cost(schedule.kind, schedule.shares, size, depth) * schedule.kept(early)
+    return schedule.unit * _cost(schedule.kind, schedule.shares, size, depth) * schedule.share_kept(early)
 
 
 @lru_cache(maxsize=256)

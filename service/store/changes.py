@@ -1,6 +1,6 @@
 """Which of all streams want something done, by one query that answers little however many streams there are."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Select, Text, cast, func, or_, select
@@ -12,9 +12,9 @@ from service.store.tables import leases as leased
 
 
 class Unsealed(NamedTuple):
-    """What there is for sealers to do, counted by one query however many streams there are.
+    """The work for sealers, counted by one query however many streams there are.
 
-    `sealers` are at it, this one included. Of the streams that want one, `free` have none, `long_free` for long.
+    `sealers` are at it, this one included. Among the streams that want one, `free` have none, `long_free` for long.
     """
 
     sealers: int
@@ -33,8 +33,14 @@ class State(NamedTuple):
 
 
 def states(connection: Connection) -> list[State]:
-    """Of every stream, for who asks again and again which of them have changed."""
+    """Return the state of every stream, for callers that look again and again which have changed."""
     return [State(*row) for row in connection.execute(_STATES)]
+
+
+def digest(connection: Connection) -> tuple[int, int | None]:
+    """How many streams there are, and a sum that changes whenever one of them does."""
+    count, total = connection.execute(_DIGEST).one()
+    return count, total
 
 
 _TOLD = (
@@ -59,16 +65,38 @@ _STATES = (
                 "/", _ASKED.c.asked, TIMELINE, *(func.coalesce(cast(streams.c[name], Text), "") for name in _TOLD)
             ),
             0,
-        ),
+        ).label("digest"),
     )
     .outerjoin(_ASKED, _ASKED.c.stream_id == streams.c.id)
     .order_by(streams.c.id)
 )
+_digests = _STATES.order_by(None).subquery().c
+_DIGEST = select(func.count(), func.sum(func.hashtextextended(func.concat_ws("/", _digests.id, _digests.digest), 0)))
 
 
 def logs(connection: Connection, found: Sequence[int]) -> dict[int, str]:
     """The names of streams' logs, which never change."""
     return dict(connection.execute(select(streams.c.id, streams.c.log).where(streams.c.id == any_of(found))).all())
+
+
+def short_ledgers(
+    connection: Connection, among: Sequence[int], *, but: Collection[str], charges: int, most: int
+) -> dict[int, str]:
+    """The first few of some streams that have at most so many charges together, with their logs; long ones aside.
+
+    but: logs of other streams to leave out. most: so many streams.
+    """
+    query = select(streams.c.id, streams.c.log, streams.c.charges).where(
+        streams.c.id == any_of(among), streams.c.charges <= charges
+    )
+    found = {row.id: row for row in connection.execute(query)}
+    short: dict[int, str] = {}
+    for row in (found[each] for each in dict.fromkeys(among) if each in found and found[each].log not in but):
+        charges -= row.charges
+        if charges < 0 or len(short) == most:
+            break
+        short[row.id] = row.log
+    return short
 
 
 def halted(connection: Connection) -> set[int]:
@@ -80,7 +108,7 @@ _WANTS_A_SEALER = or_(streams.c.halted.is_(None), streams.c.id.in_(_ERASED))
 
 
 def unsealed(connection: Connection, *, seconds: float) -> Unsealed:
-    """What there is for sealers to do; `seconds`: the length of their leases, after which a free one is so for long."""
+    """Return the work for sealers; `seconds`: the length of their leases, after which a free stream is so for long."""
     free, long_free = (func.count().filter(leases.is_free(seconds, since=since)) for since in (0.0, seconds))
     query = (
         select(leases.sealers(seconds), func.count(), free, long_free)

@@ -7,12 +7,14 @@ from sqlalchemy import Connection, Row, Select, select
 
 from service.store import digests
 from service.store.publications import Publication
+from service.store.rows import Rows
 from service.store.tables import charges, publications, streams
 
 AS_SERVED: Select[Any] = select(charges, publications.c.name.label("publication")).join(
     publications, publications.c.id == charges.c.publication_id
 )
 """Rows for `served`."""
+_WALK = AS_SERVED.order_by(charges.c.id)
 
 
 def newest(connection: Connection, publication: Publication) -> dict[str, Any] | None:
@@ -22,12 +24,9 @@ def newest(connection: Connection, publication: Publication) -> dict[str, Any] |
     return None if row is None else served(row)
 
 
-def walk(connection: Connection, stream: int) -> Iterator[dict[str, Any]]:
+def walk(rows: Rows, stream: int) -> Iterator[dict[str, Any]]:
     """Every charge of a stream as it is served and hashed, oldest first; however many, they take no memory."""
-    query = AS_SERVED.where(charges.c.stream_id == stream).order_by(charges.c.id)
-    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
-        for row in rows:
-            yield served(row)
+    return map(served, rows.of(_WALK, charges.c.stream_id, stream))
 
 
 def page(connection: Connection, stream: int, *, limit: int, before: int | None) -> list[dict[str, Any]]:
@@ -72,7 +71,7 @@ def digest(charge: dict[str, Any]) -> str:
 
 
 def intact(charge: dict[str, Any]) -> bool:
-    """Whether it is what its hash says. What has no RFC 8785 JSON, like NaN, was never charged."""
+    """Whether it is what its hash says. A charge without RFC 8785 JSON, like NaN, was never made."""
     try:
         return bool(charge["hash"] == digest(charge))
     except ValueError:

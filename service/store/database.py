@@ -55,7 +55,7 @@ _LIMITS = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=15s"
 
 
 class DatabaseUnavailable(Exception):
-    """PostgreSQL does not answer. What was under way did not happen, or will be found done when asked again."""
+    """PostgreSQL does not answer. A transaction under way did not happen, or a second look shows it done."""
 
 
 class DatabaseUnsafe(DatabaseUnavailable):
@@ -176,7 +176,7 @@ _DURABLE = ("fsync", "full_page_writes")
 
 
 def require_durability(connection: Connection) -> None:
-    """That a crash of the server or its machine loses nothing that was committed: settings may change at any time.
+    """Check that a crash of the server or its machine loses no commit: settings may change at any time.
 
     Raises:
         DatabaseUnsafe: it could.
@@ -185,7 +185,7 @@ def require_durability(connection: Connection) -> None:
 
 
 def _require_durability(session: psycopg.Connection[Any]) -> None:
-    """That a crash of the server or its machine loses nothing that was committed.
+    """Check that a crash of the server or its machine loses nothing that was committed.
 
     Raises:
         DatabaseUnsafe: it could; a version that was lost after somebody saw it would be published again with new noise.
@@ -223,7 +223,7 @@ def _written_durably(
 
 
 def _still_open(connection: psycopg.Connection[Any], *_: Any) -> None:
-    """That its server has not ended it. Asking would cost each transaction a round trip; an end comes unasked."""
+    """Check that its server has not ended it. Asking would cost each transaction a round trip; an end comes unasked."""
     poll = polling.poll()
     poll.register(connection.fileno(), polling.POLLIN)
     if poll.poll(0):
@@ -232,7 +232,7 @@ def _still_open(connection: psycopg.Connection[Any], *_: Any) -> None:
 
 @contextmanager
 def pipelined(connection: Connection) -> Iterator[None]:
-    """What is written inside is sent without waiting for answers, which come together at the end: nothing is read."""
+    """Send statements inside without waiting for answers, which come together at the end: nothing is read."""
     with _pipeline(connection):
         yield
 
@@ -253,7 +253,7 @@ def read_together(connection: Connection, *queries: tuple[Select[Any], dict[str,
 
 
 def within(connection: Connection, seconds: float) -> tuple[tuple[Select[Any], dict[str, Any]], ...]:
-    """What `read_together` is to be given so that the transaction ends, one way or the other, within so many seconds.
+    """Return what `read_together` needs so that the transaction ends, one way or the other, within so many seconds.
 
     PostgreSQL ends it if whoever began it hangs. In the middle of a pipeline he is not idle, so that `_LIMITS` would
     leave him his locks for ever.

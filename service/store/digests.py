@@ -10,7 +10,7 @@ import rfc8785
 def of(content: Any) -> str:
     """SHA-256, in hexadecimal, over the RFC 8785 JSON of something.
 
-    That form has no whole numbers of 2^53 and more; they count as text, as in JSON that everybody can read.
+    This form has no whole numbers of 2^53 and more; they count as text, as in JSON that everybody can read.
 
     Raises:
         ValueError: it holds what no JSON has, like NaN.

@@ -112,7 +112,7 @@ def page(connection: Connection, key: int, *, limit: int, before: int | None) ->
 
 
 def found(connection: Connection, identity: int) -> dict[int, dict[str, Any]]:
-    """What its cells found, by their numbers."""
+    """Return what its cells found, by their numbers."""
     rows = connection.execute(
         select(findings.c.cell, findings.c.found).where(findings.c.exploration_id == identity).order_by(findings.c.cell)
     )
@@ -144,7 +144,7 @@ def report(connection: Connection, identity: int, progress: float) -> bool:
 
 
 def keep(connection: Connection, identity: int, cell: int, what: Mapping[str, Any]) -> None:
-    """What a cell found; of two who ran the same one, the first one's."""
+    """Store the result of a cell; if two ran the same cell, that of the first."""
     connection.execute(
         postgresql.insert(findings).values(exploration_id=identity, cell=cell, found=what).on_conflict_do_nothing()
     )

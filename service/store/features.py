@@ -15,20 +15,20 @@ from service.store.tables import publications as table
 from service.store.tables import releases as released
 
 VERSION = 1
-"""Of the release that is used: a publication that releases a feature map releases one."""
+"""The version of the release that is used: a publication that releases a feature map releases one."""
 
 _source = table.alias("source")
 _RELEASED = (released.c.publication_id == table.c.features_from) & (released.c.version == VERSION)
 
 
 def ready() -> ColumnElement[bool]:
-    """That a publication has all its features, or needs none; in a query of publications."""
+    """Return the condition that a publication has all its features, or needs none; in a query of publications."""
     visible = exists().where(_RELEASED, releases.is_visible()).correlate(table)
     return or_(table.c.features_from.is_(None), visible)
 
 
 def lost() -> ColumnElement[bool]:
-    """That its features will never come; in a query of publications."""
+    """Return the condition that its features will never come; in a query of publications."""
     ended = exists().where(_source.c.id == table.c.features_from, _source.c.state != "running").correlate(table)
     return ended & ~exists().where(_RELEASED).correlate(table)
 

@@ -13,7 +13,7 @@ from service.store.tables import keys, sessions
 
 
 class NameTaken(Exception):
-    """That name was used before; names are never used again."""
+    """The name was used before; names are never used again."""
 
 
 class LastAdminKey(Exception):
@@ -22,7 +22,7 @@ class LastAdminKey(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Who is asking and what they may do. `streams` None: every stream."""
+    """The key of a request, and what it may do. `streams` None: every stream."""
 
     id: int
     name: str

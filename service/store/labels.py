@@ -10,8 +10,8 @@ feature map). Its request is `set aside`: no person gets it, and it takes no ans
 over. An erasure deletes the answer, if there is one, so that the request is open again until the same time. So a set
 aside request adds to `progress`, `any_open` and `answers` what a request adds that nobody answers: a function of the
 slot's coin and of the time at which it was tossed. From the erasure on, none of them depends on what the record was,
-on whether the slot came empty, or on whether and how it had been labelled. That a record was erased is an act of the
-operator and public. A step that began before the erasure may have read the record and its label.
+on whether the slot came empty, or on whether and how it had been labelled. Erasing a record is an act of the
+operator, and public. A step that began before the erasure may have read the record and its label.
 
 Not stated: a person who sees every request that is handed out sees that a slot without bytes is not among them.
 Against that person the guarantee holds for replacing one non-empty record by another, no more.
@@ -101,12 +101,12 @@ def ask(
 
 
 def is_open() -> ColumnElement[bool]:
-    """That a request can still be answered; in a query."""
+    """Return the condition that a request can still be answered; in a query."""
     return and_(label_requests.c.answered_at.is_(None), label_requests.c.expires_at > func.clock_timestamp())
 
 
 def any_open() -> ColumnElement[bool]:
-    """That a publication has an open request; in a query of publications."""
+    """Return the condition that a publication has an open request; in a query of publications."""
     return exists().where(label_requests.c.publication_id == publications.c.id, is_open())
 
 

@@ -1,4 +1,4 @@
-"""Who may work on a stream or a publication now: one owner at a time, on PostgreSQL's clock.
+"""Says who may work on a stream or a publication now: one owner at a time, on PostgreSQL's clock.
 
 A lease that runs out can be taken by another; taking it raises its epoch. Every commit checks the epoch, so that an
 owner that slept through its lease can't commit what it still had in hand.
@@ -58,7 +58,7 @@ def stream_id(lease: Lease) -> int:
 
 
 def sealer(owner: str) -> str:
-    """Of a worker that numbers streams: as long as it is held, the worker has its share of them."""
+    """The lease of a worker that numbers streams: as long as it is held, the worker has its share of them."""
     return f"{_SEALER}{owner}"
 
 
@@ -70,7 +70,7 @@ def publication(identity: int) -> str:
 
 
 def queries(publication: int) -> str:
-    """Of the one process that compares linear queries of a publication with its records."""
+    """The lease of the one process that compares linear queries of a publication with its records."""
     return f"queries:{publication}"
 
 
@@ -121,7 +121,7 @@ def take_several(
 ) -> list[Lease]:
     """Take the leases of resources that nobody has held for `since` seconds, at most so many.
 
-    Who is at a lease's row, renewing it or in the middle of a commit, is not waited for: he may hang.
+    It does not wait for an owner that is at the lease's row, renewing it or in a commit: the owner may hang.
     """
     now = func.clock_timestamp()
     free = (
@@ -246,7 +246,7 @@ def release_several(connection: Connection, held: Sequence[Lease]) -> None:
 
 
 def is_held(resource: Any, owner: Any, epoch: Any) -> tuple[ColumnElement[bool], ...]:
-    """That it is still this one, and has not run out; in a query. After a failover another's may have its epoch."""
+    """Return the condition that a lease is still this one and runs. After a failover another's may have its epoch."""
     return (
         leases.c.resource == resource,
         leases.c.owner == owner,

@@ -1,7 +1,7 @@
-"""What a step starts from, as a digest: which released models, and which memory with its noise.
+"""The start of a step, as a digest: which released models, and which memory with its noise.
 
 Position and version alone do not tell: after a failover that lost a parked step another worker may have drawn it anew.
-What was drawn on top of the lost one may not follow the new one, whose noise it does not know.
+A step drawn on top of the lost one may not follow the new one, whose noise it does not know.
 """
 
 from collections.abc import Mapping

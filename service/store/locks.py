@@ -7,17 +7,22 @@ A transaction that locks more than one row locks them in this order, or two of t
 3. publications of that stream, and no other's,
 4. what belongs to them: what is shown of them, requests for labels, sums beside the charges.
 
+Who locks several streams at once waits for none of them (`free_streams`).
+
 Under the stream's lock, `publications.create` takes the lock on all names of publications, which nobody holds for
 longer than it takes to insert a row. The lock on a high-water mark's file comes before all: who takes it holds no row.
 
 `service.ledger.entry` is the door to these locks. Besides it, `erasing`, `numbering` and `retention` lock a stream. An
-import contract in pyproject.toml lets nobody else in.
+import contract in pyproject.toml lets nobody else in. `newest` shares the lock of a stream for one look, and passes by
+where somebody has it: it waits for nobody.
 """
+
+from collections.abc import Sequence
 
 from sqlalchemy import Connection, bindparam, select, true
 
 from service.store import leases, publications
-from service.store.database import read_together, within
+from service.store.database import any_of, read_together, within
 from service.store.leases import Lease, LeaseLost
 from service.store.publications import Publication
 from service.store.streams import Stream
@@ -31,6 +36,12 @@ def stream(connection: Connection, identity: int) -> Stream:
     """Lock a stream and return it."""
     query = select(stream_rows).where(stream_rows.c.id == identity).with_for_update()
     return Stream(**connection.execute(query).one()._asdict())
+
+
+def free_streams(connection: Connection, identities: Sequence[int]) -> list[Stream]:
+    """Lock those of some streams that nobody else has locked, and return them; it waits for none."""
+    query = select(stream_rows).where(stream_rows.c.id == any_of(identities)).order_by(stream_rows.c.id)
+    return [Stream(**row._asdict()) for row in connection.execute(query.with_for_update(skip_locked=True))]
 
 
 def publication(connection: Connection, identity: int) -> Publication:

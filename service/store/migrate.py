@@ -28,8 +28,8 @@ def migrate(url: str, revision: str = "head", *, service: str | None = None) -> 
 
     Args:
         url: as the role that owns the tables.
-        service: as the role by which the API and workers connect; it is made if it is not there. Of what is published
-            and charged it may read and add to, and change nothing. None, or the same role: it owns the tables, and
+        service: as the role by which the API and workers connect; it is made if it is not there. It may read releases
+            and charges and add to them, and change nothing. None, or the same role: it owns the tables, and
             only triggers keep it from that.
 
     Raises:

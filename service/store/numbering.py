@@ -21,7 +21,7 @@ class UnitErased(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetter:
-    """What came in the log and could not be numbered, and why. `ours`: a batch that was accepted, so it is lost."""
+    """An entry of the log that could not be numbered, and why. `ours`: a batch that was accepted, so it is lost."""
 
     id: int
     entry: str
@@ -141,7 +141,7 @@ def page_of_dead_letters(connection: Connection, stream: int, *, limit: int, bef
 
 
 def drop_dead_letter(connection: Connection, stream: int, entry: str) -> bool:
-    """Whether there is such a one; dropping twice is the same as once. That it was found is never forgotten."""
+    """Return whether there is such an entry; dropping twice is the same as once. Its row stays for ever."""
     mine = (dead_letters.c.stream_id == stream) & (dead_letters.c.entry == entry)
     dropped = func.coalesce(dead_letters.c.dropped_at, func.now())
     return bool(connection.execute(update(dead_letters).where(mine).values(dropped_at=dropped)).rowcount)

@@ -1,4 +1,4 @@
-"""What a mechanism has to remember between two steps: parts, each written once, as secret as records.
+"""The memory of a mechanism between two steps: parts, each written once, as secret as records.
 
 They are noise that later releases take back, and what follows from it: whoever reads them and the releases knows
 something of records. No call reads them but the publisher's. They come and go in the transaction that publishes what
@@ -32,7 +32,7 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """What a step leaves to remember: the numbers of all parts, those parts that may be new, and all parts' digest."""
+    """The memory that a step leaves: the numbers of all parts, those parts that may be new, and all parts' digest."""
 
     numbers: tuple[int, ...]
     new: Mapping[int, Values]

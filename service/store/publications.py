@@ -1,6 +1,6 @@
 """Publications: what is asked for, how far it is published, and which of them can go on."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -26,6 +26,7 @@ from service.privacy.accounting.obligations import FitSize, Obligations
 from service.store import digests, leases, shown
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together
 from service.store.keys import NameTaken
+from service.store.rows import Rows
 from service.store.tables import charges as charged
 from service.store.tables import erasures, publications, streams
 from service.store.tables import releases as released
@@ -81,7 +82,7 @@ class Publication:
 
     @property
     def owes(self) -> Obligations:
-        """What it owes, whatever it releases. ValueError, KeyError or TypeError if that was never written there."""
+        """Return what it owes, whatever it releases. ValueError, KeyError or TypeError if nobody wrote it there."""
         return Obligations.from_json(self.obligations)
 
     @property
@@ -181,6 +182,8 @@ def promised(publication: Publication) -> str:
         "delta": str(Fraction(publication.delta)),
         "created_at": digests.timestamp(publication.created_at),
     }
+    if publication.features_from is not None:  # as no publication could be before there were preparations
+        content["features_from"] = publication.features_from
     return digests.of(content)
 
 
@@ -201,7 +204,7 @@ def sealed(publication: Publication) -> str:
 
 
 def as_left(publication: Publication) -> bool:
-    """Whether what changes of a publication is as it was left. What has no JSON, like NaN, was never left there."""
+    """Whether what changes of a publication is as it was left. A value without JSON, like NaN, was never left there."""
     try:
         return publication.seal == sealed(publication)
     except (ValueError, OverflowError):
@@ -222,8 +225,13 @@ def find(connection: Connection, name: str, *, visible: frozenset[str] | None = 
 
 
 def of_stream(connection: Connection, stream: int) -> list[Publication]:
-    query = select_all().where(publications.c.stream_id == stream).order_by(publications.c.id.desc())
+    query = _NEWEST_FIRST.where(publications.c.stream_id == stream)
     return [_publication(row) for row in connection.execute(query)]
+
+
+def walk(rows: Rows, stream: int) -> Iterator[Publication]:
+    """Yield all publications of a stream, the newest first."""
+    return map(_publication, rows.of(_NEWEST_FIRST, publications.c.stream_id, stream))
 
 
 def fit_sizes(connection: Connection, identities: Collection[int]) -> dict[int, FitSize]:
@@ -336,6 +344,7 @@ def newest_visible(*, role: str | None = None) -> ColumnElement[int | None]:
 
 
 NAMES = select_all().selected_columns.keys()
+_NEWEST_FIRST = select_all().order_by(publications.c.id.desc())
 _UNCONFIRMED = select(charged.c.id).where(
     charged.c.publication_id == publications.c.id,
     charged.c.stream_id == streams.c.id,

@@ -77,7 +77,7 @@ class SegmentFiles:
         (self.root / log / name).unlink(missing_ok=True)
 
     def high_water_mark(self, log: str) -> dict[str, Any] | None:
-        """What was last written down about a stream; None: nothing was. {} if it can't be read."""
+        """Return what was last written down about a stream; None: nothing was. {} if it can't be read."""
         try:
             with (self.root / f"{log}.witness").open("rb") as file:
                 state = _state(file)
@@ -100,7 +100,7 @@ class SegmentFiles:
         _sync(self.root)
 
     def note(self, log: str) -> dict[str, Any]:
-        """What `put_note` was last given about a stream; {} if it can't be read."""
+        """Return what `put_note` was last given about a stream; {} if it can't be read."""
         try:
             return _parsed((self.root / f"{log}.walked").read_bytes())
         except OSError:
@@ -135,7 +135,7 @@ class SegmentFiles:
         self._checked[log, name] = state
 
     def orphans(self, log: str, known: set[str]) -> list[str]:
-        """What no row names: files whose commit never came, if the rows are not those of an older time."""
+        """Return what no row names: files whose commit never came, if the rows are not those of an older time."""
         return sorted(self.names(log) - known)
 
     def sweep(self, log: str, known: set[str], names: set[str]) -> list[str]:
@@ -165,7 +165,7 @@ class SegmentFiles:
 
 
 def _lock(descriptor: int) -> None:
-    """Lock a file. Who holds it may hang: raises TimeoutError then, for the caller to try again later."""
+    """Lock a file. Its holder may hang: raises TimeoutError then, for the caller to try again later."""
     deadline = time.monotonic() + SECONDS_TO_LOCK
     while True:
         try:

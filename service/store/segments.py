@@ -105,7 +105,7 @@ def replace(
 
 
 def digest(log: str, segment: Segment) -> str:
-    """Of one segment of the stream with that log."""
+    """Return the digest of one segment of the stream with that log."""
     content = vars(segment) | {"log": log, "sha256": segment.sha256.hex()}
     return digests.of(content)
 
@@ -136,7 +136,7 @@ def kept_from_of_each(connection: Connection, identities: Sequence[int]) -> dict
 def erase(connection: Connection, stream: int, start: int, stop: int) -> None:
     """From now on these records contribute nothing to any fit that starts later; the sealer deletes their bytes.
 
-    What was erased before is not erased again. The caller holds the stream's lock.
+    Slots that were erased before are not erased again. The caller holds the stream's lock.
     """
     position = start
     for low, high in (*erased(connection, stream, start, stop), (stop, stop)):

@@ -14,7 +14,7 @@ MOST = 100  # of one key at the same time; the oldest end first
 
 
 def begin(connection: Connection, key: int) -> str:
-    """A new session of this key; returns its secret, which is told this once. What has expired is forgotten."""
+    """Begin a session of this key and return its secret, which is shown this once; delete expired sessions."""
     secret = f"prs_{secrets.token_urlsafe(32)}"
     newest = select(sessions.c.hash).where(sessions.c.key_id == key).order_by(sessions.c.expires_at.desc())
     too_many = newest.offset(MOST - 1).scalar_subquery()

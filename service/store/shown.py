@@ -1,4 +1,4 @@
-"""What is shown of a publication's clock and of its worst record: as it was when its stream was confirmed last.
+"""A publication's clock and its worst record as they are shown: as they were when its stream was confirmed last.
 
 It is committed with each step, and PostgreSQL may still forget that: see `publishing.confirmation`. A table of its own
 holds it, since who confirms a stream must not wait for who publishes on it.
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, insert, or_, select, update
 
 from service.store.database import any_of
 from service.store.tables import publications, shown
@@ -18,7 +18,7 @@ _NEVER_FALL = ("position", "worst_amount")
 
 
 class Unseen(NamedTuple):
-    """What is committed of a publication that is not shown yet."""
+    """The part of a publication that is committed and not shown yet."""
 
     stream_id: int
     publication_id: int
@@ -43,10 +43,18 @@ def unseen(connection: Connection, found: Sequence[int]) -> list[Unseen]:
 
 def show(connection: Connection, seen: list[Unseen]) -> None:
     """Show what was `unseen` when the stream was confirmed; who is late with an older state changes nothing."""
-    for each in seen:
-        older = [shown.c[name] <= getattr(each, name) for name in _NEVER_FALL]
-        query = update(shown).where(shown.c.publication_id == each.publication_id, *older)
-        connection.execute(query.values({name: getattr(each, name) for name in Unseen._fields[2:]}))
+    if seen:
+        connection.execute(_SHOW, [{f"new_{name}": value for name, value in each._asdict().items()} for each in seen])
+
+
+_SHOW = (
+    update(shown)
+    .where(
+        shown.c.publication_id == bindparam("new_publication_id"),
+        *(shown.c[name] <= bindparam(f"new_{name}") for name in _NEVER_FALL),
+    )
+    .values({name: bindparam(f"new_{name}") for name in Unseen._fields[2:]})
+)
 
 
 def begin(connection: Connection, publication: int, *, due: int) -> None:

@@ -8,9 +8,23 @@ from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, text, update
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    Numeric,
+    Row,
+    bindparam,
+    column,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from service.privacy.accounting.budget import Accounting, Budget
@@ -192,33 +206,53 @@ def move(connection: Connection, stream: Stream) -> None:
     connection.execute(_MOVE, {name: getattr(stream, name) for name in _MOVED} | {"of": stream.id})
 
 
-def confirm(connection: Connection, identity: int, *, charges: int, releases: int, worst: Sequence[Decimal]) -> bool:
-    """Make the stream's charges and releases visible up to these numbers; return whether that is news.
+class Confirmed(NamedTuple):
+    """Up to which numbers charges and releases of a stream may be seen, and what its worst record has spent then."""
 
-    worst: ε, δ and ρ, what the worst record has spent with these charges. Sums never fall, so that whoever is late with
-    an older state changes nothing.
+    stream: int
+    charges: int
+    releases: int
+    epsilon: Decimal
+    delta: Decimal
+    rho: Decimal
+
+
+def confirm(connection: Connection, confirmed: Sequence[Confirmed]) -> set[int]:
+    """Make charges and releases visible; return the ids of the streams of which that is news.
+
+    Sums never fall, so that whoever is late with an older state changes nothing.
     """
-    epsilon, delta, rho = worst
-    changed = connection.execute(
-        update(streams)
-        .where(
-            streams.c.id == identity,
-            or_(
-                streams.c.confirmed_charges < charges,
-                streams.c.confirmed_releases < releases,
-                streams.c.marked.is_(False),
-            ),
-        )
-        .values(
-            confirmed_charges=func.greatest(streams.c.confirmed_charges, charges),
-            confirmed_releases=func.greatest(streams.c.confirmed_releases, releases),
-            visible_epsilon=func.greatest(streams.c.visible_epsilon, epsilon),
-            visible_delta=func.greatest(streams.c.visible_delta, delta),
-            visible_rho=func.greatest(streams.c.visible_rho, rho),
-            marked=True,
-        )
+    columns = zip(_BOUND, zip(*confirmed, strict=True), strict=True)
+    return set(connection.scalars(_CONFIRM, {name: list(values) for name, values in columns}))
+
+
+_BOUND = [f"each_{name}" for name in Confirmed._fields]
+_TYPES = (BigInteger, BigInteger, BigInteger, Numeric, Numeric, Numeric)
+_confirmed = (
+    func.unnest(*(bindparam(name, type_=ARRAY(kind)) for name, kind in zip(_BOUND, _TYPES, strict=True)))
+    .table_valued(*map(column, Confirmed._fields, _TYPES))
+    .render_derived()
+)
+_CONFIRM = (
+    update(streams)
+    .where(
+        streams.c.id == _confirmed.c.stream,
+        or_(
+            streams.c.confirmed_charges < _confirmed.c.charges,
+            streams.c.confirmed_releases < _confirmed.c.releases,
+            streams.c.marked.is_(False),
+        ),
     )
-    return bool(changed.rowcount)
+    .values(
+        confirmed_charges=func.greatest(streams.c.confirmed_charges, _confirmed.c.charges),
+        confirmed_releases=func.greatest(streams.c.confirmed_releases, _confirmed.c.releases),
+        visible_epsilon=func.greatest(streams.c.visible_epsilon, _confirmed.c.epsilon),
+        visible_delta=func.greatest(streams.c.visible_delta, _confirmed.c.delta),
+        visible_rho=func.greatest(streams.c.visible_rho, _confirmed.c.rho),
+        marked=True,
+    )
+    .returning(streams.c.id)
+)
 
 
 def distrust(connection: Connection, stream: Stream, reason: str | None) -> bool:

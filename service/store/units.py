@@ -20,7 +20,7 @@ from service.streams.units import NEVER, PSEUDONYM_BYTES, UnitState, UnitStates,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnitCounts:
-    """What numbering a segment changes of units.
+    """The changes of units when a segment is numbered.
 
     units_erased: how many were erased when their states were read. states: of those that it changes, by `pseudonyms`.
     over: how many of its slots do not count.

@@ -96,9 +96,9 @@ class RecordLayout:
             columns = unpack(batch)
         except Exception as error:  # the bytes can be anything, and the library raises several kinds of errors
             raise UnreadableBatch from error
-        found = {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
+        given = {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
         lengths = {column.shape[:1] for column in columns.values()}
-        if found != self._logged or len(lengths) != 1 or lengths <= {(), (0,)}:
+        if given != self._logged or len(lengths) != 1 or lengths <= {(), (0,)}:
             raise UnreadableBatch
         return columns
 

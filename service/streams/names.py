@@ -32,7 +32,7 @@ DisplayName = Annotated[
 """A text of 1 to LONGEST_NAME characters that can be printed, without blanks at its ends."""
 
 ABSENT: dict[str, Any] = {"default": None, "exclude_if": lambda value: value is None}
-"""Of a field that is not in stored JSON where it is not set."""
+"""Options of a field that is not in stored JSON where it is not set."""
 
 
 class Column(Shape):

@@ -1,4 +1,4 @@
-"""What the records of a stream look like, as a user writes it: features, task, norm bound, feature map, names."""
+"""The shape of a stream's records, as a user writes it: features, task, norm bound, feature map, names."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class Units(Shape):
 
 
 class StreamSchema(Shape):
-    """What the records of a stream look like. Public, and fixed when the stream is made."""
+    """The shape of a stream's records. Public, and fixed when the stream is made."""
 
     features: Annotated[int, Field(strict=True, ge=1, le=MAX_DIMENSION)] | None = None
     task: Task
     norm_bound: Positive = 1.0
-    columns: Columns | None = Field(**ABSENT, description="Of the features, in their order: names, or objects")
-    class_names: ClassNames | None = Field(**ABSENT, description="Of classes, or categories, 0, 1, …")
+    columns: Columns | None = Field(**ABSENT, description="Names of the features, in their order, or objects")
+    class_names: ClassNames | None = Field(**ABSENT, description="Names of classes, or categories, 0, 1, …")
     feature_map: FeatureMapShape | None = None
     unit: Units | None = Field(
         **ABSENT, description="Records of one person or device are protected together; absent: each by itself"

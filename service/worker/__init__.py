@@ -1,1 +1,1 @@
-"""What goes on behind the API: sealing, fitting, publishing. Many workers may run; leases keep them apart."""
+"""The work behind the API: sealing, fitting, publishing. Many workers may run; leases keep them apart."""

@@ -1,18 +1,21 @@
 """Looks whether the ledger is still what was written: before a worker first publishes on a stream, and every hour.
 
-What doesn't verify stops its stream: nothing more is published on it, its publications say why, and a metric tells. It
+A finding stops its stream: nothing more is published on it, its publications say why, and a metric tells. It
 goes on when a later look finds all well again, as after the right rows were restored. The invariants are cheaper, and
 asked more often. One that can't be asked counts as violated, and ends no other.
 
-A short ledger is walked by the thread that wants to publish; a long one in a thread of its own, and the stream waits
-while others publish. A long walk that found nothing leaves a note beside the mark. A worker that starts within an
-hour of it publishes on the note's word, and walks meanwhile: as one would that had made the walk itself and gone on.
+A short ledger is walked by the thread that wants to publish, together with those of other streams that wait: a few
+queries read the rows of all of them, and where anything is wrong, each is walked alone. A long ledger is walked in a
+thread of its own, and the stream waits while others publish. A long walk that found nothing leaves a note beside the
+mark. A worker that starts within an hour of it publishes on the note's word, and walks meanwhile: as one would that had
+made the walk itself and gone on.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from heapq import nsmallest
 
 import structlog
 
@@ -30,7 +33,8 @@ _log = structlog.get_logger(__name__)
 
 SECONDS_BETWEEN_AUDITS = 3600.0
 SECONDS_BETWEEN_FULL_LOOKS = 60.0  # at every stream's high-water mark; in between at those of streams that changed
-SHORT_LEDGER = 1000  # charges, which take about a second
+SHORT_LEDGER = 1000  # charges, which take about a second; of all that are walked together
+MOST_TOGETHER = 50  # streams: a transaction may be idle for five seconds, on a busy machine too
 SECONDS_BETWEEN_INVARIANTS = 60.0
 SHARE_OF_TIME = 0.01  # that the invariants may take of a worker's time, however large the ledger is
 
@@ -48,9 +52,10 @@ class Audit:
         self._waiting: dict[int, None] = {}  # streams that wait for their first walk
         self._asked = threading.Condition()
         self._walking = False
-        self._looking: dict[int, threading.Lock] = {}
+        self._looking = threading.Lock()
         self._settled: dict[str, int] = {}  # by log: the state of a stream of which all was confirmed
         self._unsettled: set[int] = set()  # streams of which that was not so at the last look
+        self._digest: tuple[int, int | None] | None = None  # of all streams at the last look
         self._full_look_at = 0.0
         self._ended: set[str] = set()  # publications that had ended, with metrics, at the last look
 
@@ -76,8 +81,10 @@ class Audit:
                 if (stream := self._next()) is None:
                     self._asked.wait(1.0)
                     continue
+                also = [] if stream in self._waiting else self._next_ones()
             try:
-                self.walk(stream)
+                if stream not in self._walk_together([stream, *also], again=True):
+                    self.walk(stream)
             except DatabaseUnavailable as error:
                 _log.warning("part_unavailable", part="audit", reason=str(error))
                 stop.wait(1.0)
@@ -101,11 +108,19 @@ class Audit:
         now = time.monotonic()
         return next((each for log, (first, each) in self._first.items() if self._due.get(log, first) <= now), None)
 
-    def look(self, stream: int) -> bool:
+    def _next_ones(self) -> list[int]:
+        """The streams whose turn is soon: walked with others they cost little."""
+        soon = time.monotonic() + SECONDS_BETWEEN_AUDITS / 10
+        turns = ((self._due.get(log, first), stream) for log, (first, stream) in self._first.items())
+        return [stream for turn, stream in nsmallest(MOST_TOGETHER, turns) if turn <= soon]
+
+    def look(self, stream: int, also: Sequence[int] = ()) -> bool:
         """Return whether the stream's ledger was walked, so that it may be published on.
 
         If not, a short one is walked now, a long one soon, in the thread of `walk_on`; without one, now. Later walks
         hold up nobody.
+
+        also: other streams that are to be published on soon.
         """
         log = self._confirmer.log(stream)
         if log in self._due:
@@ -113,8 +128,8 @@ class Audit:
         with self._database.transaction() as connection:
             charges = streams.get(connection, stream).charges
         if not self._walking or charges <= SHORT_LEDGER:
-            with self._looking.setdefault(stream, threading.Lock()):
-                if log not in self._due:
+            with self._looking:
+                if log not in self._due and stream not in self._walk_together([stream, *also]):
                     self.walk(stream)
             return True
         with self._asked:
@@ -134,8 +149,39 @@ class Audit:
         _log.info("ledger_vouched_for", stream=found.name, seconds=round(age))
         return True
 
+    def _walk_together(self, asked: Sequence[int], *, again: bool = False) -> set[int]:
+        """Walk the short ledgers among these streams, as long as it is little; return those of which all is well.
+
+        Any other is to be walked alone. again: those too that were walked already.
+        """
+        began = time.perf_counter()
+        with self._database.transaction() as connection:
+            but = () if again else self._due
+            short = changes.short_ledgers(connection, asked, but=but, charges=SHORT_LEDGER, most=MOST_TOGETHER)
+        if len(short) < 2:
+            return set()
+        told = {log: self._files.high_water_mark(log) for log in short.values()}  # before the streams are read
+        try:
+            with self._database.transaction() as connection:
+                looked = verify.look_at_each(connection, list(short))
+                well = [each for each, finding in looked if finding is None and each.distrusted is None]
+                well = [each for each in well if short[each.id] == each.log]
+                against = high_water_mark.contradictions(connection, self._files, told, well)
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
+            _log.warning("not_walked_together", error=type(error).__name__, at=place_of(error))
+            return set()
+        walked = {each.log: each.id for each in well if each.log not in against}
+        self._due |= dict.fromkeys(walked, time.monotonic() + SECONDS_BETWEEN_AUDITS)
+        with self._asked:
+            for stream in walked.values():
+                self._waiting.pop(stream, None)
+        _log.info("ledgers_walked", streams=len(walked), seconds=round(time.perf_counter() - began, 3))
+        return set(walked.values())
+
     def walk(self, stream: int) -> None:
-        """What `ledger verify` looks at of one stream, batches aside; says what it found where it counts."""
+        """Look at one stream as `ledger verify` does, batches aside; say what it found where it counts."""
         began, at = time.perf_counter(), time.time()
         told = self._confirmer.told(stream)  # before the stream is read: it may only have come further since
         with self._database.transaction() as connection:
@@ -163,7 +209,11 @@ class Audit:
         Now and then it looks at every stream.
         """
         with self._database.transaction() as connection:
+            digest = changes.digest(connection)
+            if digest == self._digest and not self._unsettled and time.monotonic() < self._full_look_at:
+                return
             states = changes.states(connection)
+        self._digest = digest
         self._remember(states)
         unsettled = {each.id: each.digest for each in states if self._settled.get(each.log) != each.digest}
         changed = {stream: digest for stream, digest in unsettled.items() if stream in self._unsettled}
@@ -177,6 +227,7 @@ class Audit:
             found = streams.of_each(connection, list(changed))
             marks = high_water_mark.marks(connection, found)
             unseen = {each.stream_id for each in shown.unseen(connection, list(changed))}
+        unconfirmed = []
         for stream in found:
             confirmed = stream.confirmed_charges, stream.confirmed_releases
             if stream.distrusted is not None or (
@@ -185,13 +236,9 @@ class Audit:
                 and stream.id not in unseen
             ):
                 self._settled[stream.log] = changed[stream.id]
-                continue
-            try:
-                self._confirmer.confirm(stream.id)
-            except DatabaseUnavailable:
-                raise
-            except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
-                _log.error("not_confirmed", stream=stream.name, error=type(error).__name__, at=place_of(error))
+            else:
+                unconfirmed.append(stream.id)
+        self._confirmer.confirm_each(unconfirmed)
 
     def _remember(self, states: list[State]) -> None:
         """Which streams there are to walk: each within an hour, not all at once; one that is distrusted, now."""

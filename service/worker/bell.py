@@ -4,7 +4,7 @@ import threading
 
 from service.store.database import NEW_LABELS, NEW_PUBLICATION, NEW_RECORDS, Database, DatabaseUnavailable
 
-LOOK_ANYWAY_SECONDS = 1.0  # a notification can be lost while the database is away
+LOOK_ANYWAY_SECONDS = 2.0  # a notification can be lost while the database is away
 
 
 class Bell:
@@ -21,7 +21,7 @@ class Bell:
         return self._count
 
     def wait_past(self, count: int, *, alone: bool = False) -> None:
-        """Until it was rung more often than `count`; one of those who wait looks after a second anyway.
+        """Until it was rung more often than `count`; one of those who wait looks after a while anyway.
 
         alone: nobody else looks for what this one looks for.
         """

@@ -1,7 +1,7 @@
 """Runs what the explorer is asked to compare, one comparison after the other, in a process of its own.
 
-That process is behind all else that the machine has to do, knows no server and gets nothing but the data set: it can't
-reach a stream. What a cell found is kept as soon as it is there, so whoever goes on after a crash begins with the next
+The process is behind all else that the machine has to do, knows no server and gets nothing but the data set: it can't
+reach a stream. The result of a cell is stored at once, so after a crash another worker begins with the next
 one. When this worker ends, the process's input ends, and with it the process.
 """
 
@@ -25,7 +25,8 @@ from service.worker.leases import LeaseKeeper
 
 _log = structlog.get_logger(__name__)
 
-SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_OF_SILENCE = 1.0  # of a comparison, before it is looked whether somebody still wants it
 NICENESS = 19
 MOST_SECONDS = 3600.0  # for one comparison
 GONE = "its data set was deleted"
@@ -103,7 +104,7 @@ class Explorer:
 
 @contextmanager
 def _process(given: bytes) -> Iterator[Iterator[bytes]]:
-    """What a process that gets this tells, line by line; an empty one each second in which it tells nothing."""
+    """Return what a process that gets this tells, line by line; an empty one each second in which it tells nothing."""
     process = subprocess.Popen(
         [sys.executable, "-m", "service.explorer", str(NICENESS)],
         stdin=subprocess.PIPE,
@@ -139,7 +140,7 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
         selector.register(process.stdout, selectors.EVENT_READ)
         rest = b""
         while True:
-            if not selector.select(SECONDS_BETWEEN_LOOKS):
+            if not selector.select(SECONDS_OF_SILENCE):
                 yield b""
                 continue
             piece = process.stdout.read1(2**16)  # type: ignore[attr-defined]

@@ -49,6 +49,7 @@ _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
 WALK_SECONDS = 1.0  # before a publication is tried again whose stream's ledger is not walked yet
+LOOK_SECONDS = 0.1  # for which what is due is taken from one look
 TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
 ENDED_TWICE = (
     "two attempts at its next step ended without a foreseen reason (a crash, a kill, out of memory, an unexpected "
@@ -57,7 +58,7 @@ ENDED_TWICE = (
 
 
 class TickFirst(Exception):
-    """What waits on the stream, and whose tick has come, is to be published before anything else."""
+    """A step that waits on the stream, and whose tick has come, is to be published before anything else."""
 
 
 class Publisher:
@@ -85,7 +86,10 @@ class Publisher:
                 stop.wait(0.5)
 
     def step(self, stop: threading.Event) -> bool:
-        """Publishes what is due of the first due publication that nobody works on; whether to look again at once."""
+        """Publish what is due of the first due publications that nobody works on; return whether to look again at once.
+
+        One of each stream, for so short a time that what becomes due meanwhile waits for nobody's turn.
+        """
         now = time.monotonic()
         failed = {publication for publication, until in self._not_before.items() if now < until}
         with self._database.transaction() as connection:
@@ -93,24 +97,28 @@ class Publisher:
             self._queue.reckon(
                 publications.fit_sizes(connection, unknown) if (unknown := self._queue.unknown(waiting)) else {}
             )
-        passed_over = False
+        of_streams = [each.stream_id for each in waiting]
+        seen, served = False, set[int]()
         for publication in self._queue.in_order(waiting):
-            if not self._takes(self._queue.estimate(publication)):
+            if publication.stream_id in served or not self._takes(self._queue.estimate(publication)):
                 continue
             if not self._desk.take(publication.id):
                 continue
             try:
-                if not self._audit.look(publication.stream_id):  # before the lease, which is for drawing
+                if not self._audit.look(publication.stream_id, of_streams):  # before the lease, which is for drawing
                     self._not_before[publication.id] = time.monotonic() + WALK_SECONDS
-                    passed_over = True
+                    seen = True
                     continue
                 with self._keeper.taking(leases.publication(publication.id)) as lease:
                     if lease is not None:
                         self._guard(lease, publication, stop)
-                        return True
+                        seen = True
+                        served.add(publication.stream_id)
             finally:
                 self._desk.busy.discard(publication.id)
-        return passed_over
+            if stop.is_set() or (served and time.monotonic() > now + LOOK_SECONDS):
+                break
+        return seen
 
     def _guard(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
         """Publish what is due of one publication, whose trouble must not stop the others."""
@@ -201,7 +209,7 @@ class Publisher:
     def _may_try(self, lease: Lease, turn: Turn) -> bool:
         """Note an attempt at the next step that ended without a public reason, if there was one; or halt.
 
-        That is one of this process that it could not note at once, or one of an owner who did not give the lease back,
+        Such an end is one of this process that it could not note at once, or of an owner that kept the lease,
         unless the database was away meanwhile: then nobody could have.
         """
         at = turn.publication.position, turn.publication.version

@@ -44,8 +44,8 @@ MERGED_VALUES = 2**26  # most numbers of one merged segment: 256 MiB as float32
 LARGE_ENOUGH = 4  # the size class of 65,536 records and more: such segments are left alone
 TIDY_SECONDS = 5.0  # between two looks at whether a log is still whole, and at what is needed no more
 TIDIED_AT_ONCE = 50  # streams; so with many of them it takes longer until each has its turn
-LOOK_SECONDS = 1.0  # between two looks for streams whose sealer died; free ones are notified
-WAIT_MILLISECONDS = 500  # for records, before it hears of free streams
+LOOK_SECONDS = 2.0  # between two looks for streams whose sealer died; free ones are notified
+WAIT_MILLISECONDS = 1000  # for records, before it hears of free streams
 
 
 class Sealer:
@@ -240,8 +240,8 @@ class Sealer:
         """Puts many small neighbours into one segment, so that a fit opens few files however records trickled in.
 
         Sixteen neighbours of at most one size class, half of them of just that class, become one, like the digits of
-        a counter: each record is rewritten about once per class, and a few dozen segments at most stay small. What
-        would be larger than memory should hold stays in parts.
+        a counter: each record is rewritten about once per class, and a few dozen segments at most stay small. A
+        segment larger than memory should hold stays in parts.
         """
         lease, stream = self._held[log]
         most = MERGED_VALUES // max(1, stream.layout.mapped_features)

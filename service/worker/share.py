@@ -11,7 +11,7 @@ TAKEN_AT_ONCE = 1000
 
 
 class Share:
-    """One worker's. Who has more than its share gives streams back; who has less takes free ones.
+    """One worker's. A worker with more than its share gives streams back; one with less takes free streams.
 
     A stream that nobody takes for as long as leases last is anybody's: the worker whose share it would be may fail.
     """

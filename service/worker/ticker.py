@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 
 import structlog
 
@@ -23,7 +24,7 @@ MOST_FITS = 10_000  # times of fits to remember: another worker may publish the 
 
 
 class Ticker:
-    """One worker's. Of several workers whichever comes first publishes a step; the others find it gone."""
+    """The ticker of one worker. The first of several workers publishes a step; the others see that it is gone."""
 
     def __init__(self, database: Database, confirmer: Confirmer, audit: Audit) -> None:
         self._database, self._confirmer, self._audit = database, confirmer, audit
@@ -61,23 +62,23 @@ class Ticker:
         """Publish what is due on each stream; return in how many seconds to look again."""
         with self._database.transaction() as connection:
             waiting = parked.next_ticks(connection)
-        for each in waiting:
-            if each.seconds <= 0:
-                self._guard(each.stream_id)
+        due = [each.stream_id for each in waiting if each.seconds <= 0]
+        for stream in due:
+            self._guard(stream, due)
         return min([LOOK_ANYWAY_SECONDS, *(each.seconds for each in waiting if each.seconds > 0)])
 
-    def _guard(self, stream: int) -> None:
+    def _guard(self, stream: int, also: Sequence[int]) -> None:
         """Publish what is due on one stream, whose trouble must not stop the others."""
         try:
-            self.publish(stream)
+            self.publish(stream, also)
         except DatabaseUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is
             _log.error("publishing_failed", stream=stream, error=type(error).__name__, at=place_of(error))
 
-    def publish(self, stream: int) -> None:
-        """Publish all that is due on a stream, and confirm it."""
-        if not self._confirmer.can_confirm(stream) or not self._audit.look(stream):
+    def publish(self, stream: int, also: Sequence[int] = ()) -> None:
+        """Publish all that is due on a stream, and confirm it; `also`: others on which something is due."""
+        if not self._confirmer.can_confirm(stream) or not self._audit.look(stream, also):
             return
         began, more = time.perf_counter(), True
         while more:
@@ -89,10 +90,10 @@ class Ticker:
                         return
                     high_water_mark.check(connection, self._confirmer.files, told, ledger.stream)
                     done = ticks.publish(ledger, waiting)
+                    more = bool(done) and parked.any_due(connection, stream)
             except LedgerBroken as broken:
                 self._distrust(stream, str(broken))
                 return
-            more = bool(done)
             if done:
                 self._confirmer.soon(stream)
             seconds = time.perf_counter() - began

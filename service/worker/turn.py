@@ -39,7 +39,7 @@ class Turn:
     """Where the publication has its features from; None: it needs none."""
     hashes: dict[int, str] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
-    """Of the steps that wait for their tick."""
+    """The steps that wait for their tick."""
 
     @classmethod
     def begin(cls, connection: Connection, identity: int) -> Turn:
@@ -58,7 +58,7 @@ class Turn:
 
     @property
     def chain(self) -> list[Kept]:
-        """What earlier steps left, as a mechanism takes it."""
+        """Return what earlier steps left, as a mechanism takes it."""
         return [
             *(Model(version=version, parameters=self.models[version]) for version in self.publication.chain),
             *(Part(number=number, values=values) for number, values in self.memory.parts.items()),

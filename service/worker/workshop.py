@@ -1,4 +1,4 @@
-"""What the threads of one worker process share."""
+"""The state that the threads of one worker process share."""
 
 import threading
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from service.worker.ticker import Ticker
 
 @dataclass
 class Desk:
-    """What is under way in this process."""
+    """The work that is under way in this process."""
 
     busy: set[int] = field(default_factory=set)
     """Publications that a thread of this process is at, whether its lease still holds or not."""

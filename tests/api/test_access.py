@@ -10,10 +10,10 @@ import sqlalchemy
 import structlog
 from pydantic import SecretStr
 
+from docs.http_reference import openapi as document
 from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
-from tests.api.document import document
 from tests.api.test_records import refused
 from tests.conftest import ADMIN_KEY, Service, blocked, make_world, ok, serving, unique, wait_until
 
@@ -65,6 +65,8 @@ ADMIN = {
     ("post", "/v1/streams/{stream}/resume"),
     ("get", "/v1/streams/{stream}/dead-letters"),
     ("delete", "/v1/streams/{stream}/dead-letters/{entry}"),
+    ("get", "/v1/streams/{stream}/units/{unit}"),
+    ("delete", "/v1/streams/{stream}/units/{unit}"),
     ("post", "/v1/publications"),
     ("delete", "/v1/publications/{publication}"),
 }
@@ -98,7 +100,14 @@ every_guarded_route = pytest.mark.parametrize(("method", "path"), GUARDED)
 
 def call(client, method: str, path: str, *, stream: str = "no-such", publication: str = "no-such") -> httpx.Response:
     url = path.format(
-        stream=stream, publication=publication, entry="1-1", version=1, key=10**9, dataset=10**9, exploration=10**9
+        stream=stream,
+        publication=publication,
+        entry="1-1",
+        version=1,
+        key=10**9,
+        dataset=10**9,
+        exploration=10**9,
+        unit="a",
     )
     url += "?start=0&end=1" if method == "delete" and path.endswith("/records") else ""
     return client.request(method, url, json=BODIES.get(path, {}) if method == "post" else None)
@@ -293,7 +302,9 @@ def test_nobody_makes_it_read_a_large_configuration(service: Service, path):
 
 @pytest.mark.parametrize("path", sorted(path for method, path in OPERATIONS if method == "get"))
 def test_head_is_get_without_its_body(service: Service, path):
-    url = path.format(stream=service.stream(), publication="no-such", entry="1-1", version=1, exploration=10**9)
+    url = path.format(
+        stream=service.stream(), publication="no-such", entry="1-1", version=1, exploration=10**9, unit="a"
+    )
     head = service.client().head(url)
     assert head.content == b""
     got = service.client().get(url)

@@ -42,6 +42,8 @@ def test_every_admin_action_leaves_a_line(service: Service, lines):
         ("delete", "/v1/streams/{stream}/dead-letters/{entry}"): client.delete(
             f"/v1/streams/{stream}/dead-letters/1-1"
         ),
+        ("get", "/v1/streams/{stream}/units/{unit}"): client.get(f"/v1/streams/{stream}/units/somebody"),
+        ("delete", "/v1/streams/{stream}/units/{unit}"): client.delete(f"/v1/streams/{stream}/units/somebody"),
     }
     by_action = {tuple(line["action"].lower().split(" ", 1)): line for line in lines()}
     assert {*done, *by_action} >= ADMIN, "what a new route does is to be tried here"
@@ -57,6 +59,19 @@ def test_every_admin_action_leaves_a_line(service: Service, lines):
     assert (erased["target"], erased["asked"]) == ({"stream": stream}, {"start": "0", "end": "1"})
     assert by_action["delete", "/v1/publications/{publication}"]["target"] == {"publication": name}
     assert by_action["delete", "/v1/keys/{key}"]["target"] == {"key": str(identity)}
+    assert by_action["get", "/v1/streams/{stream}/units/{unit}"]["target"] == {"stream": stream}
+
+
+@pytest.mark.parametrize("unit", ["somebody", "12345", "some%20body"])
+def test_a_unit_is_told_by_its_pseudonym(service: Service, lines, unit):
+    asked = {"name": unique("people"), "features": 1, "task": {"kind": "unlabelled"}, "unit": {"max_records": 1}}
+    ok(service.client().post("/v1/streams", json=asked | {"budget": {"epsilon": 1, "delta": 0}}), 201)
+    before = len(lines())
+    ok(service.client().get(f"/v1/streams/{asked['name']}/units/{unit}"))
+    ok(service.client().delete(f"/v1/streams/{asked['name']}/units/{unit}"), 202)
+    one, other = (line["target"] for line in lines()[before:])
+    assert one == other
+    assert len(bytes.fromhex(one["unit"])) == 16
 
 
 @pytest.mark.parametrize("scope", ["read", "admin"])

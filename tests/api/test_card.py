@@ -163,6 +163,23 @@ def test_it_warns_of_a_ledger_that_does_not_verify_and_of_records_that_expire(se
     database.close()
 
 
+def test_on_a_stream_with_units_the_promise_is_about_a_unit(service: Service):
+    stream = service.stream(epsilon=3, delta=1e-5, unit={"max_records": 4, "min_separation": 2})
+    learner = {"kind": "noisy_gradient_descent"}
+    name = service.publish(stream, {"kind": "online_leader", "batch": 4}, epsilon=1, delta=1e-6, learner=learner)
+    shown = card(service, name)
+    assert {key: shown["unit"][key] for key in ("kind", "max_records", "min_separation")} == {
+        "kind": "unit",
+        "max_records": 4,
+        "min_separation": 2,
+    }
+    assert "4 of its records count, each at least 2 records after" in shown["unit"]["text"]
+    assert "with one unit as with any other" in shown["epsilon"]["text"]
+    assert shown["epsilon"]["publication"]["for_life"] == 1
+    assert any("of one unit" in each for each in shown["public"])
+    assert "for the unit with the most" in page(service, name)
+
+
 def test_a_browser_opens_it_with_its_session(service: Service, name):
     with httpx.Client(base_url=service.url) as client:
         key = service.key("read")

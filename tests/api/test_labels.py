@@ -53,7 +53,7 @@ def charges(service: Service, stream: str):
 
 
 def findings(service: Service, stream: str):
-    """What of a stream's ledger does not hold."""
+    """Return what of a stream's ledger does not hold."""
     database = Database(service.settings.database_url)
     try:
         with database.transaction() as connection:

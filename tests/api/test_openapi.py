@@ -13,7 +13,7 @@ import pytest
 import requests
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.api.document import document
+from docs.http_reference import openapi as document
 from tests.conftest import Service, ok, unique
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def schema() -> "BaseSchema":
 
     @schemathesis.serializer("application/x-ndjson", "application/vnd.apache.arrow.stream", "application/x-npz")
     def as_it_is(_: Any, value: Any) -> bytes:
-        """What is generated for the formats that are not JSON."""
+        """Return what is generated for the formats that are not JSON."""
         return value if isinstance(value, bytes) else str(value).encode(errors="replace")
 
     return schemathesis.openapi.from_dict(document())
@@ -53,7 +53,7 @@ def there(service: Service) -> dict[str, str]:
     entry = ok(service.client().post(url, json={"x": [[1, 0], [0, 1]], "y": [1, 0]}), 202)["entry"]
     service.reaches(name, time=2)
     key = ok(service.client().post("/v1/keys", json={"name": unique("key"), "scopes": ["read"]}), 201)["id"]
-    return {"stream": stream, "publication": name, "entry": entry, "version": "1", "key": str(key)}
+    return {"stream": stream, "publication": name, "entry": entry, "version": "1", "key": str(key), "unit": "a"}
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ SIZES = {"phone": ViewportSize(width=390, height=844), "desktop": DESKTOP}
 
 @contextlib.contextmanager
 def watched(page: Page) -> Iterator[Page]:
-    """What its console says against our pages fails the test. Afterwards nothing is left of who has been there."""
+    """Fail the test if the console complains of our pages. Afterwards nothing is left of who has been there."""
     said: list[str] = []
     listeners = {
         "console": lambda message: said.append(message.text) if message.type in ("error", "warning") else None,
@@ -67,8 +67,8 @@ def until(page: Page, expression: str) -> None:
 
 
 def expected(said: str) -> bool:
-    """What a browser says of its own accord where the service answered as it should, and what it keeps Plotly from:
-    to write styles into the page, for maps.
+    """Return whether a browser says it by itself where the service answered as it should, or since it keeps Plotly
+    from writing styles into the page, for maps.
     """
     return bool(
         re.search(
@@ -94,7 +94,7 @@ def show(page: Page, name: str) -> None:
 
 
 def serious(page: Page, rules: Rules = ALL_RULES) -> list[str]:
-    """What axe finds that would keep somebody from using a page."""
+    """Return what axe finds that would keep somebody from using a page."""
     found = Axe().run(page, options={"resultTypes": ["violations"]} | rules).response["violations"]
     return [
         f"{each['id']}: {node['html']}"

@@ -8,7 +8,7 @@ import pytest
 from openapi_python_client import generate
 from openapi_python_client.config import Config, ConfigFile, MetaType
 
-from tests.api.document import document
+from docs.http_reference import openapi as document
 from tests.conftest import Service
 
 NOT_JSON = {"application/x-ndjson", "application/vnd.apache.arrow.stream", "application/x-npz", "text/csv"}

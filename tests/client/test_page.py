@@ -35,7 +35,7 @@ def weather(days: int, *, seed: int) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def walked(service: Service, tmp_path_factory: pytest.TempPathFactory):
-    """What the page left: its names, and what it printed."""
+    """Return what the page left: its names, and what it printed."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "perennial-data").mkdir()
     (folder / "perennial-data" / "admin.key").write_text(service.admin_key)

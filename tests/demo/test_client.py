@@ -10,7 +10,7 @@ from demo.service import DemoError
 
 
 def ask(answers, method="GET", headers=None, **more):
-    """What the client makes of these answers, and how many it asked for."""
+    """Return what the client makes of these answers, and how many it asked for."""
     left = list(answers)
 
     def handle(request):
@@ -35,9 +35,9 @@ def test_busy_is_tried_again_after_the_time_it_asks_for(status):
 
 
 def test_an_error_is_told_and_not_repeated():
-    said, asked = ask([httpx.Response(422, text="row 3: x: not a number"), httpx.Response(200)])
-    assert "row 3" in said
-    assert asked == 1
+    error, attempts = ask([httpx.Response(422, text="row 3: x: not a number"), httpx.Response(200)])
+    assert "row 3" in error
+    assert attempts == 1
 
 
 def test_a_status_that_is_expected_is_returned():

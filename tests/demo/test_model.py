@@ -61,8 +61,8 @@ def test_without_noise_agrees_with_a_general_minimiser():
         scores = rows @ weights
         return (np.logaddexp(0.0, scores) - y * scores).mean() + 0.5e-4 * weights @ weights
 
-    found = minimize(loss, np.zeros(6), method="BFGS", options={"gtol": 1e-6})
-    assert np.array_equal(model.without_noise(x, y, norm_bound=1.0)(x[:200]), (rows @ found.x > 0)[:200])
+    minimum = minimize(loss, np.zeros(6), method="BFGS", options={"gtol": 1e-6})
+    assert np.array_equal(model.without_noise(x, y, norm_bound=1.0)(x[:200]), (rows @ minimum.x > 0)[:200])
 
 
 def test_without_noise_survives_records_that_a_line_separates():

@@ -1,4 +1,4 @@
-"""What the tests of the documents share: where they are, and how to read them."""
+"""Finds and reads documents, for their tests."""
 
 import re
 from pathlib import Path
@@ -15,9 +15,9 @@ def page(name: str) -> str:
 def rows(text: str, heading: str) -> dict[str, list[str]]:
     """The cells of each line of the tables below a heading, by the name in the first one; not the tables' headings."""
     section = f"\n{text}".split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0]
-    told = re.sub(r"^\|.*\n\|[ |-]+\n", "", section, flags=re.MULTILINE)
+    table = re.sub(r"^\|.*\n\|[ |-]+\n", "", section, flags=re.MULTILINE)
     lines = [
-        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in told.splitlines() if line[:1] == "|"
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines() if line[:1] == "|"
     ]
     return {cells[0].strip("`"): cells for cells in lines}
 

@@ -39,11 +39,11 @@ def test_files_that_are_named_exist(text):
 
 
 def test_every_room_is_in_the_table_of_rooms():
-    told = " ".join("|".join(cells[:2]) for cells in rows(ARCHITECTURE, "## Rooms").values())
+    table = " ".join("|".join(cells[:2]) for cells in rows(ARCHITECTURE, "## Rooms").values())
     for room in (ROOT / "service").iterdir():
         name = room.stem if room.suffix == ".py" else room.name
         if not name.startswith("__") and (room.is_dir() or room.suffix == ".py"):
-            assert f"`{name}`" in told + ARCHITECTURE, name
+            assert f"`{name}`" in table + ARCHITECTURE, name
 
 
 def test_other_pages_link_to_both():

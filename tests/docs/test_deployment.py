@@ -18,13 +18,13 @@ SERVICES = sorted(COMPOSE["services"])
 
 
 def resources(kind: str | None = None) -> list[dict[str, Any]]:
-    found = [each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text())]
-    return [each for each in found if kind is None or each["kind"] == kind]
+    documents = [each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text())]
+    return [each for each in documents if kind is None or each["kind"] == kind]
 
 
 def pods() -> list[Any]:
-    found = [each for each in resources() if each["kind"] in ("Deployment", "Job")]
-    return [pytest.param(each["spec"]["template"]["spec"], id=each["metadata"]["name"]) for each in found]
+    workloads = [each for each in resources() if each["kind"] in ("Deployment", "Job")]
+    return [pytest.param(each["spec"]["template"]["spec"], id=each["metadata"]["name"]) for each in workloads]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -112,8 +112,8 @@ def test_a_pod_gets_secrets_by_reference(pod) -> None:
 def test_prometheus_asks_where_metrics_are_served(name) -> None:
     port = {"api": API_METRICS_PORT, "worker": WORKER_METRICS_PORT}[name]
     scraped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"]
-    (asked,) = next(job["dns_sd_configs"] for job in scraped if job["job_name"] == f"perennial-{name}")
-    assert (asked["names"], asked["port"]) == ([name], port)
+    (records,) = next(job["dns_sd_configs"] for job in scraped if job["job_name"] == f"perennial-{name}")
+    assert (records["names"], records["port"]) == ([name], port)
     assert COMPOSE["services"][name]["environment"]["PERENNIAL_METRICS_HOST"] == "0.0.0.0"
     (pod,) = (each["spec"]["template"]["spec"] for each in resources("Deployment") if name in each["metadata"]["name"])
     (container,) = pod["containers"]

@@ -13,9 +13,8 @@ from prometheus_client.core import Metric
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from docs import reference
+from docs import http_reference, reference
 from service import metrics
-from service.api.app import create_app
 from service.api.http.problems import _PROBLEMS
 from service.api.routes.publications import PublicationRequest
 from service.api.routes.streams import StreamRequest
@@ -64,7 +63,7 @@ ON_CATEGORIES = {"linear_queries", "small_database"}
 
 
 def choices(annotation: Any) -> Iterator[str]:
-    """What may be written in the place of a field, where that is one of a few words."""
+    """Yield what may be written in the place of a field, where that is one of a few words."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     elif not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
@@ -85,14 +84,14 @@ def test_what_is_generated_is_current(page):
 
 
 def test_every_setting_is_told():
-    told = rows(PAGES["settings.md"], "# Settings")
-    assert list(told) == [f"PERENNIAL_{name.upper()}" for name in Settings.model_fields]
+    table = rows(PAGES["settings.md"], "# Settings")
+    assert list(table) == [f"PERENNIAL_{name.upper()}" for name in Settings.model_fields]
 
 
 def test_every_route_is_told_with_its_scope():
-    document = create_app(Settings(_env_file=None)).openapi()
-    told = re.findall(r"^### ([A-Z]+ /\S*)$", PAGES["api.md"], flags=re.MULTILINE)
-    assert sorted(told) == sorted(
+    document = http_reference.openapi()
+    headings = re.findall(r"^### ([A-Z]+ /\S*)$", PAGES["api.md"], flags=re.MULTILINE)
+    assert sorted(headings) == sorted(
         f"{method.upper()} {path}" for path, operations in document["paths"].items() for method in operations
     )
     scopes = {"ingest": INGEST, "read": READ, "label": LABEL, "metrics": METRICS, "admin": ADMIN}
@@ -111,8 +110,8 @@ def test_every_metric_is_told():
 
 
 def test_every_problem_is_told():
-    told = {kind: (cells[1], cells[2]) for kind, cells in rows(PAGES["problems.md"], "# Problems").items()}
-    assert told == {kind: (str(status), title) for kind, (status, title) in _PROBLEMS.items()}
+    table = {kind: (cells[1], cells[2]) for kind, cells in rows(PAGES["problems.md"], "# Problems").items()}
+    assert table == {kind: (str(status), title) for kind, (status, title) in _PROBLEMS.items()}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -125,29 +124,29 @@ def test_every_mechanism_and_learner_has_a_page_that_the_index_names(folder):
 
 @pytest.mark.parametrize("page", DESCRIBED)
 def test_every_setting_of_it_is_told_with_its_default_and_its_choices(page):
-    told = rows(PAGES[page], "## Settings")
+    table = rows(PAGES[page], "## Settings")
     fields = {name: field for name, field in DESCRIBED[page].model_fields.items() if name != "kind"}
-    assert set(told) == set(fields)
+    assert set(table) == set(fields)
     for name, field in fields.items():
-        assert told[name][1] == default(field), name
+        assert table[name][1] == default(field), name
         for choice in choices(field.annotation):
-            assert f"`{choice}`" in "".join(told[name][1:]), f"{name}: {choice}"
+            assert f"`{choice}`" in "".join(table[name][1:]), f"{name}: {choice}"
 
 
 def test_every_setting_of_an_encoder_is_told():
-    told = rows(PAGES["mechanisms/lifelong.md"], "## An encoder")
+    table = rows(PAGES["mechanisms/lifelong.md"], "## An encoder")
     fields = DenseEncoder.model_fields | ConvolutionalEncoder.model_fields
-    assert set(told) == set(fields)
-    assert {name: cells[1] for name, cells in told.items()} == {name: default(field) for name, field in fields.items()}
+    assert set(table) == set(fields)
+    assert {name: cells[1] for name, cells in table.items()} == {name: default(field) for name, field in fields.items()}
     for kind in shapes(LifelongMechanism.model_fields["encoder"].annotation):
-        assert f"`{kind}`" in told["kind"][2]
+        assert f"`{kind}`" in table["kind"][2]
 
 
 def test_every_task_is_told_with_its_settings():
-    told = rows(PAGES["streams.md"], "## Tasks")
-    assert set(told) == set(TASKS)
+    table = rows(PAGES["streams.md"], "## Tasks")
+    assert set(table) == set(TASKS)
     for kind, shape in TASKS.items():
-        assert set(re.findall(r"`(\w+)`", told[kind][1])) == set(shape.model_fields) - {"kind"}
+        assert set(re.findall(r"`(\w+)`", table[kind][1])) == set(shape.model_fields) - {"kind"}
 
 
 @pytest.mark.parametrize(
@@ -175,8 +174,8 @@ def test_every_mechanism_and_learner_has_an_example_a_statement_and_its_names(pa
 @pytest.mark.parametrize("page", [page for page in DESCRIBED if "/" in page])
 def test_a_page_links_the_code_that_has_the_proof(page):
     """The module's docstring has it, so that it is beside what it is about, and nowhere else."""
-    said = PAGES[page].partition("**Proof.**")[2].partition("\n\n")[0]
-    modules = re.findall(r"\]\(\.\./\.\./(service/[^)]+\.py)\)", said)
+    paragraph = PAGES[page].partition("**Proof.**")[2].partition("\n\n")[0]
+    modules = re.findall(r"\]\(\.\./\.\./(service/[^)]+\.py)\)", paragraph)
     assert modules
     for module in modules:
         proof = ast.get_docstring(ast.parse((ROOT / module).read_text()))
@@ -186,16 +185,16 @@ def test_a_page_links_the_code_that_has_the_proof(page):
 
 @pytest.mark.parametrize(("column", "kind"), [(1, Currency.PURE), (2, Currency.ZCDP)])
 def test_the_shares_in_the_tables_are_those_of_the_schedules(column, kind):
-    told = {
+    tables = {
         page: {int(first): cells for first, cells in rows(PAGES[page], "## Statement").items() if first.isdigit()}
         for page in ("mechanisms/continual.md", "mechanisms/sliding_window.md")
     }
-    for ratio, cells in told["mechanisms/continual.md"].items():
+    for ratio, cells in tables["mechanisms/continual.md"].items():
         base = Continual(kind=kind, base=ratio * 1000, update_every=1000).fits(ratio * 1000)[0]
         assert Fraction(cells[column]) == base.share
-    for window, cells in told["mechanisms/sliding_window.md"].items():
+    for window, cells in tables["mechanisms/sliding_window.md"].items():
         assert Fraction(cells[column].removesuffix(" e₀")) == 1 / SlidingWindow(kind=kind, block=1, blocks=window).unit
-    assert all(len(each) > 2 for each in told.values())
+    assert all(len(each) > 2 for each in tables.values())
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -232,11 +231,11 @@ def test_the_page_on_choosing_shows_what_plans_tell_of_drift() -> None:
 @pytest.mark.parametrize("line", [line for line in lines() if line.mechanism is not None], ids=lambda line: line.title)
 def test_a_plan_finds_what_was_measured(line: Any) -> None:
     example = next(iter(MECHANISMS[line.mechanism["kind"]].examples.values()))
-    asked = {
+    request = {
         "mechanism": example | line.mechanism,
         "learner": {"kind": line.learner},
         "privacy": {"epsilon": 1, "delta": 1e-6},
     }
     schema = StreamSchema(features=2, task=Classification(kind="classification", classes=2))
-    told = measured(schema, PublicationConfiguration.model_validate(asked))["lines"]
-    assert [each["what"] for each in told if each["this"]] == [line.title]
+    shown = measured(schema, PublicationConfiguration.model_validate(request))["lines"]
+    assert [each["what"] for each in shown if each["this"]] == [line.title]

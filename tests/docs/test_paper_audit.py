@@ -18,15 +18,15 @@ AS_A_FILE = re.compile(r'[("/]paper-audit\.md[)"#]')
 
 def citing() -> list[Path]:
     paths = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md"))
-    found = [path for path in paths if path.relative_to(ROOT).as_posix() not in NOT_CITING]
-    return [path for path in found if "paper-audit.md" in path.read_text()]
+    files = [path for path in paths if path.relative_to(ROOT).as_posix() not in NOT_CITING]
+    return [path for path in files if "paper-audit.md" in path.read_text()]
 
 
 def citations(text: str) -> list[tuple[str, ...]]:
     """Return the labels of each citation, whose line breaks and comment signs count as spaces; () without a label."""
     flat = re.sub(r"\s+(?:# )?", " ", AS_A_FILE.sub("", text))
     following = re.compile(rf"paper-audit\.md(?: ({LABEL}(?:(?:,| and| to) {LABEL})*))?")
-    return [tuple(re.findall(LABEL, found[1] or "")) for found in following.finditer(flat)]
+    return [tuple(re.findall(LABEL, match[1] or "")) for match in following.finditer(flat)]
 
 
 def test_a_citation_is_read_whole():

@@ -1,7 +1,7 @@
 """Every number and formula of docs/privacy.md and of what docs/noise.md says of the cap is what the code does.
 
 Each test finds its sentence on the page, so that a sentence that changes takes its test along, and computes what the
-sentence says by other means than the service. What several records of one person cost is in
+sentence says by other means than the service. The cost of several records of one person is in
 tests/privacy/test_several_records.py.
 """
 
@@ -35,11 +35,11 @@ from tests.mechanisms import cases
 STREAM = StreamSchema.model_validate({"features": 3, "task": {"kind": "classification", "classes": 2}})
 
 
-def said(sentence, page="privacy.md"):
-    """What the groups of this pattern are on the page, whose line breaks count as spaces; fails where it is not."""
-    found = re.search(sentence, " ".join(pages.page(page).split()))
-    assert found, f"{page} does not say: {sentence}"
-    return found.groups()
+def stated(sentence, page="privacy.md"):
+    """Return the groups of this pattern on the page, whose line breaks count as spaces; fail where it is not."""
+    match = re.search(sentence, " ".join(pages.page(page).split()))
+    assert match, f"{page} does not say: {sentence}"
+    return match.groups()
 
 
 def hockey_stick(p, q, epsilon):
@@ -52,7 +52,7 @@ RHOS = [(1e-4, 1e-6), (0.0175, 1e-6), (0.2, 1e-9), (3.0, 1e-5), (40.0, 1e-3)]
 
 @pytest.mark.parametrize(("rho", "delta"), RHOS)
 def test_rho_implies_the_epsilon_of_the_formula(rho, delta):
-    said(re.escape("ε = min over a > 1 of aρ + [ln(1/δ) + (a−1)·ln(1−1/a) − ln a]/(a−1), rounded up"))
+    stated(re.escape("ε = min over a > 1 of aρ + [ln(1/δ) + (a−1)·ln(1−1/a) − ln a]/(a−1), rounded up"))
 
     def at(log_order):
         a = 1.0 + math.exp(log_order)
@@ -88,8 +88,8 @@ def test_the_cap_is_epsilon_itself_or_the_largest_rho():
     ("kind", "law", "growth"), [(Currency.PURE, SphericalLaplace, 4), (Currency.ZCDP, Gaussian, 2)]
 )
 def test_noise_grows_with_the_number_of_weights_or_its_root(kind, law, growth):
-    said("spherical Laplace; its length grows with the number of weights D")
-    said("Gaussian; its length grows with √D")
+    stated("spherical Laplace; its length grows with the number of weights D")
+    stated("Gaussian; its length grows with √D")
     few, many = (calibrate(kind, sensitivity=1.0, charge=0.5, dimension=each) for each in (100, 400))
     assert isinstance(few, law)
     follow = chance.assert_spherical_laplace if kind is Currency.PURE else chance.assert_gaussian
@@ -99,7 +99,7 @@ def test_noise_grows_with_the_number_of_weights_or_its_root(kind, law, growth):
 
 
 def test_a_delta_gives_away_so_many_records_on_average():
-    exponent, records = said("with δ = 10⁻(.) would give away 1 record of ([0-9,]+) on average")
+    exponent, records = stated("with δ = 10⁻(.) would give away 1 record of ([0-9,]+) on average")
     delta = 10.0 ** -int(exponent.translate(str.maketrans("⁶", "6")))
     assert int(records.replace(",", "")) * delta == pytest.approx(1)
     published, neighbour = np.array([delta, 0, 1 - delta]), np.array([0, delta, 1 - delta])
@@ -113,7 +113,7 @@ def account(number, epsilon, delta="0", *, running=True, start=0):
 
 
 def test_publications_add_up_as_sums_of_epsilon_and_of_delta():
-    said(re.escape("compose on each record as (Σε, Σδ), in exact decimals"))
+    stated(re.escape("compose on each record as (Σε, Σδ), in exact decimals"))
     three = [account(1, "0.1"), account(2, "0.2", "1e-6", start=5), account(3, "0.3", "2e-6")]
     (early, late) = add_up(three, [])
     assert early.reserved == Loss(epsilon=Fraction(4, 10), delta=Fraction(2, 10**6))
@@ -133,7 +133,7 @@ def test_two_mechanisms_together_need_all_of_both_sums():
 
 
 def test_stopping_gives_back_what_was_not_charged():
-    said(re.escape("with `delta` 0 on every record, otherwise only on records that it never charged"))
+    stated(re.escape("with `delta` 0 on every record, otherwise only on records that it never charged"))
     pure, gaussian = account(1, "0.5", running=False), account(2, "0.5", "1e-6", running=False)
     (before, charged, after) = add_up(
         [pure, gaussian], sorted((r, n, s * Fraction(1, 1000)) for n in (1, 2) for r, s in ((3, 1), (7, -1)))
@@ -143,7 +143,7 @@ def test_stopping_gives_back_what_was_not_charged():
 
 
 def test_batches_that_do_not_overlap_cost_each_record_one_fit():
-    said("batches that do not overlap cost each record one fit, however many batches there are")
+    stated("batches that do not overlap cost each record one fit, however many batches there are")
     schedule, charged = IndependentBatches(batch=10), np.zeros(500, dtype=object)
     for time in range(501):
         for fit in schedule.fits(time):
@@ -153,7 +153,7 @@ def test_batches_that_do_not_overlap_cost_each_record_one_fit():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_the_group_formula_holds_and_is_reached(count):
-    said(re.escape("mε, and δ·(1 + e^ε + … + e^((m−1)ε))"))
+    stated(re.escape("mε, and δ·(1 + e^ε + … + e^((m−1)ε))"))
     epsilon, delta = 0.7, 1e-4
     bound = delta * sum(math.exp(each * epsilon) for each in range(count))
     first = [0.0]
@@ -181,16 +181,16 @@ def test_the_group_formula_holds_for_laws_of_any_kind():
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_pure_epsilon_is_lost_m_times_and_rho_up_to_m_squared(count):
     """Moving a value m times as far costs m·ε with spherical Laplace noise, and m²·ρ with Gaussian noise."""
-    said("\\*\\*Pure ε\\*\\*: mε, whatever the mechanism")
-    said(re.escape("m²ρ if all are charged ρ"))
+    stated("\\*\\*Pure ε\\*\\*: mε, whatever the mechanism")
+    stated(re.escape("m²ρ if all are charged ρ"))
     pure, gaussian = SphericalLaplace(scale=2.0, dimension=1), Gaussian(scale=2.0, dimension=1)
     assert pure.charge(float(count)) == pytest.approx(count * pure.charge(1.0))
     assert gaussian.charge(float(count)) == pytest.approx(count**2 * gaussian.charge(1.0))
 
 
 def test_a_fit_that_reads_k_of_them_costs_k_squared_and_separate_ones_add():
-    said("a release that reads k of the m records costs k² times its ρ")
-    said("m records cost mρ where no fit and no batch reads two of them")
+    stated("a release that reads k of the m records costs k² times its ρ")
+    stated("m records cost mρ where no fit and no batch reads two of them")
     noise, rho = Gaussian(scale=3.0, dimension=5), Gaussian(scale=3.0, dimension=5).charge(1.0)
     assert noise.charge(3.0) == pytest.approx(9 * rho)
     several = np.array([0.1, 0.4, 0.02])
@@ -198,7 +198,7 @@ def test_a_fit_that_reads_k_of_them_costs_k_squared_and_separate_ones_add():
 
 
 def test_the_same_event_twice_costs_twice_or_four_times():
-    pure, gaussian = said(r"The same event under two numbers is two records of one person: (\d)ε, and up to (\d)ρ")
+    pure, gaussian = stated(r"The same event under two numbers is two records of one person: (\d)ε, and up to (\d)ρ")
     laws = (SphericalLaplace(scale=2.0, dimension=3), int(pure)), (Gaussian(scale=2.0, dimension=3), int(gaussian))
     for law, times in laws:  # both in one batch, whose sum they move twice as far
         assert law.charge(2.0) == pytest.approx(times * law.charge(1.0))
@@ -206,7 +206,7 @@ def test_the_same_event_twice_costs_twice_or_four_times():
 
 @pytest.mark.parametrize("batches", [5, 50])
 def test_an_inserted_record_changes_a_record_of_every_later_fit(batches):
-    said("shifts all later ones by a slot, and so changes a record of every later fit: a loss without bound")
+    stated("shifts all later ones by a slot, and so changes a record of every later fit: a loss without bound")
     schedule, records = IndependentBatches(batch=10), list(range(10 * batches + 1))
     shifted, changed = [-1, *records], 0
     for time in range(10 * batches + 1):
@@ -218,7 +218,7 @@ def test_an_inserted_record_changes_a_record_of_every_later_fit(batches):
 
 def test_a_late_release_tells_so_many_bits():
     """A release can be 0 … j ticks late: j + 1 messages, and no law of them tells more than a uniform one."""
-    said(re.escape("A release that appears j ticks after its own tells about log₂(j + 1) bits"))
+    stated(re.escape("A release that appears j ticks after its own tells about log₂(j + 1) bits"))
     for late in (1, 3, 7):
         uniform = np.full(late + 1, 1 / (late + 1))
         assert stats.entropy(uniform, base=2) == pytest.approx(math.log2(late + 1))
@@ -226,7 +226,7 @@ def test_a_late_release_tells_so_many_bits():
         assert stats.entropy(other, base=2) <= math.log2(late + 1)
 
 
-def asked(epsilon, delta=0, kind="output_perturbation", mechanism=None):
+def request(epsilon, delta=0, kind="output_perturbation", mechanism=None):
     mechanism = mechanism or {"kind": "independent_batches", "batch": 10}
     privacy = {"epsilon": epsilon, "delta": delta}
     return PublicationConfiguration.model_validate(
@@ -240,20 +240,20 @@ def test_the_cap_of_pure_epsilon_is_as_stated(page):
         "privacy.md": r"it would pass 2⁻⁶⁰: ε is at most ([\d.]+) for 1 draw, and ([\d.]+) for 65,536 draws",
         "noise.md": r"The bound is ([\d.]+) for d = 1 and ([\d.]+) for d = 2¹⁶",
     }
-    one, many = said(shape[page], page)
+    one, many = stated(shape[page], page)
     for draws, cap in ((1, one), (2**16, many)):
         assert f"{float(largest_epsilon(draws)):.1f}" == cap
         assert added_delta(Fraction(largest_epsilon(draws)), draws) <= LARGEST_DELTA == Fraction(1, 2**60)
 
 
 def test_a_plan_states_the_delta_of_the_page_and_a_larger_one_is_refused():
-    said(re.escape("δ = 0 means δ ≤ (1 + e^ε)·d·2⁻¹⁰⁰ in truth"))
+    stated(re.escape("δ = 0 means δ ≤ (1 + e^ε)·d·2⁻¹⁰⁰ in truth"))
     mechanism, kind = {"kind": "online_leader", "batch": 10}, "noisy_gradient_descent"
-    told = admit(STREAM, asked(2, kind=kind, mechanism=mechanism)).plan()["guarantee"]["sampling"]
-    assert told["delta"] == pytest.approx((1 + math.exp(2)) * 2**16 * 2**-100, rel=1e-12)
-    assert told["draws"] == 2**16
+    shown = admit(STREAM, request(2, kind=kind, mechanism=mechanism)).plan()["guarantee"]["sampling"]
+    assert shown["delta"] == pytest.approx((1 + math.exp(2)) * 2**16 * 2**-100, rel=1e-12)
+    assert shown["draws"] == 2**16
     with pytest.raises(Refused):
-        admit(STREAM, asked(16.7, kind=kind, mechanism=mechanism))
+        admit(STREAM, request(16.7, kind=kind, mechanism=mechanism))
 
 
 def test_how_many_fits_read_one_record_is_as_the_page_on_noise_says():
@@ -262,7 +262,7 @@ def test_how_many_fits_read_one_record_is_as_the_page_on_noise_says():
         for name, cells in pages.rows(pages.page("noise.md"), "## What is only nearly so, and counted").items()
     }
     numbers = {
-        name: [int(each) for each in re.findall(r"(?<![\d.`])(?:^|(?<=; ))(\d+)", told)] for name, told in rows.items()
+        name: [int(each) for each in re.findall(r"(?<![\d.`])(?:^|(?<=; ))(\d+)", cell)] for name, cell in rows.items()
     }
     kind = Currency.PURE
 
@@ -287,14 +287,14 @@ def test_how_many_fits_read_one_record_is_as_the_page_on_noise_says():
 
 
 def test_how_many_draws_a_step_of_running_sums_has_is_as_the_page_on_noise_says():
-    blt, toeplitz, trees = said(
+    blt, toeplitz, trees = stated(
         r"`blt` ([\d,]+), `toeplitz` as many as it has coefficients \((\d+) with γ = 0.97\), trees one for each level "
         r"\((\d+) at most\)",
         "noise.md",
     )
     for noise, draws in (("blt", blt), ("toeplitz", toeplitz), ("tree", trees)):
         mechanism = {"kind": "online_leader", "batch": 1, "noise": noise}
-        assert admit(STREAM, asked(1, kind="noisy_gradient_descent", mechanism=mechanism)).draws() == int(
+        assert admit(STREAM, request(1, kind="noisy_gradient_descent", mechanism=mechanism)).draws() == int(
             draws.replace(",", "")
         )
 

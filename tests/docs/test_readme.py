@@ -1,4 +1,4 @@
-"""What README, tutorial and the page on running say is so: names, settings, links, numbers."""
+"""README, tutorial and the page on running say what is so: names, settings, links, numbers."""
 
 import json
 import re
@@ -25,10 +25,10 @@ def test_it_is_short_and_its_first_screen_says_what_for_whom_the_promise_and_the
 
 
 def test_what_it_says_of_the_picture_is_measured() -> None:
-    found = json.loads((ROOT / "docs/images/rain.json").read_text())
+    curves = json.loads((ROOT / "docs/images/rain.json").read_text())
     after = int(re.search(r"From record ([\d,]+) on", README)[1].replace(",", ""))
-    plain = dict(found["without_noise"][0])
-    runs = [dict(curve) for curve in found["private"]]
+    plain = dict(curves["without_noise"][0])
+    runs = [dict(curve) for curve in curves["private"]]
     assert f"at ε = {pictures.EPSILON:g} for life" in README
     points = float(re.search(r"within ([\d.]+) points", README)[1])
     for records in (records for records in plain if records >= after):
@@ -56,10 +56,10 @@ def test_every_setting_named_exists(path) -> None:
 
 
 def test_make_up_takes_a_port() -> None:
-    asked = ["make", "--no-print-directory", "--dry-run", "--always-make", "up"]
+    dry_run = ["make", "--no-print-directory", "--dry-run", "--always-make", "up"]
 
     def command(*more: str) -> str:
-        made = subprocess.run([*asked, *more], cwd=ROOT, capture_output=True, text=True, check=True)
+        made = subprocess.run([*dry_run, *more], cwd=ROOT, capture_output=True, text=True, check=True)
         return made.stdout.splitlines()[-1].strip()
 
     assert command("PORT=9000") == ".venv/bin/perennial up --port 9000"

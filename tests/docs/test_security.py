@@ -1,4 +1,4 @@
-"""What SECURITY.md names exists: tests, settings, limits."""
+"""Everything that SECURITY.md names exists: tests, settings, limits."""
 
 import ast
 import re
@@ -43,13 +43,13 @@ def test_every_threat_has_a_test_or_says_that_it_has_none(threat):
 
 
 def test_the_limits_are_those_of_the_code():
-    told = " ".join(TEXT.split())
-    assert f"a request has {connections.SECONDS_TO_SEND:g} seconds to arrive" in told
+    page = " ".join(TEXT.split())
+    assert f"a request has {connections.SECONDS_TO_SEND:g} seconds to arrive" in page
     assert connections.LEAST_BYTES_A_SECOND == 1024
-    assert f"not read at that rate for {connections.SECONDS_STALLED:g} seconds" in told
+    assert f"not read at that rate for {connections.SECONDS_STALLED:g} seconds" in page
     assert connections.MOST_HEAD_BYTES == 64 * 1024
     assert MOST_CONFIGURATION_BYTES == 2**20
-    assert f"{SECONDS_TO_ANSWER:g} s for an answer in the API" in told
+    assert f"{SECONDS_TO_ANSWER:g} s for an answer in the API" in page
     assert (services.SECONDS_OF_REQUESTS, known_keys.SECONDS_OF_UNKNOWN_KEYS) == (2, 10)
 
 

@@ -15,7 +15,7 @@ NO_NETWORK = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0
 
 
 class Links(HTMLParser):
-    """What a page loads, where its links lead, and what links may lead to."""
+    """Addresses that a page loads, its links, and the places that links may lead to."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The tutorial's five minutes, as printed, by a new user: `perennial up` on an empty folder, then each block in bash.
 
-Nothing is changed but the port. What the reader would see is kept block by block, and each test looks at one thing.
+Nothing is changed but the port. The output is split block by block, and each test looks at one thing.
 """
 
 import json
@@ -35,7 +35,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Walk:
-    """What the reader saw, and how it ended."""
+    """The output that the reader saw, and how it ended."""
 
     shown: dict[str, str]  # by block
     errors: str
@@ -44,9 +44,9 @@ class Walk:
     service_exit_status: int
 
     def block(self, part: str) -> str:
-        """What the one block that holds this text printed."""
-        (found,) = [shown for block, shown in self.shown.items() if part in block]
-        return found
+        """Return what the one block that holds this text printed."""
+        (shown_once,) = [shown for block, shown in self.shown.items() if part in block]
+        return shown_once
 
     def answers(self, part: str) -> list[Any]:
         """The JSON documents among that."""
@@ -72,9 +72,13 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
         for name, value in os.environ.items()
         if not name.startswith("PERENNIAL_") and not name.lower().endswith("_proxy")
     } | {"PERENNIAL_METRICS_PORT": "0"}
-    with (folder / "said").open("w") as said, (folder / "logged").open("w") as logged:
+    with (folder / "said").open("w") as output, (folder / "logged").open("w") as logged:
         service = subprocess.Popen(
-            [".venv/bin/perennial", "up", "--port", str(port)], cwd=folder, env=environment, stdout=said, stderr=logged
+            [".venv/bin/perennial", "up", "--port", str(port)],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=logged,
         )
     try:
         _await_ready(service, f"http://127.0.0.1:{port}/readyz")

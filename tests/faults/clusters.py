@@ -119,7 +119,7 @@ class Cluster:
         )
 
     def progress(self, stream: str) -> Progress | None:
-        """What is committed here of a stream; None: the stream is not there."""
+        """Return what is committed here of a stream; None: the stream is not there."""
         with self.connect() as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             found = self._ask(connection, "SELECT id, records FROM streams WHERE name = %s", stream)

@@ -170,7 +170,7 @@ class Round:
         return "goes on" if all(now.newest(name) > kept.newest(name) for name in self.publications) else None
 
     def _lost(self) -> list[str]:
-        """What readers were shown and the database does not hold now, under any content."""
+        """Return what readers were shown and the database does not hold now, under any content."""
         shown, now = self.scene.shown, self.scene.progress(self.stream)
         versions = shown.versions(set(self.publications)) - now.versions
         charges = shown.charges(self.stream) - set(now.charges)
@@ -206,13 +206,13 @@ class Round:
 
 
 def report(scene: Scene) -> str:
-    """What the rounds came to, for the summary."""
+    """Return what the rounds came to, for the summary."""
     doubles = scene.shown.doubles()
     return "; ".join([f"{len(doubles)} things shown with two contents", *scene.outcomes])
 
 
 def check(scene: Scene) -> None:
-    """That no version and no charge was shown with two contents, and that nothing else went wrong."""
+    """Check that no version and no charge was shown with two contents, and that nothing else went wrong."""
     doubles = scene.shown.doubles()
     assert not doubles, f"{len(doubles)} with two contents, the first: {dict(list(doubles.items())[:5])}; {scene.wrong}"
     assert not scene.wrong

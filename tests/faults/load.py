@@ -139,7 +139,7 @@ class Watcher(threading.Thread):
             self.wrong.append(f"{name}: version {version} changed")
 
     def check(self, client: httpx.Client) -> None:
-        """That every version it was shown is still there, and the same."""
+        """Check that every version it was shown is still there, and the same."""
         for name, version in list(self.seen):
             answer = client.get(f"/v1/publications/{name}/releases/{version}")
             assert answer.status_code == 200, answer.text
@@ -158,7 +158,7 @@ def drained(client: httpx.Client, stream: str, producers: list[Producer]) -> boo
 
 
 def due(database: Database) -> list[str]:
-    """What is still to be published of the records that are numbered."""
+    """Return what is still to be published of the records that are numbered."""
     with database.transaction() as connection:
         return [publication.name for publication in due_steps(connection)] + waiting(database)
 
@@ -173,7 +173,7 @@ def waiting(database: Database) -> list[str]:
 
 
 def numbered(database: Database, files: SegmentFiles, name: str) -> dict[str, Batch | None]:
-    """What is numbered, batch by batch in the order of the numbers, by entry; they cover all numbers, each once.
+    """Return what is numbered, batch by batch in the order of the numbers, by entry; they cover all numbers, each once.
 
     None where nothing of a batch is left to tell which it was, because all of it was erased.
     """

@@ -167,7 +167,7 @@ def _count(counter: Synchronized[int], owner: Any, name: str) -> None:
 
 
 def _gate_of_marks() -> threading.RLock:
-    """What a thread holds while it writes a mark: to be stopped there has a test of its own."""
+    """Hold what a thread holds while it writes a mark: to be stopped there has a test of its own."""
     from service.store.segment_files import SegmentFiles
 
     gate, real = threading.RLock(), SegmentFiles.high_water_mark_lock

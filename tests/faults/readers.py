@@ -54,7 +54,7 @@ class Shown:
             return {number for kind, name, number in self._contents if kind == "charge" and name == stream}
 
     def doubles(self) -> dict[Thing, list[str]]:
-        """What was shown with more than one content, and by whom."""
+        """Return what was shown with more than one content, and by whom."""
         with self._lock:
             return {thing: list(shown.values()) for thing, shown in self._contents.items() if len(shown) > 1}
 

@@ -19,6 +19,7 @@ from service.publishing.instances import _chain
 from service.settings import Settings
 from service.store import charges, parts, publications
 from service.store.database import Database
+from service.store.rows import Rows
 from service.store.segment_files import SegmentFiles
 from tests.conftest import ok, wait_until
 from tests.faults.load import check_ledger
@@ -68,7 +69,7 @@ def written(database: Database) -> tuple[int, int]:
     """How many releases and charges there are."""
     with database.transaction() as connection:
         found = publications.get(connection, 1)
-        return found.version, len(list(charges.walk(connection, found.stream_id)))
+        return found.version, len(list(charges.walk(Rows(connection), found.stream_id)))
 
 
 def measured(api: Api, query=EASY) -> dict:
@@ -185,7 +186,7 @@ def test_processes_that_find_a_query_hard_at_the_same_time_measure_it_once(world
                 thread.join()
             assert problems == []
             with database.transaction() as connection:
-                ledger = list(charges.walk(connection, 1))
+                ledger = list(charges.walk(Rows(connection), 1))
             versions = [each["version"] for each in ledger if each["version"] is not None]
             assert versions == list(range(1, len(versions) + 1))
             assert 2 <= len(versions) <= hits

@@ -264,7 +264,7 @@ class History(RuleBasedStateMachine):
                     connection.execute(f"DELETE FROM {table.name}")
 
     def finish(self):
-        """What remains is done by a worker to whom nothing happens."""
+        """Let the rest be done by a worker to whom nothing happens."""
         self.restart()
         for _ in range(30):
             self.worker.number()
@@ -334,7 +334,7 @@ class History(RuleBasedStateMachine):
         run_out(self.stage.database)
 
     def wait_for(self, coroutine):
-        """What it returns; or Crash, when that is where it went."""
+        """Return what it returns; or Crash, when that is where it went."""
         accidents = self.stage.accidents
 
         async def watched():

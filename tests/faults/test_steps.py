@@ -36,10 +36,12 @@ LOOKS = {
     "Audit.ask_invariants: commit",
     "Audit.look: commit",
     "Audit._vouched_for: commit",
+    "Audit._walk_together: commit",
     "Audit.confirm: commit",
     "Audit.forget_ended: commit",
     "read: commit",
     "_read: commit",
+    "Confirmer._committed: commit",
     "Confirmer.log: commit",
     "Publisher._publish_due: commit",
     "Publisher.step: commit",
@@ -65,7 +67,7 @@ LOOKS = {
 
 BY_A_WORKER = {
     "Audit.walk: commit",
-    "Confirmer.confirm: commit",
+    "Confirmer._show: commit",
     "LeaseKeeper._renew: commit",
     "LeaseKeeper.appear: commit",
     "LeaseKeeper.drop: commit",

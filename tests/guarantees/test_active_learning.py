@@ -70,7 +70,7 @@ def lost(hits, false_hits, lines):
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", CASES)
 def test_coins_and_models_together_tell_no_more_than_is_charged(selection):
-    """That it was selected and moved by at least so much, or was not: nine lines, which share the rate."""
+    """Check that it was selected and moved by at least so much, or was not: nine lines, which share the rate."""
     mechanism = publication(selection)
     near, far = (seen(selection, record) for record in ("near", "far"))
     lines = [*np.linspace(0.0, 3.0, 7), -1e300]

@@ -138,7 +138,7 @@ def test_noise_is_fresh_in_every_step_and_follows_its_law():
 
 
 def released_noise(one, n, center):
-    """What the noise alone does to the scores of records of length R along one feature each."""
+    """Return what the noise alone does to the scores of records of length R along one feature each."""
     spent = one.perturbation(Currency.ZCDP, RHO, n, center)
     empty = Records(x=np.empty((0, one.features)), y=np.empty(0))
     return (one.release(empty, n, center, spent) - center) * one.norm_bound

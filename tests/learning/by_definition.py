@@ -10,7 +10,7 @@ import numpy as np
 
 
 def mapped(description: dict[str, Any], record: list[Any]) -> list[float]:
-    """What a stream's or a release's `feature_map` makes of one record."""
+    """Return what a stream's or a release's `feature_map` makes of one record."""
     if description["kind"] == "compose":
         for each in description["maps"]:
             record = mapped(each, record)

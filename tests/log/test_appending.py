@@ -120,8 +120,8 @@ def test_what_is_numbered_is_trimmed_and_nothing_else(url: str, log: str):
     reader.trim(log, first.entry)
     assert [each.id for each in reader.read(log, BEGIN, batches=9)] == [each.entry for each in others]
     position = Position(entry=first.entry, sequence=1)
-    ((found,),) = (each.values() for each in doing(url, lambda appender: appender.backlogs({log: position})))
-    assert (found.backlog_batches, found.backlog_bytes) == (2, 50)
+    ((backlog,),) = (each.values() for each in doing(url, lambda appender: appender.backlogs({log: position})))
+    assert (backlog.backlog_batches, backlog.backlog_bytes) == (2, 50)
     reader.check(log, position)
     reader.close()
 

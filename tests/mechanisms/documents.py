@@ -71,6 +71,7 @@ ASKED = {  # name: (stream, mechanism, learner, privacy)
             "sliding_window",
         )
     },
+    "leader, all averaged": (TWO, NOISY, LEADER | {"averaging": True}, GAUSSIAN),
     "leader, not averaged": (TWO, NOISY, LEADER | {"averaging": False}, GAUSSIAN),
     "noisy, with settings": (
         TWO,
@@ -173,7 +174,7 @@ def _configuration(asked):
 
 
 def _steps(built, features):
-    """What the first four steps say, which does not depend on records."""
+    """Return what the first four steps say, which does not depend on records."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2048, features)), rng.integers(0, 2, 2048)
     time, chain, number, steps = 0, (), 1, []

@@ -84,7 +84,7 @@ class Placed:
 
 
 def without(erased):
-    """What `reader` reads, less one record."""
+    """Return what `reader` reads, less one record."""
     read = reader()
 
     def there(start, end):

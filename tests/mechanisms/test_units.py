@@ -19,10 +19,11 @@ from service.privacy.accounting.obligations import Obligations
 from service.privacy.currency import capacity
 from service.streams.schema import stored_schema
 from service.streams.units import contributions
+from tests.mechanisms import cases
 
 DESCENT, OUTPUT = {"kind": "noisy_gradient_descent"}, {"kind": "output_perturbation"}
 LEADER = {"kind": "online_leader", "batch": 100}
-SUMS = {"kind": "window_statistics", "block": 8, "blocks": 3}
+(SUMS,) = cases.of_families("OF_UNITS").values()
 WINDOW = {"kind": "sliding_window", "block": 8, "blocks": 3}
 
 
@@ -92,11 +93,10 @@ def examples():
 def test_a_mechanism_that_nobody_has_shown_is_refused_on_a_stream_with_units(settings, learner):
     known = {
         "online_leader": DESCENT if settings.get("expiry", "never") == "never" else {},
-        "window_statistics": OUTPUT,
+        SUMS["kind"]: OUTPUT,
         "lifelong": {},
-        "linear_queries": {},
         "active_learning": {},
-    }.get(settings["kind"], DESCENT)
+    }.get(settings["kind"], DESCENT if MECHANISMS[settings["kind"]].takes_learner else {})
     unit = {"max_records": 4, "min_separation": 2}
     if known == learner:
         assert made(settings, learner, unit=unit).unit.bound.max_records == 4
@@ -166,7 +166,7 @@ def test_two_units_of_many_records_are_two_contributions():
 
 @pytest.mark.parametrize("mechanism", [LEADER | {"batch": 4}, SUMS | {"block": 4}], ids=lambda each: each["kind"])
 def test_a_batch_without_any_unit_is_a_step_all_the_same(mechanism):
-    built = made(mechanism, OUTPUT if mechanism["kind"] == "window_statistics" else DESCENT, unit={"max_records": 2})
+    built = made(mechanism, OUTPUT if mechanism["kind"] == SUMS["kind"] else DESCENT, unit={"max_records": 2})
     nobody = Records(x=np.zeros((0, 2), dtype=np.float32), y=np.zeros(0), weights=np.zeros(0), units=0)
     chain, released = (), []
     for time in (4, 8, 12):

@@ -44,7 +44,7 @@ def look(url: str, key: str | None = None) -> Samples:
 
 
 def promtool(*arguments: str, given: str | None = None, folder=None) -> str:
-    """What it says; it must have nothing to complain of."""
+    """Return what it says; it must have nothing to complain of."""
     done = subprocess.run(
         ["promtool", *arguments], input=given, text=True, capture_output=True, check=False, timeout=200, cwd=folder
     )

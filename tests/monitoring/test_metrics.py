@@ -20,6 +20,7 @@ from tests.api.test_labels import give, next_request, post, publish, unlabelled
 from tests.conftest import ADMIN_KEY, Service, World, ok, serving, unique, wait_until
 from tests.monitoring.expositions import look
 
+MILLISECOND = 0.001  # Valkey's clock has no smaller unit
 ONE_BY_ONE = {"kind": "sliding_window", "block": 5, "blocks": 1}
 FIVE = {"x": [[1, 0], [0, 1], [-1, 0], [0, -1], [1, 1]], "y": [1, 1, 0, 0, 1]}
 
@@ -56,11 +57,12 @@ def test_releases_have_a_version_and_an_age(service: Service):
     name = service.publish(stream, ONE_BY_ONE)
     labels = {"publication": name, "stream": stream}
     assert look(service.url, ADMIN_KEY).of("perennial_release_version", **labels) is None
+    began = time.monotonic()
     service.post(stream, **FIVE)
     service.reaches(name, time=5)
     samples = look(service.url, ADMIN_KEY)
     assert samples.of("perennial_release_version", **labels) == 1
-    assert 0 < samples.of("perennial_release_age_seconds", **labels) < 10
+    assert 0 < samples.of("perennial_release_age_seconds", **labels) <= time.monotonic() - began
     assert samples.of("perennial_publication_running", **labels) == 1
     assert samples.of("perennial_publication_overdue_records", **labels) == 0
     ok(service.client().delete(f"/v1/publications/{name}"))
@@ -74,6 +76,7 @@ def test_what_waits_and_what_halted_is_told(world: World):
             stream = service.stream()
             name = service.publish(stream, ONE_BY_ONE)
             assert look(url, ADMIN_KEY).of("perennial_lag_seconds", stream=stream) == 0
+            began = time.monotonic()
             for _ in range(2):
                 ok(client.post(f"/v1/streams/{stream}/records", json=FIVE), 202)
             time.sleep(0.05)
@@ -81,7 +84,7 @@ def test_what_waits_and_what_halted_is_told(world: World):
             assert samples.of("perennial_numbered_records_total", stream=stream) == 0
             assert samples.of("perennial_backlog_batches", stream=stream) == 2
             assert samples.of("perennial_backlog_bytes", stream=stream) > 2 * 5 * 2 * 4
-            assert 0.05 < samples.of("perennial_lag_seconds", stream=stream) < 10
+            assert 0.05 < samples.of("perennial_lag_seconds", stream=stream) <= time.monotonic() - began + MILLISECOND
             assert samples.of("perennial_stream_halted", stream=stream) == 0
             assert samples.of("perennial_publication_halted", publication=name) == 0
             database = Database(str(world.settings.database_url))

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.conftest import wait_until
+from tests.conftest import ok, publication, wait_until
 from tests.docs.pages import ROOT
 from tests.faults.up import Up
 from tests.monitoring.expositions import look, needs_prometheus, promtool
@@ -129,3 +129,38 @@ def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
     assert {name.removesuffix("_total") for name in metadata if name.startswith("perennial_")} <= told
     used = set(re.findall(r"perennial_[a-z_]+", " ".join([*GRAPHS, *(rule["expr"] for rule in RULES)])))
     assert {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in used} <= told
+
+
+DAY = [{"kind": "sliding_window", "block": 5, "blocks": 1 + number % 3} for number in range(10)]
+WAITING = "PerennialLag|PerennialNoRelease|PerennialApiMissing"  # pending where the machine is busy, or at the start
+
+
+@needs_prometheus
+@pytest.mark.slow
+def test_an_ordinary_day_fires_no_alert_and_no_alert_waits_to_fire(watched):
+    """Ten publications started, some stopped, some refused, one stream full: `for` is not what keeps alerts silent."""
+    up, prometheus = watched
+    wait_until(prometheus.ready)
+    wait_until(lambda: prometheus.ask('up{job="perennial-api"}') == [1])
+    task, batch = {"kind": "classification", "classes": 2}, {"x": [[1, 0]] * 15, "y": [0, 1, 1] * 5}
+    with up.client() as client:
+        for name, epsilon in (("day", 10), ("full", 1)):
+            budget = {"epsilon": epsilon, "delta": 0}
+            ok(client.post("/v1/streams", json={"name": name, "features": 2, "task": task, "budget": budget}), 201)
+        names = [ok(client.post("/v1/publications", json=publication("day", each)), 201)["name"] for each in DAY]
+        names.append(ok(client.post("/v1/publications", json=publication("full", DAY[0])), 201)["name"])
+        ok(client.post("/v1/publications", json=publication("full", DAY[0])), 409)
+        ok(client.post("/v1/publications", json=publication("day", {"kind": "sliding_window", "block": -1})), 422)
+        ok(client.post("/v1/streams/day/records", json={"x": [["none"]], "y": [0]}), 422)
+        for stream in ("day", "full"):
+            ok(client.post(f"/v1/streams/{stream}/records", json=batch), 202)
+        for name in names:
+            ok(client.get(f"/v1/publications/{name}/releases/latest", headers={"Prefer": "wait=20"}))
+        for name in names[:5]:
+            ok(client.delete(f"/v1/publications/{name}"))
+        ok(client.post("/v1/streams/day/records", json=batch), 202)
+    wait_until(lambda: prometheus.ask('sum(perennial_release_version{stream="day"})'))
+    before = prometheus.ask("count_over_time(up[1h])")[0]
+    wait_until(lambda: prometheus.ask("count_over_time(up[1h])")[0] >= before + 5)
+    assert prometheus.ask('count_over_time(ALERTS{alertstate="firing"}[1h])') == []
+    assert prometheus.ask(f'count_over_time(ALERTS{{alertname!~"{WAITING}"}}[1h])') == []

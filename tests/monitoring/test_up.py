@@ -86,7 +86,7 @@ def api(world: World, output: Path, **settings: str) -> Iterator[subprocess.Pope
 
 
 def test_the_api_runs_without_the_default_port_and_ends_without_one_that_was_set(world: World, tmp_path: Path):
-    """That `perennial up` ends with an API that ends so is for tests/embedded/test_supervisor.py to show."""
+    """(tests/embedded/test_supervisor.py shows that `perennial up` ends with an API that ends so.)"""
     output = tmp_path / "output"
     with contextlib.ExitStack() as taken:
         with contextlib.suppress(OSError):  # by another service of this machine, which is as good

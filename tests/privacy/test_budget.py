@@ -66,8 +66,8 @@ class Operator:
         except Refused:
             assert not fits, "it was admitted where the law has no room"
             return
-        new = SimpleNamespace(accounting="zcdp", epsilon=epsilon, delta=delta, start=record, state="running")
-        self.asked.append(new)
+        new = {"accounting": "zcdp", "epsilon": epsilon, "delta": delta, "start": record, "unit_factor": None}
+        self.asked.append(SimpleNamespace(**new, state="running", worst_amount=Decimal(0)))
         self.charges.append([])
 
     def charge(self, identity: int) -> None:

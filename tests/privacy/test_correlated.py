@@ -224,7 +224,7 @@ def test_runs_follow_each_other_so_that_every_step_is_in_one():
 
 
 def response(factor, n):
-    """What one step's noise does to the running sums from there on: coefficients of A·C⁻¹."""
+    """Return what one step's noise does to the running sums from there on: coefficients of A·C⁻¹."""
     if isinstance(factor, Toeplitz):
         inverse = np.array([1.0, *np.cumprod((np.arange(1.0, n) - 1.5) / np.arange(1.0, n))])
         return np.cumsum(inverse * factor.decay ** np.arange(n))

@@ -88,7 +88,7 @@ def patterns(batch, separation, records):
 
 
 def worst(noise, batches, records):
-    """What so many slots cost where they cost most, over one slot's charge."""
+    """Return what so many slots cost where they cost most, over one slot's charge."""
     found = patterns(batches.batch, batches.bound.min_separation, records)
     found = np.minimum(found, 1) if batches.one_contribution else found
     return ((found @ gram(noise)) * found).sum(axis=1).max()

@@ -54,7 +54,7 @@ class Noise:
         return np.minimum(found, 1) if self.kind == "carried" else found
 
     def times(self, slots, start):
-        """What the slots cost together in ρ, over one slot's charge."""
+        """Return what the slots cost together in ρ, over one slot's charge."""
         found = self.contributions(slots, start)
         match self.kind:
             case "independent":
@@ -123,7 +123,7 @@ class History:
                 self.done[number] = charge.end
 
     def lost(self, slots):
-        """What a unit has really lost: a ρ of Gaussian noise, and pure ε of publications or of their batches.
+        """Return what a unit has really lost: a ρ of Gaussian noise, and pure ε of publications or of their batches.
 
         And what all these ε are multiples of.
         """

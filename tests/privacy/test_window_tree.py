@@ -69,7 +69,7 @@ def by(tree, scale=3.0, dimension=4, law=Gaussian, largest=LARGEST):
 
 
 def run(mechanism, values, between=lambda memory: memory):
-    """What is released, as the estimates S_t themselves."""
+    """Return what is released, as the estimates S_t themselves."""
     released, memory = [], ()
     for step, each in enumerate(values):
         difference, memory = mechanism.release(each, between(memory), step)
@@ -78,7 +78,7 @@ def run(mechanism, values, between=lambda memory: memory):
 
 
 def factors(tree, count, used=None):
-    """What is released, as matrices: of the values, and of the nodes' noises, one column for each in the order of use.
+    """Return releases as matrices: of the values, and of the nodes' noises, one column for each in the order of use.
 
     And the first step of each column's node, and the one after its last. `used`: by each step; as defined if not given.
     """

@@ -27,6 +27,7 @@ from service.settings import Settings
 from service.store import charges, parts, publications, releases, streams
 from service.store.database import Database
 from service.store.publications import NewPublication
+from service.store.rows import Rows
 from service.store.segment_files import SegmentFiles
 from service.streams.schema import StreamSchema
 from service.worker.leases import LeaseKeeper
@@ -95,7 +96,7 @@ class Bench:
 
     def charges(self) -> list[dict]:
         with self.database.transaction() as connection:
-            return list(charges.walk(connection, self.now().stream_id))
+            return list(charges.walk(Rows(connection), self.now().stream_id))
 
     def all_is_well(self) -> None:
         with self.database.transaction() as connection:
@@ -167,8 +168,8 @@ def by_hand(bench: Bench) -> None:
     found = bench.now()
     kind = Currency(found.kind)
     with bench.database.transaction() as connection:
-        released = list(releases.walk(connection, bench.identity))
-        kept = list(spending.changes(connection, [bench.identity]))
+        released = list(releases.walk(Rows(connection), bench.identity))
+        kept = list(spending.changes(Rows(connection), [bench.identity]))
     charged = [Fraction(0)] * found.position
     for each in bench.charges():
         for record in range(each["start"], each["end"]):

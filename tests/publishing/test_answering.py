@@ -18,6 +18,7 @@ from service.publishing.answering import Answer, Answerer
 from service.settings import Settings
 from service.store import publications, releases, segments, streams, tables
 from service.store.database import Database
+from service.store.rows import Rows
 from tests.conftest import World, run_out
 from tests.publishing.asking import (
     ALPHA,
@@ -263,7 +264,7 @@ def test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay(worl
     bench.ask(bench.answerer(), share(1))
     assert bench.now().version == 2
     with database.transaction() as connection:
-        assert list(arrivals.instances(connection, publications.get(connection, bench.identity))) == []
+        assert list(arrivals.instances(Rows(connection), publications.get(connection, bench.identity))) == []
     for finding, changes in TAMPERED.items():
         for changed in changes:
             with database.engine.connect() as connection:  # nothing of it is committed
@@ -271,7 +272,7 @@ def test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay(worl
                 for table in tables.APPEND_ONLY:
                     connection.execute(text(f"ALTER TABLE {table.name} DISABLE TRIGGER append_only"))
                 assert connection.execute(changed).rowcount
-                found = list(arrivals.instances(connection, publications.get(connection, bench.identity)))
+                found = list(arrivals.instances(Rows(connection), publications.get(connection, bench.identity)))
                 assert any(finding in each for each in found), (str(changed), found)
     database.close()
 

@@ -12,6 +12,7 @@ from service.publishing import answering, confirmation, instances
 from service.settings import Settings
 from service.store import publications, releases
 from service.store.database import Database, DatabaseUnavailable
+from service.store.rows import Rows
 from tests.conftest import World, run_out
 from tests.publishing.asking import ALPHA, EVERY, Bench, easy, from_histogram, make_bench, share, with_records
 
@@ -71,7 +72,7 @@ def confirm(bench: Bench) -> None:
 
 def released(bench: Bench) -> list[str]:
     with bench.database.transaction() as connection:
-        return [each["sha256"] for each in releases.walk(connection, bench.identity)]
+        return [each["sha256"] for each in releases.walk(Rows(connection), bench.identity)]
 
 
 def failing(trouble: Exception):

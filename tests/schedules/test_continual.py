@@ -96,7 +96,7 @@ def test_shares_are_the_product_calibration_or_better():
 
 
 def total(schedule, epochs, *, bases=True):
-    """What every record is charged by all fits up to 2^epochs·B, and by the bases after that."""
+    """Return what every record is charged by all fits up to 2^epochs·B, and by the bases after that."""
     end, time, ranges = schedule.base << epochs, 0, []
     while (time := schedule.next_time(time)) <= end:
         ranges += [(fit.start, fit.end, fit.share) for fit in schedule.fits(time) if bases or fit.depth]

@@ -22,11 +22,11 @@ SCHEDULES = st.builds(
 
 
 def times(schedule, count):
-    found, time = [], 0
+    moments, time = [], 0
     for _ in range(count):
         time = schedule.next_time(time)
-        found.append(time)
-    return found
+        moments.append(time)
+    return moments
 
 
 def law(schedule, time):
@@ -37,10 +37,10 @@ def law(schedule, time):
 
 def test_runs_come_every_so_many_records_and_then_128_times_for_every_doubling():
     schedule = ImprovingBlackBox(kind=Currency.PURE, first=7, every=3, exponent=Decimal("0.1"))
-    found = times(schedule, DENSE + 2 * 128)
-    assert found[:DENSE] == [7 + 3 * j for j in range(DENSE)]
-    assert found[DENSE:] == [7 + 3 * j for j in (*range(256, 512, 2), *range(512, 1024, 4))]
-    assert all(later - before <= max(3, (before - 7) / 128) for before, later in pairwise(found))
+    moments = times(schedule, DENSE + 2 * 128)
+    assert moments[:DENSE] == [7 + 3 * j for j in range(DENSE)]
+    assert moments[DENSE:] == [7 + 3 * j for j in (*range(256, 512, 2), *range(512, 1024, 4))]
+    assert all(later - before <= max(3, (before - 7) / 128) for before, later in pairwise(moments))
 
 
 @settings(deadline=None, derandomize=True)

@@ -23,7 +23,7 @@ def share(kind, growth, i):
 
 
 def tail(growth, i):
-    """What a record first included in run i keeps, pure: as paper-audit.md 3.2 has it."""
+    """Return what a record first included in run i keeps, pure: as paper-audit.md 3.2 has it."""
     q = 1 / (1 + growth)
     return growth**2 * q**2 * q**i * ((i + 1) / (1 - q) + q / (1 - q) ** 2)
 

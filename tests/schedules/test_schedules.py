@@ -181,7 +181,7 @@ EVERY = [
 
 
 def still_to_come(schedule, end):
-    """What the infinitely many fits after `end`, just past a base at 2^n·B, charge each record before it."""
+    """Return what the infinitely many fits after `end`, just past a base at 2^n·B, charge each record before it."""
     match schedule:
         case MultiResolution():
             return schedule.lifetime().share / 2 ** ((end // schedule.base).bit_length() * schedule.kind.power())

@@ -182,7 +182,7 @@ def test_the_papers_constants_are_valid_and_noisier(levels):
 
 
 def worst(schedule):
-    """What the worst record is charged, by adding up every fit over a first window and at least five periods."""
+    """Return what the worst record is charged, by adding up every fit over a first window and at least five periods."""
     period = 2 ** ((schedule.blocks + 1).bit_length() - 2)
     profile = Profile.of(
         (fit.start, fit.end, fit.share)

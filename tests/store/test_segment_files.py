@@ -43,7 +43,7 @@ def test_the_same_columns_are_the_same_bytes():
 
 @pytest.fixture
 def synced(monkeypatch) -> list[Path]:
-    """What was synced, in order, by the path that it had then."""
+    """Return what was synced, in order, by the path that it had then."""
     found: list[Path] = []
     real = os.fsync
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from sqlalchemy import Connection, func, select, update
 
-from service.ledger import charging, open_entry, open_ledger, reservations, spending
+from service.ledger import charging, open_entry, open_ledger, reservations, spending, summaries
 from service.ledger.charging import NewCharge
 from service.ledger.verify import verify
 from service.privacy.accounting import composition
@@ -19,6 +19,7 @@ from service.privacy.currency import Currency
 from service.store import publications, streams, tables
 from service.store.database import Database
 from service.store.publications import NewPublication
+from service.store.rows import Rows
 from tests.conftest import World
 
 RECORDS = 300
@@ -66,7 +67,7 @@ def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float
 
 
 def brute(connection: Connection, charges: int) -> tuple[list[Loss], list[Loss]]:
-    """What each record has spent by the first so many charges, and what is reserved on it, from the charges alone."""
+    """Return the spent and the reserved of each record by the first so many charges, from the charges alone."""
     spent, reserved = [Loss()] * RECORDS, [Loss()] * RECORDS
     for each in publications.of_stream(connection, 1):
         amounts = [Fraction(0)] * RECORDS
@@ -89,7 +90,7 @@ def check(connection: Connection) -> None:
     committed, reserved = brute(connection, charges)
     found = publications.of_stream(connection, 1)
     assert reservations.reserved(connection, 1, found) == composition.worst(reserved)
-    assert Loss.of(*spending.worst(connection, 1)) == composition.worst(committed)
+    assert Loss.of(*summaries.worst_of_each(connection, [1])[1]) == composition.worst(committed)
     confirmed = RANDOM.choice((charges, max(0, charges - 3), 0))
     connection.execute(update(tables.streams).values(confirmed_charges=confirmed))
     spent, _ = brute(connection, confirmed)
@@ -99,7 +100,9 @@ def check(connection: Connection) -> None:
     exact = spending.exact(connection, 1, low, high)
     assert (exact[0][0], exact[-1][1]) == (low, high)
     assert [loss for start, end, loss in exact for _ in range(start, end)] == spent[low:high]
-    outlined = [loss for start, end, loss in spending.outlined(connection, 1, 0, RECORDS) for _ in range(start, end)]
+    outlined = [
+        loss for start, end, loss in spending.outlined(Rows(connection), 1, 0, RECORDS) for _ in range(start, end)
+    ]
     stream = streams.get(connection, 1)
     for record in range(RECORDS):
         cell = record // stream.grain * stream.grain
@@ -172,7 +175,7 @@ def test_more_ranges_than_anybody_reads_are_told_as_at_most(connection: Connecti
     connection.execute(update(tables.streams).values(confirmed_charges=tables.streams.c.charges))
     assert spending.exact(connection, 1, 0, RECORDS, most=16) is None
     assert len(spending.exact(connection, 1, 100, 120, most=16)) == 10
-    told = spending.outlined(connection, 1, 0, RECORDS)
+    told = spending.outlined(Rows(connection), 1, 0, RECORDS)
     assert (told[0][0], told[-1][1]) == (0, RECORDS)
     assert len(told) <= 17
     check(connection)

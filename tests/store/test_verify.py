@@ -1,6 +1,7 @@
 """`ledger verify` finds every tampering and names it; so does a worker, which then publishes nothing more."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -8,14 +9,16 @@ import pytest
 from sqlalchemy import ARRAY, Column, Connection, delete, func, insert, literal_column, select, text, update
 from sqlalchemy import types as sql
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DataError, IntegrityError
 
 from service.ledger import open_entry
+from service.ledger import verify as walking
 from service.ledger.verify import verify, verify_segments
 from service.ledger.verify.released import Run, as_begun
 from service.settings import Settings
 from service.store import publications, segments, streams, tables
 from service.store.database import Database
+from service.store.rows import Rows, RowsTogether
 from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.tables import APPEND_ONLY
 from tests.conftest import make_world
@@ -65,6 +68,16 @@ class Undo(Exception):
     """Ends a transaction without a trace."""
 
 
+def assert_together_as_alone(connection: Connection) -> None:
+    """Wherever a stream that is walked alone shows that something does not hold, it does so among others."""
+    with suppress(DataError):
+        known = streams.every(connection)
+        together = RowsTogether(connection, [each.id for each in known])
+        for each in known:
+            alone, among = ([*walking._of_stream(rows, each)] for rows in (Rows(connection), together))
+            assert among == alone or "what was never written" in str(among)
+
+
 def findings(database: Database, *tamper) -> list[str]:
     found: list[str] = []
 
@@ -76,6 +89,7 @@ def findings(database: Database, *tamper) -> list[str]:
         for statement in tamper:
             assert connection.execute(statement).rowcount
         found.extend(verify(connection, isolated=not tamper).findings)
+        assert_together_as_alone(connection)
         raise Undo
 
     with pytest.raises(Undo), database.transaction() as connection:
@@ -107,7 +121,7 @@ VERDICTS = {
 
 
 def another(column: Column[Any]) -> Any:
-    """What is not there."""
+    """Return what is not there."""
     match column.type:
         case sql.DateTime():
             return column + text("interval '1 second'")

@@ -152,7 +152,7 @@ def crash_at(patched: pytest.MonkeyPatch, module: Any, name: str, *, calls: int 
 
 @contextmanager
 def dies_in(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, *, after: bool = False) -> Iterator[None]:
-    """What runs inside gets as far as that function, and no further."""
+    """Let nothing inside get further than that function."""
     with monkeypatch.context() as patched, pytest.raises(Crash):
         crash_at(patched, module, name, after=after)
         yield

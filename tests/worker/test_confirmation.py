@@ -19,7 +19,7 @@ from tests.worker.test_publishing import bench  # noqa: F401
 
 
 def visible(bench: Bench) -> tuple[Any, ...]:
-    """What anybody may see: the newest model's version, all versions, all charges."""
+    """Return what anybody may see: the newest model's version, all versions, all charges."""
     with bench.database.transaction() as connection:
         latest = newest.find(connection, "p", None).latest
         found = publications.get(connection, bench.identity)
@@ -40,7 +40,7 @@ def visible(bench: Bench) -> tuple[Any, ...]:
 
 
 def sums(bench: Bench) -> tuple[Any, ...]:
-    """What anybody may see of its clock and of what records have spent: by the worst one, by each."""
+    """Return what anybody may see of its clock and of what records have spent: by the worst one, by each."""
     with bench.database.transaction() as connection:
         found, stream = publications.get(connection, bench.identity), streams.get(connection, 1)
         stretches = spending.exact(connection, 1, 0, 10)
@@ -160,7 +160,7 @@ def test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything
         connection.execute(update(tables.streams).values(records=10))
     before = visible(bench)
     publisher = bench.publisher()
-    monkeypatch.setattr(publisher._audit, "look", lambda _: True)  # which walks the whole ledger only every hour
+    monkeypatch.setattr(publisher._audit, "look", lambda *_: True)  # which walks the whole ledger only every hour
     monkeypatch.setattr("service.worker.fits.prepare", None)
     publisher.step(threading.Event())
     reason = bench.stream().distrusted

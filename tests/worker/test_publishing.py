@@ -14,6 +14,7 @@ from service.ledger import charging, open_entry, reservations, spending
 from service.log import Reader
 from service.store import charges, leases, publications, releases, segments, streams, tables
 from service.store.publications import NewPublication
+from service.store.rows import Rows
 from service.worker import publisher as publisher_module
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
@@ -162,7 +163,7 @@ def test_what_a_halted_publication_keeps_is_settled(bench: Bench, monkeypatch):
     assert (bench.now().state, bench.counts()) == ("halted", (2, 2))
     with bench.database.transaction() as connection:
         kept = reservations.kept_stairs(connection, 1)
-        assert kept == reservations.stairs(connection, publications.of_stream(connection, 1))
+        assert kept == reservations.stairs(Rows(connection), publications.of_stream(connection, 1))
         assert kept != [(0, spending.Loss())]
 
 

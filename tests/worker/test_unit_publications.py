@@ -21,6 +21,7 @@ from service.store.publications import NewPublication
 from service.streams.schema import stored_schema
 from service.streams.units import UnitState, UnitStates, counting_slots
 from tests.conftest import World
+from tests.mechanisms import cases
 from tests.worker.published import Bench, published
 
 M, SEPARATION = 4, 3
@@ -33,7 +34,8 @@ SCHEMA = {
 }
 GAUSSIAN, PURE = {"epsilon": 1, "delta": 1e-6}, {"epsilon": 1, "delta": 0}
 LEADER = {"mechanism": {"kind": "online_leader", "batch": 4}, "learner": {"kind": "noisy_gradient_descent"}}
-SUMS = {"mechanism": {"kind": "window_statistics", "block": 4, "blocks": 2}, "learner": {"kind": "output_perturbation"}}
+(WINDOWS,) = cases.of_families("OF_UNITS").values()
+SUMS = {"mechanism": WINDOWS | {"block": 4, "blocks": 2}, "learner": {"kind": "output_perturbation"}}
 WINDOW = {"mechanism": {"kind": "sliding_window", "block": 4, "blocks": 2}, "learner": LEADER["learner"]}
 PATTERN = np.array([0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 1, 0, 0, 0, 0, 0, 2, 3, 1, 0, 0, 0, 0, 0], dtype=np.int64)
 

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 
 import pytest
 from sqlalchemy import update
@@ -91,6 +92,44 @@ def test_a_short_ledger_is_walked_by_who_asks(bench: Bench, monkeypatch):
     assert started(bench).audit.look(1)
 
 
+def another_stream(bench: Bench) -> int:
+    """One with nothing on it."""
+    about = {"retention": "keep", "epsilon": Decimal(1), "delta": Decimal(0)}
+    schema = {"features": 2, "task": {"kind": "classification", "classes": 2}}
+    with bench.database.transaction() as connection:
+        return streams.create(connection, name="other", log="other", schema=schema, **about).id
+
+
+def test_short_ledgers_of_streams_that_wait_are_walked_together(bench: Bench, monkeypatch):
+    monkeypatch.setattr(auditing, "SHORT_LEDGER", 1000)
+    charged(bench)
+    other, audit = another_stream(bench), started(bench).audit
+    monkeypatch.setattr(auditing.verify, "look", lambda *_: pytest.fail("one was walked alone"))
+    assert audit.look(1, [1, other])
+    assert audit.look(other)
+
+
+@pytest.mark.parametrize("changed", ["a charge", "an empty ledger"])
+def test_of_ledgers_that_are_walked_together_the_one_that_was_changed_is_found(
+    bench: Bench, owner, monkeypatch, changed
+):
+    monkeypatch.setattr(auditing, "SHORT_LEDGER", 1000)
+    charged(bench)
+    other = another_stream(bench)
+    wrong, well = (1, other) if changed == "a charge" else (other, 1)
+    with tampering(owner) as connection:
+        if changed == "a charge":
+            connection.execute(update(tables.charges).where(tables.charges.c.id == 1).values(epsilon=0.01))
+        else:
+            connection.execute(update(tables.streams).where(tables.streams.c.id == other).values(segments_sum=1))
+    audit = started(bench).audit
+    assert audit.look(well, [well, wrong])
+    assert audit.look(wrong)
+    with bench.database.transaction() as connection:
+        assert streams.get(connection, wrong).distrusted
+        assert not streams.get(connection, well).distrusted
+
+
 def test_a_worker_that_starts_again_publishes_on_the_note_of_a_walk(bench: Bench):
     noted(bench)
     assert started(bench).audit.look(1)
@@ -161,7 +200,7 @@ def test_only_streams_that_have_changed_are_looked_at(bench: Bench, monkeypatch)
         connection.execute(update(tables.streams).values(confirmed_charges=0))
     audit.confirm()
     audit.confirm()
-    assert looked == [[1]]
+    assert looked == [[1], [1]], "by the audit, and to confirm it"
     with bench.database.transaction() as connection:
         found = streams.get(connection, 1)
     assert found.confirmed_charges == found.charges

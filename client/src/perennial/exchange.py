@@ -29,7 +29,7 @@ _NOTHING_WAS_DONE = frozenset({429})
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is sent. repeatable: sending it twice does what sending it once does. seconds: to wait for the answer."""
+    """A request. repeatable: sending it twice does what sending it once does. seconds: to wait for the answer."""
 
     method: str = "GET"
     path: str
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What came back. Names of headers are in lower case."""
+    """An answer. Names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import PurePath
 from typing import Any
 
@@ -24,14 +25,24 @@ def read(file: LocalFile | StoredObject, columns: Sequence[str] | None = None) -
     reader = _READERS.get(_ending(file))
     if reader is None:
         raise InvalidData(f"{file.name}: its name must end in {', '.join(sorted(_READERS))}.")
-    return reader(file, columns)
+    pieces = reader(file, columns)
+    return pieces if reader is _ndjson else _ahead(pieces)
+
+
+def _ahead(tables: Generator[Any]) -> Iterator[Any]:
+    """Yield the tables; a thread reads each while the one before is used."""
+    with closing(tables), ThreadPoolExecutor(max_workers=1) as reader:
+        following = reader.submit(next, tables, None)
+        while (table := following.result()) is not None:
+            following = reader.submit(next, tables, None)
+            yield table
 
 
 def _ending(file: LocalFile | StoredObject) -> str:
     return PurePath(file.name).suffix.lower()
 
 
-def _ndjson(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Iterator[Any]:
+def _ndjson(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Generator[Any]:
     with file.opened() as opened:
         for number, line in enumerate(iter(opened.readline, b""), start=1):
             try:
@@ -44,7 +55,7 @@ def _ndjson(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Iterator
                 yield row
 
 
-def _csv(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Iterator[Any]:
+def _csv(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Generator[Any]:
     with _as_tables(file):
         import pyarrow as pa
         from pyarrow import csv
@@ -59,7 +70,7 @@ def _csv(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Iterator[An
             yield from batches
 
 
-def _parquet(file: LocalFile | StoredObject, columns: Sequence[str] | None) -> Iterator[Any]:
+def _parquet(file: LocalFile | StoredObject, columns: Sequence[str] | None) -> Generator[Any]:
     with _as_tables(file):
         from pyarrow import parquet
 
@@ -68,7 +79,7 @@ def _parquet(file: LocalFile | StoredObject, columns: Sequence[str] | None) -> I
             yield from parts.iter_batches(batch_size=ROWS_AT_ONCE, columns=known)
 
 
-def _arrow(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Iterator[Any]:
+def _arrow(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Generator[Any]:
     with _as_tables(file):
         import pyarrow as pa
 
@@ -110,7 +121,7 @@ def _as_tables(file: LocalFile | StoredObject) -> Iterator[None]:
         ) from None
 
 
-_READERS: dict[str, Callable[[LocalFile | StoredObject, Sequence[str] | None], Iterator[Any]]] = {
+_READERS: dict[str, Callable[[LocalFile | StoredObject, Sequence[str] | None], Generator[Any]]] = {
     ".csv": _csv,
     ".parquet": _parquet,
     ".arrow": _arrow,

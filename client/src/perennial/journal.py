@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from perennial.batches import Batch
     from perennial.data import Block
 
+_ON_DISK = "PRAGMA synchronous = FULL"  # a batch is sent only when the note of it is on disk
 Resolution: TypeAlias = Literal["refuse", "skip", "send"]
 _TABLE = """
 CREATE TABLE IF NOT EXISTS batches (
@@ -105,10 +106,16 @@ class Journal:
         return now if entry is None else None
 
     def end(self, batch: Batch, entry: str) -> None:
-        """Note that a batch was accepted."""
+        """Note that a batch was accepted.
+
+        The note outlives this process at once, and a power failure from the next `begin` on: until then the batch
+        counts as not answered, so it is sent again under its key, or is uncertain.
+        """
+        self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.execute(
             "UPDATE batches SET entry = ? WHERE append = ? AND first = ?", (entry, self._append, batch.first)
         )
+        self._database.execute(_ON_DISK)
 
     def is_remembered(self, known: Sent) -> bool:
         """Return whether the service surely remembers the key of a batch."""
@@ -156,7 +163,7 @@ def opened(
         with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")  # until this process closes it or ends
             database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")  # a batch is sent only when the note of it is on disk
+            database.execute(_ON_DISK)
             database.execute(_TABLE)
             yield Journal(path, database, f"{stream} {key}", sender, uncertain)
     except sqlite3.Error as error:

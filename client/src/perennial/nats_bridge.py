@@ -51,7 +51,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """What a bridge was doing. messages: (sequence, reply) of a batch; sent: when its key was first used.
+    """The work of a bridge. messages: (sequence, reply) of a batch; sent: when its key was first used.
 
     sender: a digest of the API key; since: when the consumer was made; stored: whether the service has the batch.
     """

@@ -50,7 +50,7 @@ class Appended:
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """What a stream's records have spent: the worst one's loss, and tables by publication and by range of records."""
+    """The spending of a stream's records: the most of any record, and tables by publication and by range of records."""
 
     budget: Mapping[str, Any]
     reserved: Mapping[str, float]

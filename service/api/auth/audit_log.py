@@ -42,7 +42,7 @@ def log(scope: Scope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> No
     _log.info(
         "admin_action",
         key=scope["perennial.audit"],
-        action=f"{scope['method']} {route.path}",
+        action=f"{scope['method']} {route.path_format}",
         status=status,
         **({"target": target} if target else {}),
         **({"asked": asked} if asked else {}),

@@ -9,19 +9,22 @@ from service.api.schemas import Timestamp
 from service.ledger.card import CardNumbers
 from service.privacy.accounting.composition import Loss
 from service.store.publications import Publication
+from service.streams.schema import Units
 
 
 class CardUnit(BaseModel):
-    kind: Literal["record"]
+    kind: Literal["record", "unit"]
+    max_records: int | None = Field(None, description="How many records of a unit count")
+    min_separation: int | None = Field(None, description="How many records apart they are at least")
     text: str
 
 
 class CardAmounts(BaseModel):
     """Rounded up."""
 
-    for_life: float = Field(description="The most that any record may ever lose")
-    reserved: float = Field(description="The most that is reserved on any record now")
-    spent: float = Field(description="The most that any record was charged so far")
+    for_life: float = Field(description="The most that any record, or unit, may ever lose")
+    reserved: float = Field(description="The most that is reserved on any of them now")
+    spent: float = Field(description="The most that any of them was charged so far")
 
 
 class CardParameter(BaseModel):
@@ -66,8 +69,13 @@ _UNIT = (
     "in one slot, whose record is replaced by any other record or by none. A person with several records is several "
     "units and can lose more."
 )
+_UNIT_OF_RECORDS = (
+    "All records of one unit, such as a person or a device, by the id that came with them. The promise compares two "
+    "streams that are equal but in the records of one unit, which are replaced by any others or by none. At most "
+    "{most} of its records count, each at least {separation} records after the one before; other records are not used."
+)
 _EPSILON = (
-    "Everything that is ever released is almost as likely with one record as with any other in its place: within a "
+    "Everything that is ever released is almost as likely with one {unit} as with any other in its place: within a "
     "factor of e^ε, for the whole life of the publication, even if later records are chosen by looking at earlier "
     "releases."
 )
@@ -81,8 +89,8 @@ _PROTECTED = [
 ]
 
 
-def card(publication: Publication, numbers: CardNumbers, *, operator: str | None) -> Card:
-    """Return the card of a publication."""
+def card(publication: Publication, numbers: CardNumbers, *, units: Units | None, operator: str | None) -> Card:
+    """Return the card of a publication. units: those of its stream; None: each record is protected by itself."""
     configuration = publication.configuration
     learner = configuration.get("learner")
     return Card(
@@ -93,10 +101,10 @@ def card(publication: Publication, numbers: CardNumbers, *, operator: str | None
         state=publication.state if publication.distrusted is None else "halted",
         created_at=publication.created_at,
         warnings=list(_warnings(publication, numbers)),
-        unit=CardUnit(kind="record", text=_UNIT),
-        epsilon=_parameter(numbers, "epsilon", _EPSILON),
+        unit=_unit(units),
+        epsilon=_parameter(numbers, "epsilon", _EPSILON.format(unit="record" if units is None else "unit")),
         delta=_parameter(numbers, "delta", _DELTA),
-        public=list(_public(publication)),
+        public=list(_public(publication, units)),
         protected=_PROTECTED,
         trust_boundary=list(_trust_boundary(publication)),
         operator=operator,
@@ -104,6 +112,13 @@ def card(publication: Publication, numbers: CardNumbers, *, operator: str | None
             records=numbers.records, declassified=numbers.declassified, charge=numbers.charge, hash=numbers.hash
         ),
     )
+
+
+def _unit(units: Units | None) -> CardUnit:
+    if units is None:
+        return CardUnit(kind="record", text=_UNIT)
+    text = _UNIT_OF_RECORDS.format(most=units.max_records, separation=units.min_separation)
+    return CardUnit(kind="unit", max_records=units.max_records, min_separation=units.min_separation, text=text)
 
 
 def _parameter(numbers: CardNumbers, name: str, text: str) -> CardParameter:
@@ -133,9 +148,11 @@ def _warnings(publication: Publication, numbers: CardNumbers) -> Iterator[str]:
         yield f"{numbers.declassified} records of the stream have expired and are no longer protected."
 
 
-def _public(publication: Publication) -> Iterator[str]:
+def _public(publication: Publication, units: Units | None) -> Iterator[str]:
     yield "Every release, with its noise and its charge; everything that anybody computes from releases."
     yield "How many records there are, when they arrived, which slots were erased and when."
+    if units is not None:
+        yield "Which records are of one unit: the order of the units' pseudonyms."
     yield (
         "The stream's schema and budget, every setting of this publication, its schedule. The operator vouches that "
         "none of them was computed from the records."

@@ -33,6 +33,7 @@ def page(card: Card) -> str:
         created=escape(card.created_at.date().isoformat()),
         warnings="".join(f'<p class="warning">{escape(each)}</p>' for each in card.warnings),
         unit=escape(card.unit.text),
+        subject=card.unit.kind,
         **_parameter("epsilon", card.epsilon),
         **_parameter("delta", card.delta),
         public=_list(card.public),

@@ -14,6 +14,7 @@ from service.api.http.representations import preferred
 from service.api.services import Shared
 from service.ledger.card import numbers
 from service.mechanisms.building import declassified
+from service.store import streams
 from service.store.database import ONE_VIEW
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/publications", tags=["publications"])
@@ -43,7 +44,9 @@ async def get_card(publication: str, key: Reader, shared: Shared, request: Reque
     def look(connection: Connection) -> Card:
         connection.execute(ONE_VIEW)
         found = publication_or_404(connection, key, publication)
-        return card(found, numbers(connection, found, declassified=declassified), operator=shared.settings.operator)
+        units = streams.get(connection, found.stream_id).parsed_schema.unit
+        found_numbers = numbers(connection, found, declassified=declassified)
+        return card(found, found_numbers, units=units, operator=shared.settings.operator)
 
     made = await shared.run(look)
     content = page(made) if media_type == HTML else made.model_dump_json()

@@ -46,9 +46,10 @@ class LabelRequest(BaseModel):
     expires_at: Timestamp = Field(description="Then no answer is taken any more, and the model learns without")
     waiting: int = Field(description="How many labels are waited for, this one and those of empty slots included")
     columns: list[Column] | None = Field(
-        **ABSENT, description="Of the numbers in `x`; absent where there are no names, or the feature map mixes columns"
+        **ABSENT,
+        description="Names of the numbers in `x`; absent where there are no names, or the feature map mixes columns",
     )
-    class_names: list[str] | None = Field(**ABSENT, description="What labels 0 and 1 mean")
+    class_names: list[str] | None = Field(**ABSENT, description="Names of labels 0 and 1")
 
 
 class Label(BaseModel):

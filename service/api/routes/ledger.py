@@ -25,6 +25,7 @@ from service.privacy.accounting.composition import Loss
 from service.privacy.currency import Currency, round_up
 from service.store import charges, publications, streams
 from service.store.keys import Key
+from service.store.rows import Rows
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams", tags=["streams"])
 
@@ -169,7 +170,8 @@ def _outlined(connection: Connection, stream: streams.Stream, start: int, stop: 
     """The most that a record of each stretch has spent, which no stretch can have spent more of than the worst."""
     worst = summaries.spent(stream)
     return [
-        (low, high, loss.at_most(worst)) for low, high, loss in spending.outlined(connection, stream.id, start, stop)
+        (low, high, loss.at_most(worst))
+        for low, high, loss in spending.outlined(Rows(connection), stream.id, start, stop)
     ]
 
 

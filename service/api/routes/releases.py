@@ -58,7 +58,7 @@ class Prediction(BaseModel):
         "the predicted y as it is"
     )
     label_names: list[str] | None = Field(None, description="`labels` by name; absent where classes have no names")
-    class_names: list[str] | None = Field(None, description="Of the columns of `scores`; absent likewise")
+    class_names: list[str] | None = Field(None, description="Names of the columns of `scores`; absent likewise")
 
 
 @router.get("/releases", responses=documented("invalid-request", "not-found"))

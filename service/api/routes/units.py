@@ -25,12 +25,12 @@ Unit = Annotated[str, Path(description="The unit's id, percent-encoded")]
 
 
 class UnitInfo(BaseModel):
-    """What a stream holds of one unit."""
+    """The records that a stream holds of one unit."""
 
     records: list[int] = Field(description="The numbers of its records that count and are still kept, erased ones too")
     counting: int = Field(description="How many of its records count, for ever; at most `max_records`")
     erased: bool = Field(description="Its records were erased, and no later one counts")
-    spent: Loss = Field(description="What all releases so far cost it")
+    spent: Loss = Field(description="The cost of all releases so far to it")
 
 
 class ErasedUnit(BaseModel):
@@ -41,7 +41,7 @@ class ErasedUnit(BaseModel):
 
 @router.get("/{unit:path}", responses=documented("invalid-request", "not-found"))
 async def get_unit(stream: str, unit: Unit, request: Request, admin: Admin, shared: Shared) -> UnitInfo:  # noqa: ARG001
-    """What is held of a unit, and what it has spent: for whoever has to answer that person."""
+    """Shows which records of a unit are held and what it has spent, for an answer to that person."""
     found, name = await _known(stream, request, admin, shared)
 
     def look() -> UnitInfo:
@@ -57,7 +57,7 @@ async def get_unit(stream: str, unit: Unit, request: Request, admin: Admin, shar
 
 @router.delete("/{unit:path}", status_code=202, responses=documented("invalid-request", "not-found"))
 async def erase_unit(stream: str, unit: Unit, request: Request, admin: Admin, shared: Shared) -> ErasedUnit:  # noqa: ARG001
-    """Erases all records of a unit; later ones of it are taken and do not count. What it has spent stays spent."""
+    """Erases all records of a unit; later ones of it are taken and do not count. Its spent budget stays spent."""
     found, name = await _known(stream, request, admin, shared)
     slots = await run_in_threadpool(found_units.erase_unit, shared.database, shared.files, found, name)
     return ErasedUnit(records=slots)

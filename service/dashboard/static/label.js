@@ -6,9 +6,10 @@
 // Which answer counts is for the service to say: the first.
 
 import { Problem, follow, get, regularly, send } from "./api.js";
-import { $, amount, count, counted, fact, h, meter, notice, pill, replace } from "./dom.js";
+import { $, count, counted, fact, h, meter, notice, pill, replace } from "./dom.js";
 import { absent, frame } from "./frame.js";
 import { mappedColumns, sent } from "./names.js";
+import { feature } from "./record.js";
 
 const name = location.pathname.split("/").at(-2);
 const at = `/v1/publications/${name}`;
@@ -308,9 +309,6 @@ function tiles({ labels, latest }) {
   );
 }
 
-const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 5, useGrouping: false });
-const number = (value) =>
-  (value !== 0 && Math.abs(value) < 1e-3 ? amount(value) : digits.format(value)).replace("-", "−");
 let drawn = "";
 
 /** The numbers of the record, each with a bar as long as it is large beside the largest. */
@@ -319,14 +317,14 @@ function features() {
   if (!current || drawn === which) return;
   drawn = which;
   const { x } = current;
-  const [columns, before, map] = [mappedColumns(stream), sent(stream), stream.feature_map];
+  const { feature_map: map } = stream;
   const largest = x.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   const all = x.map((value, index) => [index, value]);
   const some = zeros || x.length <= 20 ? all : all.filter(([, value]) => value !== 0);
   const wanted = some.slice(0, most);
   $("features-said").textContent = [
     counted(x.length, "feature"),
-    before === null ? `after the map ${map.kind.replaceAll("_", " ")}` : map && "as they were sent, bars as they are kept",
+    !sent(stream) ? `after the map ${map.kind.replaceAll("_", " ")}` : map && "as they were sent, bars as they are kept",
     some.length < x.length ? `${count(x.length - some.length)} that are 0 are left out` : null,
   ]
     .filter(Boolean)
@@ -334,19 +332,8 @@ function features() {
   $("features").replaceChildren(
     h(
       "dl",
-      { class: columns ? "named" : null },
-      wanted.map(([index, value]) => {
-        const bar = h("span", { class: value < 0 ? "bar below" : "bar" });
-        bar.style.width = `${largest > 0 ? (50 * Math.abs(value)) / largest : 0}%`;
-        const shown = before === null ? value : before(value, index);
-        const unit = before !== null && columns?.[index].unit ? ` ${columns[index].unit}` : "";
-        return h(
-          "div",
-          {},
-          h("dt", {}, columns?.[index].name ?? String(index)),
-          h("dd", { title: String(value) }, number(shown), unit, bar),
-        );
-      }),
+      { class: mappedColumns(stream) ? "named" : null },
+      wanted.map(([index, value]) => feature(stream, index, value, largest)),
     ),
   );
   $("features").scrollTop = 0;

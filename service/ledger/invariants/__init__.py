@@ -1,4 +1,4 @@
-"""What must always hold, one invariant per file, asked of the whole database at once. The worker asks now and then.
+"""Invariants: they must always hold. One per file, asked of the whole database at once by the worker, now and then.
 
 Each is cheap beside `perennial ledger verify`, which recomputes what these believe: no file is read, nothing is hashed.
 """

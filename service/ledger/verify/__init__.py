@@ -1,11 +1,11 @@
 """Walks the whole ledger and recomputes every hash and bound, from the charges alone.
 
 It believes nothing that was computed before: what a record has spent is added up anew from the charges and compared
-with what publishing used, with each publication's cap, and with the stream's budget. What streams and publications
-promise, what they were left as, releases and segments are compared with their digests.
+with what publishing used, with each publication's cap, and with the stream's budget. The promises of
+streams and publications, their last state, releases and segments are compared with their digests.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -18,14 +18,15 @@ from service.ledger.verify.segments import verify_segments
 from service.store import publications, streams
 from service.store.database import ONE_VIEW
 from service.store.publications import Publication
+from service.store.rows import Rows, RowsTogether
 from service.store.streams import Stream
 
-__all__ = ["Report", "look", "verify", "verify_segments"]
+__all__ = ["Report", "look", "look_at_each", "verify", "verify_segments"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was walked, and what does not hold."""
+    """The extent of a walk, and its findings."""
 
     streams: int
     charges: int
@@ -48,7 +49,7 @@ def verify(connection: Connection, *, isolated: bool = True) -> Report:
         finding
         for stream in known
         for finding in (
-            *_of_stream(connection, stream),
+            *_of_stream(Rows(connection), stream),
             *read(f"stream {stream.name}", numbering.records(connection, stream)),
             *read(f"stream {stream.name}", numbering.units(connection, stream)),
         )
@@ -63,34 +64,43 @@ def look(connection: Connection, stream: int, *, most: int = 100) -> tuple[Strea
     """
     connection.execute(ONE_VIEW)
     found = streams.get(connection, stream)
-    return found, list(islice(_of_stream(connection, found), most))
+    return found, list(islice(_of_stream(Rows(connection), found), most))
 
 
-def _of_stream(connection: Connection, stream: Stream) -> Iterator[str]:
+def look_at_each(connection: Connection, identities: Sequence[int]) -> list[tuple[Stream, str | None]]:
+    """Streams with few rows, and the first of what does not hold of each: with a few queries for all of them."""
+    connection.execute(ONE_VIEW)
+    rows = RowsTogether(connection, identities)
+    return [(each, next(_of_stream(rows, each), None)) for each in streams.of_each(connection, identities)]
+
+
+def _of_stream(rows: Rows, stream: Stream) -> Iterator[str]:
     """All that does not hold of one stream; `stream` must have been read in the same view of the database."""
     where = f"stream {stream.name}"
-    yield from read(where, charges.chain(connection, stream))
-    yield from read(where, numbering.releases(connection, stream))
+    yield from read(where, charges.chain(rows, stream))
+    yield from read(where, numbering.releases(rows, stream))
     yield from read(where, promises.of_stream(stream))
-    yield from read(where, segments.rows(connection, stream))
-    yield from read(where, reserved.within_budget(connection, stream))
-    yield from read(where, numbering.shown(connection, stream))
-    yield from read(where, _publications(connection, stream))
+    yield from read(where, segments.rows(rows, stream))
+    yield from read(where, _publications(rows, stream))
 
 
-def _publications(connection: Connection, stream: Stream) -> Iterator[str]:
+def _publications(rows: Rows, stream: Stream) -> Iterator[str]:
     """All that does not hold of a stream's publications. Another stream may have publications of the same names."""
-    for publication in publications.of_stream(connection, stream.id):
+    where = f"stream {stream.name}"
+    found = list(publications.walk(rows, stream.id))
+    yield from read(where, reserved.within_budget(rows, stream, found))
+    yield from read(where, numbering.shown(rows, stream, found))
+    for publication in found:
         of_units = read(f"publication {publication.name}", promises.of_units(stream, publication))
-        for finding in (*_of_publication(connection, publication), *of_units):
+        for finding in (*_of_publication(rows, publication), *of_units):
             yield f"{finding} (stream {stream.name})"
 
 
-def _of_publication(connection: Connection, publication: Publication) -> Iterator[str]:
+def _of_publication(rows: Rows, publication: Publication) -> Iterator[str]:
     where = f"publication {publication.name}"
     yield from read(where, promises.of_publication(publication))
-    yield from read(where, released.chain(connection, publication))
-    yield from read(where, charges.sums(connection, publication))
-    yield from read(where, charges.have_releases(connection, publication))
-    yield from read(where, arrivals.instances(connection, publication))
-    yield from read(where, arrivals.coins(connection, publication))
+    yield from read(where, released.chain(rows, publication))
+    yield from read(where, charges.sums(rows, publication))
+    yield from read(where, charges.have_releases(rows, publication))
+    yield from read(where, arrivals.instances(rows, publication))
+    yield from read(where, arrivals.coins(rows, publication))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
 from service.privacy.accounting.obligations import AtArrival, OnOpening
@@ -11,9 +11,12 @@ from service.privacy.currency import Currency
 from service.privacy.noise.sparse_vector import Instance
 from service.store import releases, tables
 from service.store.publications import Publication
+from service.store.rows import Rows
+
+_CHARGES = select(tables.charges).order_by(tables.charges.c.id)
 
 
-def instances(connection: Connection, publication: Publication) -> Iterator[str]:
+def instances(rows: Rows, publication: Publication) -> Iterator[str]:
     """That what is charged without a version is what each record owes, once, to each instance that was open.
 
     The obligations state the first instance, a release the instance that opened with it. Each record that is
@@ -25,33 +28,30 @@ def instances(connection: Connection, publication: Publication) -> Iterator[str]
     where = f"publication {publication.name}"
     kind = Currency(publication.kind)
     instance: Instance | None = charging.first.instance
-    released = releases.walk(connection, publication.id)
+    released = releases.walk(rows, publication.id)
     paid = 0  # so many records have paid for the instance that is open
-    table = tables.charges
-    query = select(table).where(table.c.publication_id == publication.id).order_by(table.c.id)
-    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
-        for row in rows:
-            start, stop = row.start - publication.start, row.stop - publication.start
-            if instance is None:
-                yield f"{where}, charge {row.id}: it is for no instance that was open"
-                return
-            if row.version is None:
-                amount = Fraction(row.epsilon if kind is Currency.PURE else row.rho)
-                if start != paid or amount < OpenedInstance(instance=instance).cost(kind, records=1):
-                    yield f"{where}, charge {row.id}: it is not what each record owes to the instance that was open"
-                paid = stop
-                continue
-            hard = MeasuredQuery.from_json(next(released)["noise"])
-            if hard.closed != instance:
-                yield f"{where}, version {row.version}: it closed another instance than was open"
-            if not instance.opened <= stop <= paid:
-                yield f"{where}, version {row.version}: it measured records that had not paid for its instance"
-            instance, paid = hard.opened, 0
+    for row in rows.of(_CHARGES, tables.charges.c.publication_id, publication.id):
+        start, stop = row.start - publication.start, row.stop - publication.start
+        if instance is None:
+            yield f"{where}, charge {row.id}: it is for no instance that was open"
+            return
+        if row.version is None:
+            amount = Fraction(row.epsilon if kind is Currency.PURE else row.rho)
+            if start != paid or amount < OpenedInstance(instance=instance).cost(kind, records=1):
+                yield f"{where}, charge {row.id}: it is not what each record owes to the instance that was open"
+            paid = stop
+            continue
+        hard = MeasuredQuery.from_json(next(released)["noise"])
+        if hard.closed != instance:
+            yield f"{where}, version {row.version}: it closed another instance than was open"
+        if not instance.opened <= stop <= paid:
+            yield f"{where}, version {row.version}: it measured records that had not paid for its instance"
+        instance, paid = hard.opened, 0
     if instance is not None and paid != publication.position:
         yield f"{where}: not all of its records have paid for the instance that is open"
 
 
-def coins(connection: Connection, publication: Publication) -> Iterator[str]:
+def coins(rows: Rows, publication: Publication) -> Iterator[str]:
     """That each record paid once, when its coin was tossed, for that coin and the update of its batch."""
     charging = publication.owes.charging
     if not isinstance(charging, AtArrival):
@@ -59,13 +59,10 @@ def coins(connection: Connection, publication: Publication) -> Iterator[str]:
     where = f"publication {publication.name}"
     kind, paid = Currency(publication.kind), 0
     owed = charging.event.cost(kind, records=1)
-    table = tables.charges
-    query = select(table).where(table.c.publication_id == publication.id).order_by(table.c.id)
-    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
-        for row in rows:
-            amount = Fraction(row.epsilon if kind is Currency.PURE else row.rho)
-            if (row.version, row.start - publication.start) != (None, paid) or amount < owed:
-                yield f"{where}, charge {row.id}: it is not what each record owes for its coin and an update, once"
-            paid = row.stop - publication.start
+    for row in rows.of(_CHARGES, tables.charges.c.publication_id, publication.id):
+        amount = Fraction(row.epsilon if kind is Currency.PURE else row.rho)
+        if (row.version, row.start - publication.start) != (None, paid) or amount < owed:
+            yield f"{where}, charge {row.id}: it is not what each record owes for its coin and an update, once"
+        paid = row.stop - publication.start
     if paid != publication.position:
         yield f"{where}: not all of its records have paid for their coins"

@@ -1,12 +1,20 @@
 """Numbers: of batches and segments, of the releases of a stream, and what of them is shown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection, func, select
 
 from service.ledger import spending
-from service.store import publications, streams, tables
+from service.privacy.accounting import composition
+from service.store import streams, tables
+from service.store.publications import Publication
+from service.store.rows import Rows
 from service.store.streams import Stream
+
+_NUMBERS = select(*(tables.releases.c[name] for name in ("stream_id", "number", "digest"))).order_by(
+    tables.releases.c.number
+)
+_PUBLICATIONS = select(tables.publications.c.stream_id, tables.publications.c.id)
 
 
 def records(connection: Connection, stream: Stream) -> Iterator[str]:
@@ -54,36 +62,27 @@ def units(connection: Connection, stream: Stream) -> Iterator[str]:
         yield f"stream {stream.name}: {lost}"
 
 
-def releases(connection: Connection, stream: Stream) -> Iterator[str]:
+def releases(rows: Rows, stream: Stream) -> Iterator[str]:
     """That the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
-    table, number, digest = tables.releases, 0, None
-    query = select(table.c.number, table.c.digest).where(table.c.stream_id == stream.id).order_by(table.c.number)
-    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
-        for number, (found, digest) in enumerate(rows, 1):  # noqa: B007 - the last digest is looked at below
-            if found != number:
-                yield f"stream {stream.name}: release {number} of the stream is missing"
-                return
+    number, digest = 0, None
+    for number, row in enumerate(rows.of(_NUMBERS, tables.releases.c.stream_id, stream.id), 1):
+        digest = row.digest
+        if row.number != number:
+            yield f"stream {stream.name}: release {number} of the stream is missing"
+            return
     if (number, digest) != (stream.releases, stream.newest_release):
         yield f"stream {stream.name}: release {stream.releases} of the stream is missing or another"
     if stream.confirmed_charges > stream.charges or stream.confirmed_releases > stream.releases:
         yield f"stream {stream.name}: more is confirmed than was charged and released"
 
 
-def shown(connection: Connection, stream: Stream) -> Iterator[str]:
+def shown(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
     """That no sum or clock is shown that is ahead of what is committed; once all is confirmed, nothing but that."""
-    shown, worst = (
-        (stream.visible_epsilon, stream.visible_delta, stream.visible_rho),
-        spending.worst(connection, stream.id),
-    )
-    if stream.confirmed_charges == stream.charges:
-        wrong = shown != worst
-    else:
-        wrong = any(one > other for one, other in zip(shown, worst, strict=True))
-    if wrong:
+    shown = composition.Loss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
+    worst = composition.worst(loss for *_, loss in spending.outlined(rows, stream.id, 0, 2**62))
+    if shown != worst if stream.confirmed_charges == stream.charges else not shown.within(worst):
         yield f"stream {stream.name}: what is shown as spent is not what its records have"
-    table = tables.publications
-    known = set(connection.execute(select(table.c.id).where(table.c.stream_id == stream.id)).scalars())
-    found = publications.of_stream(connection, stream.id)
+    known = {row.id for row in rows.of(_PUBLICATIONS, tables.publications.c.stream_id, stream.id)}
     for identity in known - {each.id for each in found}:
         yield f"stream {stream.name}: nothing is shown of the publication with id {identity}"
     for each in found:

@@ -14,7 +14,7 @@ def of_stream(stream: Stream) -> Iterator[str]:
 
 
 def of_publication(publication: Publication) -> Iterator[str]:
-    """That a publication promises what it did when it was made, and is as it was left."""
+    """Check that a publication promises what it did when it was made, and is as it was left."""
     where = f"publication {publication.name}"
     if publications.promised(publication) != publication.promise:
         yield f"{where}: what it promises, its settings or its stream's, is not what its digest is of"
@@ -27,7 +27,7 @@ def of_publication(publication: Publication) -> Iterator[str]:
 
 
 def of_units(stream: Stream, publication: Publication) -> Iterator[str]:
-    """That a publication counts charges for a unit where its stream has units, and for that stream's units."""
+    """Check that a publication counts charges for a unit where its stream has units, and for that stream's units."""
     unit = publication.obligations.get("unit")
     bound = None if unit is None else {name: value for name, value in unit.items() if name != "factor"}
     if bound != stream.schema.get("unit"):

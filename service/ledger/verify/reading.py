@@ -1,4 +1,4 @@
-"""What the database holds and nothing can read is a finding too."""
+"""Makes a finding of a value that the database holds and nothing can read."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from sqlalchemy.exc import DataError
 
 
 def read(where: str, found: Iterator[str]) -> Iterator[str]:
-    """What can't be read or counted, like NaN or a time without end, is a finding too, and hides no other."""
+    """Yield the findings; a value that can't be read or counted, like NaN, is a finding and hides no other."""
     try:
         yield from found
     except (LookupError, TypeError, ValueError, ArithmeticError, DataError) as problem:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import Connection
-
 from service.ledger.verify.reading import read
 from service.privacy.accounting import events
 from service.privacy.accounting.events import NoisyRunningSums
@@ -17,15 +15,16 @@ from service.privacy.accounting.unit_factors import factor_of
 from service.privacy.currency import Currency
 from service.store import releases
 from service.store.publications import Publication
+from service.store.rows import Rows
 
 
-def chain(connection: Connection, publication: Publication) -> Iterator[str]:
+def chain(rows: Rows, publication: Publication) -> Iterator[str]:
     """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
     previous = publication.promise
     number, latest, time, batched, of_stream = 0, None, publication.start, publication.start, 0
     run = Run()
     charging = publication.owes.charging
-    for number, row in enumerate(releases.walk(connection, publication.id), 1):
+    for number, row in enumerate(releases.walk(rows, publication.id), 1):
         where = f"publication {publication.name}, version {row['version']}"
         if row["version"] != number:
             yield f"publication {publication.name}, version {number}: it is missing"

@@ -1,22 +1,20 @@
 """Reservations: what is spent and reserved stays within the budget, and the summaries of both are right."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-
-from sqlalchemy import Connection
 
 from service.ledger import reservations, spending
 from service.privacy.accounting import composition
 from service.privacy.noise.sampler_distance import is_small
-from service.store import publications
+from service.store.publications import Publication
+from service.store.rows import Rows
 from service.store.streams import Stream
 
 
-def within_budget(connection: Connection, stream: Stream) -> Iterator[str]:
+def within_budget(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
     """What is spent and reserved stays within the budget, and the summaries of both say what they sum up."""
     limit = stream.budget.limit
-    found = publications.of_stream(connection, stream.id)
-    every = spending.changes(connection, [each.id for each in found])
+    every = spending.changes(rows, [each.id for each in found])
     drawn: list[spending.Stretch] = []
     grain = 1
     room = 4 * spending.MOST_RANGES
@@ -31,11 +29,11 @@ def within_budget(connection: Connection, stream: Stream) -> Iterator[str]:
             yield f"stream {stream.name}, record {each.start}: more is reserved than the stream's budget"
         if not each.spent.within(each.reserved):
             yield f"stream {stream.name}, record {each.start}: more is spent than is reserved"
-    told = spending.outlined(connection, stream.id, 0, 2**62)
+    told = spending.outlined(rows, stream.id, 0, 2**62)
     drawn = composition.outline(drawn, grain)
     if grain != stream.grain or [each for each in told if each[2] != composition.Loss()] != drawn:
         yield f"stream {stream.name}: what is told that its records have spent at most is not what they have"
     if stream.budget.in_rho and not is_small(Fraction(stream.epsilon), reservations.drawn(found)):
         yield f"stream {stream.name}: its publications' draws add more to delta than the budget leaves room for"
-    if reservations.kept_stairs(connection, stream.id) != reservations.stairs(connection, found):
+    if reservations.walk_stairs(rows, stream.id) != reservations.stairs(rows, found):
         yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"

@@ -2,33 +2,33 @@
 
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from service.ledger import high_water_mark
 from service.store import segments, streams, tables
 from service.store.database import Database
+from service.store.rows import Rows
 from service.store.segment_files import SegmentDamaged, SegmentFiles
 from service.store.segments import Segment
 from service.store.streams import Stream
 
+_SEGMENTS = select(tables.segments).order_by(tables.segments.c.start)
 
-def rows(connection: Connection, stream: Stream) -> Iterator[str]:
+
+def rows(stored: Rows, stream: Stream) -> Iterator[str]:
     """Each segment's row is what was written, and together they are those that were sealed, merged and dropped."""
     total = 0
-    table = tables.segments
-    query = select(table).where(table.c.stream_id == stream.id).order_by(table.c.start)
-    with connection.execute(query, execution_options={"yield_per": 1000}) as rows:
-        for row in rows:
-            segment = Segment(start=row.start, stop=row.stop, file=row.file, sha256=row.sha256)
-            if row.digest != segments.digest(stream.log, segment):
-                yield f"stream {stream.name}, records {row.start} to {row.stop}: their segment is not what was sealed"
-            total += int(row.digest, 16)
+    for row in stored.of(_SEGMENTS, tables.segments.c.stream_id, stream.id):
+        segment = Segment(start=row.start, stop=row.stop, file=row.file, sha256=row.sha256)
+        if row.digest != segments.digest(stream.log, segment):
+            yield f"stream {stream.name}, records {row.start} to {row.stop}: their segment is not what was sealed"
+        total += int(row.digest, 16)
     if total % segments.MODULUS != stream.segments_sum:
         yield f"stream {stream.name}: its segments are not those that were sealed; one is missing or another"
 
 
 def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
-    """That every segment's file is there and holds what was written to it, while segments come, merge and go.
+    """Check that every segment's file is there and holds what was written to it, while segments come, merge and go.
 
     And that no stream has come less far than the file beside its segments tells: that its record is not an old one.
     """

@@ -11,13 +11,16 @@ looks at no record again: w_(t+1) and the released model are functions of ĝ_0 �
     u_(t+1) = m·u_t + (1 - m)·(ĝ_t/n + α(w_t - c)),   w_(t+1) = Π(w_t - η·u_(t+1)),
 or with a `strong_convexity` μ, following the leader of all losses so far and (μ/2)·‖w - c‖² for each record,
     u_(t+1) = u_t + ĝ_t/n,                             w_(t+1) = Π(c - u_(t+1)/(μ(t + 1))),
-    released: a_(t+1) = a_t + k_t·(w_(t+1) - a_t),   k_t = 4/(t + 5),
+    released: a_(t+1) = a_t + k_t·(w_(t+1) - a_t),   k_t = max(4/(t + 5), k),
 
 Π the projection onto a convex set that holds the origin c (`constraint_sets`). The average forgets what the first,
-worst iterates did; without `averaging` w itself is released. Following the leader is paper B's WDP-COCOP, whose
-equation 10 lacks the 1/t; only the losses' gradients enter the sums, those of the regulariser are public
-(paper-audit.md 2). With `conditional_gradient` w goes towards the leader instead of to it, and nothing is projected:
-WDP-COCOL, see `conditional_gradient`.
+worst iterates did; without `averaging` w itself is released. k is 0 where all iterates are averaged for ever. With
+`averaging` `recent` it is RECENT, and smaller where the noise of a step's mean gradient is longer than twice a clipped
+gradient: the noisier a step is, the more of them are averaged (`recency`).
+
+Following the leader is paper B's WDP-COCOP, whose equation 10 lacks the 1/t; only the losses' gradients enter the
+sums, those of the regulariser are public (paper-audit.md 2). With `conditional_gradient` w goes towards the leader
+instead of to it, and nothing is projected: WDP-COCOL, see `conditional_gradient`.
 
 Where η is not given it is such that the noise of one step has a spread of FIRST in a score, in units of a logit, but so
 that no step moves a score by more than LONGEST. Without clipping, which bounds what overshooting can do, that would be
@@ -31,7 +34,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
 
 FIRST = 0.5
 LONGEST = 24.0
+RECENT = 0.1
 State = tuple["Floats", ...]
 """What `running_sums` remembers, then how far w can be from its leader, (1,), w, u and a; float64, of the shape of w.
 
@@ -69,7 +73,7 @@ class OnlineGradient(Linear):
     learning_rate: float | None = None
     momentum: float = 0.0
     strong_convexity: float | None = None
-    averaging: bool = True
+    averaging: bool | Literal["recent"] = True
     constraint: ConstraintSet
     projected: bool = True
 
@@ -113,6 +117,17 @@ class OnlineGradient(Linear):
         spread = perturbation.noise.expected_norm() / math.sqrt(self.dimension) / records
         return logit(self) / self.norm_bound * min(FIRST / spread, LONGEST / self.longest)
 
+    def recency(self, perturbation: NoisyRunningSums, records: int) -> float:
+        """Return k, the least part that an iterate has in the average when it comes; from public quantities alone.
+
+        On streams that drift, an average of all iterates so far lags behind by 1 to 3 points of accuracy; where noise
+        is long beside gradients, a short one is worse by as much (`benchmarks.defaults`).
+        """
+        if self.averaging != "recent":
+            return 0.0
+        noise = perturbation.noise.expected_norm() / records / self.longest
+        return RECENT * min(1.0, 2.0 / noise)
+
     def remembers(self, step: int) -> int:
         """Return of how many arrays the state is before that step, which needs it whole; 0: it is `start`'s."""
         factor, place = self.runs.at(step)
@@ -152,5 +167,8 @@ class OnlineGradient(Linear):
             pursuit = Pursuit(constraint=self.constraint, origin=origin, convexity=self.strong_convexity)
             weights, apart = pursuit.step(weights, apart, velocity, mean, step)
             velocity = velocity + mean
-        average = average + 4.0 / (step + 5.0) * (weights - average) if self.averaging else weights
+        if self.averaging:
+            average = average + max(4.0 / (step + 5.0), self.recency(perturbation, n)) * (weights - average)
+        else:
+            average = weights
         return *remembered, apart, weights, velocity, average

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.inputs.fields import Count, Positive, Shape
@@ -13,6 +13,20 @@ from service.learning.constraint_sets import Name as ConstraintName
 LARGEST_TOEPLITZ_DECAY = 0.99
 LARGEST_LEAF_WINDOW = 1024  # a model's worth of numbers is remembered of each of its batches
 LARGEST_BLOCK_WINDOW = 2**20  # what is summed up exactly needs a lattice the coarser, the longer the window
+
+
+def _averaging(value: object) -> object:
+    if value == "recent" or isinstance(value, bool):
+        return value
+    raise PydanticCustomError("bool_type", "must be true, false or recent")
+
+
+Averaging = Annotated[
+    bool | Literal["recent"],
+    PlainValidator(_averaging),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "const": "recent"}]}),
+]
+"""Whether models are averages of iterates; `recent`: of the latest ones. It was true before there was `recent`."""
 
 
 class OnlineLeaderMechanism(Shape):
@@ -41,7 +55,7 @@ class OnlineLeaderMechanism(Shape):
         Positive | None, Field(description="μ: follow the leader instead of taking steps of a learning rate")
     ] = None
     clip: Annotated[Positive | None, Field(description="norm to which a record's gradient is clipped")] = None
-    averaging: Annotated[bool, Field(strict=True)] = True
+    averaging: Averaging = "recent"
     constraint: ConstraintName = "ball"
     radius: Annotated[Positive | None, Field(description="of the set that iterates are kept in")] = None
     step: Literal["projection", "conditional_gradient"] = "projection"

@@ -157,7 +157,7 @@ CONTINUAL = MechanismFamily(
             recommendation=Recommendation(place=3, name="continual with improving shares"),
         ),
         Line(
-            place=10,
+            place=11,
             title="cumulative (`continual`, `equal`), output perturbation",
             accuracies=(0.692, 0.695, 0.159),
             mechanism=_CONTINUAL | {"shares": "equal"},
@@ -187,14 +187,14 @@ SLIDING_WINDOW = MechanismFamily(
     adds_up=lambda _: 1,
     measured=(
         Line(
-            place=8,
+            place=9,
             title="sliding window, noisy gradient descent",
             accuracies=(0.695, 0.719, 0.138),
             mechanism=_WINDOW,
             learner=DESCENT.kind,
         ),
         Line(
-            place=9,
+            place=10,
             title="sliding window, output perturbation",
             accuracies=(0.691, 0.696, 0.146),
             mechanism=_WINDOW,
@@ -239,14 +239,14 @@ INDEPENDENT_BATCHES = MechanismFamily(
             learner=OUTPUT.kind,
         ),
         Line(
-            place=11,
+            place=12,
             title="each batch by itself, noisy gradient descent",
             accuracies=(0.687, 0.676, 0.123),
             mechanism=_BATCHES | {"warm_start": False},
             learner=DESCENT.kind,
         ),
         Line(
-            place=12,
+            place=13,
             title="each batch by itself, output perturbation",
             accuracies=(0.685, 0.661, 0.112),
             mechanism=_BATCHES | {"warm_start": False},

@@ -53,15 +53,16 @@ class Budget:
         told: dict[str, Any] = {"epsilon": float(self.epsilon), "delta": float(self.delta)}
         return told | {"accounting": "zcdp", "rho": round_down(self.limit.rho)} if self.in_rho else told
 
+    def implied(self, loss: Loss) -> Loss:
+        """Return the (ε, δ) of a loss on the stream, rounded up."""
+        if not loss.rho:
+            return loss
+        return Loss(epsilon=Fraction(_implied(round_up(loss.rho), self._delta)), delta=Fraction(self.delta))
+
     def shown(self, loss: Loss) -> dict[str, float]:
         """Return a loss as numbers to read, rounded up; of a ρ also the (ε, δ) that it implies."""
-        if not self.in_rho:
-            return loss.shown()
-        rho = round_up(loss.rho)
-        if not rho:
-            return {"epsilon": 0.0, "delta": 0.0, "rho": 0.0}
-        implied = Loss(epsilon=Fraction(_implied(rho, self._delta)), delta=Fraction(self.delta))
-        return implied.shown() | {"rho": rho}
+        shown = self.implied(loss).shown()
+        return shown | {"rho": round_up(loss.rho)} if self.in_rho else shown
 
     def shown_down(self, loss: Loss) -> dict[str, float]:
         """Return what is left as numbers to read, rounded down; of a ρ also an (ε, δ) that fits."""

@@ -104,7 +104,7 @@ class Account:
         return Loss(epsilon=min(epsilon, self.cap.epsilon), delta=self.cap.delta)
 
     def kept(self, amount: Fraction) -> Loss:
-        """What stays reserved, once it has ended, on a record that was charged this amount.
+        """Return what stays reserved, once it has ended, on a record that was charged this amount.
 
         Stopping gives back what is unspent: in pure ε everywhere; under zCDP only on records that were never charged,
         because what a record has spent so far, chosen to be looked at now, is no (ε, δ) guarantee (paper-audit.md L1).

@@ -61,7 +61,7 @@ class Instance:
 
     @property
     def cost(self) -> Fraction:
-        """What all its answers, but for the number that follows a yes, cost each slot: an exact pure ε."""
+        """Return what all its answers, but for the number that follows a yes, cost each slot: an exact pure ε."""
         return 2 * STEPS / Fraction(self.scale)
 
     @property

@@ -1,4 +1,4 @@
-"""What PostgreSQL holds. Migrations make these tables; a test keeps the two equal.
+"""The tables of PostgreSQL. Migrations make these tables; a test keeps the two equal.
 
 Ranges of records are half-open, [start, stop); numbers are absolute (a stream's first record is 0).
 `stop` is what the API calls `end`, a reserved word in SQL.

@@ -1,4 +1,4 @@
-"""Who may call: keys, and the sessions of people who signed in with one."""
+"""Callers: keys, and the sessions of people who signed in with one."""
 
 from sqlalchemy import ARRAY, Column, DateTime, ForeignKey, LargeBinary, Table, Text
 

@@ -1,4 +1,4 @@
-"""What all tables have in common."""
+"""The parts that all tables have in common."""
 
 from sqlalchemy import BigInteger, Column, DateTime, Identity, MetaData, func
 

@@ -3,7 +3,7 @@ number of record batches.
 
 They are read here, not by a library, for two reasons. Record batches become views of the body that copy nothing. And
 every length and position in them comes from a stranger: here each is checked before it is used, where some damaged
-schemas make nanoarrow 0.9 end the process. What would expand, or reserve more than came (compressed buffers, long
+schemas make nanoarrow 0.9 end the process. Data that would expand, or reserve more than came (compressed buffers, long
 columns of nothing), is refused.
 
 The format: https://arrow.apache.org/docs/format/Columnar.html, with `Message.fbs` and `Schema.fbs` there, whose members
@@ -164,7 +164,7 @@ def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Itera
 
 @lru_cache(maxsize=256)  # batches of one size have the same, and a client sends many
 def _message(metadata: bytes) -> _Message:
-    """Return the metadata of a message. Of a schema it is only the kind: the columns depend on the reader."""
+    """Return the metadata of a message. For a schema it is only the kind: the columns depend on the reader."""
     message = _root(metadata)
     kind, size = message.number(1, "B"), message.number(3, "Q")
     if kind != _RECORD_BATCH:
@@ -323,7 +323,7 @@ def _whole_rows(numbers: NDArray[Any], nulls: Mask | None, first: int, count: in
 
 
 class _Table:
-    """A table of FlatBuffers, whose members are found by number. What points out of the data raises struct.error."""
+    """A table of FlatBuffers, whose members are found by number. An offset out of the data raises struct.error."""
 
     def __init__(self, data: bytes, position: int) -> None:
         self._data, self._position = data, position

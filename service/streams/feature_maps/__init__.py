@@ -18,9 +18,9 @@ one record never spoils another. Nothing that is learnt from records (means, pri
 
 Why it is the same on every machine: random numbers come from SHAKE-128 and tokens from BLAKE2b, both standards, and
 categories from integers alone; which bin a gradient falls into is decided by products and comparisons of doubles, never
-by an arc tangent. What is left is computed in doubles, where libraries differ near the sixteenth digit, and rounded to
+by an arc tangent. The rest is computed in doubles, where libraries differ near the sixteenth digit, and rounded to
 float32: two machines (or a batch and a single record) agree but where a double lies that close to the middle of two
-floats. What a version of a kind computes never changes; a correction would be another version.
+floats. A version of a kind never computes anything else; a correction would be another version.
 """
 
 from service.streams.feature_maps.feature_map import MOST_VALUES, FeatureMap

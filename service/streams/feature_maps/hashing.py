@@ -28,7 +28,7 @@ _Length = Annotated[int, Field(strict=True, ge=1, le=8)]
 
 
 class HashingMap(Shape):
-    """Signed counts of hashed tokens. Of `categories` a record is numbers, of all else texts."""
+    """Signed counts of hashed tokens. With `categories` a record is numbers, else texts."""
 
     kind: Literal["hashing"]
     version: Version = 1
@@ -88,7 +88,7 @@ class HashedText:
     A text is folded to lower case (Unicode's full case folding) and cut into words: longest runs of ASCII letters,
     digits, underscores and characters from U+00C0 on but U+2000–206F and U+3000–303F, which is punctuation. For every n
     from ngrams[0] to ngrams[1], tokens are: of `words` n words in a row, joined by spaces; of `characters` n characters
-    in a row of the words joined, begun and ended by spaces. Of `whole` the one token is the text as it is, not folded.
+    in a row of the words joined, begun and ended by spaces. With `whole` the token is the text as it is, not folded.
 
     h is the eight bytes, little-endian, of BLAKE2b with the key seed (eight bytes, little-endian) of the column
     (four bytes, little-endian) and the token in UTF-8 (a lone surrogate as the three bytes it would have). Coordinate

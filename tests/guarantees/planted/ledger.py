@@ -154,7 +154,7 @@ def a_mark_that_may_be_missing() -> None:
     """On an empty folder everything is as if nothing had ever been seen."""
     from service.ledger import high_water_mark
 
-    rewrite(high_water_mark.contradicts, ("stored is None and stream.marked", "False"))
+    rewrite(high_water_mark.contradictions, ("elif stream.marked and", "elif False and"))
 
 
 @bug("tests/worker/test_restored.py::test_what_can_not_be_read_is_no_leave_to_publish[]")
@@ -163,8 +163,8 @@ def a_mark_that_may_be_unreadable() -> None:
     from service.ledger import high_water_mark
 
     rewrite(
-        high_water_mark.contradicts,
-        ('return "the file beside its segments that tells how far it had come can\'t be read"', "return None"),
+        high_water_mark.contradictions,
+        ("elif stored[stream.log] is not None:", "elif False:"),
     )
 
 

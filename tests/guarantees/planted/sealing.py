@@ -112,7 +112,7 @@ def the_last_erased_record_keeps_its_bytes() -> None:
     """Of each erased range."""
     from service.worker.sealer import Sealer
 
-    rewrite(Sealer._delete_erased, ("column[low : max(low, high)] = 0", "column[low : max(low, high - 1)] = 0"))
+    rewrite(Sealer._delete_erased, ("[low : max(low, high)] = 0", "[low : max(low, high - 1)] = 0"))
 
 
 @bug(f"{_ERASING}::test_a_crash_at_any_step_of_erasing_is_made_good[before-replace]")

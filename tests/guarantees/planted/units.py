@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.guarantees.planted.bug import bug, rewrite
+from typing import Any
+
+from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _GROUPS = "tests/privacy/test_groups.py"
 _LEDGER = "tests/privacy/test_unit_ledger.py"
@@ -153,3 +155,70 @@ def texts_that_are_not_normalised() -> None:
     from service.streams import units
 
     rewrite(units._encoded, ('unicodedata.normalize("NFC", text).encode()', "text.encode()"))
+
+
+_COUNTING, _PUBLISHED = "tests/worker/test_units.py", "tests/worker/test_unit_publications.py"
+_MECHANISMS = "tests/mechanisms/test_units.py"
+
+
+@bug(f"{_COUNTING}::test_slots_count_by_the_order_of_their_units_however_they_come[1-bench0]")
+def counts_that_begin_anew_with_each_segment() -> None:
+    """As if a restart had forgotten how many slots of a unit count."""
+    from service.store import units
+    from service.streams.units import UnitState, UnitStates
+
+    def read(true: Any, connection: Any, stream: int, bound: Any, pseudonyms: Any) -> Any:
+        erased, _ = true(connection, stream, bound, pseudonyms)
+        return erased, UnitStates.of([UnitState()] * len(pseudonyms))
+
+    wrap(units, "read", read)
+
+
+@bug(f"{_COUNTING}::test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern[bench0]")
+def weights_by_record() -> None:
+    """All records of a unit enter a sum whole."""
+    import numpy as np
+
+    from service.publishing import records
+
+    wrap(records, "contributions", lambda _true, places: np.ones(len(places)))
+
+
+@bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_a_sum_as_far_as_one[gradients]")
+def gradients_that_each_record_of_a_unit_adds_whole() -> None:
+    """Weights are forgotten where gradients are summed up."""
+    from service.learning import objective
+
+    rewrite(objective.summed, ("slopes = slopes * shares[start : start + chunk, None]", "pass"))
+
+
+@bug(f"{_MECHANISMS}::test_a_slot_may_be_charged_a_factors_part_of_what_a_unit_was_promised[mechanism0-learner0-0-16]")
+def a_slot_that_is_charged_what_its_unit_was_promised() -> None:
+    """The capacity is not divided by the group factor."""
+    from service.mechanisms import units
+
+    rewrite(units.build_for_units, ("asked.capacity / terms.factor", "asked.capacity"))
+
+
+@bug(f"{_PUBLISHED}::test_what_is_spent_is_the_units_and_within_what_was_promised[leader, pure]")
+def a_charge_that_counts_once_for_its_unit() -> None:
+    """What is shown as spent is a slot's."""
+    from service.privacy.accounting.composition import Account
+
+    rewrite(Account.loss, ("amount *= self.factor", "pass"))
+
+
+@bug(f"{_PUBLISHED}::test_whoever_stops_a_publication_that_has_charged_gets_nothing_back[leader]")
+def a_stopped_publication_on_units_that_gives_back() -> None:
+    """What it has not charged is free for others, though their units' slots may be those that it has charged."""
+    from service.ledger import reserving
+
+    rewrite(reserving.reserves_wholly, ('== "running" or charged', '== "running"'))
+
+
+@bug(f"{_PUBLISHED}::test_a_factor_that_somebody_changed_is_found[leader]")
+def a_group_factor_that_nobody_computes_anew() -> None:
+    """What the record says of it is believed."""
+    from service.ledger.verify import released
+
+    rewrite(released.paid_for, ('> Fraction(unit["factor"])', "< 0"))

@@ -20,7 +20,7 @@ from service.privacy.currency import Currency
 from service.privacy.noise.additive import Gaussian
 from tests import chance
 
-pytest.importorskip("jax", reason="the extra `deep` is not installed")
+pytestmark = pytest.mark.skipif(not encoder_pass.available(), reason="the extra `deep` is not installed")
 
 RHO = 0.0244
 ENCODERS = {
@@ -120,7 +120,7 @@ def test_what_is_added_up_are_gradients_of_the_loss_clipped(encoder, case):
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_a_gradient_is_its_own_record_s_to_the_last_bit(encoder):
-    """That of slot 5 becomes another, that of slot 6 is not finite; all others stay as they are."""
+    """The gradient of slot 5 becomes another, that of slot 6 is not finite; all others stay as they are."""
     rng = np.random.default_rng(5)
     here, slopes = rng.normal(size=(CHUNK, 12)), rng.normal(size=(CHUNK, 3))
     weights = rng.normal(size=ENCODERS[encoder].dimension(3))

@@ -73,6 +73,30 @@ def test_released_models_are_averages_of_projected_steps_along_noisy_sums(monkey
     assert reached > 0.5, "the ball was never reached"
 
 
+@pytest.mark.parametrize(("epsilon", "noisy"), [(200, False), (0.5, True)])
+def test_the_average_is_of_recent_iterates_the_more_the_noisier_a_step_is(monkeypatch, epsilon, noisy):
+    """Without noise in them, iterates are the same whatever is averaged."""
+    monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))
+    x, y = data()
+
+    def again(start, end):
+        places = np.arange(start, end) % len(y)
+        return Records(x=x[places], y=y[places])
+
+    settings = {"clip": 0.25, "learning_rate": 1.0, "privacy": {"epsilon": epsilon, "delta": 1e-6}}
+    ways = {way: run(publication(averaging=way, **settings), 60, again)[0] for way in (False, True, "recent")}
+    iterates = [each.parameters for each in ways[False]]
+    noise = ways[True][0].perturbation.noise.expected_norm() / BATCH
+    least = 0.1 * min(1.0, 2 * 0.25 / noise)
+    assert (least < 0.1) == noisy
+    for way, k in ((True, 0.0), ("recent", least)):
+        average = np.zeros_like(iterates[0])
+        for t, (w, release) in enumerate(zip(iterates, ways[way], strict=True)):
+            average = average + max(4 / (t + 5), k) * (w - average)
+            np.testing.assert_allclose(release.parameters, average, rtol=0, atol=1e-9)
+    assert publication(**settings).learner.averaging == "recent"
+
+
 def test_the_leader_is_the_minimiser_of_all_gradients_so_far(monkeypatch):
     """Found by SciPy for the sum of what was linearised and of (μ/2)·‖w - c‖² per record, within the ball."""
     monkeypatch.setattr(Gaussian, "sample", lambda self: np.zeros(self.dimension, dtype=np.int64))

@@ -118,7 +118,7 @@ def test_a_long_run_charges_no_record_more_than_the_capacity(mechanism, privacy)
 
 
 def lifetime(scheduled):
-    """What the plan says of the worst record, as a part of the budget."""
+    """Return what the plan says of the worst record, as a part of the budget."""
     return Fraction(scheduled.plan()["lifetime"]["share"])
 
 

@@ -112,7 +112,7 @@ class NoisyRunningSums(AddedNoise):
 
     @property
     def sums(self) -> Correlated | Windowed:
-        """What releases the steps of the run."""
+        """Return what releases the steps of the run."""
         return running_sums.with_noise(self.factor, self.noise, self.largest)
 
     def place(self, step: int) -> int:
