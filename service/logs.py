@@ -34,8 +34,8 @@ def configure(level: str) -> None:
     handler.setFormatter(_OneLine())
     logging.basicConfig(level=max(threshold, logging.WARNING), handlers=[handler])
     sys.excepthook = lambda _, error, __: _unexpected(error)
-    sys.unraisablehook = lambda told: _unexpected(told.exc_value)
-    threading.excepthook = lambda told: _unexpected(told.exc_value)
+    sys.unraisablehook = lambda event: _unexpected(event.exc_value)
+    threading.excepthook = lambda event: _unexpected(event.exc_value)
 
 
 def _unexpected(error: BaseException | None) -> None:

@@ -4,11 +4,14 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0016"
-down_revision = "0018"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 
-IN_RHO = (("streams", "visible_rho"), ("outlines", "rho"), ("kept", "rho"))
+IN_RHO = (
+    *(("streams", "visible_rho"), ("outlines", "rho"), ("kept", "rho")),
+    *(("streams", "visible_evaluation_rho"), ("evaluation_outlines", "rho"), ("evaluation_kept", "rho")),
+)
 
 
 def upgrade() -> None:

@@ -80,6 +80,14 @@ class Budget(Loss):
     accounting: str | None = Field(None, exclude_if=lambda accounting: accounting is None, description="`zcdp`")
 
 
+class SlotsLoss(Loss):
+    """(ε, δ), rounded up: the larger of both kinds of slots."""
+
+    evaluation: Loss | None = Field(
+        None, exclude_if=lambda each: each is None, description="Of evaluation slots, where the stream sets some aside"
+    )
+
+
 class Charge(BaseModel):
     """One fit's price for every record of [start, end). Pure: `rho` is null; Gaussian: `epsilon` and `delta` are.
 
@@ -125,6 +133,12 @@ class ReleaseInfo(BaseModel):
     noise: dict[str, Any]
     charge: Charge
     published_at: str
+    evaluation: dict[str, Any] | None = Field(
+        None,
+        exclude_if=lambda each: each is None,
+        description="Of an evaluation alone: how good each publication is, by its name; one version has all figures, "
+        "lists and events have the main ones",
+    )
 
 
 class Release(ReleaseInfo):

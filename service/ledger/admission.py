@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.ledger.reservations import drawn, refused
 from service.privacy.accounting.budget import cap
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.composition import Loss, Slots
 from service.privacy.noise.sampler_distance import is_small
 from service.store import publications
 from service.store.publications import NewPublication, Publication
@@ -24,7 +24,8 @@ def admit(connection: Connection, stream: Stream, new: NewPublication, visible: 
         NameTaken: a publication that the asking key may see has this name.
         TooManyDraws: all draws of nearly exact noise on the stream would pass the slack of a budget held in ρ.
     """
-    check(connection, stream, cap(stream.accounting, new.epsilon, new.delta), new.start)
+    asked = cap(stream.accounting, new.epsilon, new.delta)
+    check(connection, stream, asked, new.start, new.obligations.slots)
     if stream.budget.in_rho:
         draws = drawn(publications.of_stream(connection, stream.id)) + (new.obligations.draws or 0)
         if not is_small(Fraction(stream.epsilon), draws):
@@ -32,12 +33,12 @@ def admit(connection: Connection, stream: Stream, new: NewPublication, visible: 
     return publications.create(connection, stream.id, new, visible=visible)
 
 
-def check(connection: Connection, stream: Stream, asked: Loss, start: int) -> None:
-    """Check that all records from `start` on can hold `asked` beside all that is reserved already.
+def check(connection: Connection, stream: Stream, asked: Loss, start: int, slots: Slots = Slots.TRAINING) -> None:
+    """Check that all records from `start` on, in slots of one kind, can hold `asked` beside all reserved already.
 
     Raises:
         BudgetExceeded: one of them can't.
     """
-    worst = refused(connection, stream, publications.of_stream(connection, stream.id), asked, start)
+    worst = refused(connection, stream, publications.of_stream(connection, stream.id), asked, start, slots)
     if worst is not None:
         raise BudgetExceeded(worst)

@@ -73,7 +73,9 @@ def charge(
         OverBudget: a record would pay more than `most` in all; nothing is charged.
     """
     ranges = [(each.start, each.stop, Fraction(each.amount)) for each in new]
-    (last,), *before = read_together(connection, (_LAST, {"stream": stream.id}), *spending.needed(stream, ranges))
+    (last,), *before = read_together(
+        connection, (_LAST, {"stream": stream.id}), *spending.needed(stream, publication.slots, ranges)
+    )
     if last.id is not None and not intact(served(last)):
         raise LedgerBroken(f"charge {last.id}: its hash is not that of its content")
     if (last.id or 0, last.hash) != (stream.charges, stream.head):
@@ -121,4 +123,5 @@ def append(connection: Connection, charged: Charged) -> Stream:
     for statement, changed in charged.counted.writes:
         connection.execute(statement, changed)
     newest = charged.charges[-1]
-    return replace(charged.stream, charges=newest["id"], head=newest["hash"], grain=charged.counted.grain)
+    stream = charged.stream.redrawn(charged.publication.slots, charged.counted.grain)
+    return replace(stream, charges=newest["id"], head=newest["hash"])

@@ -19,38 +19,54 @@ from service.ledger.exact_decimals import decimals
 from service.ledger.reserving import Reserving, reserves_wholly
 from service.ledger.spending import account_of
 from service.privacy.accounting import budget, composition
-from service.privacy.accounting.composition import Holding, Loss, Range, Tighter
+from service.privacy.accounting.composition import Holding, Loss, Range, Slots, Tighter
 from service.privacy.currency import Currency, capacity
 from service.store.database import any_of
 from service.store.publications import Publication, of_stream
 from service.store.rows import Rows
 from service.store.streams import Stream
-from service.store.tables import kept
+from service.store.tables import evaluation_kept, kept
 
 
-def reserved(connection: Connection, stream: int, publications: Sequence[Reserving]) -> Loss:
-    """Return what is reserved on the worst record of a stream; `publications` are all its publications."""
-    return reserved_of_each(connection, {stream: publications})[stream]
+def reserved(
+    connection: Connection, stream: int, publications: Sequence[Reserving], slots: Slots | None = None
+) -> Loss:
+    """Return what is reserved on the worst record of a stream; `publications` are all its publications.
+
+    slots: of this kind; None: the larger of both.
+    """
+    return reserved_of_each(connection, {stream: publications}, slots)[stream]
 
 
-def reserved_of_each(connection: Connection, publications: Mapping[int, Sequence[Reserving]]) -> dict[int, Loss]:
-    """Return the same by stream, from all publications of each, with one query for all streams."""
-    ended = kept_stairs_of_each(connection, list(publications))
-    return {
-        stream: composition.worst(loss for _, loss in _reserved_from(of_it, ended[stream], 0))
-        for stream, of_it in publications.items()
-    }
+def reserved_of_each(
+    connection: Connection, publications: Mapping[int, Sequence[Reserving]], slots: Slots | None = None
+) -> dict[int, Loss]:
+    """Return the same by stream, from all publications of each, with one query of each kind for all streams."""
+    most = dict.fromkeys(publications, Loss())
+    for kind in Slots if slots is None else (slots,):
+        ended = kept_stairs_of_each(connection, list(publications), kind)
+        for stream, of_it in publications.items():
+            held = _reserved_from([each for each in of_it if each.slots == kind], ended[stream], 0)
+            most[stream] = most[stream].at_least(composition.worst(loss for _, loss in held))
+    return most
 
 
 def refused(
-    connection: Connection, stream: Stream, publications: Sequence[Publication], asked: Loss, start: int
+    connection: Connection,
+    stream: Stream,
+    publications: Sequence[Publication],
+    asked: Loss,
+    start: int,
+    slots: Slots = Slots.TRAINING,
 ) -> Range | None:
     """The worst of the records from `start` on that can't hold `asked` beside all that is reserved; None: all can.
 
-    The cost is that of the publications and of the staircase, not of what was ever charged.
+    slots: the kind that is asked for; what is reserved on the other kind does not matter. The cost is that of the
+    publications and of the staircase, not of what was ever charged.
     """
     limit = stream.budget.limit
-    ended = kept_stairs(connection, stream.id)
+    ended = kept_stairs(connection, stream.id, slots)
+    publications = [each for each in publications if each.slots == slots]
     held = _reserved_from(publications, ended, start)
     if all((loss + asked).within(limit) for _, loss in held):
         return None
@@ -61,7 +77,7 @@ def refused(
     index = bisect_right(ended, position, key=itemgetter(0)) - 1
     falls = next((begins for begins, loss in ended[index:] if part(loss) < part(ended[index][1])), position + 1)
     record = falls - 1
-    charged, spent = spending.of_record(connection, stream.id, record)
+    charged, spent = spending.of_record(connection, stream.id, record, slots)
     ranges = composition.add_up([account_of(each) for each in publications], charged)
     at = next(each for each in ranges if each.end is None or each.end > record)
     return replace(at, start=record, end=record + 1, spent=spent)
@@ -69,43 +85,49 @@ def refused(
 
 def settle(connection: Connection, stream: int) -> None:
     """Once a publication has ended: what remains reserved of all that have. This walks what those have charged."""
-    steps = stairs(Rows(connection), of_stream(connection, stream))
-    connection.execute(delete(kept).where(kept.c.stream_id == stream))
-    connection.execute(
-        insert(kept),
-        [
-            {"stream_id": stream, "start": start} | dict(zip(("epsilon", "delta", "rho"), decimals(loss), strict=True))
-            for start, loss in steps
-        ],
-    )
+    publications = of_stream(connection, stream)
+    for slots in {each.slots for each in publications}:
+        table, steps = KEPT[slots], stairs(Rows(connection), publications, slots)
+        connection.execute(delete(table).where(table.c.stream_id == stream))
+        connection.execute(
+            insert(table),
+            [
+                {"stream_id": stream, "start": start}
+                | dict(zip(("epsilon", "delta", "rho"), decimals(loss), strict=True))
+                for start, loss in steps
+            ],
+        )
 
 
-def stairs(rows: Rows, publications: Sequence[Publication]) -> list[tuple[int, Loss]]:
+KEPT = {Slots.TRAINING: kept, Slots.EVALUATION: evaluation_kept}
+
+
+def stairs(rows: Rows, publications: Sequence[Publication], slots: Slots = Slots.TRAINING) -> list[tuple[int, Loss]]:
     """From some record on, the most that those which have ended keep of any later one; from what they have charged."""
-    ended = [account_of(each) for each in publications if not reserves_wholly(each)]
+    ended = [account_of(each) for each in publications if not reserves_wholly(each) and each.slots == slots]
     return composition.worst_from(composition.add_up(ended, spending.changes(rows, [each.id for each in ended])))
 
 
-def kept_stairs(connection: Connection, stream: int) -> list[tuple[int, Loss]]:
+def kept_stairs(connection: Connection, stream: int, slots: Slots = Slots.TRAINING) -> list[tuple[int, Loss]]:
     """The same, as kept; before anything has ended, nothing is kept from record 0 on."""
-    return kept_stairs_of_each(connection, [stream])[stream]
+    return kept_stairs_of_each(connection, [stream], slots)[stream]
 
 
-def walk_stairs(rows: Rows, stream: int) -> list[tuple[int, Loss]]:
+def walk_stairs(rows: Rows, stream: int, slots: Slots = Slots.TRAINING) -> list[tuple[int, Loss]]:
     """The same, for who walks all rows."""
-    steps = [
-        (row.start, Loss.of(row.epsilon, row.delta, row.rho)) for row in rows.of(_STAIRS, kept.c.stream_id, stream)
-    ]
-    return steps or [(0, Loss())]
+    found = rows.of(_STAIRS[slots], KEPT[slots].c.stream_id, stream)
+    return [(row.start, Loss.of(row.epsilon, row.delta, row.rho)) for row in found] or [(0, Loss())]
 
 
-_STAIRS = select(kept).order_by(kept.c.start)
+_STAIRS = {slots: select(table).order_by(table.c.start) for slots, table in KEPT.items()}
 
 
-def kept_stairs_of_each(connection: Connection, streams: Sequence[int]) -> dict[int, list[tuple[int, Loss]]]:
+def kept_stairs_of_each(
+    connection: Connection, streams: Sequence[int], slots: Slots = Slots.TRAINING
+) -> dict[int, list[tuple[int, Loss]]]:
     """The same by stream, with one query for all of them."""
     stairs: dict[int, list[tuple[int, Loss]]] = {each: [] for each in streams}
-    for row in connection.execute(_STAIRS.where(kept.c.stream_id == any_of(streams))):
+    for row in connection.execute(_STAIRS[slots].where(KEPT[slots].c.stream_id == any_of(streams))):
         stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta, row.rho)))
     return {stream: steps or [(0, Loss())] for stream, steps in stairs.items()}
 
@@ -118,13 +140,27 @@ def drawn(publications: Iterable[Publication]) -> int:
     return sum(each.owes.draws or 0 for each in publications if each.state == "running" or each.worst_amount)
 
 
-def tighter(stream: Stream, publications: Iterable[Publication], reserved: Loss) -> Tighter:
+def tighter(
+    stream: Stream, publications: Sequence[Publication], reserved: Loss, evaluated: Loss | None = None
+) -> Tighter:
     """The least bound for any record that can be shown from what all publications of a stream have reserved.
 
-    Of a budget held in ρ that is what is reserved.
+    reserved: on the worst record; of a stream that sets slots aside on the worst training slot, and `evaluated` on the
+    worst evaluation slot. The bound is then the larger of the two. Of a budget held in ρ it is what is reserved.
     """
+    found = _tighter(stream, publications, Slots.TRAINING, reserved)
+    if evaluated is None:
+        return found
+    other = _tighter(stream, publications, Slots.EVALUATION, evaluated)
+    larger = max(found, other, key=attrgetter("loss.epsilon"))
+    return replace(larger, loss=found.loss.at_least(other.loss))
+
+
+def _tighter(stream: Stream, publications: Iterable[Publication], slots: Slots, reserved: Loss) -> Tighter:
     holdings = []
     for each in publications:
+        if each.slots != slots:
+            continue
         most = capacity(each.epsilon, each.delta)[1]
         if each.state == "running" or each.worst_amount:
             left = most if reserves_wholly(each) else Fraction(each.worst_amount)

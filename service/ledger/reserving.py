@@ -3,6 +3,8 @@
 from decimal import Decimal
 from typing import Protocol
 
+from service.privacy.accounting.composition import Slots
+
 
 class Reserving(Protocol):
     """The reserve of a publication, and from which record on."""
@@ -19,6 +21,8 @@ class Reserving(Protocol):
     def accounting(self) -> str: ...
     @property
     def worst_amount(self) -> Decimal: ...
+    @property
+    def slots(self) -> Slots: ...
     @property
     def unit_factor(self) -> str | None: ...
 

@@ -7,35 +7,49 @@ All of it follows from the charges; `perennial ledger verify` adds them up anew 
 | `spent` | a publication | the amount each range of records was charged, exactly, in its currency |
 | `outlines` | a stream | the most that a record of each stretch has spent over all; the largest is the worst record's |
 
+Where a stream sets slots aside, all of it is of one kind of slots: ranges of charges cover both, and only the slots of
+the publication's kind pay. `evaluation_outlines` is the outline of the evaluation slots. Sums over both are the larger
+of the two, since a slot is of one kind alone.
+
 Amounts are added exactly (`fractions.Fraction`): a charge is a binary double, a budget a decimal. Rounding happens only
 where a sum is shown, and then up. A charge touches the rows of the records it charges and no others. Spending never
 falls, so the outline of what a charge did not touch needs no second look.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Delete, Row, Select, Table, and_, bindparam, delete, func, select
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Delete,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    func,
+    select,
+)
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import Insert
 
+from service.ledger import charged_rows
+from service.ledger.charged_rows import Charged
 from service.ledger.errors import OverBudget
 from service.ledger.exact_decimals import decimal, decimals
 from service.ledger.reserving import reserves_wholly
 from service.privacy.accounting import budget, composition
 from service.privacy.accounting.charges_by_record import Profile
-from service.privacy.accounting.composition import Account, Loss
-from service.store.publications import UNIT_FACTOR, Publication
+from service.privacy.accounting.composition import Account, Loss, Slots
+from service.store.publications import Publication
 from service.store.rows import Rows
 from service.store.streams import Stream
-from service.store.tables import charges, outlines, spent, streams
-from service.store.tables import publications as publications_table
+from service.store.tables import evaluation_outlines, outlines, spent
 
 MOST_RANGES = 512  # of a stream's outline, and of what one answer holds exactly
 
@@ -45,7 +59,6 @@ NewRange = tuple[int, int, Fraction]
 """Records [start, stop), and what each of them is charged."""
 Query = tuple[Select[Any], dict[str, Any]]
 """And what it binds."""
-_Charged = tuple[Account, int, int, Fraction]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +71,14 @@ class Counted:
     writes: list[tuple[Delete | Insert, list[dict[str, Any]]]]
 
 
-def needed(stream: Stream, new: Sequence[NewRange]) -> tuple[Query, Query]:
-    """Return what is to be read to count these: what was spent there, and how it is outlined."""
+def needed(stream: Stream, slots: Slots, new: Sequence[NewRange]) -> tuple[Query, Query]:
+    """Return what is to be read to count these on such slots: what was spent there, and how it is outlined."""
     start, stop = _extent(new)
-    low, high, _ = _redrawn(stream, start, stop)
+    low, high, _ = _redrawn(stream, slots, start, stop)
     # Of both the neighbours too, so that equal ones become one again.
     return (
-        (_ROWS, {"stream": stream.id, "start": start - 1, "stop": stop + 1, "limit": None}),
-        (_OUTLINE, {"stream": stream.id, "low": low, "high": high}),
+        (charged_rows.ROWS, {"stream": stream.id, "start": start - 1, "stop": stop + 1, "limit": None}),
+        (_OUTLINE[slots], {"stream": stream.id, "low": low, "high": high}),
     )
 
 
@@ -95,9 +108,9 @@ def count(
         raise OverBudget("a record would be charged more than the cap of this publication")
     writes = _writes(spent, publication.id, old, [(low, high, decimal(amount)) for low, high, amount in ranges])
     mine = account_of(publication)
-    charged = [each for each in _charged(rows) if each[0].id != mine.id]
+    charged = [each for each in _of_kind(charged_rows.charged(rows), mine.slots) if each[0].id != mine.id]
     charged += [(mine, *each) for each in ranges]
-    grain, drawn = _draw(stream, outline, _over(charged, start, stop), start, stop)
+    grain, drawn = _draw(stream, mine.slots, outline, _over(charged, start, stop), start, stop)
     worse = highest > publication.worst_amount
     return Counted(
         worst_record=record if worse else publication.worst_record,
@@ -108,23 +121,30 @@ def count(
 
 
 def exact(
-    connection: Connection, stream: int, start: int, stop: int, *, most: int = MOST_RANGES
+    connection: Connection, stream: int, start: int, stop: int, slots: Slots | None = None, *, most: int = MOST_RANGES
 ) -> list[Stretch] | None:
     """Return what each record of [start, stop) has spent, as far as it is confirmed; None: over `most` rows.
 
+    slots: of this kind; None: the larger of both.
+
     Charges that are committed and not confirmed are taken off again: few charges, since the next ones wait for that.
     """
-    rows = _rows(connection, stream, start, stop, limit=most + 1)
+    rows = charged_rows.rows(connection, stream, start, stop, limit=most + 1)
     if len(rows) > most:
         return None
-    return _over(_charged(rows) + _unconfirmed(connection, stream, start, stop), start, stop)
+    charged = charged_rows.charged(rows) + charged_rows.unconfirmed(connection, stream, start, stop)
+    return _either(slots, lambda kind: _over(_of_kind(charged, kind), start, stop))
 
 
-def of_record(connection: Connection, stream: int, record: int) -> tuple[list[tuple[int, int, Fraction]], Loss]:
-    """Return what each publication charged a record, as changes there; and what it has spent, of what is confirmed."""
-    charged = _charged(_rows(connection, stream, record, record + 1))
+def of_record(
+    connection: Connection, stream: int, record: int, slots: Slots
+) -> tuple[list[tuple[int, int, Fraction]], Loss]:
+    """Return what each publication charged a record of such a slot, as changes there; and what it has spent, of what is
+    confirmed.
+    """
+    charged = _of_kind(charged_rows.charged(charged_rows.rows(connection, stream, record, record + 1)), slots)
     changes = sorted((record, account_.id, amount) for account_, _, _, amount in charged)
-    charged += _unconfirmed(connection, stream, record, record + 1)
+    charged += _of_kind(charged_rows.unconfirmed(connection, stream, record, record + 1), slots)
     ((_, _, spent),) = _over(charged, record, record + 1)
     return changes, spent
 
@@ -134,7 +154,8 @@ def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int
     if not slots:
         return Loss()
     start, stop = slots[0], slots[-1] + 1
-    charged = _charged(_rows(connection, stream, start, stop)) + _unconfirmed(connection, stream, start, stop)
+    charged = charged_rows.charged(charged_rows.rows(connection, stream, start, stop))
+    charged += charged_rows.unconfirmed(connection, stream, start, stop)
     amounts: dict[Account, Fraction] = {}
     for account, low, high, amount in charged:
         here = bisect_left(slots, high) - bisect_left(slots, low)
@@ -142,14 +163,19 @@ def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int
     return sum((account.loss(amount / most) for account, amount in amounts.items()), start=Loss())
 
 
-def outlined(rows: Rows, stream: int, start: int, stop: int) -> list[Stretch]:
+def outlined(rows: Rows, stream: int, start: int, stop: int, slots: Slots | None = None) -> list[Stretch]:
     """The most that any record of each stretch of [start, stop) has spent; they cover it, at most `MOST_RANGES`.
 
-    It counts what is committed: a bound on what is confirmed.
+    It counts what is committed: a bound on what is confirmed. slots: of this kind; None: the larger of both, which may
+    be twice as many.
     """
+    return _either(slots, lambda kind: _outlined(rows, stream, start, stop, kind))
+
+
+def _outlined(rows: Rows, stream: int, start: int, stop: int, slots: Slots) -> list[Stretch]:
     stretches: list[Stretch] = []
     position = start
-    for row in rows.of(_OUTLINES, outlines.c.stream_id, stream):
+    for row in rows.of(_OUTLINES[slots], OUTLINES[slots].c.stream_id, stream):
         if row.start >= stop or row.stop <= start:
             continue
         low, high = max(start, row.start), min(stop, row.stop)
@@ -162,7 +188,8 @@ def outlined(rows: Rows, stream: int, start: int, stop: int) -> list[Stretch]:
     return stretches
 
 
-_OUTLINES = select(outlines).order_by(outlines.c.start)
+OUTLINES = {Slots.TRAINING: outlines, Slots.EVALUATION: evaluation_outlines}
+_OUTLINES = {slots: select(table).order_by(table.c.start) for slots, table in OUTLINES.items()}
 
 
 def account_of(publication: Publication) -> Account:
@@ -175,6 +202,7 @@ def account_of(publication: Publication) -> Account:
         start=publication.start,
         running=reserves_wholly(publication),
         factor=Fraction(publication.unit_factor or 1),
+        slots=publication.slots,
     )
 
 
@@ -196,101 +224,21 @@ _CHANGES = (
 )
 
 
-# Of `spent`, of every publication of a stream, the rows that hold any of [start, stop). The last row that begins at or
-# before `start` may reach it; none before that one does.
-_ends_before = spent.alias("earlier")
-_MINE = (
-    select(
-        *(publications_table.c[name] for name in ("id", "kind", "epsilon", "delta", "state")),
-        publications_table.c.start.label("since"),
-        streams.c.accounting,
-        UNIT_FACTOR,
-        select(func.coalesce(func.max(_ends_before.c.start), 0))
-        .where(
-            _ends_before.c.publication_id == publications_table.c.id,
-            _ends_before.c.start <= bindparam("start", type_=BigInteger),
-        )
-        .scalar_subquery()
-        .label("first"),
-    )
-    .join(streams, streams.c.id == publications_table.c.stream_id)
-    .where(publications_table.c.stream_id == bindparam("stream"))
-    .subquery("mine")
-    .lateral()
-)
-_ROWS = (
-    select(
-        spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since", "accounting", "unit_factor"))
-    )
-    .join(_MINE, and_(spent.c.publication_id == _MINE.c.id, spent.c.start >= _MINE.c.first))
-    .where(
-        spent.c.start < bindparam("stop", type_=BigInteger),
-        spent.c.stop > bindparam("start", type_=BigInteger),
-    )
-    .limit(bindparam("limit", type_=BigInteger))
-)
+def _of_kind(charged: Sequence[Charged], slots: Slots) -> list[Charged]:
+    return [each for each in charged if each[0].slots is slots]
 
 
-def _rows(
-    connection: Connection, stream: int, start: int, stop: int, *, limit: int | None = None
-) -> Sequence[Row[Any]]:
-    bound = {"stream": stream, "start": start, "stop": stop, "limit": limit}
-    return connection.execute(_ROWS, bound).all()
+def _either(slots: Slots | None, found: Callable[[Slots], list[Stretch]]) -> list[Stretch]:
+    """Return what is of one kind of slots; None: the larger of both."""
+    if slots is not None:
+        return found(slots)
+    training, evaluated = found(Slots.TRAINING), found(Slots.EVALUATION)
+    if all(loss == Loss() for *_, loss in evaluated):
+        return training
+    return composition.greater(training, evaluated)
 
 
-# Of a stream, the charges of [start, stop) that are not confirmed yet.
-_UNCONFIRMED = (
-    select(
-        charges.c.publication_id,
-        charges.c.start,
-        charges.c.stop,
-        func.coalesce(charges.c.rho, charges.c.epsilon).label("amount"),
-        *(publications_table.c[name] for name in ("kind", "epsilon", "delta", "state")),
-        publications_table.c.start.label("since"),
-        streams.c.accounting,
-        UNIT_FACTOR,
-    )
-    .join(publications_table, publications_table.c.id == charges.c.publication_id)
-    .join(streams, streams.c.id == charges.c.stream_id)
-    .where(
-        charges.c.stream_id == bindparam("stream"),
-        charges.c.id > streams.c.confirmed_charges,
-        charges.c.start < bindparam("stop", type_=BigInteger),
-        charges.c.stop > bindparam("start", type_=BigInteger),
-    )
-)
-
-
-def _unconfirmed(connection: Connection, stream: int, start: int, stop: int) -> list[_Charged]:
-    """Return what takes charges off again that nobody may see yet."""
-    rows = connection.execute(_UNCONFIRMED, {"stream": stream, "start": start, "stop": stop}).all()
-    return [(account_, low, high, -amount) for account_, low, high, amount in _charged(rows)]
-
-
-def _charged(rows: Sequence[Any]) -> list[_Charged]:
-    accounts: dict[int, Account] = {}
-    for row in rows:
-        if row.publication_id not in accounts:
-            accounts[row.publication_id] = budget.account(
-                row.accounting,
-                identity=row.publication_id,
-                epsilon=row.epsilon,
-                delta=row.delta,
-                kind=row.kind,
-                start=row.since,
-                running=row.state == "running" or row.unit_factor is not None,
-                factor=Fraction(row.unit_factor or 1),
-            )
-    return [(accounts[row.publication_id], row.start, row.stop, _fraction(row.amount)) for row in rows]
-
-
-@lru_cache(maxsize=4096)
-def _fraction(amount: Decimal | float) -> Fraction:
-    """The same amounts come again and again."""
-    return Fraction(amount)
-
-
-def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
+def _over(charged: Sequence[Charged], start: int, stop: int) -> list[Stretch]:
     """Return what every record of [start, stop) has spent, from ranges that hold any of it."""
     accounts = {each[0].id: each[0] for each in charged}
     if len(accounts) == 1 and all(amount > 0 for *_, amount in charged):  # nothing to add up
@@ -307,7 +255,7 @@ def _over(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
     ]
 
 
-def _alone(charged: Sequence[_Charged], start: int, stop: int) -> list[Stretch]:
+def _alone(charged: Sequence[Charged], start: int, stop: int) -> list[Stretch]:
     losses: dict[Fraction, Loss] = {}
     stretches: list[Stretch] = []
     position = start
@@ -330,35 +278,38 @@ def grain_to(record: int, grain: int) -> int:
     return grain
 
 
-_OUTLINE = select(*(outlines.c[name] for name in ("start", "stop", "epsilon", "delta", "rho"))).where(
-    outlines.c.stream_id == bindparam("stream"),
-    outlines.c.start <= bindparam("high", type_=BigInteger),
-    outlines.c.stop >= bindparam("low", type_=BigInteger),
-)
+_OUTLINE = {
+    slots: select(*(table.c[name] for name in ("start", "stop", "epsilon", "delta", "rho"))).where(
+        table.c.stream_id == bindparam("stream"),
+        table.c.start <= bindparam("high", type_=BigInteger),
+        table.c.stop >= bindparam("low", type_=BigInteger),
+    )
+    for slots, table in OUTLINES.items()
+}
 
 
 def _extent(new: Sequence[NewRange]) -> tuple[int, int]:
     return min(each[0] for each in new), max(each[1] for each in new)
 
 
-def _redrawn(stream: Stream, start: int, stop: int) -> tuple[int, int, int]:
+def _redrawn(stream: Stream, slots: Slots, start: int, stop: int) -> tuple[int, int, int]:
     """How much of a stream's outline a charge of [start, stop) can change: from where to where, and its grain then."""
-    grain = grain_to(stop, stream.grain)
-    if grain != stream.grain:  # all of it is drawn anew, coarser
+    grain = grain_to(stop, stream.grain_of(slots))
+    if grain != stream.grain_of(slots):  # all of it is drawn anew, coarser
         return 0, max(-(-stop // grain) * grain, stream.records), grain
     return start // grain * grain, -(-stop // grain) * grain, grain
 
 
 def _draw(
-    stream: Stream, outline: Sequence[Any], now: Sequence[Stretch], start: int, stop: int
+    stream: Stream, slots: Slots, outline: Sequence[Any], now: Sequence[Stretch], start: int, stop: int
 ) -> tuple[int, list[tuple[Delete | Insert, list[dict[str, Any]]]]]:
     """Raises the stream's outline to what records of [start, stop) have spent now: its grain, and what to write."""
-    *_, grain = _redrawn(stream, start, stop)
+    *_, grain = _redrawn(stream, slots, start, stop)
     old = [tuple(row) for row in outline]
     before = [(first, last, Loss.of(*loss)) for first, last, *loss in old]
     drawn = composition.outline([*before, *now], grain)
     new = [(first, last, *decimals(loss)) for first, last, loss in drawn]
-    return grain, _writes(outlines, stream.id, old, new)
+    return grain, _writes(OUTLINES[slots], stream.id, old, new)
 
 
 def _writes(
@@ -387,4 +338,4 @@ def _statements(table: Table) -> tuple[Delete, Insert]:
     )
 
 
-_STATEMENTS = {table: _statements(table) for table in (spent, outlines)}
+_STATEMENTS = {table: _statements(table) for table in (spent, *OUTLINES.values())}

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, func, or_, select
+from sqlalchemy import Connection, and_, case, func, or_, select, union_all
 
 from service.ledger import reservations
+from service.ledger.spending import OUTLINES
 from service.privacy.accounting.charges_by_record import covered
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.composition import Loss, Slots
 from service.store import numbering, segments
 from service.store.database import any_of
 from service.store.numbering import Resumption
-from service.store.publications import UNIT_FACTOR
+from service.store.publications import SLOTS, UNIT_FACTOR
 from service.store.segments import Erased
 from service.store.streams import Stream
-from service.store.tables import outlines, publications, shown
+from service.store.tables import publications, shown
 from service.store.tables import streams as streams_table
 
 MOST_RANGES = 512  # of what was erased
@@ -42,6 +43,7 @@ class PublicationSummary:
     unit_factor: str | None
     visible_position: int
     configuration: dict[str, Any] | None
+    slots: Slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +56,13 @@ class Totals:
     stream: Stream
     publications: list[PublicationSummary]
     reserved: Loss
+    evaluation_reserved: Loss
     dead_letters: int
     declassified: int
 
     @property
     def sums(self) -> dict[str, dict[str, Any]]:
-        return sums(self.stream, self.reserved)
+        return sums(self.stream, self.reserved, self.evaluation_reserved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,27 +83,42 @@ def spent(stream: Stream) -> Loss:
     return Loss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
 
 
-def sums(stream: Stream, reserved: Loss) -> dict[str, dict[str, Any]]:
-    """Return a stream's budget, what is reserved on its worst record and what that has spent, as numbers to read."""
-    budget = stream.budget
+def sums(stream: Stream, reserved: Loss, evaluation_reserved: Loss) -> dict[str, dict[str, Any]]:
+    """Return a stream's budget, what is reserved on its worst record and what that has spent, as numbers to read.
+
+    evaluation_reserved: on the worst evaluation slot, which is told where the stream sets slots aside.
+    """
+    evaluation_spent = Loss.of(
+        stream.visible_evaluation_epsilon, stream.visible_evaluation_delta, stream.visible_evaluation_rho
+    )
     return {
-        "budget": budget.told(),
-        "reserved": budget.shown(reserved),
-        "spent": budget.shown(spent(stream)),
+        "budget": stream.budget.told(),
+        "reserved": with_evaluation(stream, reserved, evaluation_reserved),
+        "spent": with_evaluation(stream, spent(stream), evaluation_spent),
     }
+
+
+def with_evaluation(stream: Stream, loss: Loss, evaluation: Loss) -> dict[str, Any]:
+    """Return a loss as numbers to read, with that of evaluation slots where the stream sets some aside."""
+    if stream.evaluation_slots is None:
+        return dict(stream.budget.shown(loss))
+    return stream.budget.shown(loss) | {"evaluation": stream.budget.shown(evaluation)}
 
 
 def totals(connection: Connection, streams: Sequence[Stream], *, declassified: Declassified) -> list[Totals]:
     """Return the totals of these streams, in their order."""
     identities = [each.id for each in streams]
     of_it = _publications(connection, identities)
-    reserved = reservations.reserved_of_each(connection, {each: of_it[each] for each in identities})
+    by_stream = {each: of_it[each] for each in identities}
+    reserved = reservations.reserved_of_each(connection, by_stream)
+    evaluated = reservations.reserved_of_each(connection, by_stream, Slots.EVALUATION)
     dead = numbering.waiting_dead_letters(connection, identities)
     return [
         Totals(
             stream=each,
             publications=of_it[each.id],
             reserved=reserved[each.id],
+            evaluation_reserved=evaluated[each.id],
             dead_letters=dead[each.id],
             declassified=covered(
                 (one.start, one.start + declassified(each.schema, one.configuration, one.visible_position))
@@ -139,6 +157,7 @@ _SUMMARY = (
         streams_table.c.accounting,
         shown.c.position.label("visible_position"),
         case((or_(_EXPIRES, _KEEPS_RECORDS), publications.c.configuration)).label("configuration"),
+        SLOTS.label("slots"),
     )
     .join(streams_table, streams_table.c.id == publications.c.stream_id)
     .join(shown, shown.c.publication_id == publications.c.id)
@@ -149,13 +168,25 @@ _SUMMARY = (
 def _publications(connection: Connection, identities: list[int]) -> dict[int, list[PublicationSummary]]:
     by_stream: dict[int, list[PublicationSummary]] = defaultdict(list)
     for row in connection.execute(_SUMMARY.where(publications.c.stream_id == any_of(identities))):
-        by_stream[row.stream_id].append(PublicationSummary(**row._asdict()))
+        by_stream[row.stream_id].append(PublicationSummary(**row._asdict() | {"slots": Slots(row.slots)}))
     return by_stream
 
 
-def worst_of_each(connection: Connection, identities: Sequence[int]) -> dict[int, tuple[Decimal, Decimal, Decimal]]:
-    """Return, by stream, the most ε, the most δ and the most ρ that any record has spent, of what is committed."""
-    most = [func.max(outlines.c[name]) for name in ("epsilon", "delta", "rho")]
-    query = select(outlines.c.stream_id, *most).where(outlines.c.stream_id == any_of(identities))
-    found = {row[0]: (row[1], row[2], row[3]) for row in connection.execute(query.group_by(outlines.c.stream_id))}
+def worst_of_each(
+    connection: Connection, identities: Sequence[int], slots: Slots | None = None
+) -> dict[int, tuple[Decimal, Decimal, Decimal]]:
+    """Return, by stream, the most ε, the most δ and the most ρ that any record has spent, of what is committed.
+
+    slots: of this kind; None: of both.
+    """
+    parts = ("epsilon", "delta", "rho")
+    drawn = union_all(
+        *(
+            select(table.c.stream_id, *(table.c[part] for part in parts)).where(table.c.stream_id == any_of(identities))
+            for kind, table in OUTLINES.items()
+            if slots in (None, kind)
+        )
+    ).subquery()
+    query = select(drawn.c.stream_id, *(func.max(drawn.c[part]) for part in parts)).group_by(drawn.c.stream_id)
+    found = {row[0]: (row[1], row[2], row[3]) for row in connection.execute(query)}
     return {each: found.get(each, (Decimal(0), Decimal(0), Decimal(0))) for each in identities}

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from service.streams.schema import StreamSchema
 
 
-def admit(stream: StreamSchema, publication: PublicationConfiguration) -> Mechanism:
+def admit(stream: StreamSchema, publication: PublicationConfiguration, start: int = 0) -> Mechanism:
     """Build a publication that is to begin. Raises Refused as `build` does, and where its ε asks too much of its noise.
 
     A publication that runs already is built by `build` alone: it goes on with the ε that it promised, and its plan
     states the δ that its draws add (`noise.sampler_distance`).
     """
-    mechanism = build(stream, publication)
+    mechanism = build(stream, publication, start=start)
     inexact = " or ".join(LEARNERS.kinds(lambda family: not family.exact_with_delta))
     draws = mechanism.draws_of_a_unit
     if not is_small(Fraction(publication.privacy.epsilon), draws):

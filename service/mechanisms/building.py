@@ -12,6 +12,7 @@ from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.family import Asked
 from service.mechanisms.features import schema_of_features
+from service.mechanisms.on_schedule import OnSchedule
 from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.units import build_for_units
 from service.privacy.currency import capacity
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
 
 
 def build(
-    stream: StreamSchema, publication: PublicationConfiguration, released: ReleasedMap | None = None
+    stream: StreamSchema, publication: PublicationConfiguration, released: ReleasedMap | None = None, start: int = 0
 ) -> Mechanism:
     """Return the publication that the configuration describes. Raises Refused with the field that cannot stand.
 
-    released: the map of its `features`; None: it names none, or is planned before the map is released.
+    released: the map of its `features`; None: it names none, or is planned before the map is released. start: its first
+    slot, absolute; it matters only where the stream sets slots aside.
     """
     privacy, learner = publication.privacy, publication.learner
     kind, cap = capacity(privacy.epsilon, privacy.delta)
@@ -45,14 +47,18 @@ def build(
     if publication.features is not None:
         if family.releases_map or not family.has_ticks:
             raise Refused("features", f"{family.kind} takes no features of another publication: leave features out")
+        if family.evaluates:
+            raise Refused("features", f"{family.kind} counts what others predict: leave features out")
         stream = schema_of_features(stream, released)
-    asked = Asked(stream=stream, learner=learner, privacy=privacy, kind=kind, capacity=cap)
+    asked = Asked(stream=stream, learner=learner, privacy=privacy, kind=kind, capacity=cap, start=start)
     unit = stream.unit
     mechanism: Mechanism = (
         family.build(publication.mechanism, asked)
         if unit is None
         else build_for_units(family, publication.mechanism, asked, unit.bound)
     )
+    if isinstance(mechanism, OnSchedule) and mechanism.fewest_slots() < 1:
+        raise Refused("mechanism", "a fit could have evaluation slots alone: use batches of at least 2 records")
     try:
         mechanism.plan()
     except Inaccurate as problem:
@@ -63,12 +69,12 @@ def build(
     return mechanism
 
 
-def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
+def needs(schema: Mapping[str, Any], configuration: Mapping[str, Any], start: int, position: int) -> int:
     """Return the oldest record that a publication may still read after `position`; both are counted from its start.
 
-    schema, configuration: as they are stored, of the stream and of the publication.
+    schema, configuration: as they are stored, of the stream and of the publication. start: its first record.
     """
-    return _stored(json.dumps(schema), json.dumps(configuration)).needs(position)
+    return _stored(json.dumps(schema), json.dumps(configuration), start).needs(position)
 
 
 def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], position: int) -> int:
@@ -82,7 +88,7 @@ def declassified(schema: Mapping[str, Any], configuration: Mapping[str, Any], po
 
 
 @lru_cache(maxsize=64)
-def _stored(schema: str, configuration: str) -> Mechanism:
+def _stored(schema: str, configuration: str, start: int = 0) -> Mechanism:
     """Build what is stored, both as JSON. A list asks this for each stream, and many streams have the same settings."""
     publication = PublicationConfiguration.model_validate(json.loads(configuration))
-    return build(stored_schema(json.loads(schema)), publication)
+    return build(stored_schema(json.loads(schema)), publication, start=start)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from service.inputs.registry import Family, S
+from service.streams.slots import TrainingSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ class Asked:
     privacy: Privacy
     kind: Currency
     capacity: Fraction
+    start: int = 0
+    """The publication's first slot, absolute."""
     unit: UnitTerms | None = None
 
     @property
@@ -38,6 +41,7 @@ class Asked:
             "kind": self.kind,
             "capacity": self.capacity,
             "privacy": self.privacy,
+            "training": TrainingSlots(evaluation=self.stream.evaluation_slots, start=self.start),
             "unit": self.unit,
             "names": self.stream.names(),
         }
@@ -93,6 +97,10 @@ def for_ever(settings: Any) -> None:
     """Return None: a model adds up the records of all batches so far."""
 
 
+def by_nothing(settings: Any) -> None:
+    """Return None: nothing is against it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MechanismFamily(Family[S]):
     """A kind of mechanism.
@@ -106,6 +114,8 @@ class MechanismFamily(Family[S]):
     | asks_people | on an unlabelled stream people give labels |
     | releases_map | it releases a feature map, which other publications of the stream can name |
     | adds_up | of how many batches, at most, a model adds up the records; None: for ever |
+    | evaluates | its releases tell how good other publications are; it has their names in `of` |
+    | not_evaluated | why no evaluation may count how well it predicts; None: it may |
     """
 
     build: Callable[[S, Asked], Mechanism]
@@ -115,6 +125,8 @@ class MechanismFamily(Family[S]):
     asks_people: bool = False
     releases_map: bool = False
     adds_up: Callable[[S], int | None] = for_ever
+    evaluates: bool = False
+    not_evaluated: Callable[[S], str | None] = by_nothing
     measured: tuple[Line, ...] = ()
     offers: tuple[Offer, ...] = ()
 

@@ -76,7 +76,7 @@ class LinearMechanism(OnSchedule):
 def predict(
     description: Mapping[str, Any], parameters: Floats, x: NDArray[Any], encoder: Floats | None = None
 ) -> tuple[NDArray[np.generic], Floats]:
-    """Return (labels, scores) for x of shape (m, features).
+    """Return (labels, scores) for x of shape (m, features), as `predict_mapped` does for records that are mapped.
 
     | loss | labels (m,) | scores |
     |---|---|---|
@@ -95,6 +95,13 @@ def predict(
         if encoder is None:
             raise ValueError("these are weights of features that an encoder makes: predict with its release too")
         mapped = encoders.build(description["encoder"], feature_map.features)(encoder, mapped)
+    return predict_mapped(description, parameters, mapped)
+
+
+def predict_mapped(
+    description: Mapping[str, Any], parameters: Floats, mapped: NDArray[Any]
+) -> tuple[NDArray[np.generic], Floats]:
+    """Return (labels, scores) for records that are mapped already, shape (m, mapped features). See `predict`."""
     loss: Loss = LOSSES[description["loss"]]
     if isinstance(loss, HuberHinge):
         loss = HuberHinge(width=description["huber_width"])

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from service.mechanisms.timing import fit_size
 from service.mechanisms.units import NotForUnits
+from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.obligations import Obligations, WithEachRelease
 from service.privacy.currency import Currency, round_up
 from service.privacy.noise.sampler_distance import added_delta
 from service.streams.names import UNNAMED
+from service.streams.slots import ALL_SLOTS, TrainingSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,6 +117,8 @@ class Mechanism(ABC):
     capacity: Fraction
     """What one record may lose, in the currency `kind`; on a stream with units, what one slot may be charged."""
     privacy: Privacy
+    training: TrainingSlots = ALL_SLOTS
+    """Which slots of a range it may fit: what it reads holds records of these alone."""
     unit: UnitTerms | None = None
     names: Names = UNNAMED
     """Of the stream's columns and classes, for the description of a model."""
@@ -126,6 +130,10 @@ class Mechanism(ABC):
     def taken_at(self, due: int, records: int) -> int:  # noqa: ARG002 - of most, at none but its own time
         """Return the time of the step to take that is due at `due`, when there are so many records, at least `due`."""
         return due
+
+    def is_ready(self, time: int) -> bool:  # noqa: ARG002 - of most, a step needs records alone
+        """Return whether all is there that the step at `time` needs beside its records: public things of others."""
+        return True
 
     @abstractmethod
     def needs(self, after: int) -> int:
@@ -173,14 +181,19 @@ class Mechanism(ABC):
         """When a record is charged, and for what: most mechanisms charge it with each release that reads it."""
         return WithEachRelease()
 
+    @property
+    def reads_slots(self) -> Slots:
+        """Which slots it reads and charges: all but evaluations keep to the training slots."""
+        return Slots.TRAINING
+
     def obligations(self) -> Obligations:
         """Return what a publication owes whatever it releases. It is stored when the publication is created."""
         unit = None if self.unit is None else self.unit.to_json()
-        return Obligations(charging=self.charging, fit=fit_size(self.plan()), unit=unit)
+        return Obligations(charging=self.charging, slots=self.reads_slots, fit=fit_size(self.plan()), unit=unit)
 
     def check_units(self) -> None:
         """Raise NotForUnits unless a fit or batch makes one contribution of all records of a unit."""
-        raise NotForUnits("it has to be a mechanism of sums that each unit enters once: use online_leader")
+        raise NotForUnits("use a mechanism of running sums, which each unit enters once")
 
     def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
         """Return how many times the ρ of one slot all slots of a unit cost together. Raises NotForUnits.
@@ -188,7 +201,7 @@ class Mechanism(ABC):
         charging: this mechanism, where a slot may be charged so small a part of the capacity.
         """
         self.check_units()
-        raise NotForUnits("it is not known what its records cost together: use online_leader")
+        raise NotForUnits("it is not known what its records cost together: use a mechanism of running sums")
 
     @property
     def factor(self) -> Fraction:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from service.learners.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
+from service.privacy.accounting.events import NoisyCounts
 from service.streams.feature_maps import StandardizeMap
+from service.streams.schema import Classification
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +32,8 @@ DROWNED_BATCHES = 1000.0  # where records add up for ever: so many batches of th
 
 def notes(plan: Mapping[str, Any], configuration: PublicationConfiguration, stream: StreamSchema) -> list[str]:
     """Return what to know about a plan before a publication is made of it, in plain sentences."""
-    of_noise = _of_noise(plan, _hopeless_from(configuration))
+    classes = stream.task.classes if isinstance(stream.task, Classification) else 1
+    of_noise = _of_noise(plan, _hopeless_from(configuration), classes)
     of_ranges = _of_ranges(stream) if configuration.features is None else []
     return [*_of_features(configuration), *of_ranges, *_of_delta(plan, configuration), *of_noise]
 
@@ -83,7 +86,7 @@ def _hopeless_from(configuration: PublicationConfiguration) -> float:
     return float(MECHANISMS.of(mechanism).adds_up(mechanism) or DROWNED_BATCHES)
 
 
-def _of_noise(plan: Mapping[str, Any], hopeless_from: float) -> list[str]:
+def _of_noise(plan: Mapping[str, Any], hopeless_from: float, classes: int) -> list[str]:
     """Return one sentence about the kind of fit whose noise is largest beside its records."""
     ratios = [(ratio, fit) for fit in plan.get("fits", ()) if (ratio := noise_ratio(fit)) is not None]
     if not ratios:
@@ -94,12 +97,23 @@ def _of_noise(plan: Mapping[str, Any], hopeless_from: float) -> list[str]:
     if length is not None:
         compared += f" (expected_norm, {_plain(length)}, is its length over all the numbers that it is added to)"
     if ratio < 1.0:
-        return [f"{compared.format(f'{_plain(100 * ratio)} % of')}."]
+        return [f"{compared.format(f'{_plain(100 * ratio)} % of')}.{_of_classes(ratio, classes)}"]
     compared = compared.format(f"{_plain(ratio)} times")
     if min(ratios, key=lambda each: each[0])[0] < hopeless_from:
         return [f"{compared}: models become useful only as the records of many add up."]
     advice = "ask for a larger epsilon or delta, for more records at a time, or for a model of fewer weights"
     return [f"Hopeless: noise drowns every model that this can publish; {advice}. {compared}."]
+
+
+def _of_classes(ratio: float, classes: int) -> str:
+    """Return how noise compares with the records of an average class, where there are many and noise drowns it."""
+    if classes <= 2 or ratio * classes < 1.0:
+        return ""
+    return (
+        f" Of {classes} classes an average one has 1/{classes} of the records, and noise is about "
+        f"{_plain(ratio * classes)} times the most that those can do: without more records at a time or a larger "
+        "epsilon, expect the commonest classes at best."
+    )
 
 
 def noise_ratio(fit: Mapping[str, Any]) -> float | None:
@@ -109,6 +123,8 @@ def noise_ratio(fit: Mapping[str, Any]) -> float | None:
     """
     noise = fit["noise"]
     if noise["expected_norm"] is None and "at_least" not in fit:  # as where a database is selected
+        return None
+    if noise.get("added_to") == NoisyCounts.added_to:  # of no model
         return None
     stated = fit.get("at_least") or {"scale": noise.get("scale"), "sensitivity": fit["sensitivity"]}
     spread = math.sqrt(noise["dimension"]) if noise["distribution"] == "spherical_laplace" else 1.0

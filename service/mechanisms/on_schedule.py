@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from service.mechanisms.mechanism import Mechanism
 from service.privacy.accounting.events import AddedNoise, SelectedCandidate
 from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
+from service.privacy.noise.additive import Unaffordable
 
 if TYPE_CHECKING:
     from service.learning.losses import Floats
-    from service.schedules.schedule import Pattern, Schedule
+    from service.schedules.schedule import Fit, Pattern, Schedule
 
 Perturbation = AddedNoise | SelectedCandidate
 """How a fit is made private."""
@@ -65,6 +66,16 @@ class OnSchedule(Mechanism):
     def draws(self) -> int:
         """Return the most fits that read one record, times what one of them draws."""
         return self.schedule.most_fits() * max(self._planned(each).draws for each in self.schedule.patterns())
+
+    def slots_of(self, fit: Fit) -> int:
+        """Return the n of a fit, how many slots it may read. Raises Unaffordable if there are none."""
+        if slots := self.training.count(fit.start, fit.end):
+            return slots
+        raise Unaffordable("all slots that this fit could read are evaluation slots: use larger batches")
+
+    def fewest_slots(self) -> int:
+        """Return the least n of any fit."""
+        return min(self.training.least(each.records) for each in self.schedule.patterns())
 
     @abstractmethod
     def planned_model(self) -> dict[str, Any]:
@@ -124,7 +135,7 @@ class OnSchedule(Mechanism):
         return {
             "what": pattern.what,
             "when": pattern.when,
-            "records": pattern.records,
+            "records": self.training.least(pattern.records),
             "share": str(pattern.share),
             "charge": self._charge(pattern.share),
             "sensitivity": sensitivity if known else None,
@@ -134,7 +145,7 @@ class OnSchedule(Mechanism):
 
     def _planned(self, pattern: Pattern) -> Perturbation:
         charge, center = self._charge(pattern.share), self.origin if self._is_known(pattern) else None
-        return self.learner.perturbation(self.kind, charge, pattern.records, center)
+        return self.learner.perturbation(self.kind, charge, self.training.least(pattern.records), center)
 
     def _is_known(self, pattern: Pattern) -> bool:
         """Return whether it is known before any release how such a fit is perturbed."""

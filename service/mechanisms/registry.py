@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from service.inputs.registry import FamilySettings, OneOf, Registry
 from service.mechanisms.active_learning import family as active_learning
+from service.mechanisms.evaluation import family as evaluation
 from service.mechanisms.family import MechanismFamily
 from service.mechanisms.lifelong import family as lifelong
 from service.mechanisms.linear_queries import family as linear_queries
@@ -21,6 +22,7 @@ MECHANISMS: Registry[MechanismFamily[Any]] = Registry(
     online_leader.FAMILY,
     linear_queries.FAMILY,
     active_learning.FAMILY,
+    evaluation.FAMILY,
     preparation.FAMILY,
     example=online_leader.EXAMPLE,
 )

@@ -41,8 +41,9 @@ def of_another_guarantee(publication: Publication, mechanism: Mechanism) -> bool
 
 
 def charges_otherwise(publication: Publication, mechanism: Mechanism) -> bool:
-    """Return whether its mechanism would charge records at another moment than its obligations say."""
-    return type(mechanism.charging) is not type(publication.owes.charging)
+    """Return whether its mechanism would charge records at another moment than its obligations say, or other slots."""
+    owes = publication.owes
+    return type(mechanism.charging) is not type(owes.charging) or mechanism.reads_slots is not owes.slots
 
 
 def remembers(publication: Publication, mechanism: Mechanism, memory: Memory) -> bool:

@@ -22,6 +22,7 @@ from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, func, or_
 from service.ledger import high_water_mark, open_free_ledgers, open_ledger, summaries
 from service.ledger.high_water_mark import Mark
 from service.logs import place_of
+from service.privacy.accounting.composition import Slots
 from service.store import publications, shown, streams
 from service.store.database import (
     CONFIRM,
@@ -48,12 +49,14 @@ _LEFT_OTHERWISE = "its newest charge or release is not the one that it was left 
 
 @dataclass(frozen=True)
 class Committed:
-    """What is committed on a stream, and what is to be seen of it once its mark holds that."""
+    """The state committed on a stream, and what is to be seen of it once its mark holds that."""
 
     stream: Stream
     mark: Mark
     unseen: list[Unseen]
     worst: tuple[Decimal, Decimal, Decimal]
+    evaluated: tuple[Decimal, Decimal, Decimal]
+    """The worst evaluation slot's."""
 
     @property
     def is_news(self) -> bool:
@@ -156,7 +159,7 @@ class Confirmer:
     def _committed(
         self, asked: Sequence[int], told: Mapping[str, dict[str, object] | None]
     ) -> tuple[list[Committed], list[tuple[Stream, str]]]:
-        """What is committed on streams, read in one view of the database; and streams to distrust, and why."""
+        """Return what is committed on streams, read in one view of the database; and streams to distrust, and why."""
         with self._database.transaction() as connection:
             connection.execute(ONE_VIEW)
             found = [each for each in streams.of_each(connection, asked) if self.belongs(each) and each.log in told]
@@ -165,13 +168,16 @@ class Confirmer:
             against = high_water_mark.contradictions(connection, self.files, told, found)
             left = high_water_mark.hold(connection, {each.id: marks[each.log] for each in found})
             against = {each.log: _LEFT_OTHERWISE for each in found if each.id not in left} | against
-            worst = summaries.worst_of_each(connection, [each.id for each in found])
+            worst, evaluated = (
+                summaries.worst_of_each(connection, [each.id for each in found], slots)
+                for slots in (None, Slots.EVALUATION)
+            )
             unseen: dict[int, list[Unseen]] = {each.id: [] for each in found}
             for each in shown.unseen(connection, list(unseen)):
                 unseen[each.stream_id].append(each)
         whole = [each for each in found if each.log not in against]
         return (
-            [Committed(each, marks[each.log], unseen[each.id], worst[each.id]) for each in whole],
+            [Committed(each, marks[each.log], unseen[each.id], worst[each.id], evaluated[each.id]) for each in whole],
             [(each, against[each.log]) for each in found if each.log in against],
         )
 
@@ -238,7 +244,9 @@ def _make_visible(connection: Connection, held: Sequence[Committed], now: Sequen
     if not there:
         return
     shown.show(connection, [unseen for each, _ in there for unseen in each.unseen])
-    confirmed = [Confirmed(now.id, each.mark.charges, each.mark.releases, *each.worst) for each, now in there]
+    confirmed = [
+        Confirmed(now.id, each.mark.charges, each.mark.releases, *each.worst, *each.evaluated) for each, now in there
+    ]
     told = streams.confirm(connection, confirmed)
     if news := [(each.stream, now) for each, now in there if now.id in told]:
         bound = {

@@ -140,7 +140,7 @@ def read(database: Database, files: SegmentFiles, identity: int, known: State | 
             assert release is not None  # noqa: S101 - it is visible in this view
             released = Histogram(shares=release.parameters[0], time=release.time - publication.start)
     configuration = PublicationConfiguration.model_validate(publication.configuration)
-    mechanism = build(stream.parsed_schema, configuration)
+    mechanism = build(stream.parsed_schema, configuration, start=publication.start)
     assert isinstance(mechanism, LinearQueries)  # noqa: S101 - the caller has checked
     known_of = Histogram.uniform(mechanism.cardinality, 0) if released is None else released
     trusted = not contradicted and _trusted(publication, mechanism, memory)

@@ -9,6 +9,7 @@ import numpy as np
 
 from service.learning.records import Records
 from service.store import labels, segments
+from service.streams.slots import EvaluationSlots
 from service.streams.units import contributions, distinct
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Located:
 
     `start` and `stop` are numbers of the stream, `origin` the number that the records' slots are counted from. `files`:
     name, SHA-256 and the rows of each segment, in order. `erased`: ranges of the stream. `answers`: (number, label) of
-    the labels that people gave; None: the labels are in the segments.
+    the labels that people gave; None: the labels are in the segments. `period`: of the stream's evaluation slots,
+    None where it has none; `evaluates`: these are read, and no others, else all others.
     """
 
     stream: str
@@ -44,6 +46,8 @@ class Located:
     files: tuple[tuple[str, bytes, int, int], ...]
     erased: tuple[tuple[int, int], ...]
     answers: tuple[tuple[int, int], ...] | None
+    period: int | None = None
+    evaluates: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -66,7 +70,14 @@ class Located:
 
 
 def locate(
-    database: Database, stream: Stream, origin: int, start: int, stop: int, *, labels_of: int | None = None
+    database: Database,
+    stream: Stream,
+    origin: int,
+    start: int,
+    stop: int,
+    *,
+    labels_of: int | None = None,
+    evaluates: bool = False,
 ) -> Located:
     """Return where the records of [start, stop), counted from `origin`, are.
 
@@ -77,6 +88,7 @@ def locate(
         start: the first record, counted from `origin`.
         stop: the record after the last, counted from `origin`.
         labels_of: the publication whose answers are the labels of a stream that has none.
+        evaluates: whether the evaluation slots of a stream that sets some aside are read; else its training slots are.
 
     Raises:
         SegmentsMissing: the segments do not cover the range.
@@ -104,11 +116,15 @@ def locate(
         files=tuple(files),
         erased=tuple((low, high) for low, high in erased),
         answers=answers,
+        period=None if (slots := stream.evaluation_slots) is None else slots.period,
+        evaluates=evaluates,
     )
 
 
 def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
-    """Return the records that `found` locates, without the erased ones; NaN where people gave no label.
+    """Return the records that `found` locates, in slots that may be read, without the erased ones.
+
+    Their label is NaN where people gave none.
 
     Raises:
         SegmentsMissing: the segments do not cover the range, or can't be read.
@@ -137,6 +153,7 @@ def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
         present &= shares > 0
     for low, high in located.erased:
         present[low - start : high - start] = False
+    present &= _may_be_read(located)
     if not present.all():
         columns = {name: column[present] for name, column in columns.items()}
     y = columns["y"]
@@ -144,6 +161,15 @@ def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
     slots = np.flatnonzero(present) + (start - located.origin)
     weights = None if shares is None else shares[present]
     return Records(x=x.astype(np.float32, copy=False), y=y, slots=slots, weights=weights, units=units)
+
+
+def _may_be_read(located: Located) -> NDArray[np.bool_]:
+    """Return which slots of the range are of the kind that is asked for."""
+    slots = np.arange(located.start, located.stop, dtype=np.int64)
+    if located.period is None:
+        return np.ones(len(slots), dtype=np.bool_)
+    evaluated = EvaluationSlots(period=located.period).among(slots)
+    return evaluated if located.evaluates else ~evaluated
 
 
 def _contributions(columns: Columns) -> tuple[NDArray[np.float64], int]:
@@ -167,9 +193,14 @@ def read_records(
     stop: int,
     *,
     labels_of: int | None = None,
+    evaluates: bool = False,
 ) -> Records:
     """Return the records of [start, stop), counted from `origin`, that are still there: see `locate` and `load`."""
-    return load(files, lambda: locate(database, stream, origin, start, stop, labels_of=labels_of))
+
+    def found() -> Located:
+        return locate(database, stream, origin, start, stop, labels_of=labels_of, evaluates=evaluates)
+
+    return load(files, found)
 
 
 def _columns(files: SegmentFiles, located: Located) -> dict[str, NDArray[np.generic]]:

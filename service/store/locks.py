@@ -7,7 +7,7 @@ A transaction that locks more than one row locks them in this order, or two of t
 3. publications of that stream, and no other's,
 4. what belongs to them: what is shown of them, requests for labels, sums beside the charges.
 
-Who locks several streams at once waits for none of them (`free_streams`).
+A caller that locks several streams at once waits for none of them (`free_streams`).
 
 Under the stream's lock, `publications.create` takes the lock on all names of publications, which nobody holds for
 longer than it takes to insert a row. The lock on a high-water mark's file comes before all: who takes it holds no row.

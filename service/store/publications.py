@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.obligations import FitSize, Obligations
 from service.store import digests, leases, shown
 from service.store.database import NEW_PUBLICATION, NEW_RELEASE, notify, read_together
@@ -84,6 +85,11 @@ class Publication:
     def owes(self) -> Obligations:
         """Return what it owes, whatever it releases. ValueError, KeyError or TypeError if nobody wrote it there."""
         return Obligations.from_json(self.obligations)
+
+    @property
+    def slots(self) -> Slots:
+        """Which slots it reads and charges. ValueError if that was never written there."""
+        return Slots(self.obligations.get("slots", Slots.TRAINING))
 
     @property
     def unit_factor(self) -> str | None:
@@ -248,6 +254,8 @@ def running_fit_sizes(connection: Connection, only: frozenset[str] | None) -> li
     return [FitSize.from_json(fit) for fit in connection.execute(query).scalars()]
 
 
+SLOTS = func.coalesce(publications.c.obligations["slots"].as_string(), Slots.TRAINING.value)
+"""Which slots a publication reads and charges, in a query of publications."""
 _FIT_SIZE = publications.c.obligations["fit"].label("fit")
 
 

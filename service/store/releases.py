@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, insert, select
+from sqlalchemy.dialects.postgresql import JSONB
 
+from service.privacy.accounting.events import NoisyCounts
 from service.store import digests
 from service.store.charges import of_ids
 from service.store.publications import Publication
 from service.store.rows import Rows
 from service.store.streams import Stream
-from service.store.tables import charges, releases, streams
+from service.store.tables import charges, publications, releases, streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,8 @@ class ReleaseInfo:
     noise: dict[str, Any]
     charge: dict[str, Any]
     published_at: datetime
+    counts: NDArray[np.float64] | None = None
+    """Of an evaluation its parameters, in which all of its figures are; None of any other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +275,8 @@ def parameters(connection: Connection, publication: int, version: int) -> NDArra
 
 
 def _without_parameters(connection: Connection, rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """All but the parameters."""
+    """All but the parameters, which only evaluations have, as `counts`."""
+    counts = _counts(connection, [row for row in rows if row.noise.get("added_to") == NoisyCounts.added_to])
     paid = of_ids(connection, rows[0].stream_id, [row.charge for row in rows]) if rows else {}
     return [
         {
@@ -286,9 +291,37 @@ def _without_parameters(connection: Connection, rows: Sequence[Any]) -> list[dic
             "noise": row.noise,
             "charge": paid[row.charge],
             "published_at": row.published_at,
+            "counts": counts.get(row.version),
         }
         for row in rows
     ]
+
+
+def _counts(connection: Connection, rows: Sequence[Any]) -> dict[int, NDArray[np.float64]]:
+    if not rows:
+        return {}
+    query = select(releases.c.version, releases.c.parameters, releases.c.shape).where(
+        releases.c.publication_id == rows[0].publication_id, releases.c.version.in_([row.version for row in rows])
+    )
+    return {row.version: _array(row) for row in connection.execute(query)}
+
+
+def newest_evaluation(connection: Connection, stream: int, name: str) -> tuple[str, ReleaseInfo] | None:
+    """Return the newest visible release of an evaluation of that publication of a stream, and the evaluation's name."""
+    query = (
+        select(*_INFO, publications.c.name)
+        .join(publications, publications.c.id == releases.c.publication_id)
+        .where(
+            releases.c.stream_id == stream,
+            releases.c.noise["added_to"].as_string() == NoisyCounts.added_to,
+            cast(releases.c.model["of"], JSONB).has_key(name),
+            is_visible(),
+        )
+        .order_by(releases.c.time.desc(), releases.c.number.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    return None if row is None else (row.name, ReleaseInfo(**_without_parameters(connection, [row])[0]))
 
 
 def _array(row: Any) -> NDArray[np.float64]:

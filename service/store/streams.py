@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -28,12 +28,14 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from service.privacy.accounting.budget import Accounting, Budget
+from service.privacy.accounting.composition import Slots
 from service.store import digests, leases
 from service.store.database import FREE_STREAM, any_of, notify
 from service.store.keys import NameTaken
 from service.store.tables import streams, unit_secrets
 from service.streams.layout import RecordLayout
 from service.streams.schema import StreamSchema, stored_schema
+from service.streams.slots import EvaluationSlots
 from service.streams.units import SECRET_BYTES
 
 
@@ -78,6 +80,10 @@ class Stream:
     visible_epsilon: Decimal
     visible_delta: Decimal
     visible_rho: Decimal
+    evaluation_grain: int
+    visible_evaluation_epsilon: Decimal
+    visible_evaluation_delta: Decimal
+    visible_evaluation_rho: Decimal
     unit_secret_digest: str | None
     units_erased: int
     created_at: datetime
@@ -91,6 +97,22 @@ class Stream:
     def budget(self) -> Budget:
         """What its publications may cost any one record, for ever."""
         return Budget(epsilon=self.epsilon, delta=self.delta, accounting=Accounting(self.accounting))
+
+    @property
+    def evaluation_slots(self) -> EvaluationSlots | None:
+        """The slots that it sets aside; None: it sets none aside."""
+        told = self.schema.get("evaluation")
+        return None if told is None else EvaluationSlots(period=told["every"])
+
+    def grain_of(self, slots: Slots) -> int:
+        """Return of what the edges of the outline of such slots are multiples."""
+        return self.grain if slots is Slots.TRAINING else self.evaluation_grain
+
+    def redrawn(self, slots: Slots, grain: int) -> "Stream":
+        """Return the stream with the outline of such slots drawn with that grain."""
+        if slots is Slots.TRAINING:
+            return replace(self, grain=grain)
+        return replace(self, evaluation_grain=grain)
 
     @cached_property
     def layout(self) -> RecordLayout:
@@ -197,7 +219,7 @@ def halt(connection: Connection, identity: int, reason: str) -> None:
     connection.execute(update(streams).where(streams.c.id == identity).values(halted=reason))
 
 
-_MOVED = ("charges", "head", "grain", "releases", "newest_release")
+_MOVED = ("charges", "head", "grain", "evaluation_grain", "releases", "newest_release")
 _MOVE = update(streams).where(streams.c.id == bindparam("of")).values({name: bindparam(name) for name in _MOVED})
 
 
@@ -215,6 +237,10 @@ class Confirmed(NamedTuple):
     epsilon: Decimal
     delta: Decimal
     rho: Decimal
+    evaluation_epsilon: Decimal
+    """The worst evaluation slot's."""
+    evaluation_delta: Decimal
+    evaluation_rho: Decimal
 
 
 def confirm(connection: Connection, confirmed: Sequence[Confirmed]) -> set[int]:
@@ -227,7 +253,7 @@ def confirm(connection: Connection, confirmed: Sequence[Confirmed]) -> set[int]:
 
 
 _BOUND = [f"each_{name}" for name in Confirmed._fields]
-_TYPES = (BigInteger, BigInteger, BigInteger, Numeric, Numeric, Numeric)
+_TYPES = (*(BigInteger,) * 3, *(Numeric,) * 6)
 _confirmed = (
     func.unnest(*(bindparam(name, type_=ARRAY(kind)) for name, kind in zip(_BOUND, _TYPES, strict=True)))
     .table_valued(*map(column, Confirmed._fields, _TYPES))
@@ -249,6 +275,9 @@ _CONFIRM = (
         visible_epsilon=func.greatest(streams.c.visible_epsilon, _confirmed.c.epsilon),
         visible_delta=func.greatest(streams.c.visible_delta, _confirmed.c.delta),
         visible_rho=func.greatest(streams.c.visible_rho, _confirmed.c.rho),
+        visible_evaluation_epsilon=func.greatest(streams.c.visible_evaluation_epsilon, _confirmed.c.evaluation_epsilon),
+        visible_evaluation_delta=func.greatest(streams.c.visible_evaluation_delta, _confirmed.c.evaluation_delta),
+        visible_evaluation_rho=func.greatest(streams.c.visible_evaluation_rho, _confirmed.c.evaluation_rho),
         marked=True,
     )
     .returning(streams.c.id)

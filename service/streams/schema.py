@@ -16,6 +16,7 @@ from service.streams.feature_maps import MAX_MAPPED, ComposedMap, FeatureMap, Fe
 from service.streams.feature_maps.ranges import scaled_by_ranges
 from service.streams.layout import RecordLayout
 from service.streams.names import ABSENT, ClassNames, Columns, Names, check_unique
+from service.streams.slots import EvaluationSlots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,6 +55,12 @@ class Categorical(Shape):
 Task = Annotated[Classification | Regression | Unlabelled | Categorical, Field(discriminator="kind")]
 
 
+class Evaluation(Shape):
+    """Every `every`-th slot is set aside: no fit reads it, publications of the kind `evaluation` alone do."""
+
+    every: Annotated[int, Field(strict=True, ge=2, le=2**31)]
+
+
 class Units(Shape):
     """How many records of a unit (a person, a device) count, and how far apart. Public, and fixed with the stream."""
 
@@ -78,6 +85,9 @@ class StreamSchema(Shape):
     feature_map: FeatureMapShape | None = None
     unit: Units | None = Field(
         **ABSENT, description="Records of one person or device are protected together; absent: each by itself"
+    )
+    evaluation: Evaluation | None = Field(
+        **ABSENT, description="Sets slots aside for evaluations; of classification and regression alone"
     )
 
     @field_validator("feature_map")
@@ -105,6 +115,23 @@ class StreamSchema(Shape):
         if self.features is None and self.feature_map is not None:
             raise PydanticCustomError("features", "a categorical stream has no features to map")
         return self
+
+    @model_validator(mode="after")
+    def _evaluated_by_labels(self) -> Self:
+        if self.evaluation is not None and not isinstance(self.task, Classification | Regression):
+            raise PydanticCustomError(
+                "evaluation", "evaluation compares predictions with labels: classification and regression have them"
+            )
+        if self.evaluation is not None and self.unit is not None:
+            raise PydanticCustomError(
+                "evaluation", "evaluation slots of streams with units are not offered: leave evaluation or unit out"
+            )
+        return self
+
+    @property
+    def evaluation_slots(self) -> EvaluationSlots | None:
+        """The slots that are set aside; None: there are none."""
+        return None if self.evaluation is None else EvaluationSlots(period=self.evaluation.every)
 
     @model_validator(mode="after")
     def _names_fit(self) -> Self:

@@ -4,6 +4,8 @@ With a period of k, the slots i ≡ k - 1 (mod k) are the stream's evaluation sl
 All other slots are training slots, which evaluations never read. So the partition is public, and each slot is charged
 by publications of one kind alone: parallel composition, also where evaluations influence which publications start.
 
+Publications count slots from their own start; `TrainingSlots` says of such a range which of its slots they may read.
+
 Ranges are half-open. The j-th evaluation slot is the slot number j·k + k - 1, counted from 0; the training slots are
 numbered in the same way. Everything here is integer arithmetic.
 """
@@ -11,7 +13,7 @@ numbered in the same way. Everything here is integer arithmetic.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -36,8 +38,12 @@ class EvaluationSlots:
         """Return whether a slot is an evaluation slot."""
         return slot % self.period == self.period - 1
 
-    def before(self, slot: int) -> int:
-        """Return how many evaluation slots are below a slot: the number of the next one."""
+    @overload
+    def before(self, slot: int) -> int: ...
+    @overload
+    def before(self, slot: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def before(self, slot: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
+        """Return how many evaluation slots are below a slot, or each of some: the number of the next one."""
         return slot // self.period
 
     def slot(self, number: int) -> int:
@@ -78,3 +84,30 @@ class EvaluationSlots:
     def among(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of some slots are evaluation slots."""
         return np.asarray(slots % self.period == self.period - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSlots:
+    """The slots that a publication may fit, counted from its `start`. `evaluation` None: all of them."""
+
+    evaluation: EvaluationSlots | None = None
+    start: int = 0
+
+    def count(self, start: int, stop: int) -> int:
+        """Return how many slots of [start, stop) are training slots: the n of a fit of that range."""
+        if self.evaluation is None:
+            return stop - start
+        return self.evaluation.training(self.start + start, self.start + stop)
+
+    def least(self, length: int) -> int:
+        """Return the least n of a range of that length, wherever it starts."""
+        return length if self.evaluation is None else self.evaluation.least_training(length)
+
+    def among(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Return which slots of [start, stop) are training slots, (stop - start,)."""
+        if self.evaluation is None:
+            return np.ones(stop - start, dtype=np.bool_)
+        return ~self.evaluation.among(np.arange(self.start + start, self.start + stop, dtype=np.int64))
+
+
+ALL_SLOTS = TrainingSlots()

@@ -111,8 +111,12 @@ class Audit:
     def _next_ones(self) -> list[int]:
         """The streams whose turn is soon: walked with others they cost little."""
         soon = time.monotonic() + SECONDS_BETWEEN_AUDITS / 10
-        turns = ((self._due.get(log, first), stream) for log, (first, stream) in self._first.items())
+        turns = ((self._due.get(log, first), stream) for log, (first, stream) in list(self._first.items()))
         return [stream for turn, stream in nsmallest(MOST_TOGETHER, turns) if turn <= soon]
+
+    def _never(self) -> list[int]:
+        """The streams that were never walked, which each has to be within the hour."""
+        return [stream for log, (_, stream) in list(self._first.items()) if log not in self._due]
 
     def look(self, stream: int, also: Sequence[int] = ()) -> bool:
         """Return whether the stream's ledger was walked, so that it may be published on.
@@ -129,7 +133,7 @@ class Audit:
             charges = streams.get(connection, stream).charges
         if not self._walking or charges <= SHORT_LEDGER:
             with self._looking:
-                if log not in self._due and stream not in self._walk_together([stream, *also]):
+                if log not in self._due and stream not in self._walk_together([stream, *also, *self._never()]):
                     self.walk(stream)
             return True
         with self._asked:

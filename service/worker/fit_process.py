@@ -108,7 +108,7 @@ def _taken(task: Task, chain: Sequence[Kept], connection: Connection) -> bytes:
     configuration = PublicationConfiguration.model_validate(task.configuration)
     schema = stored_schema(task.schema)
     released = None if task.released is None else ReleasedMap(**task.released)
-    mechanism = build(schema, configuration, released)
+    mechanism = build(schema, configuration, released, task.start)
 
     def located(start: int, stop: int) -> Located:
         _send(connection, {"read": [start, stop]})

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from service.mechanisms.evaluation.mechanism import Evaluation
 from service.mechanisms.timing import Cost, fit_cost
+from service.privacy.accounting.composition import Slots
 from service.publishing.prepared import Prepared, prepare, unpacked
 from service.publishing.records import locate, read_records
 from service.worker.fit_process import REFUSALS, Task
@@ -68,10 +70,14 @@ def draw(database: Database, files: SegmentFiles, turn: Turn, wanted: Callable[[
         Inaccurate, Unaffordable, Forgotten, SegmentDamaged, SegmentsMissing: see `Mechanism.step`.
     """
     publication, cost = turn.publication, next_cost(turn)
-    if cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES:
+    evaluates = isinstance(turn.mechanism, Evaluation)  # it reads models from the database, and records in pieces
+    if not evaluates and (cost.seconds > SHORT_SECONDS or cost.bytes > SMALL_BYTES):
         return _apart(database, files, turn, cost, wanted)
+    slots = publication.slots is Slots.EVALUATION
     read = turn.reading(
-        partial(read_records, database, files, turn.stream, publication.start, labels_of=publication.id)
+        partial(
+            read_records, database, files, turn.stream, publication.start, labels_of=publication.id, evaluates=slots
+        )
     )
     time_due = turn.time_due()
     step = turn.mechanism.step(time_due, turn.chain, publication.version + 1, read)

@@ -32,6 +32,7 @@ from service.publishing.commit import (
     remembers,
     seconds_to_write,
 )
+from service.publishing.evaluated import with_models
 from service.publishing.prepared import Prepared, halting
 from service.publishing.records import SegmentsMissing
 from service.store import attempts, leases, lineage, parked, publications, streams
@@ -48,7 +49,7 @@ from service.worker.workshop import Workshop
 _log = structlog.get_logger(__name__)
 
 AFTER_AN_ERROR_SECONDS = 5.0  # before the same publication is tried again by the same thread
-WALK_SECONDS = 1.0  # before a publication is tried again whose stream's ledger is not walked yet
+WALK_SECONDS = 1.0  # before a publication is tried again that waits for a walk of its ledger, or for others' releases
 LOOK_SECONDS = 0.1  # for which what is due is taken from one look
 TURN_SECONDS = 0.5  # then others have their turn: where records keep coming, there is always something due
 ENDED_TWICE = (
@@ -160,7 +161,8 @@ class Publisher:
         if against is not None:  # before anything is drawn
             self._distrust(publication, f"stream {publication.stream}: {against}")
             return
-        if not self._as_reckoned(lease, turn) or not self._may_try(lease, turn):
+        turn.mechanism = with_models(turn.mechanism, self._database, turn.stream)
+        if not self._as_reckoned(lease, turn) or not self._may_try(lease, turn) or self._waits(turn):
             return
         turn_ends = time.monotonic() + TURN_SECONDS
         while not stop.is_set() and turn.is_due():
@@ -173,6 +175,12 @@ class Publisher:
                 return
             with self._database.transaction() as connection:
                 turn.stream = streams.get(connection, turn.stream.id)
+
+    def _waits(self, turn: Turn) -> bool:
+        """Return whether its next step waits for others' releases; then it is left alone for a while."""
+        if waits := turn.waits():
+            self._not_before[turn.publication.id] = time.monotonic() + WALK_SECONDS
+        return waits
 
     def _takes(self, seconds: float) -> bool:
         """Return whether it takes steps that may take so long."""

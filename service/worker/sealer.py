@@ -277,7 +277,7 @@ class Sealer:
                 connection,
                 lease,
                 stream,
-                lambda each: each.start + needs(stream.schema, each.configuration, each.position),
+                lambda each: each.start + needs(stream.schema, each.configuration, each.start, each.position),
             )
         for each in gone:
             self._files.delete(stream.log, each.file)

@@ -48,7 +48,7 @@ class Turn:
         stream = streams.get(connection, publication.stream_id)
         configuration = PublicationConfiguration.model_validate(publication.configuration)
         source = features.source(connection, publication)
-        mechanism = build(stream.parsed_schema, configuration, _map_of(source))
+        mechanism = build(stream.parsed_schema, configuration, _map_of(source), publication.start)
         models = {version: releases.parameters(connection, identity, version) for version in publication.chain}
         turn = cls(publication, stream, mechanism, parts.load(connection, identity), models, source)
         for waiting in parked.of_publication(connection, identity):
@@ -88,7 +88,12 @@ class Turn:
             and sum(self.sizes) < parked.MOST_BYTES
             and self.publication.due <= self.stream.records
             and self.stream.distrusted is None
+            and self.mechanism.is_ready(self.time_due())
         )
+
+    def waits(self) -> bool:
+        """Return whether all records of the next step are there, and others' releases that it needs are not."""
+        return self.publication.due <= self.stream.records and not self.mechanism.is_ready(self.time_due())
 
     @property
     def released(self) -> ReleasedMap | None:

@@ -162,3 +162,28 @@ def test_metrics_tell_rho_of_streams_that_are_held_in_it_alone(service: Service,
     told = service.client().get("/metrics").text
     assert f'perennial_budget_rho{{stream="{stream}"}}' in told
     assert f'perennial_budget_rho{{stream="{basic}"}}' not in told
+
+
+def test_evaluation_slots_and_units_are_refused_where_the_budget_is_held_in_rho(service: Service):
+    for setting in ({"evaluation": {"every": 20}}, {"unit": {"max_records": 2}}):
+        task = {"kind": "classification", "classes": 2}
+        asked = {"name": "other", "features": 2, "task": task, "budget": IN_RHO} | setting
+        error = refused(service.client().post("/v1/streams", json=asked), 422, "invalid-request")
+        assert "adds up budgets by `basic`: leave accounting out" in error["detail"]
+
+
+def test_an_evaluation_adds_to_the_other_publications(service: Service, stream):
+    rho = shown(service, stream)["budget"]["rho"]
+    evaluated = ask(service, stream, rho=0.6 * rho)["name"]
+    asked = {
+        "name": "figures",
+        "stream": stream,
+        "mechanism": {"kind": "evaluation", "of": [evaluated], "block": 5},
+        "privacy": {"rho": 0.5 * rho},
+    }
+    over = refused(service.client().post("/v1/publications", json=asked), 409, "budget-exceeded")
+    assert over["reserved"]["rho"] == pytest.approx(0.6 * rho)
+    ok(service.client().post("/v1/publications", json=asked | {"privacy": {"rho": 0.3 * rho}}), 201)
+    assert shown(service, stream)["reserved"]["rho"] == pytest.approx(0.9 * rho)
+    assert "evaluation" not in shown(service, stream)["reserved"]
+    nothing_is_wrong(service, stream)

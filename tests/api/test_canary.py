@@ -372,7 +372,7 @@ def test_every_line_of_the_log_is_one_object_and_those_of_requests_name_them(doo
     assert all(each["error"] == "RuntimeError" and "sitecustomize.py:" in each["at"] for each in errors)
     assert len({each["request"] for each in errors}) == len(errors)
     made = [each for each in events if each["event"] == "admin_action" and each["status"] == 201]
-    assert [each["made"].rpartition("/")[0] for each in made].count("/v1/streams") == 11
+    assert [each["made"].rpartition("/")[0] for each in made].count("/v1/streams") == 12
     assert all({"key", "action", "request", "timestamp", "level"} <= each.keys() for each in made)
     released = [each for each in events if each["event"] == "released"]
     assert all({"publication", "version"} <= each.keys() for each in released)

@@ -1,4 +1,4 @@
-"""What is installed to run the service is what was tested."""
+"""The versions that run the service are those that were tested."""
 
 import re
 from pathlib import Path

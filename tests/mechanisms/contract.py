@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -12,9 +13,13 @@ from service.learners.registry import LEARNERS
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.evaluation.mechanism import Evaluation
+from service.mechanisms.evaluation.models import Made, Progress
+from service.mechanisms.evaluation.tables import Predictions
 from service.mechanisms.registry import MECHANISMS
 from service.privacy.accounting import events
 from service.streams.schema import StreamSchema
+from service.streams.slots import ALL_SLOTS
 
 DELTAS = [0, 1e-6]
 
@@ -42,8 +47,8 @@ def configured(mechanism, learner, delta):
     )
 
 
-def reader(schema, records=4096):
-    """Return what reads records of a stream, made up, and the ranges that were read."""
+def reader(schema, records=4096, training=ALL_SLOTS):
+    """Return what reads records of a stream, made up, and the ranges that were read; of training slots alone."""
     rng = np.random.default_rng(0)
     x, y = (
         rng.normal(size=(records, schema.features or 0)),
@@ -53,9 +58,26 @@ def reader(schema, records=4096):
 
     def read(start, end):
         seen.append((start, end))
-        return Records(x=x[start:end], y=y[start:end])
+        slots = start + np.flatnonzero(training.among(start, end))
+        return Records(x=x[slots], y=y[slots], slots=slots)
 
     return read, seen
+
+
+class OneModel:
+    """Publications that have released one model, which predicts class 0, before their first record."""
+
+    def progress(self, name, first_slot):
+        return Progress(releases=(Made(version=1, time=0),), passed=first_slot)
+
+    def predict(self, name, version, x):
+        return Predictions(labels=np.zeros(len(x)), confidences=np.full(len(x), 0.9))
+
+
+def built(schema, configuration):
+    """Return the mechanism as a worker runs it; an evaluation counts `OneModel`."""
+    mechanism = build(StreamSchema.model_validate(schema.model_dump()), configuration)
+    return replace(mechanism, models=OneModel()) if isinstance(mechanism, Evaluation) else mechanism
 
 
 def keeps_its_promise(schema, configuration, releases=3, records=4096):
@@ -63,10 +85,10 @@ def keeps_its_promise(schema, configuration, releases=3, records=4096):
 
     schema: of the stream. It runs until there are so many releases.
     """
-    mechanism = build(StreamSchema.model_validate(schema.model_dump()), configuration)
+    mechanism = built(schema, configuration)
     json.dumps(mechanism.plan(), allow_nan=False)
     assert mechanism.draws() >= 0
-    read, seen = reader(schema, records)
+    read, seen = reader(schema, records, mechanism.training)
     spent: Counter[int] = Counter()
     time, chain, released = 0, (), []
     while len(released) < releases and (due := mechanism.next_time(time)) < records:
@@ -90,8 +112,9 @@ def keeps_its_promise(schema, configuration, releases=3, records=4096):
 def _is_paid_for(mechanism, release):
     start, end = release.fit
     described = release.perturbation.to_json()
-    cost = events.from_json(described).cost(mechanism.kind, records=end - start)
-    assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.kind, end - start)
+    slots = mechanism.training.count(start, end)
+    cost = events.from_json(described).cost(mechanism.kind, records=slots)
+    assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.kind, slots)
     assert 0 < cost <= release.charge
     assert release.perturbation.dimension(release.parameters.shape) == described["dimension"]
     assert np.isfinite(release.parameters).all()

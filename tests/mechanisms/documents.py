@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from service.learning.records import Records
-from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.measured import measured
 from service.mechanisms.timing import timing
 from service.streams.schema import StreamSchema
-from tests.mechanisms import cases
+from tests.mechanisms import cases, contract
 from tests.mechanisms.test_combinations import MECHANISMS
 
 WRITTEN = Path(__file__).with_name("documents.jsonl")
@@ -37,6 +36,8 @@ FOURIER = {"kind": "compose", "maps": [{"kind": "center"}, {"kind": "random_four
 def _learner(mechanism):
     if mechanism["kind"] == "linear_queries":
         return CATEGORIES, None
+    if mechanism["kind"] == "evaluation":
+        return TWO, None
     if mechanism["kind"] == "preparation":
         return THREE, None
     if mechanism["kind"] in ("online_leader", "active_learning"):
@@ -144,7 +145,7 @@ def document(name):
     stream, _, mechanism, _ = ASKED[name]
     configuration = _configuration(ASKED[name])
     schema = StreamSchema.model_validate(stream)
-    built = build(schema, configuration)
+    built = contract.built(schema, configuration)
     expected = measured(schema, configuration)
     return json.loads(
         json.dumps(

@@ -35,3 +35,18 @@ def test_noise_is_compared_with_the_most_that_records_can_do(distribution, dimen
     unknown = {"sensitivity": None, "noise": fit["noise"] | {"scale": None, "expected_norm": None}}
     assert noise_ratio(fit | unknown | {"at_least": {"sensitivity": 2.0, "scale": 2.0}}) == pytest.approx(ratio)
     assert noise_ratio(fit | unknown) is None
+
+
+def test_noise_that_drowns_an_average_class_of_many_is_told():
+    """As of 7,000 texts in 20 classes: nothing but the commonest class was learnt at epsilon = 8."""
+    hashing = {"kind": "hashing", "features": 4096, "tokens": "words"}
+    asked = {
+        "mechanism": {"kind": "continual", "base": 1000, "update_every": 500},
+        "learner": {"kind": "output_perturbation"},
+        "privacy": {"epsilon": 8, "delta": 0},
+    }
+    configuration = PublicationConfiguration.model_validate(asked)
+    for classes, told in ((20, True), (2, False)):
+        stream = {"features": 1, "task": {"kind": "classification", "classes": classes}, "feature_map": hashing}
+        (said,) = sentences(stream, configuration)
+        assert said.endswith("expect the commonest classes at best.") == told

@@ -54,6 +54,10 @@ def said(tree):
             yield from (each.name for each in node.names if each.asname is None)
 
 
+COMMON = {"evaluation"}
+"""Kinds that are also what streams, the ledger and releases call something of theirs."""
+
+
 @pytest.mark.parametrize("path", SOURCES)
 def test_no_source_names_the_kind_or_the_settings_of_a_family_of_another_room(path):
     if path in ("mechanisms/registry.py", "learners/registry.py"):
@@ -61,7 +65,7 @@ def test_no_source_names_the_kind_or_the_settings_of_a_family_of_another_room(pa
     words = {word for text in said(ast.parse(SOURCES[path])) for word in re.findall(r"\w+", text)}
     for family in FAMILIES:
         if not path.startswith(room(family)):
-            assert not {family.kind, family.settings.__name__} & words
+            assert not ({family.kind, family.settings.__name__} - COMMON) & words
 
 
 @pytest.mark.parametrize("page", PAGES)

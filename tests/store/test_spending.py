@@ -9,13 +9,14 @@ from fractions import Fraction
 import pytest
 from sqlalchemy import Connection, func, select, update
 
-from service.ledger import charging, open_entry, open_ledger, reservations, spending, summaries
+from service.ledger import admission, charging, open_entry, open_ledger, reservations, spending, summaries
 from service.ledger.charging import NewCharge
+from service.ledger.errors import BudgetExceeded
 from service.ledger.verify import verify
 from service.privacy.accounting import composition
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.composition import Loss, Slots
 from service.privacy.accounting.obligations import FitSize, Obligations, WithEachRelease
-from service.privacy.currency import Currency
+from service.privacy.currency import Currency, capacity, round_down
 from service.store import publications, streams, tables
 from service.store.database import Database
 from service.store.publications import NewPublication
@@ -35,10 +36,12 @@ def connection(world: World) -> Iterator[Connection]:
     database.close()
 
 
-def make(connection: Connection, name: str, *, delta: str = "0", start: int = 0) -> publications.Publication:
+def make(
+    connection: Connection, name: str, *, delta: str = "0", start: int = 0, slots: Slots = Slots.TRAINING
+) -> publications.Publication:
     with_delta = {"epsilon": Decimal("0.5"), "delta": Decimal(delta), "kind": "zcdp" if delta != "0" else "pure"}
     configuration = {
-        "mechanism": {"kind": "independent_batches"},
+        "mechanism": {"kind": "evaluation" if slots is Slots.EVALUATION else "independent_batches"},
         "privacy": {"epsilon": 0.5, "delta": float(delta)},
         "publish_delay": 0,
     }
@@ -47,7 +50,7 @@ def make(connection: Connection, name: str, *, delta: str = "0", start: int = 0)
         start=start,
         configuration=configuration,
         plan={},
-        obligations=Obligations(charging=WithEachRelease(), fit=FitSize.from_json(None)),
+        obligations=Obligations(charging=WithEachRelease(), slots=slots, fit=FitSize.from_json(None)),
         due=1,
         publish_delay=Decimal(0),
         **with_delta,
@@ -66,10 +69,15 @@ def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float
     )
 
 
-def brute(connection: Connection, charges: int) -> tuple[list[Loss], list[Loss]]:
-    """Return the spent and the reserved of each record by the first so many charges, from the charges alone."""
+def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[Loss], list[Loss]]:
+    """What each record has spent by the first so many charges, and what is reserved on it, from the charges alone.
+
+    If it is in such a slot.
+    """
     spent, reserved = [Loss()] * RECORDS, [Loss()] * RECORDS
     for each in publications.of_stream(connection, 1):
+        if each.slots is not slots:
+            continue
         amounts = [Fraction(0)] * RECORDS
         mine = tables.charges.c.publication_id == each.id, tables.charges.c.id <= charges
         for row in connection.execute(select(tables.charges).where(*mine)):
@@ -85,29 +93,33 @@ def brute(connection: Connection, charges: int) -> tuple[list[Loss], list[Loss]]
     return spent, reserved
 
 
-def check(connection: Connection) -> None:
+def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
     charges = streams.get(connection, 1).charges
-    committed, reserved = brute(connection, charges)
+    committed, reserved = brute(connection, charges, slots)
     found = publications.of_stream(connection, 1)
-    assert reservations.reserved(connection, 1, found) == composition.worst(reserved)
-    assert Loss.of(*summaries.worst_of_each(connection, [1])[1]) == composition.worst(committed)
+    assert reservations.reserved(connection, 1, found, slots) == composition.worst(reserved)
+    assert Loss.of(*summaries.worst_of_each(connection, [1], slots)[1]) == composition.worst(committed)
     confirmed = RANDOM.choice((charges, max(0, charges - 3), 0))
     connection.execute(update(tables.streams).values(confirmed_charges=confirmed))
-    spent, _ = brute(connection, confirmed)
-    exact = spending.exact(connection, 1, 0, RECORDS)
+    spent, _ = brute(connection, confirmed, slots)
+    exact = spending.exact(connection, 1, 0, RECORDS, slots)
     assert [loss for start, end, loss in exact for _ in range(start, end)] == spent
     low, high = sorted(RANDOM.sample(range(RECORDS), 2))
-    exact = spending.exact(connection, 1, low, high)
+    exact = spending.exact(connection, 1, low, high, slots)
     assert (exact[0][0], exact[-1][1]) == (low, high)
     assert [loss for start, end, loss in exact for _ in range(start, end)] == spent[low:high]
     outlined = [
-        loss for start, end, loss in spending.outlined(Rows(connection), 1, 0, RECORDS) for _ in range(start, end)
+        loss
+        for start, end, loss in spending.outlined(Rows(connection), 1, 0, RECORDS, slots)
+        for _ in range(start, end)
     ]
     stream = streams.get(connection, 1)
     for record in range(RECORDS):
-        cell = record // stream.grain * stream.grain
-        assert outlined[record] == composition.worst(committed[cell : cell + stream.grain])
-    assert connection.execute(select(func.count()).select_from(tables.outlines)).scalar_one() <= spending.MOST_RANGES
+        grain = stream.grain_of(slots)
+        cell = record // grain * grain
+        assert outlined[record] == composition.worst(committed[cell : cell + grain])
+    drawn = spending.OUTLINES[slots]
+    assert connection.execute(select(func.count()).select_from(drawn)).scalar_one() <= spending.MOST_RANGES
     assert connection.execute(select(func.count()).select_from(tables.spent)).scalar_one() <= RECORDS * len(found)
     for start in RANDOM.sample(range(RECORDS), 10):
         part = "rho" if stream.budget.in_rho else "epsilon"
@@ -115,7 +127,7 @@ def check(connection: Connection) -> None:
         left = getattr(stream.budget.limit, part) - most
         for amount in (left, left + Fraction(1, 2**40)):
             asked = Loss(**{part: amount})
-            over = reservations.refused(connection, stream, found, asked, start)
+            over = reservations.refused(connection, stream, found, asked, start, slots)
             assert (over is None) == all((each + asked).within(stream.budget.limit) for each in reserved[start:])
             if over is not None:
                 assert over.start >= start
@@ -123,6 +135,21 @@ def check(connection: Connection) -> None:
                 assert getattr(over.reserved, part) == most
 
 
+def check_both(connection: Connection) -> None:
+    """That sums over both kinds of slots are the larger ones, record by record."""
+    kinds = [brute(connection, streams.get(connection, 1).charges, slots) for slots in Slots]
+    spent, reserved = ([one.at_least(two) for one, two in zip(*each, strict=True)] for each in zip(*kinds, strict=True))
+    connection.execute(update(tables.streams).values(confirmed_charges=tables.streams.c.charges))
+    assert reservations.reserved(connection, 1, publications.of_stream(connection, 1)) == composition.worst(reserved)
+    assert Loss.of(*summaries.worst_of_each(connection, [1])[1]) == composition.worst(spent)
+    exact = spending.exact(connection, 1, 0, RECORDS)
+    assert [loss for start, end, loss in exact for _ in range(start, end)] == spent
+    told = spending.outlined(Rows(connection), 1, 0, RECORDS)
+    assert all(spent[record].within(loss) for start, end, loss in told for record in range(start, end))
+    assert (told[0][0], told[-1][1]) == (0, RECORDS)
+
+
+@pytest.mark.parametrize("kinds", [(Slots.TRAINING,), tuple(Slots)], ids=["one kind", "both kinds"])
 @pytest.mark.parametrize(
     ("most", "epsilon", "accounting"),
     [
@@ -132,20 +159,30 @@ def check(connection: Connection) -> None:
     ],
 )
 def test_every_sum_is_that_of_all_charges_record_by_record(
-    connection: Connection, monkeypatch, most, epsilon, accounting
+    connection: Connection, monkeypatch, most, epsilon, accounting, kinds
 ):
     monkeypatch.setattr(spending, "MOST_RANGES", most)
+    schema = {} if len(kinds) == 1 else {"evaluation": {"every": 7}}
     streams.create(
         connection,
         name="s",
         log="s",
-        schema={},
+        schema=schema,
         retention="keep",
         epsilon=Decimal(epsilon),
         delta=Decimal("1e-5"),
         accounting=accounting,
     )
-    made = [make(connection, f"p{index}", delta="1e-6" if index % 2 else "0", start=40 * index) for index in range(4)]
+    made = [
+        make(
+            connection,
+            f"p{index}",
+            delta="1e-6" if index % 2 else "0",
+            start=40 * index,
+            slots=kinds[index // 2 % len(kinds)],
+        )
+        for index in range(4)
+    ]
     for position in range(0, RECORDS - 20, 5):
         for each in made:
             state = publications.get(connection, each.id).state
@@ -160,8 +197,11 @@ def test_every_sum_is_that_of_all_charges_record_by_record(
         if position in (100, 200):
             open_entry(connection, made[position // 100]).end("stopped")
         if position % 100 == 0:
-            check(connection)
-    check(connection)
+            for slots in Slots:
+                check(connection, slots)
+    for slots in Slots:
+        check(connection, slots)
+    check_both(connection)
     connection.execute(update(tables.streams).values(records=0, confirmed_charges=0))  # nothing is shown
     assert verify(connection, isolated=False).findings == []
 
@@ -209,3 +249,52 @@ def test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent(con
     assert tighter.loss.delta == reserved.delta
     assert Currency(gaussian[0].kind) is Currency.ZCDP
     assert running.id
+
+
+def test_each_kind_of_slots_holds_the_whole_budget_by_itself(connection: Connection):
+    """Training and evaluation at (1/2, 1e-6) each on a stream of (1/2, 1e-6): a record's sum is never that of both."""
+    schema = {"evaluation": {"every": 20}}
+    stream = streams.create(
+        connection, name="s", log="s", schema=schema, retention="keep", epsilon=Decimal("0.5"), delta=Decimal("1e-6")
+    )
+    cap = Loss.of(stream.epsilon, stream.delta)
+    made = []
+    for slots in Slots:
+        admission.check(connection, stream, cap, 0, slots)
+        made.append(make(connection, slots.value, delta="1e-6", slots=slots))
+        with pytest.raises(BudgetExceeded):
+            admission.check(connection, stream, Loss(epsilon=Fraction(1, 10**6)), 0, slots)
+    for each in made:
+        charge(connection, each.id, (0, 100, float(round_down(capacity(each.epsilon, each.delta)[1]))))
+    connection.execute(update(tables.streams).values(confirmed_charges=tables.streams.c.charges))
+    for slots in (None, *Slots):
+        ((_, _, spent), *_) = spending.exact(connection, 1, 0, 100, slots)
+        assert 0.99 * cap.epsilon < spent.epsilon <= cap.epsilon
+        assert spent.delta == cap.delta
+        assert reservations.reserved(connection, 1, publications.of_stream(connection, 1), slots) == cap
+    tighter = reservations.tighter(stream, publications.of_stream(connection, 1), cap, cap)
+    assert tighter.loss == cap
+    open_entry(connection, made[0]).end("stopped")
+    for slots in Slots:
+        with pytest.raises(BudgetExceeded):
+            admission.check(connection, stream, Loss(epsilon=Fraction(1, 10**6)), 0, slots)
+    admission.check(connection, stream, cap, 100, Slots.TRAINING)
+    with pytest.raises(BudgetExceeded):
+        admission.check(connection, stream, cap, 100, Slots.EVALUATION)
+    connection.execute(update(tables.streams).values(records=0, confirmed_charges=0))
+    assert verify(connection, isolated=False).findings == []
+
+
+@pytest.mark.parametrize("slots", list(Slots))
+def test_verify_finds_charges_that_are_counted_on_slots_of_the_other_kind(connection: Connection, slots):
+    streams.create(
+        connection, name="s", log="s", schema={}, retention="keep", epsilon=Decimal(2), delta=Decimal("1e-5")
+    )
+    publication = make(connection, "p", slots=slots)
+    owes = replace(publication.owes, slots=Slots.EVALUATION)
+    changed = replace(publication, obligations=owes.to_json())
+    connection.execute(
+        update(tables.publications).values(obligations=owes.to_json(), obligations_digest=publications.owed(changed))
+    )
+    findings = verify(connection, isolated=False).findings
+    assert "publication p: its charges are counted on slots that it does not read (stream s)" in findings

@@ -55,10 +55,10 @@ class Names:
 
     def numbers(self, labels: NDArray[Any], place: str) -> NDArray[np.int64]:
         """Return texts as numbers of classes. Raises InvalidData where one is no name of a class."""
-        found = np.array([self._numbers.get(name, -1) for name in labels.tolist()], dtype=np.int64)
-        if len(unknown := np.flatnonzero(found < 0)):
+        numbers = np.array([self._numbers.get(name, -1) for name in labels.tolist()], dtype=np.int64)
+        if len(unknown := np.flatnonzero(numbers < 0)):
             raise InvalidData(f"{place}: row {unknown[0]} is no class: the classes are {_listed(self.classes)}.")
-        return found
+        return numbers
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -80,8 +80,8 @@ def described(columns: Any, label: str | None) -> list[Any]:
     """
     if isinstance(columns, Mapping):
         return [name if each is None else {"name": name, "range": list(each)} for name, each in columns.items()]
-    found = getattr(columns, "column_names", getattr(columns, "columns", columns))
-    return [each if isinstance(each, Mapping) else str(each) for each in found if each != label]
+    names = getattr(columns, "column_names", getattr(columns, "columns", columns))
+    return [each if isinstance(each, Mapping) else str(each) for each in names if each != label]
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -13,15 +13,16 @@ from sqlalchemy import Connection
 from service.api.auth.scopes import KeyFirst, Reader
 from service.api.auth.visibility import stream_or_404
 from service.api.http.problems import documented
-from service.api.schemas import DECLASSIFIED, Before, Charge, Items, Limit, as_json
+from service.api.schemas import DECLASSIFIED, Before, Charge, Items, Limit, SlotsLoss, as_json
 from service.api.schemas import Budget as ShownBudget
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Shared
 from service.ledger import reservations, spending, summaries
 from service.mechanisms.building import declassified
+from service.privacy.accounting import composition
 from service.privacy.accounting.budget import Budget
 from service.privacy.accounting.charges_by_record import covered
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.composition import Loss, Slots
 from service.privacy.currency import Currency, round_up
 from service.store import charges, publications, streams
 from service.store.keys import Key
@@ -45,6 +46,11 @@ class LedgerRange(BaseModel):
     delta: float | None
     rho: float | None = Field(None, description="Only of streams with `accounting` `zcdp`")
     declassified: bool
+    evaluation: ShownLoss | None = Field(
+        None,
+        exclude_if=lambda each: each is None,
+        description="Of its evaluation slots, where the stream sets some aside; ε and δ are the larger of both kinds",
+    )
 
 
 class Tighter(ShownLoss):
@@ -93,8 +99,8 @@ class Ledger(BaseModel):
     """
 
     budget: ShownBudget
-    reserved: ShownLoss
-    spent: ShownLoss
+    reserved: SlotsLoss
+    spent: SlotsLoss
     declassified: int = Field(description=DECLASSIFIED)
     tighter: Tighter
     publications: list[LedgerPublication]
@@ -118,21 +124,22 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
     def look(connection: Connection) -> Response:
         found = stream_or_404(connection, key, stream)
         of_it = publications.of_stream(connection, found.id)
-        reserved = reservations.reserved(connection, found.id, of_it)
+        reserved, evaluated = (
+            reservations.reserved(connection, found.id, of_it, slots) for slots in (None, Slots.EVALUATION)
+        )
         low, high = min(start or 0, found.records), found.records if end is None else min(end, found.records)
-        exact = spending.exact(connection, found.id, low, high) if low < high else []
-        told = exact if exact is not None else _outlined(connection, found, low, high)
-        tighter = reservations.tighter(found, of_it, reserved)
+        exact, told = _told(connection, found, low, high)
+        tighter = _tighter(connection, found, of_it, reserved, evaluated)
         exposed = _exposed(found, of_it)
         return as_json(
             {
-                **summaries.sums(found, reserved),
+                **summaries.sums(found, reserved, evaluated),
                 "declassified": covered(exposed.values()),
                 "tighter": found.budget.shown(tighter.loss)
                 | {"how": tighter.how}
                 | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
                 "publications": [_share(found.budget, each, exposed[each.name]) for each in of_it],
-                "exact": exact is not None,
+                "exact": exact,
                 "ranges": list(_merged(found.budget, _with_declassified(told, exposed.values()))),
             }
         )
@@ -166,12 +173,45 @@ def _exposed(stream: streams.Stream, of_it: Iterable[publications.Publication]) 
     }
 
 
-def _outlined(connection: Connection, stream: streams.Stream, start: int, stop: int) -> list[spending.Stretch]:
+def _tighter(
+    connection: Connection,
+    stream: streams.Stream,
+    of_it: list[publications.Publication],
+    reserved: Loss,
+    evaluated: Loss,
+) -> composition.Tighter:
+    if stream.evaluation_slots is None:
+        return reservations.tighter(stream, of_it, reserved)
+    training = reservations.reserved(connection, stream.id, of_it, Slots.TRAINING)
+    return reservations.tighter(stream, of_it, training, evaluated)
+
+
+_Told = tuple[int, int, Loss, Loss | None]
+"""Records [start, end), what each has spent, and what its evaluation slots have; None: there are none."""
+
+
+def _told(connection: Connection, stream: streams.Stream, start: int, stop: int) -> tuple[bool, list[_Told]]:
+    """Return whether what follows is exact, and what the records of each stretch of [start, stop) have spent."""
+    if start >= stop:
+        return True, []
+    kinds = (None,) if stream.evaluation_slots is None else (None, Slots.EVALUATION)
+    found = [spending.exact(connection, stream.id, start, stop, slots) for slots in kinds]
+    exact = [each for each in found if each is not None]
+    is_exact = len(exact) == len(kinds)
+    stretches = exact if is_exact else [_outlined(connection, stream, start, stop, slots) for slots in kinds]
+    if len(kinds) == 1:
+        return is_exact, [(low, high, loss, None) for low, high, loss in stretches[0]]
+    return is_exact, [*composition.beside(stretches[0], stretches[1])]
+
+
+def _outlined(
+    connection: Connection, stream: streams.Stream, start: int, stop: int, slots: Slots | None
+) -> list[spending.Stretch]:
     """The most that a record of each stretch has spent, which no stretch can have spent more of than the worst."""
     worst = summaries.spent(stream)
     return [
         (low, high, loss.at_most(worst))
-        for low, high, loss in spending.outlined(Rows(connection), stream.id, start, stop)
+        for low, high, loss in spending.outlined(Rows(connection), stream.id, start, stop, slots)
     ]
 
 
@@ -195,23 +235,30 @@ def _share(budget: Budget, publication: publications.Publication, exposed: tuple
     }
 
 
+_Losses = tuple[Loss, Loss | None]
+
+
 def _with_declassified(
-    told: Iterable[spending.Stretch], exposed: Iterable[tuple[int, int]]
-) -> Iterator[tuple[int, int, Loss | None]]:
+    told: Iterable[_Told], exposed: Iterable[tuple[int, int]]
+) -> Iterator[tuple[int, int, _Losses | None]]:
     """Stretches of what records have spent, cut where some are declassified; those have no loss: it is unbounded."""
     exposed = [each for each in exposed if each[0] < each[1]]
     edges = sorted({edge for each in exposed for edge in each})
-    for start, end, loss in told:
+    for start, end, loss, evaluation in told:
         cuts = [start, *(edge for edge in edges if start < edge < end), end]
         for low, high in pairwise(cuts):
-            yield low, high, None if any(first <= low < last for first, last in exposed) else loss
+            yield low, high, None if any(first <= low < last for first, last in exposed) else (loss, evaluation)
 
 
-def _merged(budget: Budget, ranges: Iterable[tuple[int, int, Loss | None]]) -> Iterator[dict[str, Any]]:
+def _merged(budget: Budget, ranges: Iterable[tuple[int, int, _Losses | None]]) -> Iterator[dict[str, Any]]:
     """Neighbours that spent the same are one range, whatever is reserved on them; so are those declassified."""
-    unbounded = dict.fromkeys(budget.shown(Loss()))
-    shown = ((start, end, unbounded if loss is None else budget.shown(loss)) for start, end, loss in ranges)
+    unbounded = dict.fromkeys(budget.shown(Loss())) | {"declassified": True}
+    shown = ((start, end, unbounded if losses is None else _shown(budget, *losses)) for start, end, losses in ranges)
     for spent, alike in groupby(shown, key=itemgetter(2)):
         first, *others = alike
-        edges = {"start": first[0], "end": others[-1][1] if others else first[1]}
-        yield edges | spent | {"declassified": spent is unbounded}
+        yield {"start": first[0], "end": others[-1][1] if others else first[1], **spent}
+
+
+def _shown(budget: Budget, loss: Loss, evaluation: Loss | None) -> dict[str, Any]:
+    told = budget.shown(loss) | {"declassified": False}
+    return told if evaluation is None else told | {"evaluation": budget.shown(evaluation)}

@@ -17,6 +17,7 @@ from service.ledger import open_entry, open_ledger
 from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import AskedPublication, Privacy, PublicationConfiguration, Refused
+from service.mechanisms.evaluation.told import told
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
@@ -25,6 +26,7 @@ from service.mechanisms.timing import largest_cost, timing
 from service.mechanisms.transfer import begun_at, named_origin
 from service.privacy.accounting.budget import cap
 from service.privacy.accounting.composition import Range
+from service.publishing import evaluated
 from service.store import labels, publications, releases, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
@@ -78,6 +80,10 @@ class PublicationInfo(BaseModel):
         description="The next fit, once all its records are numbered, until its release appears; else null"
     )
     labels: LabelProgress | None = Field(description="null where people are not asked for labels, or not by this key")
+    evaluation: dict[str, Any] | None = Field(
+        description="How good it is, by the newest release of a publication of kind `evaluation` that counts it, which "
+        "`publication` and `release` name; null: there is none"
+    )
     created_at: Timestamp
 
 
@@ -95,7 +101,8 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
         stream = stream_or_404(connection, key, request.stream)
         configuration = _configuration(connection, key, stream, request)
         told = measured(stream.parsed_schema, configuration)
-        mechanism = _build(stream, configuration)
+        start = stream.records if request.start is None else request.start
+        mechanism = _build(connection, stream, configuration, start)
         _source(connection, stream, request)
         planned = mechanism.plan()
         queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
@@ -122,8 +129,8 @@ async def make_publication(
         ledger = open_ledger(connection, stream_or_404(connection, admin, request.stream).id)
         stream = ledger.stream
         configuration = _configuration(connection, admin, stream, request)
-        mechanism = _build(stream, configuration)
         start = stream.records if request.start is None else request.start
+        mechanism = _build(connection, stream, configuration, start)
         if start < stream.records and start < (kept := segments.kept_from(connection, stream.id)):
             raise Problem(
                 "invalid-request",
@@ -220,9 +227,12 @@ def _release(connection: Connection, key: Key, named: ReleasedModel) -> releases
     return release
 
 
-def _build(stream: streams.Stream, configuration: PublicationConfiguration) -> Mechanism:
+def _build(
+    connection: Connection, stream: streams.Stream, configuration: PublicationConfiguration, start: int
+) -> Mechanism:
     try:
-        return admit(stream.parsed_schema, configuration)
+        evaluated.check(connection, stream, configuration.mechanism)
+        return admit(stream.parsed_schema, configuration, start)
     except Refused as refused:
         _refuse(refused.path, refused.message)
 
@@ -295,11 +305,25 @@ def _told(connection: Connection, key: Key, found: list[publications.Publication
     may_label = not key.scopes.isdisjoint({"label", "admin"})
     progress = labels.progress(connection, [each.id for each in found if may_label and each.asks_people])
     due = due_fits(connection, [each.id for each in found])
-    return [_info(each, progress.get(each.id), due.get(each.id)) for each in found]
+    return [_info(each, progress.get(each.id), due.get(each.id), _evaluation(connection, each)) for each in found]
+
+
+def _evaluation(connection: Connection, publication: publications.Publication) -> dict[str, Any] | None:
+    """Return the newest figures of a publication, with where they come from."""
+    newest = releases.newest_evaluation(connection, publication.stream_id, publication.name)
+    if newest is None:
+        return None
+    name, release = newest
+    assert release.counts is not None  # noqa: S101 - every release of an evaluation has them
+    figures: dict[str, Any] = told(release.model, release.noise, release.counts)[publication.name]
+    return figures | {"publication": name, "release": release.version, "time": release.time}
 
 
 def _info(
-    publication: publications.Publication, progress: labels.Progress | None, fit: DueFit | None
+    publication: publications.Publication,
+    progress: labels.Progress | None,
+    fit: DueFit | None,
+    evaluation: dict[str, Any] | None,
 ) -> PublicationInfo:
     state, reason = publication.state, publication.reason
     if state == "running" and publication.distrusted is not None:
@@ -314,4 +338,5 @@ def _info(
         **{name: getattr(publication, name) for name in ("id", "name", "stream", "start", "plan", "created_at")},
         latest=publication.visible_latest,
         publish_delay=float(publication.publish_delay),
+        evaluation=evaluation,
     )

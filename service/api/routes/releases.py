@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
@@ -15,8 +16,10 @@ from service.api.auth.visibility import no_publication, publication_or_404
 from service.api.http.bodies import refusal, require_json
 from service.api.http.problems import Problem, documented
 from service.api.http.representations import JSON, SAFETENSORS, Representation, choose
+from service.api.prediction_noise import PredictionNoise, noise_of
 from service.api.schemas import X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
 from service.api.services import Services, Shared, services
+from service.mechanisms.evaluation.told import outline, told
 from service.mechanisms.linear import predict
 from service.store import digests, releases
 from service.store.due_fits import DueFit, due_fits
@@ -59,6 +62,9 @@ class Prediction(BaseModel):
     )
     label_names: list[str] | None = Field(None, description="`labels` by name; absent where classes have no names")
     class_names: list[str] | None = Field(None, description="Names of the columns of `scores`; absent likewise")
+    noise: PredictionNoise | None = Field(
+        None, description="With `noise=true`: what noise may have done; null where nothing is known of that"
+    )
 
 
 @router.get("/releases", responses=documented("invalid-request", "not-found"))
@@ -211,6 +217,7 @@ async def predict_labels(
     key: Reader,
     shared: Shared,
     version: Annotated[int | None, Query(ge=1, lt=2**31, description="default: the latest")] = None,
+    noise: Annotated[bool, Query(description="also what the noise of the release may have done")] = False,
 ) -> Prediction:
     """Labels and scores by a released model. Nothing of the request is kept."""
     require_json(request)
@@ -240,7 +247,8 @@ async def predict_labels(
             raise batches.InvalidRecords(*((int(row), "x: is not finite once it is mapped") for row in unmapped))
         names = release.model.get("class_names")
         named = {} if names is None else {"label_names": [names[each] for each in labels], "class_names": names}
-        return {"version": release.version, "labels": labels.tolist(), "scores": scores} | named
+        about = {"noise": noise_of(connection, found, release, x)} if noise else {}
+        return {"version": release.version, "labels": labels.tolist(), "scores": scores} | named | about
 
     try:
         with shared.in_flight.body(key.id) as held:
@@ -320,7 +328,14 @@ def shown(publication: str, release: releases.ReleaseInfo) -> dict[str, Any]:
         "noise": release.noise,
         "charge": release.charge,
         "published_at": digests.timestamp(release.published_at),
+        **({} if release.counts is None else {"evaluation": _evaluation(release, release.counts)}),
     }
+
+
+def _evaluation(release: releases.ReleaseInfo, counts: NDArray[np.float64]) -> dict[str, Any]:
+    """Return how good the evaluated publications are: all figures with a whole release, the main ones in a list."""
+    whole = isinstance(release, releases.Release)
+    return (told if whole else outline)(release.model, release.noise, counts)
 
 
 def _range(bounds: tuple[int, int]) -> dict[str, int]:

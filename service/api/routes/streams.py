@@ -12,9 +12,8 @@ from sqlalchemy import Connection
 from service.api.auth.scopes import Admin, Ingester, KeyFirst, Reader
 from service.api.auth.visibility import no_stream, stream_or_404, visible
 from service.api.http.problems import Problem, documented
-from service.api.schemas import DECLASSIFIED, Before, Items, Limit, Name, Range, Timestamp, is_entry
+from service.api.schemas import DECLASSIFIED, Before, Items, Limit, Name, Range, SlotsLoss, Timestamp, is_entry
 from service.api.schemas import Budget as ShownBudget
-from service.api.schemas import Loss as ShownLoss
 from service.api.services import Shared
 from service.ledger import summaries
 from service.ledger.summaries import Summary
@@ -37,11 +36,16 @@ class StreamRequest(NewStreamSchema):
     )
 
     @model_validator(mode="after")
-    def _units_stand_alone(self) -> Self:
-        """Refuse what nobody has shown yet to keep a unit within the budget."""
-        evaluation = getattr(self, "evaluation", None)
-        if self.unit is not None and (self.budget.accounting != "basic" or evaluation is not None):
-            raise PydanticCustomError("units", "a stream with units adds up budgets by `basic` and has no evaluation")
+    def _rho_of_plain_streams(self) -> Self:
+        """Refuse what nobody has shown yet to stay within a budget that is held in rho."""
+        if self.budget.accounting == "basic":
+            return self
+        if self.unit is not None:
+            raise PydanticCustomError("units", "a stream with units adds up budgets by `basic`: leave accounting out")
+        if self.evaluation is not None:
+            raise PydanticCustomError(
+                "evaluation", "a stream with evaluation slots adds up budgets by `basic`: leave accounting out"
+            )
         return self
 
 
@@ -100,8 +104,8 @@ class StreamInfo(StreamSchema):
     records: int = Field(description="How many are numbered so far")
     retention: str
     budget: ShownBudget
-    reserved: ShownLoss = Field(description="The worst record's, over what runs and what has run")
-    spent: ShownLoss = Field(description="The worst record's")
+    reserved: SlotsLoss = Field(description="The worst record's, over what runs and what has run")
+    spent: SlotsLoss = Field(description="The worst record's")
     declassified: int = Field(description=DECLASSIFIED)
     publications: list[str]
     erased: Erased
@@ -271,7 +275,10 @@ def _info(summary: Summary) -> StreamInfo:
 def _needed(summary: Summary) -> list[Need]:
     schema = summary.stream.schema
     return [
-        Need(publication=each.name, start=each.start + needs(schema, each.configuration, each.visible_position))
+        Need(
+            publication=each.name,
+            start=each.start + needs(schema, each.configuration, each.start, each.visible_position),
+        )
         for each in summary.publications
         if each.configuration is not None and each.state == "running" and summary.stream.retention == "needed"
     ]

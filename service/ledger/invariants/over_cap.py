@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 from service.ledger import reservations
 from service.privacy.currency import capacity
 from service.store import streams
-from service.store.publications import UNIT_FACTOR
+from service.store.publications import SLOTS, UNIT_FACTOR
 from service.store.tables import publications, spent
 from service.store.tables import streams as streams_table
 
@@ -21,7 +21,7 @@ def violations(connection: Connection) -> list[str]:
     known = {each.id: each for each in streams.every(connection)}
     names = ("id", "name", "stream_id", "state", "start", "epsilon", "delta", "worst_amount")
     rows = connection.execute(
-        select(*(publications.c[name] for name in names), UNIT_FACTOR, streams_table.c.accounting)
+        select(*(publications.c[name] for name in names), SLOTS.label("slots"), UNIT_FACTOR, streams_table.c.accounting)
         .join(streams_table, streams_table.c.id == publications.c.stream_id)
         .order_by(publications.c.stream_id)
     ).all()

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DataError
 from service.ledger.verify import arrivals, charges, numbering, promises, released, reserved, segments
 from service.ledger.verify.reading import read
 from service.ledger.verify.segments import verify_segments
+from service.privacy.accounting.composition import Slots
 from service.store import publications, streams
 from service.store.database import ONE_VIEW
 from service.store.publications import Publication
@@ -88,18 +89,22 @@ def _publications(rows: Rows, stream: Stream) -> Iterator[str]:
     """All that does not hold of a stream's publications. Another stream may have publications of the same names."""
     where = f"stream {stream.name}"
     found = list(publications.walk(rows, stream.id))
-    yield from read(where, reserved.within_budget(rows, stream, found))
+    for slots in Slots:
+        yield from read(where, reserved.within_budget(rows, stream, found, slots))
+    yield from read(where, reserved.within_slack(stream, found))
     yield from read(where, numbering.shown(rows, stream, found))
     for publication in found:
         of_units = read(f"publication {publication.name}", promises.of_units(stream, publication))
-        for finding in (*_of_publication(rows, publication), *of_units):
+        of_features = read(f"publication {publication.name}", promises.of_features(found, publication))
+        for finding in (*_of_publication(rows, stream, publication), *of_units, *of_features):
             yield f"{finding} (stream {stream.name})"
 
 
-def _of_publication(rows: Rows, publication: Publication) -> Iterator[str]:
+def _of_publication(rows: Rows, stream: Stream, publication: Publication) -> Iterator[str]:
     where = f"publication {publication.name}"
     yield from read(where, promises.of_publication(publication))
-    yield from read(where, released.chain(rows, publication))
+    yield from read(where, promises.of_slots(stream, publication))
+    yield from read(where, released.chain(rows, stream, publication))
     yield from read(where, charges.sums(rows, publication))
     yield from read(where, charges.have_releases(rows, publication))
     yield from read(where, arrivals.instances(rows, publication))

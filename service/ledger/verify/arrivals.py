@@ -17,7 +17,7 @@ _CHARGES = select(tables.charges).order_by(tables.charges.c.id)
 
 
 def instances(rows: Rows, publication: Publication) -> Iterator[str]:
-    """That what is charged without a version is what each record owes, once, to each instance that was open.
+    """Check that what is charged without a version is what each record owes, once, to each instance that was open.
 
     The obligations state the first instance, a release the instance that opened with it. Each record that is
     there when it opens, or arrives while it is open, pays for it before anything is measured of it.
@@ -52,7 +52,7 @@ def instances(rows: Rows, publication: Publication) -> Iterator[str]:
 
 
 def coins(rows: Rows, publication: Publication) -> Iterator[str]:
-    """That each record paid once, when its coin was tossed, for that coin and the update of its batch."""
+    """Check that each record paid once, when its coin was tossed, for that coin and the update of its batch."""
     charging = publication.owes.charging
     if not isinstance(charging, AtArrival):
         return

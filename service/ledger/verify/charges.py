@@ -19,7 +19,7 @@ from service.store.streams import Stream
 
 
 def chain(rows: Rows, stream: Stream) -> Iterator[str]:
-    """That every charge of a stream is what was written, and none is missing. It walks all of them in little memory."""
+    """Check that every charge of a stream is as written, and none is missing. It walks all of them in little memory."""
     previous = None
     number = 0
     for number, charge in enumerate(stored.walk(rows, stream.id), 1):

@@ -6,6 +6,7 @@ from sqlalchemy import Connection, func, select
 
 from service.ledger import spending
 from service.privacy.accounting import composition
+from service.privacy.accounting.composition import Slots
 from service.store import streams, tables
 from service.store.publications import Publication
 from service.store.rows import Rows
@@ -63,7 +64,7 @@ def units(connection: Connection, stream: Stream) -> Iterator[str]:
 
 
 def releases(rows: Rows, stream: Stream) -> Iterator[str]:
-    """That the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
+    """Check that the stream's releases are numbered without a gap, and that no more is confirmed than there is."""
     number, digest = 0, None
     for number, row in enumerate(rows.of(_NUMBERS, tables.releases.c.stream_id, stream.id), 1):
         digest = row.digest
@@ -77,11 +78,16 @@ def releases(rows: Rows, stream: Stream) -> Iterator[str]:
 
 
 def shown(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
-    """That no sum or clock is shown that is ahead of what is committed; once all is confirmed, nothing but that."""
+    """Check that no sum or clock is shown ahead of what is committed; once all is confirmed, nothing but that."""
     shown = composition.Loss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
-    worst = composition.worst(loss for *_, loss in spending.outlined(rows, stream.id, 0, 2**62))
-    if shown != worst if stream.confirmed_charges == stream.charges else not shown.within(worst):
-        yield f"stream {stream.name}: what is shown as spent is not what its records have"
+    evaluated = composition.Loss.of(
+        stream.visible_evaluation_epsilon, stream.visible_evaluation_delta, stream.visible_evaluation_rho
+    )
+    for told, slots in ((shown, None), (evaluated, Slots.EVALUATION)):
+        worst = composition.worst(loss for *_, loss in spending.outlined(rows, stream.id, 0, 2**62, slots))
+        if told != worst if stream.confirmed_charges == stream.charges else not told.within(worst):
+            yield f"stream {stream.name}: what is shown as spent is not what its records have"
+            break
     known = {row.id for row in rows.of(_PUBLICATIONS, tables.publications.c.stream_id, stream.id)}
     for identity in known - {each.id for each in found}:
         yield f"stream {stream.name}: nothing is shown of the publication with id {identity}"

@@ -1,8 +1,9 @@
 """Promises: of a stream, and of a publication, which must also be as it was left."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
+from service.privacy.accounting.composition import Slots
 from service.store import publications, streams
 from service.store.publications import Publication
 from service.store.streams import Stream
@@ -26,12 +27,28 @@ def of_publication(publication: Publication) -> Iterator[str]:
         yield f"{where}: its publish_delay is not the one that it was made with"
 
 
+def of_slots(stream: Stream, publication: Publication) -> Iterator[str]:
+    """That evaluations of a stream that sets slots aside are charged to these, and other publications to the rest."""
+    evaluates = publication.configuration["mechanism"]["kind"] == "evaluation"
+    expected = Slots.EVALUATION if evaluates and stream.evaluation_slots is not None else Slots.TRAINING
+    if publication.slots is not expected:
+        yield f"publication {publication.name}: its charges are counted on slots that it does not read"
+
+
 def of_units(stream: Stream, publication: Publication) -> Iterator[str]:
     """Check that a publication counts charges for a unit where its stream has units, and for that stream's units."""
     unit = publication.obligations.get("unit")
     bound = None if unit is None else {name: value for name, value in unit.items() if name != "factor"}
     if bound != stream.schema.get("unit"):
         yield f"publication {publication.name}: its charges are not counted for the units of its stream"
+
+
+def of_features(of_stream: Sequence[Publication], publication: Publication) -> Iterator[str]:
+    """Check that a publication has its features from the publication of its stream that its settings name, if any."""
+    named = publication.configuration.get("features")
+    source = next((each.name for each in of_stream if each.id == publication.features_from), None)
+    if source != (named and named["from"]) or (source is None) != (publication.features_from is None):
+        yield f"publication {publication.name}: its features are not of the publication that its settings name"
 
 
 def _delay(publication: Publication) -> Decimal:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from service.ledger.verify.counted import change_of
 from service.ledger.verify.reading import read
 from service.privacy.accounting import events
-from service.privacy.accounting.events import NoisyRunningSums
+from service.privacy.accounting.events import NoisyCounts, NoisyRunningSums
 from service.privacy.accounting.groups import UnitBound
 from service.privacy.accounting.obligations import AtArrival, WithEachRelease
 from service.privacy.accounting.unit_factors import factor_of
@@ -16,13 +17,16 @@ from service.privacy.currency import Currency
 from service.store import releases
 from service.store.publications import Publication
 from service.store.rows import Rows
+from service.store.streams import Stream
+from service.streams.slots import TrainingSlots
 
 
-def chain(rows: Rows, publication: Publication) -> Iterator[str]:
-    """That every release is what was written, none is missing, and each has a charge of its own that pays for it."""
+def chain(rows: Rows, stream: Stream, publication: Publication) -> Iterator[str]:
+    """Check that every release is as written, none is missing, and each has a charge of its own that pays for it."""
     previous = publication.promise
     number, latest, time, batched, of_stream = 0, None, publication.start, publication.start, 0
     run = Run()
+    fits = TrainingSlots(evaluation=stream.evaluation_slots)
     charging = publication.owes.charging
     for number, row in enumerate(releases.walk(rows, publication.id), 1):
         where = f"publication {publication.name}, version {row['version']}"
@@ -37,7 +41,7 @@ def chain(rows: Rows, publication: Publication) -> Iterator[str]:
         previous = row["digest"]
         latest = row["version"] if row["role"] == "model" else latest
         time = row["time"]
-        yield from read(where, paid_for(where, publication, row, at_arrival=isinstance(charging, AtArrival)))
+        yield from read(where, paid_for(where, publication, row, fits, at_arrival=isinstance(charging, AtArrival)))
         yield from read(where, as_begun(where, run, row["noise"]))
         if isinstance(charging, AtArrival) and row["fit_start"] < batched:
             yield f"{where}: it learnt from a batch that another had learnt from"
@@ -52,7 +56,9 @@ def chain(rows: Rows, publication: Publication) -> Iterator[str]:
         yield f"{where}: it was the newest one, and is missing or another"
 
 
-def paid_for(where: str, publication: Publication, row: Mapping[str, Any], *, at_arrival: bool) -> Iterator[str]:
+def paid_for(
+    where: str, publication: Publication, row: Mapping[str, Any], fits: TrainingSlots, *, at_arrival: bool
+) -> Iterator[str]:
     """Yield what is wrong where a release has no charge of its own on the records it read, or the charge is too small.
 
     A publication that charges at arrival has, for each release, the last charge with which its records arrived.
@@ -69,9 +75,11 @@ def paid_for(where: str, publication: Publication, row: Mapping[str, Any], *, at
     unit = publication.obligations.get("unit")
     try:
         event = events.from_json(row["noise"])
+        if isinstance(event, NoisyCounts) and event.change != change_of(row["model"]):
+            yield f"{where}: its noise is for counts that one record changes otherwise"
         if row["noise"]["dimension"] != event.dimension(row["shape"]):
             yield f"{where}: its noise is not as long as what it is added to"
-        records = row["fit_stop"] - row["fit_start"]
+        records = fits.count(row["fit_start"], row["fit_stop"])
         currency = Currency.PURE if pure else Currency.ZCDP
         if event.cost(currency, records) > paid:
             yield f"{where}: its noise costs more than its charge"

@@ -5,15 +5,20 @@ from fractions import Fraction
 
 from service.ledger import reservations, spending
 from service.privacy.accounting import composition
+from service.privacy.accounting.composition import Slots
 from service.privacy.noise.sampler_distance import is_small
 from service.store.publications import Publication
 from service.store.rows import Rows
 from service.store.streams import Stream
 
 
-def within_budget(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
-    """What is spent and reserved stays within the budget, and the summaries of both say what they sum up."""
+def within_budget(rows: Rows, stream: Stream, publications: Sequence[Publication], slots: Slots) -> Iterator[str]:
+    """Check that spent and reserved stay within the budget on slots of one kind, and that the summaries are their sums.
+
+    No slot is of both kinds.
+    """
     limit = stream.budget.limit
+    found = [each for each in publications if each.slots is slots]
     every = spending.changes(rows, [each.id for each in found])
     drawn: list[spending.Stretch] = []
     grain = 1
@@ -29,11 +34,15 @@ def within_budget(rows: Rows, stream: Stream, found: Sequence[Publication]) -> I
             yield f"stream {stream.name}, record {each.start}: more is reserved than the stream's budget"
         if not each.spent.within(each.reserved):
             yield f"stream {stream.name}, record {each.start}: more is spent than is reserved"
-    told = spending.outlined(rows, stream.id, 0, 2**62)
+    told = spending.outlined(rows, stream.id, 0, 2**62, slots)
     drawn = composition.outline(drawn, grain)
-    if grain != stream.grain or [each for each in told if each[2] != composition.Loss()] != drawn:
+    if grain != stream.grain_of(slots) or [each for each in told if each[2] != composition.Loss()] != drawn:
         yield f"stream {stream.name}: what is told that its records have spent at most is not what they have"
+    if reservations.walk_stairs(rows, stream.id, slots) != reservations.stairs(rows, found, slots):
+        yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"
+
+
+def within_slack(stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
+    """Check that all draws of nearly exact noise add no more to δ than a budget held in ρ leaves room for."""
     if stream.budget.in_rho and not is_small(Fraction(stream.epsilon), reservations.drawn(found)):
         yield f"stream {stream.name}: its publications' draws add more to delta than the budget leaves room for"
-    if reservations.walk_stairs(rows, stream.id) != reservations.stairs(rows, found):
-        yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"

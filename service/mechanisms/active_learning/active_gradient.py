@@ -49,6 +49,8 @@ from service.privacy.noise import additive as noises
 from service.privacy.noise.selection import Bernoulli, Exponential
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from service.learning.constraint_sets import ConstraintSet
     from service.learning.losses import Floats
     from service.learning.records import Records
@@ -145,17 +147,24 @@ class ActiveGradient(Linear):
         return Falling(initial=first, decay=0.5).at(update)
 
     def select(
-        self, records: Records, start: int, end: int, weights: Floats, update: int, most: int | None = None
+        self,
+        records: Records,
+        start: int,
+        end: int,
+        weights: Floats,
+        update: int,
+        most: int | None = None,
+        open_slots: NDArray[np.bool_] | None = None,
     ) -> tuple[list[int], int]:
         """Return which of the slots of [start, end) are selected, by fresh coins, and where it stopped: before `end` if
         `most` are.
 
-        records: those present.
+        records: those present. open_slots: (end - start,), the slots that a coin is tossed for; None: all.
         """
         selection = self.selection(update)
         found: list[int] = []
         for slot, distance in enumerate(self.distances(records, start, end, weights).tolist(), start):
-            if selection.select(distance):
+            if (open_slots is None or open_slots[slot - start]) and selection.select(distance):
                 found.append(slot)
                 if len(found) == most:
                     return found, slot + 1

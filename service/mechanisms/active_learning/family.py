@@ -178,4 +178,5 @@ FAMILY = MechanismFamily(
     takes=(DESCENT,),
     has_ticks=False,
     asks_people=True,
+    not_evaluated=lambda _: "its releases are due at no public time",
 )

@@ -168,7 +168,8 @@ class ActiveLearning(LinearMechanism):
             most = None if self.by_window else self.size - len(selected)
             records = read(seen, end)
             filled = records.filled(seen, end)
-            found, seen = self.learner.select(records, seen, end, weights, update, most)
+            open_slots = self.training.among(seen, end)
+            found, seen = self.learner.select(records, seen, end, weights, update, most, open_slots)
             selected += found
             empty += [slot for slot in found if slot not in filled]
         return Batch(start=batch.start, seen=seen, selected=tuple(selected)), tuple(empty)

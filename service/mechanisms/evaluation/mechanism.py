@@ -26,6 +26,7 @@ from service.mechanisms.evaluation.models import has_passed, version_used
 from service.mechanisms.evaluation.noise_sums import total
 from service.mechanisms.evaluation.tables import UNIT, ClassCounts, Counts
 from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
+from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.events import NoisyCounts
 from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
 from service.privacy.noise.counts import calibrate
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 _ERROR = 0.05
 _FIRST_RELEASES = 8
+AT_ONCE = 2**16  # slots of a block, of either kind, that are in memory at a time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,12 +83,12 @@ class Evaluation(Mechanism):
     def is_ready(self, time: int) -> bool:
         """Return whether every evaluated publication has passed the first slot of the block that ends at a time."""
         models, slot = self._models(), self.first_slot(time)
-        return all(has_passed(models.progress(name), slot) for name in self.of)
+        return all(has_passed(models.progress(name, slot), slot) for name in self.of)
 
     def versions(self, time: int) -> tuple[int | None, ...]:
         """Return the version of each evaluated publication that the block which ends at `time` uses."""
         models, slot = self._models(), self.first_slot(time)
-        return tuple(version_used(models.progress(name).releases, slot) for name in self.of)
+        return tuple(version_used(models.progress(name, slot).releases, slot) for name in self.of)
 
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:  # noqa: ARG002 - no step leaves anything
         """Count the block that ends at `time` and release the counts with noise; see `Mechanism.step`.
@@ -95,9 +97,7 @@ class Evaluation(Mechanism):
         missing.
         """
         begin = time - self.reads(time)
-        records = read(begin, time)
-        evaluated = self.slots.among(records.in_slots(begin, time) + self.start)
-        x, y = records.x[evaluated], records.y[evaluated]
+        x, y, present = self._block(begin, time, read)
         versions = self.versions(time)
         counted = self.counts.count(y, [self._predictions(*used, x) for used in zip(self.of, versions, strict=True)])
         noise = self.noise()
@@ -111,13 +111,18 @@ class Evaluation(Mechanism):
             parameters=(counted + noise.sample()).astype(np.float64)[None, :],
             perturbation=NoisyCounts(noise=noise, change=self.counts.change),
             charge=self._charge(),
-            model=self.model_description() | {"versions": list(versions)},
+            model=self.model_description() | {"versions": list(versions), "slots": present},
         )
         return Step(releases=(release,), chain=())
 
     def noise(self) -> CountNoise:
         """Return the noise that the whole capacity buys. Raises Unaffordable."""
         return calibrate(self.kind, self.counts.change, charge=self._charge(), dimension=self.counts.size)
+
+    @property
+    def reads_slots(self) -> Slots:
+        """Return which slots it reads: all, like any publication, where the stream sets none aside."""
+        return Slots.TRAINING if self.training.evaluation is None else Slots.EVALUATION
 
     def draws(self) -> int:
         """Return 0: the noise is exact."""
@@ -147,7 +152,9 @@ class Evaluation(Mechanism):
                 "record": 0,
                 **self._loss(),
                 "share": "1",
-                "note": "evaluation slots only: no other publication reads them, and this one reads no other",
+                "note": "all slots, like any other publication: the stream sets none aside"
+                if self.training.evaluation is None
+                else "evaluation slots only: no other publication reads them, and this one reads no other",
                 "parts": [{"what": "block", "fits": 1, "share": "1", **self._loss()}],
             },
             "accuracy" if isinstance(self.counts, ClassCounts) else "error": planned_width(
@@ -158,6 +165,29 @@ class Evaluation(Mechanism):
     def model_description(self) -> dict[str, Any]:
         """Return what a release says of its counts, as JSON, but for the versions it used."""
         return {"kind": "evaluation", "of": list(self.of), "block": self.block, **self.counts.described()}
+
+    def _block(
+        self, begin: int, time: int, read: Callable[[int, int], Records]
+    ) -> tuple[NDArray[np.floating], NDArray[np.float64], int]:
+        """Return x and y of every evaluation slot of the block, and how many of them were not erased.
+
+        Each slot has its public place; x of an empty one is zeros, and its label is NaN. A library may compute of a row
+        what depends on its place and on how many there are, and no record may move what others are counted as.
+        """
+        first = self.slots.before(self.start + begin)
+        x, y, present = np.zeros((self.block, 0), dtype=np.float32), np.full(self.block, np.nan), 0
+        for start in range(begin, time, AT_ONCE):
+            stop = min(time, start + AT_ONCE)
+            records = read(start, stop)
+            slots = records.in_slots(start, stop) + self.start
+            evaluated = self.slots.among(slots)
+            filled = evaluated & np.isfinite(records.x).all(axis=1)
+            places = self.slots.before(slots[filled]) - first
+            if x.shape[1] != records.x.shape[1]:
+                x = np.zeros((self.block, records.x.shape[1]), dtype=records.x.dtype)
+            x[places], y[places] = records.x[filled], records.y[filled]
+            present += int(evaluated.sum())
+        return x, y, present
 
     @property
     def _first(self) -> int:

@@ -46,8 +46,11 @@ class Progress:
 class Models(Protocol):
     """The released models of the evaluated publications, as whoever runs the evaluation reads them."""
 
-    def progress(self, name: str) -> Progress:
-        """Return how far a publication has come; of its releases at least those that are confirmed and visible."""
+    def progress(self, name: str, first_slot: int) -> Progress:
+        """Return how far a publication has come, by what is confirmed and visible alone.
+
+        Of its releases at least the newest that a block which begins with that slot may use.
+        """
 
     def predict(self, name: str, version: int, x: NDArray[np.floating]) -> Predictions:
         """Return what a release predicts for x, shape (n, features)."""

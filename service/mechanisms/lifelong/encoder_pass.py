@@ -37,6 +37,7 @@ from service.learning.solvers import SLACK, UNIT, Inaccurate
 from service.privacy.accounting.events import NoisyDisjointGradientSums
 from service.privacy.currency import Currency
 from service.privacy.noise import additive as noises
+from service.streams.slots import ALL_SLOTS, TrainingSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,8 +111,17 @@ class EncoderPass:
         noise = noises.calibrate(kind, sensitivity=sensitivity, charge=charge, dimension=self.dimension)
         return NoisyDisjointGradientSums(noise=noise, sensitivity=sensitivity)
 
-    def release(self, records: Records, start: int, perturbation: NoisyDisjointGradientSums) -> Floats:
-        """Return weights learnt from the records present among the slots from `start`, (1, dimension)."""
+    def release(
+        self,
+        records: Records,
+        start: int,
+        perturbation: NoisyDisjointGradientSums,
+        training: TrainingSlots = ALL_SLOTS,
+    ) -> Floats:
+        """Return weights learnt from the records present among the slots from `start`, (1, dimension).
+
+        training: which of the slots may be read; n_t counts these alone. A batch of none is a step along its noise.
+        """
         x, finite = self.encoder.rows(records.x)
         present = finite & self.loss.present(records.y, self.classes)
         slots = records.in_slots(start, start + self.records)[present] - start
@@ -122,7 +132,8 @@ class EncoderPass:
             first, last = (self.records * each // self.steps for each in (step, step + 1))
             mine = slice(*np.searchsorted(slots, (first, last)))
             total = self.summed(weights, x[mine], y[mine], slots[mine] - first, last - first)
-            weights = weights - rate / (last - first) * noises.add(total, perturbation.noise)
+            count = max(1, training.count(start + first, start + last))
+            weights = weights - rate / count * noises.add(total, perturbation.noise)
         return weights[None, :]
 
     def summed(self, weights: Floats, rows: Floats, y: NDArray[np.generic], slots: NDArray[np.int64], n: int) -> Floats:

@@ -155,4 +155,5 @@ FAMILY = MechanismFamily(
     },
     accuracy_setting="mechanism.batch",
     takes=(OUTPUT,),
+    not_evaluated=lambda settings: None if settings.encoder is None else "its first release is an encoder",
 )

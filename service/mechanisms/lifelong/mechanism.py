@@ -75,7 +75,7 @@ class Lifelong(LinearMechanism):
         if fit.role == "base":
             release = self._encoder(fit, next_version, charge, read(fit.start, fit.end))
             return Step(releases=(release,), chain=(Model(version=next_version, parameters=release.parameters),))
-        place, slots = self.schedule.place(fit.start), fit.end - fit.start
+        place, slots = self.schedule.place(fit.start), self.slots_of(fit)
         perturbation = self._perturbation()
         parts = parts_of(chain, self.learner.remembers(perturbation, place))
         encoders = [each for each in chain if isinstance(each, Model)]
@@ -100,6 +100,10 @@ class Lifelong(LinearMechanism):
             charge=charge,
         )
         return Step(releases=(release,), chain=(*encoders, *numbered(state, parts)))
+
+    def fewest_slots(self) -> int:
+        """Return the least n of any batch."""
+        return self.training.least(self.schedule.smallest)
 
     def terms(self, time: int) -> dict[str, Any] | None:
         """Return the noise, its factor and the weights: estimates with others could not be added up."""
@@ -139,7 +143,9 @@ class Lifelong(LinearMechanism):
             window=fit.window,
             fit=(fit.start, fit.end),
             parent=None,
-            parameters=learnt.release(replace(records, x=self._mapped(records, fit)), fit.start, perturbation),
+            parameters=learnt.release(
+                replace(records, x=self._mapped(records, fit)), fit.start, perturbation, self.training
+            ),
             perturbation=perturbation,
             charge=charge,
             model={"kind": "encoder", "encoder": learnt.encoder.described()}
@@ -183,9 +189,10 @@ class Lifelong(LinearMechanism):
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
         """Return a batch as JSON, with the pull after the first one."""
-        pull = self.learner.pull(self._perturbation(), pattern.records, 1)
+        slots = self.training.least(pattern.records)
+        pull = self.learner.pull(self._perturbation(), slots, 1)
         told = super()._pattern(replace(pattern, records=self.schedule.largest))
-        return told | {"records": pattern.records, "ridge": pull}
+        return told | {"records": slots, "ridge": pull}
 
 
 def _in_place(make: Callable[[NDArray[Any]], NDArray[Any]], records: Records, fit: Fit) -> NDArray[Any]:

@@ -50,6 +50,11 @@ class Tasks:
         """How many records the largest batch of any task has."""
         return max(-(-self.length(task) // self.batches(task)) for task in range(len(self.lengths)))
 
+    @cached_property
+    def smallest(self) -> int:
+        """How many records the smallest batch of any task has."""
+        return min(self.length(task) // self.batches(task) for task in range(len(self.lengths)))
+
     def length(self, task: int) -> int:
         """Return how many records that task has."""
         return self.lengths[min(task, len(self.lengths) - 1)]

@@ -34,4 +34,5 @@ FAMILY = MechanismFamily(
     accuracy_setting="mechanism.accuracy",
     takes=(),
     has_ticks=False,
+    not_evaluated=lambda _: "a histogram predicts no labels",
 )

@@ -61,7 +61,7 @@ class OnlineLeader(LinearMechanism):
         state = self.learner.advance(
             tuple(part.values for part in parts) or self.learner.start(self.origin),
             present,
-            records,
+            self.slots_of(fit),
             self.origin,
             perturbation,
             number,
@@ -148,7 +148,7 @@ class OnlineLeader(LinearMechanism):
     def _fits(self) -> list[dict[str, Any]]:
         """Return a step of each kind of run as JSON."""
         (pattern,) = self.schedule.patterns()
-        charge = self._charge(pattern.share)
+        charge, slots = self._charge(pattern.share), self.training.least(pattern.records)
         told, steps = [], self.learner.strong_convexity is None
         for step in self.learner.runs.samples():
             perturbation = self.learner.perturbation(self.kind, charge, pattern.records, self.origin, step)
@@ -158,10 +158,10 @@ class OnlineLeader(LinearMechanism):
                     "what": "step",
                     "when": f"every {pattern.records} records, along the gradients of the last {pattern.records}; "
                     f"from step {step + 1} on",
-                    "records": pattern.records,
+                    "records": slots,
                     "share": str(pattern.share),
                     "charge": charge,
-                    "learning_rate": self.learner.rate(perturbation, pattern.records) if steps else None,
+                    "learning_rate": self.learner.rate(perturbation, slots) if steps else None,
                     "sensitivity": noise.pop("sensitivity"),
                     "noise": noise,
                 }

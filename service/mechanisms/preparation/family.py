@@ -43,4 +43,5 @@ FAMILY = MechanismFamily(
     examples={"preparation": _KIND | {"records": 16, "of": "scale"}},
     takes=(),
     releases_map=True,
+    not_evaluated=lambda _: "its release is a map of features",
 )

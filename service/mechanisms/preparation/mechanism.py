@@ -88,7 +88,7 @@ class Preparation(Mechanism):
 
     def released_model(self, noisy: NDArray[np.integer]) -> dict[str, Any]:
         """Return what a release says of itself: the whole map from a record as it is sent, and the map's norm."""
-        center, factor = scales(noisy, self.records)
+        center, factor = scales(noisy, self.training.count(0, self.records))
         map_step = {
             "kind": "clipped_scale",
             "version": 1,
@@ -130,7 +130,7 @@ class Preparation(Mechanism):
                 what
                 | {
                     "when": f"once, when {self.records} records are numbered",
-                    "records": self.records,
+                    "records": self.training.least(self.records),
                     "charge": self._charge(),
                     "sensitivity": described.pop("sensitivity"),
                     "noise": described | {"expected_norm": None, "slack": 0.0},

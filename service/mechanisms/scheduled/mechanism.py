@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from service.learners.noisy_gradient_descent import FAMILY as NOISY
 from service.learners.noisy_gradient_descent import NoisyGradientDescent
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
@@ -55,7 +56,7 @@ class Fitting(OnSchedule):
             parent = self._parent(fit, models)
             center = parent.parameters if parent else self.origin
             present = read(fit.start, fit.end)
-            records = fit.end - fit.start if present.units is None else present.units
+            records = self.slots_of(fit) if present.units is None else present.units
             if not records:  # no slot of any unit counts there
                 continue
             charge = self._charge(fit.share)
@@ -100,7 +101,7 @@ class Scheduled(Fitting, LinearMechanism):
     def check_units(self) -> None:
         """Raise NotForUnits unless the learner makes one contribution of all records of a unit."""
         if not isinstance(self.learner, NoisyGradientDescent):
-            raise NotForUnits("fits on a schedule need a learner that units enter once: use noisy_gradient_descent")
+            raise NotForUnits(f"fits on a schedule need a learner that units enter once: use {NOISY.kind}")
 
     def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
         """Return m: each fit's noise is its own, whatever fits overlap, and a unit enters it once."""

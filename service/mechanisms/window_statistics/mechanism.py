@@ -51,7 +51,7 @@ class WindowStatistics(LinearMechanism):
         state, model = self.learner.advance(
             tuple(part.values for part in parts),
             present,
-            records,
+            self.slots_of(fit),
             self.origin,
             perturbation,
             number,
@@ -99,16 +99,17 @@ class WindowStatistics(LinearMechanism):
         """Return what is done for every block as JSON."""
         (fit,) = self.schedule.fits(self.next_time(0))
         perturbation, records = self._perturbation(fit), fit.end - fit.start
+        slots = self.training.least(records)
         noise = noise_told(perturbation)
         return [
             {
                 "what": "block",
                 "when": f"every {records} records, the statistics of the last {records}; "
                 f"the model is solved from those of the last {records * self.learner.blocks}, at first of fewer",
-                "records": records,
+                "records": slots,
                 "share": str(fit.share),
                 "charge": self._charge(fit.share),
-                "ridge": self.learner.pull(perturbation, records * self.learner.blocks, 4 * self.learner.blocks),
+                "ridge": self.learner.pull(perturbation, slots * self.learner.blocks, 4 * self.learner.blocks),
                 "sensitivity": noise.pop("sensitivity"),
                 "noise": noise,
             }

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from service.privacy.accounting.composition import Account, Loss, ZcdpAccount
+from service.privacy.accounting.composition import Account, Loss, Slots, ZcdpAccount
 from service.privacy.accounting.zcdp_budget import capacity_of, in_rho
 from service.privacy.currency import Currency, capacity, round_down, round_up, zcdp_epsilon, zcdp_rho
 from service.privacy.noise.sampler_distance import LARGEST_DELTA
@@ -96,11 +96,14 @@ def account(
     start: int,
     running: bool,
     factor: Fraction = Fraction(1),
+    slots: Slots = Slots.TRAINING,
 ) -> Account:
     """Return the account of a publication that promises (epsilon, delta)."""
     of_it = ZcdpAccount if accounting == Accounting.ZCDP else Account
     reserves = cap(accounting, epsilon, delta)
-    return of_it(id=identity, kind=Currency(kind), cap=reserves, start=start, running=running, factor=factor)
+    return of_it(
+        id=identity, kind=Currency(kind), cap=reserves, start=start, running=running, factor=factor, slots=slots
+    )
 
 
 @lru_cache(maxsize=4096)

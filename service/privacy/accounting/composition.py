@@ -7,17 +7,22 @@ mechanisms run beside each other, so their guarantees compose: on each record (�
 read it, by basic composition, which holds for adaptively chosen mechanisms when each one's cap is fixed before it
 starts. Inside one publication charges add in its own currency up to that cap (paper-audit.md L1).
 
+A stream may set slots aside for evaluations (`Slots`). Which slots these are is public and fixed, and each slot is read
+by publications of one kind alone. So both kinds compose in parallel: everything here is of one kind, and holds for each
+by itself, also where what evaluations released decides which publications start.
+
 What is *reserved* is what bounds everybody for ever; what is *spent* is bookkeeping on the way there.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 from heapq import merge
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Literal
 
@@ -77,10 +82,18 @@ class Loss:
         return {"epsilon": _shown(self.epsilon, up=False), "delta": _shown(self.delta, up=False)}
 
 
+class Slots(StrEnum):
+    """The kind of slots that a publication reads, and charges; TRAINING is all of them where none is set aside."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Account:
     """One publication's: its cap (ε, δ) on every record from `start` on, and the currency in which it charges.
 
+    Of a range that it charges, only the slots of the kind `slots` pay.
     running: the whole cap is reserved on all these records. On a stream with units that is so for ever once it has
     charged anything (`unit_ledger`), and a charge counts `factor` times: what is spent is a unit's. `ZcdpAccount` is
     that of a stream whose budget is held in ρ.
@@ -91,6 +104,7 @@ class Account:
     cap: Loss
     start: int
     running: bool
+    slots: Slots = Slots.TRAINING
     factor: Fraction = Fraction(1)
 
     def loss(self, amount: Fraction) -> Loss:
@@ -182,6 +196,36 @@ def outline(pieces: Iterable[tuple[int, int, Loss]], grain: int) -> list[tuple[i
             found[-1] = (found[-1][0], end, loss)
         elif loss != Loss():
             found.append((start, end, loss))
+    return found
+
+
+def beside(
+    one: Iterable[tuple[int, int, Loss]], other: Iterable[tuple[int, int, Loss]]
+) -> list[tuple[int, int, Loss, Loss]]:
+    """Return the pieces (start, end) on which both are constant, with both; each covers the same records in order."""
+    first, second = list(one), list(other)
+    edges = sorted({edge for pieces in (first, second) for start, end, _ in pieces for edge in (start, end)})
+    found, left, right = [], iter(first), iter(second)
+    here, there = next(left, None), next(right, None)
+    for start, end in pairwise(edges):
+        while here is not None and here[1] <= start:
+            here = next(left, None)
+        while there is not None and there[1] <= start:
+            there = next(right, None)
+        losses = [each[2] if each is not None and each[0] <= start else Loss() for each in (here, there)]
+        found.append((start, end, losses[0], losses[1]))
+    return found
+
+
+def greater(
+    one: Sequence[tuple[int, int, Loss]], other: Sequence[tuple[int, int, Loss]]
+) -> list[tuple[int, int, Loss]]:
+    """Return the larger ε and the larger δ of two functions of the same records, neighbours that are equal as one."""
+    found: list[tuple[int, int, Loss]] = []
+    for start, end, first, second in beside(one, other):
+        most = first.at_least(second)
+        joined = bool(found) and found[-1][2] == most
+        found.append((found.pop()[0] if joined else start, end, most))
     return found
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from service.privacy.accounting import events
+from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.events import OpenedInstance, PrivacyEvent
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class Obligations:
     """How many categories are compared with records where queries are; None: they are not."""
     ticks: bool = True
     """Whether its steps are due at public times, so that its releases appear at public ticks."""
+    slots: Slots = Slots.TRAINING
+    """Which slots of a stream it reads and charges."""
     fit: FitSize
     draws: int | None = None
     """How many draws of nearly exact noise one record can move in its life; stated where publications share a slack."""
@@ -112,14 +115,18 @@ class Obligations:
     def to_json(self) -> dict[str, Any]:
         """Return it as it is stored."""
         stated = {name: value for name in ("draws", "unit") if (value := getattr(self, name)) is not None}
-        return stated | {
-            "version": VERSION,
-            "charging": self.charging.to_json(),
-            "labelling": None if self.labelling is None else vars(self.labelling),
-            "cells": self.cells,
-            "ticks": self.ticks,
-            "fit": vars(self.fit),
-        }
+        return (
+            stated
+            | {
+                "version": VERSION,
+                "charging": self.charging.to_json(),
+                "labelling": None if self.labelling is None else vars(self.labelling),
+                "cells": self.cells,
+                "ticks": self.ticks,
+                "fit": vars(self.fit),
+            }
+            | ({} if self.slots is Slots.TRAINING else {"slots": self.slots.value})
+        )
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Obligations:
@@ -132,6 +139,7 @@ class Obligations:
             labelling=None if labelling is None else Labelling(**labelling),
             cells=content["cells"],
             ticks=content["ticks"],
+            slots=Slots(content.get("slots", Slots.TRAINING)),
             fit=FitSize.from_json(content["fit"]),
             draws=content.get("draws"),
             unit=content.get("unit"),

@@ -6,7 +6,14 @@ Ranges of records are half-open, [start, stop); numbers are absolute (a stream's
 
 from service.store.tables.access import keys, sessions
 from service.store.tables.base import metadata
-from service.store.tables.charging import charges, kept, outlines, spent
+from service.store.tables.charging import (
+    charges,
+    evaluation_kept,
+    evaluation_outlines,
+    kept,
+    outlines,
+    spent,
+)
 from service.store.tables.exploring import datasets, explorations, findings
 from service.store.tables.leasing import leases
 from service.store.tables.publishing import (
@@ -41,6 +48,8 @@ __all__ = [
     "dead_letters",
     "entries",
     "erasures",
+    "evaluation_kept",
+    "evaluation_outlines",
     "explorations",
     "findings",
     "kept",

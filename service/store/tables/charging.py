@@ -36,27 +36,39 @@ spent = Table(
     CheckConstraint("start < stop", name="range"),
 )
 
+
 # The most that any one record of a stretch has spent over all publications of the stream, in stretches of which there
 # are at most so many, however long the stream is. Records of none have spent nothing.
-outlines = Table(
-    "outlines",
-    metadata,
-    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
-    Column("start", BigInteger, primary_key=True),
-    Column("stop", BigInteger, nullable=False),
-    Column("epsilon", Numeric, nullable=False),
-    Column("delta", Numeric, nullable=False),
-    Column("rho", Numeric, nullable=False, server_default="0"),  # of a stream whose budget is held in it
-    CheckConstraint("start < stop", name="range"),
-)
+def _outlines(name: str) -> Table:
+    return Table(
+        name,
+        metadata,
+        Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+        Column("start", BigInteger, primary_key=True),
+        Column("stop", BigInteger, nullable=False),
+        Column("epsilon", Numeric, nullable=False),
+        Column("delta", Numeric, nullable=False),
+        Column("rho", Numeric, nullable=False, server_default="0"),  # of a stream whose budget is held in it
+        CheckConstraint("start < stop", name="range"),
+    )
+
+
+outlines = _outlines("outlines")
+evaluation_outlines = _outlines("evaluation_outlines")  # of evaluation slots, where a stream sets some aside
+
 
 # What publications that have ended keep reserved on some record from `start` on, at most: a falling staircase.
-kept = Table(
-    "kept",
-    metadata,
-    Column("stream_id", ForeignKey("streams.id"), primary_key=True),
-    Column("start", BigInteger, primary_key=True),
-    Column("epsilon", Numeric, nullable=False),
-    Column("delta", Numeric, nullable=False),
-    Column("rho", Numeric, nullable=False, server_default="0"),
-)
+def _kept(name: str) -> Table:
+    return Table(
+        name,
+        metadata,
+        Column("stream_id", ForeignKey("streams.id"), primary_key=True),
+        Column("start", BigInteger, primary_key=True),
+        Column("epsilon", Numeric, nullable=False),
+        Column("delta", Numeric, nullable=False),
+        Column("rho", Numeric, nullable=False, server_default="0"),
+    )
+
+
+kept = _kept("kept")
+evaluation_kept = _kept("evaluation_kept")  # on evaluation slots

@@ -54,6 +54,11 @@ streams = Table(
     Column("visible_epsilon", Numeric, nullable=False, server_default="0"),
     Column("visible_delta", Numeric, nullable=False, server_default="0"),
     Column("visible_rho", Numeric, nullable=False, server_default="0"),
+    # The same of its evaluation slots alone.
+    Column("evaluation_grain", BigInteger, nullable=False, server_default="1"),
+    Column("visible_evaluation_epsilon", Numeric, nullable=False, server_default="0"),
+    Column("visible_evaluation_delta", Numeric, nullable=False, server_default="0"),
+    Column("visible_evaluation_rho", Numeric, nullable=False, server_default="0"),
     # Of a stream with units: the digest of the secret of their pseudonyms, and how many units were erased.
     Column("unit_secret_digest", Text),
     Column("units_erased", BigInteger, nullable=False, server_default="0"),

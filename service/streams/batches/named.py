@@ -39,11 +39,11 @@ def read_fast(name: str, values: Iterable[Any], layout: RecordLayout) -> NDArray
 def _features(rows: Iterable[Any], layout: RecordLayout) -> NDArray[np.float64]:
     columns = layout.names.columns
     ordered = itemgetter(*columns) if len(columns) > 1 else lambda row: (row[columns[0]],)
-    found = [
+    ordered_rows = [
         ordered(row.as_dict()) if isinstance(row, simdjson.Object) and columns and len(row) == len(columns) else row
         for row in rows
     ]
-    values = [row.as_list() if isinstance(row, simdjson.Array) else row for row in found]
+    values = [row.as_list() if isinstance(row, simdjson.Array) else row for row in ordered_rows]
     if set(map(len, values)) != {layout.features} or not set(map(type, chain.from_iterable(values))) <= _NUMBERS:
         raise Unusual
     return np.array(values, dtype=np.float64)

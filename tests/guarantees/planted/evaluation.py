@@ -75,7 +75,7 @@ def training_slots_that_are_evaluated() -> None:
     """Slots are counted from the publication's start: other slots than those that no fit reads."""
     from service.mechanisms.evaluation.mechanism import Evaluation
 
-    rewrite(Evaluation.step, ("records.in_slots(begin, time) + self.start", "records.in_slots(begin, time)"))
+    rewrite(Evaluation._block, ("records.in_slots(start, stop) + self.start", "records.in_slots(start, stop)"))
 
 
 @bug(
@@ -86,3 +86,41 @@ def blocks_added_up_with_the_noise_of_one() -> None:
     from service.mechanisms.evaluation import intervals
 
     rewrite(intervals._least, ("cells * counted.blocks", "cells"))
+
+
+_SLOTS = "tests/worker/test_evaluation_slots.py"
+
+
+@bug(f"{_SLOTS}::test_a_worker_fits_no_evaluation_slot")
+def a_fit_of_evaluation_slots() -> None:
+    """Such a slot is charged by fits and by evaluations, each for all of the budget."""
+    from service.publishing import records
+
+    rewrite(records.load, ("present &= _may_be_read(located)", "pass"))
+
+
+@bug(f"{_SLOTS}::test_a_range_is_read_without_the_slots_of_the_other_kind[True-rest1]")
+def an_evaluation_of_training_slots() -> None:
+    """A slot that models were fitted to is counted, too."""
+    from service.publishing import records
+
+    rewrite(records._may_be_read, ("evaluated if located.evaluates else ~evaluated", "~evaluated | located.evaluates"))
+
+
+_RUNNING = "tests/worker/test_evaluating.py"
+
+
+@bug(f"{_RUNNING}::test_a_block_waits_until_every_publication_has_passed_its_first_slot")
+def an_evaluation_that_waits_for_nobody() -> None:
+    """Which version is counted depends on which worker was faster."""
+    from service.worker.turn import Turn
+
+    rewrite(Turn.is_due, ("and self.mechanism.is_ready(self.time_due())", ""))
+
+
+@bug(f"{_RUNNING}::test_verify_finds_noise_for_one_publication_of_several")
+def a_joint_sensitivity_that_nobody_recomputes() -> None:
+    """Noise for the counts of one publication is taken for that of all."""
+    from service.ledger.verify import released
+
+    rewrite(released.paid_for, ("isinstance(event, NoisyCounts)", "False"))

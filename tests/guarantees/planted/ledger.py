@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.guarantees.planted.bug import bug, rewrite
 
-_SPENDING = "tests/store/test_spending.py::test_every_sum_is_that_of_all_charges_record_by_record[fine]"
+_SPENDING = "tests/store/test_spending.py::test_every_sum_is_that_of_all_charges_record_by_record[fine-one kind]"
 _HISTORIES = (
     "tests/privacy/test_budget.py::test_whoever_starts_and_stops_no_record_passes_the_budget_and_all_else_comes_back"
 )
@@ -113,7 +113,7 @@ def a_slack_that_is_left_out() -> None:
     rewrite(admission.admit, ("not is_small(Fraction(stream.epsilon), draws)", "False"))
 
 
-@bug("tests/store/test_spending.py::test_every_sum_is_that_of_all_charges_record_by_record[in rho]")
+@bug("tests/store/test_spending.py::test_every_sum_is_that_of_all_charges_record_by_record[in rho-one kind]")
 def a_budget_in_rho_that_misses_a_range() -> None:
     """Of charges on several ranges the last one counts."""
     from service.ledger import spending
@@ -178,3 +178,41 @@ def a_distrusted_stream_that_is_published_on() -> None:
     rewrite(due_steps._due, ("streams.c.distrusted.is_(None),", ""))
     rewrite(Turn.is_due, ("and self.stream.distrusted is None", ""))
     rewrite(commit.check, ("entry.stream.distrusted is not None", "False"))
+
+
+_KINDS = "tests/store/test_spending.py::test_every_sum_is_that_of_all_charges_record_by_record[fine-both kinds]"
+
+
+@bug(_KINDS)
+def both_kinds_of_slots_on_one_account() -> None:
+    """An evaluation is charged to slots that it never reads."""
+    from service.ledger import spending
+
+    rewrite(spending._of_kind, ("if each[0].slots is slots", ""))
+
+
+@bug(_KINDS)
+def evaluation_slots_that_reserve_nothing() -> None:
+    """Evaluations may be asked for until all of a record is told."""
+    from service.ledger import reservations
+
+    rewrite(
+        reservations.reserved_of_each,
+        ("for kind in Slots if slots is None else (slots,)", "for kind in (Slots.TRAINING,)"),
+    )
+
+
+@bug("tests/store/test_spending.py::test_each_kind_of_slots_holds_the_whole_budget_by_itself")
+def an_evaluation_that_ends_gives_back_what_it_spent() -> None:
+    """What ended publications keep is looked up for the slots of fits alone."""
+    from service.ledger import reservations
+
+    rewrite(reservations.refused, ("kept_stairs(connection, stream.id, slots)", "[(0, Loss())]"))
+
+
+@bug("tests/store/test_spending.py::test_verify_finds_charges_that_are_counted_on_slots_of_the_other_kind[training]")
+def fits_that_are_charged_to_evaluation_slots() -> None:
+    """So a fit and another fit may each have all of a record."""
+    from service.ledger.verify import promises
+
+    rewrite(promises.of_slots, ("if publication.slots is not expected", "if False"))

@@ -74,9 +74,9 @@ def releases_that_are_seen_before_they_are_confirmed() -> None:
 @bug(f"{_CONFIRMATION}::test_what_the_mark_does_not_hold_nobody_sees")
 def sums_of_what_is_not_confirmed() -> None:
     """What records have spent tells of a charge that PostgreSQL may still forget."""
-    from service.ledger import spending
+    from service.ledger import charged_rows
 
-    wrap(spending, "_unconfirmed", lambda *_: [])
+    wrap(charged_rows, "unconfirmed", lambda *_: [])
 
 
 @bug(f"{_CONFIRMATION}::test_what_is_confirmed_late_with_an_older_state_takes_nothing_back")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.ledger.verify.counted import change_of
 from service.mechanisms.evaluation.tables import (
     BINS,
     LARGEST_SIZE,
@@ -215,3 +216,13 @@ def test_a_bound_is_positive_and_finite(bound):
 def test_other_counts_are_not_read():
     with pytest.raises(ValueError, match="classes or errors"):
         described_counts({"of": ["a"], "counts": "words"})
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [*LAYOUTS, ErrorSums(bound=2.0, publications=3), ErrorSums(bound=2.0, publications=1, moments=True)],
+    ids=str,
+)
+def test_verify_recomputes_the_same_change_from_what_a_release_says(layout):
+    model = layout.described() | {"of": [f"p{number}" for number in range(layout.publications)]}
+    assert change_of(model) == layout.change == described_counts(model).change

@@ -1,0 +1,58 @@
+"""Evaluations, as data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from service.inputs.refused import Refused
+from service.mechanisms.evaluation.mechanism import Evaluation
+from service.mechanisms.evaluation.settings import EvaluationMechanism
+from service.mechanisms.evaluation.tables import ClassCounts, Counts, ErrorSums
+from service.mechanisms.family import MechanismFamily
+from service.streams.schema import Classification, Regression
+from service.streams.slots import EvaluationSlots
+
+if TYPE_CHECKING:
+    from service.mechanisms.family import Asked
+
+
+def build(settings: EvaluationMechanism, asked: Asked) -> Evaluation:
+    """Return the publication. Raises Refused."""
+    return Evaluation(
+        start=asked.start,
+        slots=asked.stream.evaluation_slots or EvaluationSlots(period=1),
+        block=settings.block,
+        of=settings.of,
+        counts=_counts(settings, asked),
+        **asked.promise,
+    )
+
+
+def _counts(settings: EvaluationMechanism, asked: Asked) -> Counts:
+    publications = len(settings.of)
+    match asked.stream.task:
+        case Classification(classes=classes):
+            try:
+                return ClassCounts(classes=classes, publications=publications, bins=settings.bins)
+            except ValueError as problem:
+                raise Refused("mechanism.of", str(problem)) from None
+        case Regression(bound=bound):
+            return ErrorSums(bound=bound, publications=publications)
+        case _:
+            raise Refused(
+                "mechanism.kind",
+                f"{settings.kind} compares predictions with labels: it needs a classification or regression stream",
+            )
+
+
+FAMILY = MechanismFamily(
+    settings=EvaluationMechanism,
+    source="Perennial",
+    summary="how well other publications predict, counted on slots that none of them reads",
+    build=build,
+    examples={"evaluation": {"kind": "evaluation", "of": ["a", "b"], "block": 4}},
+    accuracy_setting="mechanism.block",
+    takes=(),
+    evaluates=True,
+    not_evaluated=lambda _: "an evaluation predicts nothing",
+)

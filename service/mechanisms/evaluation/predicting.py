@@ -1,0 +1,36 @@
+"""What a released linear model predicts for records as they are stored: mapped by their stream already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.mechanisms.evaluation.tables import Predictions
+from service.mechanisms.linear import predict_mapped
+from service.streams import feature_maps
+from service.streams.feature_maps.feature_map import FeatureMap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from service.learning.losses import Floats
+
+PROBABILITIES = ("logistic", "softmax")
+"""The losses whose scores are probabilities."""
+
+
+def predictions(
+    description: Mapping[str, Any], parameters: Floats, stream_map: FeatureMap, x: NDArray[np.floating]
+) -> Predictions:
+    """Return what a release predicts for x, shape (n, mapped features of the stream).
+
+    description: the release's model. Its feature map begins with the stream's, `stream_map`, which is done already.
+    """
+    whole = feature_maps.build(description["feature_map"], description["features"])
+    own = FeatureMap(description=None, input_features=stream_map.features, steps=whole.steps[len(stream_map.steps) :])
+    labels, scores = predict_mapped(description, parameters, own(x))
+    certain = description["loss"] in PROBABILITIES
+    return Predictions(labels=labels, confidences=scores.max(axis=1) if certain else None)

@@ -1,0 +1,117 @@
+"""What a release of counts tells people: of each evaluated publication how good its version was. It costs nothing.
+
+Intervals are of 95 %, each by itself. `low` and `high` allow for noise and for which records came; `block` allows for
+the noise alone: what the figure is on the records that were counted. Figures of a publication without a model yet are
+null.
+
+`outline` takes milliseconds; `told` adds figures whose intervals take up to a second.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from service.mechanisms.evaluation.figures import ClassFigures, ErrorFigures
+from service.mechanisms.evaluation.intervals import Counted
+from service.mechanisms.evaluation.tables import ClassCounts, described_counts
+from service.privacy.accounting.events import NoisyCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from service.mechanisms.evaluation.intervals import Figure
+
+MOST_CLASSES = 32
+"""The interval of the lift is the least of one for each class: of more classes it is left out."""
+
+Figures = ClassFigures | ErrorFigures
+
+
+def outline(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDArray[np.float64]) -> dict[str, Any]:
+    """Return the main figures of each evaluated publication by its name, as JSON.
+
+    model, noise: as the release states them. counts: its parameters.
+    """
+    return _by_name(model, figures_of(model, noise, counts), _outlined)
+
+
+def told(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDArray[np.float64]) -> dict[str, Any]:
+    """Return all figures of each evaluated publication by its name, as JSON. See `outline`."""
+    copied: dict[str, Any] = json.loads(
+        _told(json.dumps(model), json.dumps(noise), counts.astype(np.float64).tobytes())
+    )
+    return copied
+
+
+def figures_of(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDArray[np.float64]) -> Figures:
+    """Return what computes figures of a release."""
+    layout = described_counts(model)
+    counted = Counted(noise=NoisyCounts.from_json(noise).noise, slots=max(1, model["slots"]))
+    if isinstance(layout, ClassCounts):
+        return ClassFigures(layout=layout, counts=counts.ravel(), counted=counted)
+    return ErrorFigures(layout=layout, counts=counts.ravel(), counted=counted)
+
+
+@lru_cache(maxsize=256)
+def _told(model: str, noise: str, counts: bytes) -> str:
+    """Return the same again: many readers ask for the newest release."""
+    described = json.loads(model)
+    figures = figures_of(described, json.loads(noise), np.frombuffer(counts))
+    return json.dumps(_by_name(described, figures, _whole))
+
+
+def _by_name(
+    model: Mapping[str, Any], figures: Figures, of_one: Callable[[Figures, int], dict[str, Any]]
+) -> dict[str, Any]:
+    found = {}
+    for number, (name, version) in enumerate(zip(model["of"], model["versions"], strict=True)):
+        known = of_one(figures, number)
+        figure = known if version is not None else dict.fromkeys(known)
+        found[name] = {"version": version, "slots": model["slots"], **figure}
+    return found
+
+
+def _outlined(figures: Figures, number: int) -> dict[str, Any]:
+    if isinstance(figures, ErrorFigures):
+        error = figures.absolute_error(number)
+        return {"absolute_error": error.estimate, **_between(error)}
+    table = figures.layout.table(figures.counts, number)
+    commonest = float(table.sum(axis=1).max()) / figures.counted.slots
+    accuracy = figures.accuracy(number)
+    return {
+        "accuracy": accuracy.estimate,
+        **_between(accuracy),
+        "baseline": min(1.0, max(0.0, commonest)),
+        "table": [[int(each) for each in row] for row in table.tolist()],
+    }
+
+
+def _whole(figures: Figures, number: int) -> dict[str, Any]:
+    outlined = _outlined(figures, number)
+    if isinstance(figures, ErrorFigures):
+        return outlined | {"squared_error": _figure(figures.squared_error(number))}
+    layout = figures.layout
+    return outlined | {
+        "lift": _figure(figures.lift(number)) if layout.classes <= MOST_CLASSES else None,
+        "balanced_accuracy": _figure(figures.balanced_accuracy(number)),
+        "recall": [_figure(figures.recall(number, label)) for label in range(layout.classes)],
+        "calibration_error": _figure(figures.calibration_error(number)) if layout.bins else None,
+    }
+
+
+def _between(figure: Figure) -> dict[str, Any]:
+    return {
+        "low": figure.population.low,
+        "high": figure.population.high,
+        "block": {"low": figure.block.low, "high": figure.block.high},
+    }
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    return {"estimate": figure.estimate, **_between(figure)}

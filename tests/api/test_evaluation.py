@@ -1,0 +1,156 @@
+"""How good a model is, over HTTP: slots that are set aside, what is refused, and figures wherever releases are."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.api.test_records import refused
+from tests.conftest import Service, ok
+
+EVERY, BATCH, BLOCK = 4, 40, 10
+STEPS = {"kind": "noisy_gradient_descent"}
+LARGE = 1000
+"""An ε whose noise is 0, but for a probability far below any that a test may fail with."""
+
+
+def records(start: int, stop: int) -> tuple[list[list[float]], list[int]]:
+    """Labels that x tells, of evaluation slots too."""
+    labels = np.arange(start, stop) // EVERY % 2
+    return [[2.0 * label - 1.0, 0.5] for label in labels.tolist()], labels.tolist()
+
+
+def evaluate(service: Service, stream: str, of: list[str], *, epsilon: float = LARGE, **more) -> dict:
+    asked = {
+        "name": f"of-{stream}",
+        "stream": stream,
+        "mechanism": {"kind": "evaluation", "of": of, "block": BLOCK},
+        "privacy": {"epsilon": epsilon, "delta": 0},
+        "publish_delay": 0,
+    } | more
+    return ok(service.client().post("/v1/publications", json=asked), 201)
+
+
+@pytest.fixture(scope="module")
+def evaluated(service: Service) -> tuple[str, str, str]:
+    """A stream, a publication and its evaluation, after three blocks."""
+    stream = service.stream(epsilon=LARGE, delta=1e-6, evaluation={"every": EVERY})
+    name = service.publish(stream, {"kind": "independent_batches", "batch": BATCH}, epsilon=LARGE, delta=1e-6)
+    evaluation = evaluate(service, stream, [name])["name"]
+    for start in range(0, 120, 40):
+        service.post(stream, *records(start, start + 40))
+    service.reaches(evaluation, time=120)
+    return stream, name, evaluation
+
+
+def test_a_release_tells_how_good_each_publication_is(service: Service, evaluated):
+    _, name, evaluation = evaluated
+    first, second, third = service.released(evaluation, time=120)
+    assert first["evaluation"][name] | {"version": None, "slots": BLOCK} == first["evaluation"][name]
+    assert first["evaluation"][name]["accuracy"] is None
+    for version, release in ((1, second), (2, third)):
+        told = release["evaluation"][name]
+        assert (told["version"], told["slots"]) == (version, BLOCK)
+        assert told["accuracy"] == 1.0
+        assert 0.6 < told["low"] < told["high"] <= 1.0, "ten records tell no more"
+        assert told["baseline"] == 0.5
+        assert told["table"] == [[5, 0], [0, 5]]
+        assert told["lift"]["estimate"] == 0.5
+        assert [each["estimate"] for each in told["recall"]] == [1.0, 1.0]
+        assert told["balanced_accuracy"]["estimate"] == 1.0
+        assert 0 <= told["calibration_error"]["estimate"] <= 1
+
+
+def test_lists_events_and_the_publication_tell_it_too(service: Service, evaluated):
+    _, name, evaluation = evaluated
+    client = service.client()
+    newest = ok(client.get(f"/v1/publications/{evaluation}/releases/latest"))
+    (listed, *_) = ok(client.get(f"/v1/publications/{evaluation}/releases"))["items"]
+    main = listed["evaluation"][name]
+    assert main == {key: newest["evaluation"][name][key] for key in main}
+    assert main["accuracy"] == 1.0
+    with client.stream("GET", f"/v1/publications/{evaluation}/events") as answer:
+        event = next(line for line in answer.iter_lines() if line.startswith("data:"))
+    assert json.loads(event.removeprefix("data:"))["evaluation"] == listed["evaluation"]
+    told = ok(client.get(f"/v1/publications/{name}"))["evaluation"]
+    assert told == newest["evaluation"][name] | {"publication": evaluation, "release": 3, "time": 120}
+    assert ok(client.get(f"/v1/publications/{evaluation}"))["evaluation"] is None
+    assert "evaluation" not in ok(client.get(f"/v1/publications/{name}/releases/latest"))
+
+
+def test_the_ledger_tells_what_evaluation_slots_have_spent(service: Service, evaluated):
+    stream, _, _ = evaluated
+    ledger = ok(service.client().get(f"/v1/streams/{stream}/ledger"))
+    shown = ok(service.client().get(f"/v1/streams/{stream}"))
+    assert shown["evaluation"] == {"every": EVERY}
+    for told in (ledger["spent"], ledger["reserved"], shown["spent"], shown["reserved"], *ledger["ranges"]):
+        assert 0.99 * LARGE < told["epsilon"] <= LARGE, "one of the two, never the sum"
+        assert told["evaluation"]["epsilon"] <= told["epsilon"]
+    assert ledger["tighter"]["epsilon"] == LARGE
+
+
+def test_a_stream_that_sets_nothing_aside_says_nothing_of_it(service: Service):
+    stream = service.stream()
+    shown = ok(service.client().get(f"/v1/streams/{stream}"))
+    assert "evaluation" not in shown
+    assert shown["spent"] == {"epsilon": 0.0, "delta": 0.0}
+    assert "evaluation" not in ok(service.client().get(f"/v1/streams/{stream}/ledger"))["spent"]
+
+
+def test_the_plan_tells_how_wide_intervals_will_be(service: Service, evaluated):
+    stream, name, _ = evaluated
+    asked = {
+        "stream": stream,
+        "mechanism": {"kind": "evaluation", "of": [name], "block": 500},
+        "privacy": {"epsilon": 1, "delta": 0},
+    }
+    plan = ok(service.client().post("/v1/plan", json=asked))
+    assert 0.01 < plan["accuracy"]["noise"] < 0.02
+    assert 0.04 < plan["accuracy"]["population"] < 0.07
+
+
+def of_what(service: Service, stream: str) -> dict[str, str]:
+    """Publications of the stream and of others, by why they are refused."""
+    active = {"kind": "active_learning", "batching": "fixed_window", "size": 8}
+    noisy = {"kind": "noisy_gradient_descent", "loss": "logistic"}
+    model = {"kind": "independent_batches", "batch": BATCH}
+    return {
+        "no public time": service.publish(stream, active, learner=noisy, delta=1e-6),
+        "has no publication": service.publish(service.stream(), model),
+        "predicts nothing": evaluate(service, stream, [service.publish(stream, model)], epsilon=1)["name"],
+    }
+
+
+def test_what_cannot_be_evaluated_is_refused(service: Service):
+    stream = service.stream(epsilon=10, delta=1e-5, evaluation={"every": EVERY})
+    wrong = of_what(service, stream) | {"publication never-made": "never-made"}
+    for why, name in wrong.items():
+        for path in ("plan", "publications"):
+            asked = {"stream": stream, "name": "refused", "privacy": {"epsilon": 1, "delta": 0}}
+            asked["mechanism"] = {"kind": "evaluation", "of": [name], "block": BLOCK}
+            problem = refused(service.client().post(f"/v1/{path}", json=asked), 422, "invalid-request")
+            assert problem["errors"][0]["field"] == "mechanism.of"
+            assert why in problem["errors"][0]["reason"], name
+
+
+def test_a_prediction_tells_what_noise_may_have_done(service: Service, evaluated):
+    _, name, _ = evaluated
+    sure = {"x": [[1.0, 0.5], [-1.0, 0.5]]}
+    url = f"/v1/publications/{name}/predict"
+    plain = ok(service.client().post(url, json=sure))
+    assert "noise" not in plain
+    told = ok(service.client().post(f"{url}?noise=true", json=sure))
+    assert told | {"noise": None} == plain | {"noise": None}
+    noise = told["noise"]
+    assert noise["could_flip"] == [False, False]
+    for scores, low, high in zip(told["scores"], noise["low"], noise["high"], strict=True):
+        assert all(least < score < most for score, least, most in zip(scores, low, high, strict=True))
+
+
+def test_nothing_is_told_of_noise_whose_effect_nobody_knows(service: Service):
+    stream = service.stream(delta=1e-5)
+    name = service.publish(stream, {"kind": "online_leader", "batch": 5}, delta=1e-6, learner=STEPS)
+    service.post(stream, *records(0, 5))
+    service.reaches(name, time=5)
+    url = f"/v1/publications/{name}/predict?noise=true"
+    assert ok(service.client().post(url, json={"x": [[1.0, 0.5]]}))["noise"] is None
