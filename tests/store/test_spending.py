@@ -298,3 +298,24 @@ def test_verify_finds_charges_that_are_counted_on_slots_of_the_other_kind(connec
     )
     findings = verify(connection, isolated=False).findings
     assert "publication p: its charges are counted on slots that it does not read (stream s)" in findings
+
+
+def test_verify_finds_draws_that_add_too_much_to_a_budget_in_rho(connection: Connection):
+    stream = streams.create(
+        connection,
+        name="s",
+        log="s",
+        schema={},
+        retention="keep",
+        epsilon=Decimal(5),
+        delta=Decimal("1e-5"),
+        accounting="zcdp",
+    )
+    publication = make(connection, "p", delta="1e-6")
+    finding = f"stream {stream.name}: its publications' draws add more to delta than the budget leaves room for"
+    for draws, expected in ((1, []), (2**50, [finding])):
+        owes = replace(publication.owes, draws=draws)
+        changed = replace(publication, obligations=owes.to_json())
+        digest = publications.owed(changed)
+        connection.execute(update(tables.publications).values(obligations=owes.to_json(), obligations_digest=digest))
+        assert [each for each in verify(connection, isolated=False).findings if "draws" in each] == expected
