@@ -152,7 +152,7 @@ def plan(
     """Tell what a publication would cost and how noisy each release would be, without any server."""
     from service.inputs import strict_json
     from service.mechanisms.admission import admit
-    from service.mechanisms.configuration import PublicationConfiguration, Refused
+    from service.mechanisms.configuration import AskedPublication, Refused, StreamBudget
     from service.mechanisms.measured import measured
     from service.mechanisms.notes import notes
     from service.mechanisms.timing import timing
@@ -170,18 +170,16 @@ def plan(
         _fail(f"the file must hold JSON: {strict_json.not_json(text, error.pos)}")
     except (ValueError, TypeError, KeyError, RecursionError):
         _fail('the file must hold JSON: {"stream": {…}, "publication": {…}}, as in POST /v1/streams and /v1/plan')
-    budget = stream.get("budget")
     schema = {name: value for name, value in stream.items() if name not in ("name", "retention", "budget")}
     wanted = {name: value for name, value in publication.items() if name not in ("name", "stream", "start")}
     try:
-        configuration = _checked(PublicationConfiguration, wanted)
+        held = _checked(StreamBudget, stream.get("budget", _ANY_BUDGET), "budget").budget
+        configuration = _checked(AskedPublication, wanted).configuration(held)
         stored_schema = _checked(NewStreamSchema, schema)
         mechanism = admit(stored_schema, configuration)
         planned = mechanism.plan()
     except Refused as refused:
         _fail(str(refused))
-    if isinstance(budget, dict) and budget.get("delta", 0) == 0 and configuration.privacy.delta > 0:
-        _fail("privacy.delta: the stream's budget has delta 0, so only publications with delta 0 fit")
     answer = {
         "measured": measured(stored_schema, configuration),
         "timing": timing(mechanism.obligations().fit, configuration.delay),
@@ -190,6 +188,7 @@ def plan(
     print(json.dumps(planned | answer, indent=2))
 
 
+_ANY_BUDGET = {"epsilon": 1000, "delta": 0.5}  # of a stream whose file names none
 _OF_THE_CLIENT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -214,8 +213,11 @@ def _client(command: str, extra: str, arguments: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "perennial", command, *arguments])  # noqa: S606
 
 
-def _checked(model: type[Model], document: object) -> Model:
-    """Return a document as a model, or say what is wrong with which of its fields and exit."""
+def _checked(model: type[Model], document: object, *above: str) -> Model:
+    """Return a document as a model, or say what is wrong with which of its fields and exit.
+
+    above: the place of the document.
+    """
     from pydantic import ValidationError
 
     from service.inputs import words
@@ -224,7 +226,7 @@ def _checked(model: type[Model], document: object) -> Model:
         return model.model_validate(document)
     except ValidationError as error:
         explained = words.explained(error.errors(), model)
-        _fail("\n".join(f"{'.'.join(map(str, place))}: {reason}" for place, reason in explained))
+        _fail("\n".join(f"{'.'.join(map(str, (*above, *place)))}: {reason}" for place, reason in explained))
 
 
 def _keep_memory() -> None:

@@ -180,8 +180,8 @@ class State(Collector):
             ("reserved", "The most that publications, running or ended, reserve on any record"),
             ("spent", "The most that any record has spent"),
         ):
-            for part in ("epsilon", "delta"):
-                values = [([stream], shown[name][part]) for stream, shown in sums]
+            for part in ("epsilon", "delta", "rho"):
+                values = [([stream], shown[name][part]) for stream, shown in sums if part in shown[name]]
                 yield _gauge(f"perennial_{name}_{part}", f"{what}: {part}", ["stream"], values)
         declassified = [([each.stream.name], each.declassified) for each in totals]
         yield _gauge(

@@ -65,10 +65,19 @@ class Range(BaseModel):
 
 
 class Loss(BaseModel):
-    """(ε, δ), rounded up."""
+    """(ε, δ), rounded up; where the budget is held in ρ also that ρ, which implies them."""
 
     epsilon: float
     delta: float
+    rho: float | None = Field(
+        None, exclude_if=lambda rho: rho is None, description="Only of streams with `accounting` `zcdp`"
+    )
+
+
+class Budget(Loss):
+    """What all publications of a stream may cost any one record; `rho` is the largest that implies it."""
+
+    accounting: str | None = Field(None, exclude_if=lambda accounting: accounting is None, description="`zcdp`")
 
 
 class SlotsLoss(Loss):

@@ -103,7 +103,7 @@ def mechanism(comparison: Comparison, line: int, epsilon: float, shape: dict[str
         raise Refused("feature_map", problem.errors()[0]["msg"]) from None
     configuration = PublicationConfiguration.model_validate(
         {"mechanism": asked.mechanism, "learner": asked.learner, "privacy": {"epsilon": epsilon, "delta": asked.delta}}
-    )
+    ).begun()
     try:
         built = build(stream, configuration)
     except Refused as refused:

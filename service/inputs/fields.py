@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 MAX_DIGITS = 15  # significant digits of a decimal: as many as every double keeps
 MAX_COUNT = 2**40
+LARGEST_WEIGHT = 1e9
 LEAST_DELAY, LARGEST_DELAY = Decimal("0.05"), Decimal(86_400)  # seconds
 
 
@@ -53,10 +54,11 @@ Delta = Annotated[_Exact, Field(ge=Decimal(0), lt=Decimal(1)), AfterValidator(_a
 Growth = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal(100))]
 Share = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal("0.99"))]
 Exponent = Annotated[_Exact, Field(ge=Decimal("0.01"), le=Decimal("0.5"))]
+Rho = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0, le=100)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
 Steps = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-6, le=1e6)]
-Weight = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e9, le=1e9)]
+Weight = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-LARGEST_WEIGHT, le=LARGEST_WEIGHT)]
 
 
 def _delay(value: Decimal) -> Decimal:

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from service.inputs.fields import Positive, Shape, Weight
 from service.learning.objective import norm
-from service.learning.records import Prepared, Records, prepare
+from service.learning.records import Prepared, Records
 from service.learning.solvers import Setting
 
 if TYPE_CHECKING:
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
     from service.learning.losses import Floats, Loss
     from service.privacy.accounting.events import AddedNoise
     from service.privacy.currency import Currency
+
+
+INTERCEPT_SCALE = 0.3  # found on noaa_weather and elec2
+InterceptScale = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.001, le=0.999)]
+
+
+class ReleasedModel(Shape):
+    """A release of a publication, of this stream or of another one, whose weights are where this one starts."""
+
+    publication: str
+    version: Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 
 
 class LinearLearner(Shape):
@@ -39,13 +50,31 @@ class LinearLearner(Shape):
     huber_width: Annotated[Positive | None, Field(description="huber_hinge: half the rounded part; default 0.5")] = None
     regularization: Positive = 0.1
     intercept: Annotated[bool, Field(strict=True)] = True
-    origin: tuple[tuple[Weight, ...], ...] | None = None
+    intercept_scale: InterceptScale | None = Field(
+        None,
+        exclude_if=lambda scale: scale is None,
+        description="sin θ: with an intercept a row is (x·cos θ, R·sin θ). Default 0.3; with an origin, and of "
+        "publications that were made before there was another, 1/√2",
+    )
+    origin: tuple[tuple[Weight, ...], ...] | ReleasedModel | None = None
 
     @model_validator(mode="after")
     def _settings_of_the_loss(self) -> Self:
         if self.huber_width is not None and self.loss != "huber_hinge":
             raise PydanticCustomError("other_loss", "huber_width is a setting of loss huber_hinge")
         return self
+
+    @model_validator(mode="after")
+    def _settings_of_the_intercept(self) -> Self:
+        if self.intercept_scale is not None and not self.intercept:
+            raise PydanticCustomError("no_intercept", "intercept_scale is a setting of an intercept: keep it")
+        return self
+
+    def begun(self) -> Self:
+        """Return it with what a publication gets that begins now and does not say otherwise."""
+        if not self.intercept or self.intercept_scale is not None or self.origin is not None:
+            return self
+        return self.model_copy(update={"intercept_scale": INTERCEPT_SCALE})
 
 
 class PlannedLinearLearner(Protocol):
@@ -57,6 +86,8 @@ class PlannedLinearLearner(Protocol):
     def loss(self) -> Loss: ...
     @property
     def intercept(self) -> bool: ...
+    @property
+    def intercept_scale(self) -> float | None: ...
     @property
     def norm_bound(self) -> float: ...
     @property
@@ -103,6 +134,8 @@ class Linear:
     features: int
     classes: int
     """0 for a regression."""
+    intercept_scale: float | None = None
+    """sin θ of `records.row_scales`"""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -125,6 +158,12 @@ class Linear:
             center_norm=0.0 if center is None else norm(center),
         )
 
+    def rows(self, x: NDArray[np.floating]) -> tuple[Prepared, NDArray[np.bool_]]:
+        """Return the rows of x and which of them are finite."""
+        return Prepared.of(
+            x, norm_bound=self.norm_bound, intercept=self.intercept, intercept_scale=self.intercept_scale
+        )
+
     def prepared(self, records: Records) -> tuple[Prepared, NDArray[np.generic]]:
         """Return the rows and labels that enter the loss; what does not fit the schema is left out.
 
@@ -139,7 +178,7 @@ class Linear:
         """Return the same, and what part of its unit's contribution each row is, (m,); None: records have no units."""
         if records.x.shape[1] != self.features:
             raise ValueError("the records have another number of features than the schema")
-        rows, finite = Prepared.of(records.x, norm_bound=self.norm_bound, intercept=self.intercept)
+        rows, finite = self.rows(records.x)
         present = finite & self.loss.present(records.y, self.classes)
         if present.all():
             return rows, records.y, records.weights
@@ -153,7 +192,7 @@ class Linear:
         tasks: parameters are models of so many tasks, one below the other, then a row of scores of each; the model of
         the task with the largest score predicts.
         """
-        scores = prepare(x, norm_bound=self.norm_bound, intercept=self.intercept) @ parameters.T
+        scores = self.rows(x)[0].rows() @ parameters.T
         if tasks is not None:
             chosen = scores[:, -tasks:].argmax(axis=1)
             scores = scores[:, :-tasks].reshape(len(x), tasks, -1)[np.arange(len(x)), chosen]

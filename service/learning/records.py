@@ -21,6 +21,17 @@ _SMALL_PRODUCT = 3 << 18  # multiplications
 _HALF = math.sqrt(0.5) * (1.0 - 2.0**-50)  # a double just below 1/√2
 
 
+def row_scales(intercept_scale: float | None) -> tuple[float, float]:
+    """Return (cos θ, sin θ) of the rows (x·cos θ, R·sin θ), sin θ = intercept_scale; None: both 1/√2.
+
+    cos θ is rounded down by 2^-40 of itself, and both 1/√2 by 2^-50. With sin θ ≤ 0.999 that covers the roundings of a
+    row, so that no row is longer than R.
+    """
+    if intercept_scale is None:
+        return _HALF, _HALF
+    return math.sqrt((1.0 - intercept_scale) * (1.0 + intercept_scale)) * (1.0 - 2.0**-40), intercept_scale
+
+
 @dataclass(frozen=True, kw_only=True)
 class Records:
     """The records still present in a range: x of shape (m, d), float32 or float64, and y of shape (m,).
@@ -71,9 +82,9 @@ class Records:
 class Prepared:
     """The rows that enter the loss: row i is factor_i·x_i, and with an intercept one more coordinate, `bias`.
 
-    Each row is x·min(1, R/‖x‖), then with an intercept (x, R)/√2 (paper-audit.md D2): a function of that
-    record alone. For finite x the norm of every row is at most R in real arithmetic: the norm is computed in doubles
-    and inflated by 1 + 2^-20, far more than every rounding here, and 1/√2 is rounded down.
+    Each row is x·min(1, R/‖x‖), then with an intercept (x·cos θ, R·sin θ), by default (x, R)/√2 (paper-audit.md D2): a
+    function of that record alone. For finite x the norm of every row is at most R in real arithmetic: the norm is
+    computed in doubles and inflated by 1 + 2^-20, far more than every rounding here, and cos θ is rounded down.
 
     Rows are never made but multiplied with, the factor last: x is as it is stored, once, in whatever precision.
     """
@@ -84,7 +95,9 @@ class Prepared:
     bias: float | None = None
 
     @classmethod
-    def of(cls, x: NDArray[np.floating], *, norm_bound: float, intercept: bool) -> tuple[Prepared, NDArray[np.bool_]]:
+    def of(
+        cls, x: NDArray[np.floating], *, norm_bound: float, intercept: bool, intercept_scale: float | None = None
+    ) -> tuple[Prepared, NDArray[np.bool_]]:
         """Return the rows of x and which of them are finite; what the others became is not to be used."""
         norm = _norms(x)
         finite = np.isfinite(norm)
@@ -95,9 +108,10 @@ class Prepared:
         with np.errstate(divide="ignore", over="ignore"):
             factor = np.minimum(1.0, norm_bound / norm)
         factor[long] = norm_bound / norm[long]
-        return cls(
-            x=x, factor=factor * _HALF if intercept else factor, bias=norm_bound * _HALF if intercept else None
-        ), finite
+        if not intercept:
+            return cls(x=x, factor=factor), finite
+        cosine, sine = row_scales(intercept_scale)
+        return cls(x=x, factor=factor * cosine, bias=norm_bound * sine), finite
 
     @classmethod
     def as_they_are(cls, rows: NDArray[np.floating]) -> Prepared:
@@ -178,9 +192,12 @@ class Prepared:
         return total
 
 
-def prepare(x: NDArray[np.floating], *, norm_bound: float, intercept: bool) -> NDArray[np.float64]:
+def prepare(
+    x: NDArray[np.floating], *, norm_bound: float, intercept: bool, intercept_scale: float | None = None
+) -> NDArray[np.float64]:
     """Return the `Prepared` rows of finite x as an array."""
-    return Prepared.of(x, norm_bound=norm_bound, intercept=intercept)[0].rows()
+    rows, _ = Prepared.of(x, norm_bound=norm_bound, intercept=intercept, intercept_scale=intercept_scale)
+    return rows.rows()
 
 
 def _norms(x: NDArray[np.floating]) -> NDArray[np.float64]:

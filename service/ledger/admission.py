@@ -1,10 +1,14 @@
 """The admission of a publication: its lifetime cost is reserved on every record that it may ever read."""
 
+from fractions import Fraction
+
 from sqlalchemy import Connection
 
-from service.ledger.errors import BudgetExceeded
-from service.ledger.reservations import refused
+from service.ledger.errors import BudgetExceeded, TooManyDraws
+from service.ledger.reservations import drawn, refused
+from service.privacy.accounting.budget import cap
 from service.privacy.accounting.composition import Loss, Slots
+from service.privacy.noise.sampler_distance import is_small
 from service.store import publications
 from service.store.publications import NewPublication, Publication
 from service.store.streams import Stream
@@ -18,8 +22,14 @@ def admit(connection: Connection, stream: Stream, new: NewPublication, visible: 
     Raises:
         BudgetExceeded: some record that it may read can't hold its cap beside all that is reserved already.
         NameTaken: a publication that the asking key may see has this name.
+        TooManyDraws: all draws of nearly exact noise on the stream would pass the slack of a budget held in ρ.
     """
-    check(connection, stream, Loss.of(new.epsilon, new.delta), new.start, new.obligations.slots)
+    asked = cap(stream.accounting, new.epsilon, new.delta)
+    check(connection, stream, asked, new.start, new.obligations.slots)
+    if stream.budget.in_rho:
+        draws = drawn(publications.of_stream(connection, stream.id)) + (new.obligations.draws or 0)
+        if not is_small(Fraction(stream.epsilon), draws):
+            raise TooManyDraws
     return publications.create(connection, stream.id, new, visible=visible)
 
 

@@ -45,16 +45,18 @@ def numbers(connection: Connection, publication: Publication, *, declassified: D
     """Return the numbers of a publication's card."""
     stream = streams.get(connection, publication.stream_id)
     (totals,) = summaries.totals(connection, [stream], declassified=declassified)
-    account = spending.account_of(publication)
+    account, implied = spending.account_of(publication), stream.budget.implied
     newest = charges.page(connection, stream.id, limit=1, before=None)
     return CardNumbers(
         publication=Amounts(
-            for_life=account.cap,
-            reserved=account.cap if account.running else account.kept(Fraction(publication.worst_amount)),
-            spent=account.loss(Fraction(publication.visible_worst_amount)),
+            for_life=Loss.of(publication.epsilon, publication.delta),
+            reserved=implied(account.cap if account.running else account.kept(Fraction(publication.worst_amount))),
+            spent=implied(account.loss(Fraction(publication.visible_worst_amount))),
         ),
         stream=Amounts(
-            for_life=Loss.of(stream.epsilon, stream.delta), reserved=totals.reserved, spent=summaries.spent(stream)
+            for_life=Loss.of(stream.epsilon, stream.delta),
+            reserved=implied(totals.reserved),
+            spent=implied(summaries.spent(stream)),
         ),
         records=stream.records,
         declassified=totals.declassified,

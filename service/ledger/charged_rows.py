@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Row, and_, bindparam, func, select
 
-from service.privacy.accounting.composition import Account, Loss, Slots
-from service.privacy.currency import Currency
+from service.privacy.accounting import budget
+from service.privacy.accounting.composition import Account, Slots
 from service.store.publications import SLOTS, UNIT_FACTOR
 from service.store.tables import charges, spent, streams
 from service.store.tables import publications as publications_table
@@ -26,6 +26,7 @@ _MINE = (
         publications_table.c.start.label("since"),
         SLOTS.label("slots"),
         UNIT_FACTOR,
+        streams.c.accounting,
         select(func.coalesce(func.max(_ends_before.c.start), 0))
         .where(
             _ends_before.c.publication_id == publications_table.c.id,
@@ -34,12 +35,14 @@ _MINE = (
         .scalar_subquery()
         .label("first"),
     )
+    .join(streams, streams.c.id == publications_table.c.stream_id)
     .where(publications_table.c.stream_id == bindparam("stream"))
     .subquery("mine")
     .lateral()
 )
+_OF_ACCOUNT = ("kind", "epsilon", "delta", "state", "since", "slots", "unit_factor", "accounting")
 ROWS = (
-    select(spent, *(_MINE.c[name] for name in ("kind", "epsilon", "delta", "state", "since", "slots", "unit_factor")))
+    select(spent, *(_MINE.c[name] for name in _OF_ACCOUNT))
     .join(_MINE, and_(spent.c.publication_id == _MINE.c.id, spent.c.start >= _MINE.c.first))
     .where(
         spent.c.start < bindparam("stop", type_=BigInteger),
@@ -65,6 +68,7 @@ _UNCONFIRMED = (
         publications_table.c.start.label("since"),
         SLOTS.label("slots"),
         UNIT_FACTOR,
+        streams.c.accounting,
     )
     .join(publications_table, publications_table.c.id == charges.c.publication_id)
     .join(streams, streams.c.id == charges.c.stream_id)
@@ -87,10 +91,12 @@ def charged(rows: Sequence[Any]) -> list[Charged]:
     accounts: dict[int, Account] = {}
     for row in rows:
         if row.publication_id not in accounts:
-            accounts[row.publication_id] = Account(
-                id=row.publication_id,
-                kind=Currency(row.kind),
-                cap=Loss.of(row.epsilon, row.delta),
+            accounts[row.publication_id] = budget.account(
+                row.accounting,
+                identity=row.publication_id,
+                epsilon=row.epsilon,
+                delta=row.delta,
+                kind=row.kind,
                 start=row.since,
                 running=row.state == "running" or row.unit_factor is not None,
                 factor=Fraction(row.unit_factor or 1),

@@ -11,6 +11,10 @@ class OverBudget(Exception):
     """A charge would pass the cap of its publication. Nothing may be published."""
 
 
+class TooManyDraws(Exception):
+    """What all draws of a stream's publications add to δ would pass the slack of a budget held in ρ."""
+
+
 class BudgetExceeded(Exception):
     """A record of the stream can't hold what a new publication asks for. The publication does not start.
 

@@ -15,9 +15,10 @@ from operator import attrgetter, itemgetter
 from sqlalchemy import Connection, delete, insert, select
 
 from service.ledger import spending
+from service.ledger.exact_decimals import decimals
 from service.ledger.reserving import Reserving, reserves_wholly
-from service.ledger.spending import account_of, decimal
-from service.privacy.accounting import composition
+from service.ledger.spending import account_of
+from service.privacy.accounting import budget, composition
 from service.privacy.accounting.composition import Holding, Loss, Range, Slots, Tighter
 from service.privacy.currency import Currency, capacity
 from service.store.database import any_of
@@ -63,14 +64,14 @@ def refused(
     slots: the kind that is asked for; what is reserved on the other kind does not matter. The cost is that of the
     publications and of the staircase, not of what was ever charged.
     """
-    budget = Loss.of(stream.epsilon, stream.delta)
+    limit = stream.budget.limit
     ended = kept_stairs(connection, stream.id, slots)
     publications = [each for each in publications if each.slots == slots]
     held = _reserved_from(publications, ended, start)
-    if all((loss + asked).within(budget) for _, loss in held):
+    if all((loss + asked).within(limit) for _, loss in held):
         return None
-    over = "epsilon" if any(loss.epsilon + asked.epsilon > budget.epsilon for _, loss in held) else "delta"
-    part = attrgetter(over)
+    parts = [attrgetter(name) for name in ("rho", "epsilon", "delta")]
+    part = next(each for each in parts if any(each(loss + asked) > each(limit) for _, loss in held))
     position, _ = max(held, key=lambda each: (part(each[1]), each[0]))
     # What ended publications keep from there on, they keep on the record before their staircase falls.
     index = bisect_right(ended, position, key=itemgetter(0)) - 1
@@ -91,7 +92,8 @@ def settle(connection: Connection, stream: int) -> None:
         connection.execute(
             insert(table),
             [
-                {"stream_id": stream, "start": start, "epsilon": decimal(loss.epsilon), "delta": decimal(loss.delta)}
+                {"stream_id": stream, "start": start}
+                | dict(zip(("epsilon", "delta", "rho"), decimals(loss), strict=True))
                 for start, loss in steps
             ],
         )
@@ -114,7 +116,7 @@ def kept_stairs(connection: Connection, stream: int, slots: Slots = Slots.TRAINI
 def walk_stairs(rows: Rows, stream: int, slots: Slots = Slots.TRAINING) -> list[tuple[int, Loss]]:
     """The same, for who walks all rows."""
     found = rows.of(_STAIRS[slots], KEPT[slots].c.stream_id, stream)
-    return [(row.start, Loss.of(row.epsilon, row.delta)) for row in found] or [(0, Loss())]
+    return [(row.start, Loss.of(row.epsilon, row.delta, row.rho)) for row in found] or [(0, Loss())]
 
 
 _STAIRS = {slots: select(table).order_by(table.c.start) for slots, table in KEPT.items()}
@@ -126,25 +128,35 @@ def kept_stairs_of_each(
     """The same by stream, with one query for all of them."""
     stairs: dict[int, list[tuple[int, Loss]]] = {each: [] for each in streams}
     for row in connection.execute(_STAIRS[slots].where(KEPT[slots].c.stream_id == any_of(streams))):
-        stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta)))
+        stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta, row.rho)))
     return {stream: steps or [(0, Loss())] for stream, steps in stairs.items()}
 
 
-def tighter(publications: Sequence[Publication], reserved: Loss, evaluated: Loss | None = None) -> Tighter:
+def drawn(publications: Iterable[Publication]) -> int:
+    """Return how many draws of nearly exact noise one record can have moved in all of a stream's publications.
+
+    One that ended before it charged anything has released nothing.
+    """
+    return sum(each.owes.draws or 0 for each in publications if each.state == "running" or each.worst_amount)
+
+
+def tighter(
+    stream: Stream, publications: Sequence[Publication], reserved: Loss, evaluated: Loss | None = None
+) -> Tighter:
     """The least bound for any record that can be shown from what all publications of a stream have reserved.
 
     reserved: on the worst record; of a stream that sets slots aside on the worst training slot, and `evaluated` on the
-    worst evaluation slot. The bound is then the larger of the two.
+    worst evaluation slot. The bound is then the larger of the two. Of a budget held in ρ it is what is reserved.
     """
-    found = _tighter(publications, Slots.TRAINING, reserved)
+    found = _tighter(stream, publications, Slots.TRAINING, reserved)
     if evaluated is None:
         return found
-    other = _tighter(publications, Slots.EVALUATION, evaluated)
+    other = _tighter(stream, publications, Slots.EVALUATION, evaluated)
     larger = max(found, other, key=attrgetter("loss.epsilon"))
     return replace(larger, loss=found.loss.at_least(other.loss))
 
 
-def _tighter(publications: Iterable[Publication], slots: Slots, reserved: Loss) -> Tighter:
+def _tighter(stream: Stream, publications: Iterable[Publication], slots: Slots, reserved: Loss) -> Tighter:
     holdings = []
     for each in publications:
         if each.slots != slots:
@@ -154,7 +166,8 @@ def _tighter(publications: Iterable[Publication], slots: Slots, reserved: Loss) 
             left = most if reserves_wholly(each) else Fraction(each.worst_amount)
             kind = Currency(each.kind)
             holdings.append(Holding(kind=kind, capacity=most, pure=left if kind is Currency.PURE else Fraction(0)))
-    return composition.tighter(holdings, reserved)
+    found = composition.tighter(holdings, reserved)
+    return replace(found, loss=reserved, how="zcdp", zcdp=reserved.rho) if stream.budget.in_rho else found
 
 
 def _reserved_from(
@@ -173,6 +186,6 @@ def _reserved_from(
         total = Loss()
         for each in running:
             if each.start <= record:
-                total += Loss.of(each.epsilon, each.delta)
+                total += budget.cap(each.accounting, each.epsilon, each.delta)
         sums.append((record, total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]))
     return sums

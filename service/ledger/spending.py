@@ -41,11 +41,11 @@ from sqlalchemy.dialects.postgresql import Insert
 from service.ledger import charged_rows
 from service.ledger.charged_rows import Charged
 from service.ledger.errors import OverBudget
+from service.ledger.exact_decimals import decimal, decimals
 from service.ledger.reserving import reserves_wholly
-from service.privacy.accounting import composition
+from service.privacy.accounting import budget, composition
 from service.privacy.accounting.charges_by_record import Profile
 from service.privacy.accounting.composition import Account, Loss, Slots
-from service.privacy.currency import Currency
 from service.store.publications import Publication
 from service.store.rows import Rows
 from service.store.streams import Stream
@@ -181,7 +181,7 @@ def _outlined(rows: Rows, stream: int, start: int, stop: int, slots: Slots) -> l
         low, high = max(start, row.start), min(stop, row.stop)
         if position < low:
             stretches.append((position, low, Loss()))
-        stretches.append((low, high, Loss.of(row.epsilon, row.delta)))
+        stretches.append((low, high, Loss.of(row.epsilon, row.delta, row.rho)))
         position = high
     if position < stop:
         stretches.append((position, stop, Loss()))
@@ -193,10 +193,12 @@ _OUTLINES = {slots: select(table).order_by(table.c.start) for slots, table in OU
 
 
 def account_of(publication: Publication) -> Account:
-    return Account(
-        id=publication.id,
-        kind=Currency(publication.kind),
-        cap=Loss.of(publication.epsilon, publication.delta),
+    return budget.account(
+        publication.accounting,
+        identity=publication.id,
+        epsilon=publication.epsilon,
+        delta=publication.delta,
+        kind=publication.kind,
         start=publication.start,
         running=reserves_wholly(publication),
         factor=Fraction(publication.unit_factor or 1),
@@ -220,19 +222,6 @@ _CHANGES = (
     .group_by(_both.c.record, _both.c.publication_id)
     .order_by(_both.c.record)
 )
-
-
-def decimal(amount: Fraction) -> Decimal:
-    """Exact: sums of binary doubles and of decimals have nothing but twos and fives below the line."""
-    twos = (amount.denominator & -amount.denominator).bit_length() - 1
-    fives, rest = 0, amount.denominator >> twos
-    while rest > 1:
-        rest, left = divmod(rest, 5)
-        if left:
-            raise ValueError("not a sum of binary doubles and decimals")
-        fives += 1
-    power = max(twos, fives)
-    return Decimal(f"{amount.numerator * 2 ** (power - twos) * 5 ** (power - fives)}E-{power}")
 
 
 def _of_kind(charged: Sequence[Charged], slots: Slots) -> list[Charged]:
@@ -290,7 +279,7 @@ def grain_to(record: int, grain: int) -> int:
 
 
 _OUTLINE = {
-    slots: select(table.c.start, table.c.stop, table.c.epsilon, table.c.delta).where(
+    slots: select(*(table.c[name] for name in ("start", "stop", "epsilon", "delta", "rho"))).where(
         table.c.stream_id == bindparam("stream"),
         table.c.start <= bindparam("high", type_=BigInteger),
         table.c.stop >= bindparam("low", type_=BigInteger),
@@ -317,9 +306,9 @@ def _draw(
     """Raises the stream's outline to what records of [start, stop) have spent now: its grain, and what to write."""
     *_, grain = _redrawn(stream, slots, start, stop)
     old = [tuple(row) for row in outline]
-    before = [(first, last, Loss.of(epsilon, delta)) for first, last, epsilon, delta in old]
+    before = [(first, last, Loss.of(*loss)) for first, last, *loss in old]
     drawn = composition.outline([*before, *now], grain)
-    new = [(first, last, decimal(loss.epsilon), decimal(loss.delta)) for first, last, loss in drawn]
+    new = [(first, last, *decimals(loss)) for first, last, loss in drawn]
     return grain, _writes(OUTLINES[slots], stream.id, old, new)
 
 

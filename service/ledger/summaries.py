@@ -38,6 +38,7 @@ class PublicationSummary:
     start: int
     epsilon: Decimal
     delta: Decimal
+    accounting: str
     worst_amount: Decimal
     unit_factor: str | None
     visible_position: int
@@ -79,7 +80,7 @@ class Summary(Totals):
 
 def spent(stream: Stream) -> Loss:
     """Return what the worst record has spent, of what is confirmed."""
-    return Loss.of(stream.visible_epsilon, stream.visible_delta)
+    return Loss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
 
 
 def sums(stream: Stream, reserved: Loss, evaluation_reserved: Loss) -> dict[str, dict[str, Any]]:
@@ -87,9 +88,11 @@ def sums(stream: Stream, reserved: Loss, evaluation_reserved: Loss) -> dict[str,
 
     evaluation_reserved: on the worst evaluation slot, which is told where the stream sets slots aside.
     """
-    evaluation_spent = Loss.of(stream.visible_evaluation_epsilon, stream.visible_evaluation_delta)
+    evaluation_spent = Loss.of(
+        stream.visible_evaluation_epsilon, stream.visible_evaluation_delta, stream.visible_evaluation_rho
+    )
     return {
-        "budget": {"epsilon": float(stream.epsilon), "delta": float(stream.delta)},
+        "budget": stream.budget.told(),
         "reserved": with_evaluation(stream, reserved, evaluation_reserved),
         "spent": with_evaluation(stream, spent(stream), evaluation_spent),
     }
@@ -98,8 +101,8 @@ def sums(stream: Stream, reserved: Loss, evaluation_reserved: Loss) -> dict[str,
 def with_evaluation(stream: Stream, loss: Loss, evaluation: Loss) -> dict[str, Any]:
     """Return a loss as numbers to read, with that of evaluation slots where the stream sets some aside."""
     if stream.evaluation_slots is None:
-        return dict(loss.shown())
-    return loss.shown() | {"evaluation": evaluation.shown()}
+        return dict(stream.budget.shown(loss))
+    return stream.budget.shown(loss) | {"evaluation": stream.budget.shown(evaluation)}
 
 
 def totals(connection: Connection, streams: Sequence[Stream], *, declassified: Declassified) -> list[Totals]:
@@ -151,6 +154,7 @@ _SUMMARY = (
     select(
         *(publications.c[name] for name in ("name", "stream_id", "state", "start", "epsilon", "delta", "worst_amount")),
         UNIT_FACTOR,
+        streams_table.c.accounting,
         shown.c.position.label("visible_position"),
         case((or_(_EXPIRES, _KEEPS_RECORDS), publications.c.configuration)).label("configuration"),
         SLOTS.label("slots"),
@@ -170,18 +174,19 @@ def _publications(connection: Connection, identities: list[int]) -> dict[int, li
 
 def worst_of_each(
     connection: Connection, identities: Sequence[int], slots: Slots | None = None
-) -> dict[int, tuple[Decimal, Decimal]]:
-    """Return, by stream, the most epsilon and the most delta that any record has spent, of what is committed.
+) -> dict[int, tuple[Decimal, Decimal, Decimal]]:
+    """Return, by stream, the most ε, the most δ and the most ρ that any record has spent, of what is committed.
 
     slots: of this kind; None: of both.
     """
+    parts = ("epsilon", "delta", "rho")
     drawn = union_all(
         *(
-            select(table.c.stream_id, table.c.epsilon, table.c.delta).where(table.c.stream_id == any_of(identities))
+            select(table.c.stream_id, *(table.c[part] for part in parts)).where(table.c.stream_id == any_of(identities))
             for kind, table in OUTLINES.items()
             if slots in (None, kind)
         )
     ).subquery()
-    query = select(drawn.c.stream_id, func.max(drawn.c.epsilon), func.max(drawn.c.delta)).group_by(drawn.c.stream_id)
-    found = {row[0]: (row[1], row[2]) for row in connection.execute(query)}
-    return {each: found.get(each, (Decimal(0), Decimal(0))) for each in identities}
+    query = select(drawn.c.stream_id, *(func.max(drawn.c[part]) for part in parts)).group_by(drawn.c.stream_id)
+    found = {row[0]: (row[1], row[2], row[3]) for row in connection.execute(query)}
+    return {each: found.get(each, (Decimal(0), Decimal(0), Decimal(0))) for each in identities}

@@ -7,18 +7,20 @@ here).
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from service.inputs.fields import Delta, Epsilon, PublishDelay, Shape
+from service.inputs.fields import Delta, Epsilon, PublishDelay, Rho, Shape
 from service.inputs.refused import Refused
 from service.inputs.registry import FamilySettings
+from service.learners.linear import LinearLearner
 from service.learners.registry import LearnerSettings
 from service.mechanisms.family import MechanismFamily
 from service.mechanisms.features import FeaturesFrom
 from service.mechanisms.registry import MECHANISMS, MechanismSettings
+from service.privacy.accounting.budget import Accounting, Budget, epsilon_within
 
 __all__ = ["Privacy", "PublicationConfiguration", "Refused"]
 
@@ -28,6 +30,61 @@ class Privacy(Shape):
 
     epsilon: Epsilon
     delta: Delta = Field(Decimal(0), json_schema_extra={"default": 0})  # a number, where pydantic would show a text
+    rho: Rho | None = Field(
+        None,
+        exclude_if=lambda rho: rho is None,
+        description="What was asked for in the place of epsilon and delta, which follow from it",
+    )
+
+
+class RhoPrivacy(Shape):
+    """What one record may lose to one publication over its whole life, on a stream whose budget is held in rho.
+
+    The publication promises the (epsilon, delta) that it implies at the delta of the stream's budget.
+    """
+
+    rho: Rho
+
+
+class StreamBudget(Shape):
+    """(epsilon, delta), and how publications add up: as (epsilon, delta), or as the rho that implies it."""
+
+    epsilon: Epsilon
+    delta: Delta = Field(Decimal(0), json_schema_extra={"default": 0})
+    accounting: Literal["basic", "zcdp"] = Field(
+        "basic",
+        description="`zcdp`: publications add up in rho. k Gaussian ones that share the budget have up to sqrt(k) "
+        "times less noise than with `basic`, and pure ones hardly fit; delta must be above 0",
+    )
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of a stream."""
+        return Budget(epsilon=self.epsilon, delta=self.delta, accounting=Accounting(self.accounting))
+
+    @model_validator(mode="after")
+    def _holds_something(self) -> Self:
+        if self.budget.in_rho and self.delta < LEAST_DELTA:
+            raise PydanticCustomError(
+                "delta_too_small",
+                "delta must be at least {least} where accounting is zcdp",
+                {"least": f"{LEAST_DELTA:g}"},
+            )
+        return self
+
+
+def _kind_of_privacy(asked: object) -> str:
+    by_rho = isinstance(asked, RhoPrivacy) or (isinstance(asked, dict) and "rho" in asked and "epsilon" not in asked)
+    return RhoPrivacy.__name__ if by_rho else Privacy.__name__
+
+
+AskedPrivacy = Annotated[
+    Annotated[Privacy, Tag(Privacy.__name__)] | Annotated[RhoPrivacy, Tag(RhoPrivacy.__name__)],
+    Discriminator(_kind_of_privacy),
+]
+PrivacyKind = TypeVar("PrivacyKind", Privacy, AskedPrivacy)
+
+LEAST_DELTA = Decimal("1e-18")  # of a budget held in rho: all draws together may add 2^-60
 
 
 def _releases_map(family: MechanismFamily[Any]) -> bool:
@@ -37,14 +94,14 @@ def _releases_map(family: MechanismFamily[Any]) -> bool:
 DEFAULT_DELAY = Decimal(1)  # seconds
 
 
-class PublicationConfiguration(Shape):
+class PublicationSettings(Shape, Generic[PrivacyKind]):
     """A mechanism, a learner, a budget, and when releases appear."""
 
     mechanism: MechanismSettings
     learner: Annotated[
         LearnerSettings | None, Field(validate_default=True, description="null for mechanisms that fit no model")
     ] = None
-    privacy: Privacy
+    privacy: PrivacyKind
     publish_delay: PublishDelay | None = Field(
         None,
         description="T in seconds. Each release appears at a multiple of T (Unix time), at least T after the last "
@@ -73,11 +130,6 @@ class PublicationConfiguration(Shape):
         """Whether its steps are due by public numbers of records, so that there is a time to count from."""
         return MECHANISMS.of(self.mechanism).has_ticks
 
-    def stored(self) -> dict[str, Any]:
-        """Return it as JSON to be stored, whose digest is promised: what was not set is not in it."""
-        unset = {name for name in ("publish_delay", "features") if getattr(self, name) is None}
-        return self.model_dump(mode="json", include=set(PublicationConfiguration.model_fields) - unset)
-
     @field_validator("learner")
     @classmethod
     def _where_there_is_something_to_learn(
@@ -89,3 +141,51 @@ class PublicationConfiguration(Shape):
         if value is None and MECHANISMS.of(mechanism).takes_learner:
             raise PydanticCustomError("missing", "Field required")
         return value
+
+
+class PublicationConfiguration(PublicationSettings[Privacy]):
+    """A mechanism, a learner, a budget, and when releases appear."""
+
+    def begun(self) -> Self:
+        """Return it with what a publication gets that begins now and does not say otherwise."""
+        if not isinstance(self.learner, LinearLearner):
+            return self
+        return self.model_copy(update={"learner": self.learner.begun()})
+
+    def stored(self) -> dict[str, Any]:
+        """Return it as JSON to be stored, whose digest is promised: what was not set is not in it."""
+        unset = {name for name in ("publish_delay", "features") if getattr(self, name) is None}
+        return self.model_dump(mode="json", exclude=unset)
+
+
+class AskedPublication(PublicationSettings[AskedPrivacy]):
+    """The same, as somebody asks for it: with an epsilon and a delta, or with a rho."""
+
+    def configuration(self, budget: Budget) -> PublicationConfiguration:
+        """Return what is to be published on a stream with that budget.
+
+        Raises Refused where the budget can hold no such publication, whatever else is published.
+        """
+        names = {name for name in PublicationSettings.model_fields if name in self.model_fields_set} - {"privacy"}
+        settings = {name: getattr(self, name) for name in names}
+        return PublicationConfiguration(privacy=_promised(self.privacy, budget), **settings).begun()
+
+
+def _promised(asked: Privacy | RhoPrivacy, budget: Budget) -> Privacy:
+    """Return what a publication promises."""
+    if isinstance(asked, RhoPrivacy):
+        if not budget.in_rho:
+            raise Refused("privacy.rho", "the stream's budget is of epsilon and delta: give these, and no rho")
+        epsilon = epsilon_within(asked.rho, budget.delta)
+        if not epsilon:
+            raise Refused("privacy.rho", "is less than an epsilon of 1e-9 takes: give a larger one")
+        return Privacy(epsilon=epsilon, delta=budget.delta, rho=asked.rho)
+    if asked.rho is not None:
+        raise Refused("privacy.rho", "give either a rho, or an epsilon and a delta")
+    if asked.delta > 0 and budget.delta == 0:
+        raise Refused("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
+    if budget.in_rho and (asked.epsilon, asked.delta) == (budget.epsilon, budget.delta):
+        # All of it: but for the room that is left for what draws add.
+        whole = epsilon_within(float(budget.limit.rho), budget.delta)
+        return asked.model_copy(update={"epsilon": whole or asked.epsilon})
+    return asked

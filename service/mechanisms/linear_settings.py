@@ -8,7 +8,7 @@ import numpy as np
 
 from service.inputs.refused import Refused
 from service.learners.family import HistogramFamily, LearnerFamily, LinearFamily
-from service.learners.linear import Linear, LinearLearner
+from service.learners.linear import Linear, LinearLearner, ReleasedModel
 from service.learners.registry import LEARNERS
 from service.learning.losses import LOSSES, HuberHinge, Squared
 from service.privacy.currency import Currency
@@ -57,6 +57,7 @@ def linear(stream: StreamSchema, settings: LinearLearner) -> Linear:
         loss=loss,
         regularization=settings.regularization,
         intercept=settings.intercept,
+        intercept_scale=settings.intercept_scale,
         norm_bound=stream.norm_bound,
         features=features,
         classes=classes,
@@ -67,6 +68,8 @@ def origin(settings: LinearLearner, shape: tuple[int, int]) -> Floats:
     """Return the public weights to start from. Raises Refused."""
     if settings.origin is None:
         return np.zeros(shape)
+    if isinstance(settings.origin, ReleasedModel):
+        raise Refused("learner.origin", "only the service can look up a release: give its weights here")
     rows, columns = shape
     if {len(row) for row in settings.origin} != {columns} or len(settings.origin) != rows:
         raise Refused("learner.origin", f"the model has {rows} rows of {columns} weights")

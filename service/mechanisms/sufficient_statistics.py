@@ -1,7 +1,7 @@
 """Sums of what each record says about a linear model, for a window of blocks, and the model that is solved from them.
 
 Statement. Private: the records, each of which is in one block of n public slots. Neighbours: R⊥. With an intercept a
-row is (x, R)/√2, else x, ‖x‖ ≤ R, and a = x/R its part without the intercept, ‖a‖ ≤ 1. A record with label code v,
+row is (x, R)/√2 here, else x, ‖x‖ ≤ R, and a = x/R its part without the intercept, ‖a‖ ≤ 1. A record with label code v,
 ‖v‖ ≤ 1, adds to its block's sum
     (s·a⊗a, f·a, l·v⊗a, k·v),
 a⊗a as the triangle on and above the diagonal, with √2 off it; without an intercept f = k = 0, and neither part is
@@ -41,6 +41,9 @@ third was found on noaa_weather and elec2, the root also holds on 54 columns of 
 | logistic | ±1/2 | 1/4 | 2 |
 | softmax | e_y - 1/K | 1/K | √(K(K - 1)) |
 
+With an `intercept_scale` the rows of the loss are others, and the model is released as weights of those: the same
+products, from the same minimiser. Sums do not depend on it, and the pull is that of (x, R)/√2.
+
 Tried, and no better on those: shrinking or flooring eigenvalues instead of adding to them, Tikhonov's v/(v² + λ²), an
 intercept that is not pulled.
 """
@@ -60,6 +63,7 @@ from service.learners.linear import Linear
 from service.learners.output_perturbation import FAMILY as OUTPUT
 from service.learning.losses import Squared
 from service.learning.objective import MARGIN
+from service.learning.records import row_scales
 from service.learning.solvers import SLACK, UNIT, Inaccurate
 from service.privacy import sensitivity
 from service.privacy.accounting.events import NoisyStatistics
@@ -178,7 +182,7 @@ class Statistics(Linear):
         squares, labels = np.zeros((columns, columns)), np.zeros((lines, columns))
         for start in range(0, len(y), CHUNK):
             piece = slice(start, start + CHUNK)
-            a = rows[piece].rows() / (rows.bias or self.norm_bound)
+            a = rows[piece].rows() / self._lengths
             part = a if shares is None else a * shares[piece, None]
             squares += part.T @ a
             labels += self._codes(y[piece]).T @ part
@@ -219,13 +223,32 @@ class Statistics(Linear):
 
         rank: along how many eigenvectors of M it may leave the origin, those of the largest eigenvalues; None: all.
         """
+        origin = origin / self.turned
         gain, curvature = self.expansion
         values, vectors = np.linalg.eigh(second)
         largest = slice(-(rank or len(values)), None)
         positive, vectors = np.maximum(values[largest], 0.0), vectors[:, largest]
         wanted = gain * labels @ vectors - origin @ vectors * self.unit * positive
         pulled = positive + ridge * slots / (curvature * self.unit**2)
-        return np.asarray(origin + (wanted / pulled) @ vectors.T / self.unit)
+        return np.asarray(origin + (wanted / pulled) @ vectors.T / self.unit) * self.turned
+
+    @cached_property
+    def _lengths(self) -> Floats:
+        """What the coordinates of a row are divided by to make (a, 1), (columns,)."""
+        cosine, sine = row_scales(self.intercept_scale) if self.intercept else (1.0, 1.0)
+        lengths = np.full(self.shape[1], self.norm_bound * cosine)
+        if self.intercept:
+            lengths[-1] = self.norm_bound * sine
+        return lengths
+
+    @cached_property
+    def turned(self) -> Floats:
+        """By how much weights of (x, R)/√2 grow to have the same products with rows of the loss, (columns,)."""
+        factors = np.ones(self.shape[1])
+        if self.intercept_scale is not None:
+            cosine, sine = row_scales(self.intercept_scale)
+            factors[:-1], factors[-1] = math.sqrt(0.5) / cosine, math.sqrt(0.5) / sine
+        return factors
 
     @cached_property
     def _triangle(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -54,8 +54,8 @@ class Committed:
     stream: Stream
     mark: Mark
     unseen: list[Unseen]
-    worst: tuple[Decimal, Decimal]
-    evaluated: tuple[Decimal, Decimal]
+    worst: tuple[Decimal, Decimal, Decimal]
+    evaluated: tuple[Decimal, Decimal, Decimal]
     """The worst evaluation slot's."""
 
     @property

@@ -36,7 +36,9 @@ from service.store.tables import shown as shown_clocks
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """`position` and all below it: see tables/publishing.py. `stream_promise` and `distrusted` are the stream's.
+    """`position` and all below it: see tables/publishing.py.
+
+    `stream_promise`, `accounting` and `distrusted` are the stream's.
 
     `position`, `due`, `version`, `latest` and the worst record's sum are what is committed; `visible_…` is what is
     confirmed too, and only that is shown to anybody.
@@ -69,6 +71,7 @@ class Publication:
     publish_delay: Decimal
     features_from: int | None
     stream_promise: str
+    accounting: str
     distrusted: str | None
     visible_version: int | None
     visible_latest: int | None
@@ -324,7 +327,12 @@ def mark_ended(connection: Connection, publication: Publication) -> None:
 
 def select_all() -> Select[Any]:
     """Return what makes a `Publication` of each row."""
-    stream = (streams.c.name.label("stream"), streams.c.promise.label("stream_promise"), streams.c.distrusted)
+    stream = (
+        streams.c.name.label("stream"),
+        streams.c.promise.label("stream_promise"),
+        streams.c.accounting,
+        streams.c.distrusted,
+    )
     newest = (newest_visible().label("visible_version"), newest_visible(role="model").label("visible_latest"))
     return (
         select(publications, *stream, *newest, *shown.columns())

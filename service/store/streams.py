@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from service.privacy.accounting.budget import Accounting, Budget
 from service.privacy.accounting.composition import Slots
 from service.store import digests, leases
 from service.store.database import FREE_STREAM, any_of, notify
@@ -60,6 +61,7 @@ class Stream:
     retention: Literal["keep", "needed"]
     epsilon: Decimal
     delta: Decimal
+    accounting: str
     records: int
     sealed_entry: str
     sealed_sequence: int
@@ -77,9 +79,11 @@ class Stream:
     marked: bool
     visible_epsilon: Decimal
     visible_delta: Decimal
+    visible_rho: Decimal
     evaluation_grain: int
     visible_evaluation_epsilon: Decimal
     visible_evaluation_delta: Decimal
+    visible_evaluation_rho: Decimal
     unit_secret_digest: str | None
     units_erased: int
     created_at: datetime
@@ -88,6 +92,11 @@ class Stream:
     def parsed_schema(self) -> StreamSchema:
         """The schema, with types. `schema` is the stored JSON, which the promise is about."""
         return stored_schema(self.schema)
+
+    @property
+    def budget(self) -> Budget:
+        """What its publications may cost any one record, for ever."""
+        return Budget(epsilon=self.epsilon, delta=self.delta, accounting=Accounting(self.accounting))
 
     @property
     def evaluation_slots(self) -> EvaluationSlots | None:
@@ -120,6 +129,7 @@ def create(
     retention: str,
     epsilon: Decimal,
     delta: Decimal,
+    accounting: str = Accounting.BASIC,
 ) -> Stream:
     """Make a stream; one with units gets a secret for their pseudonyms. NameTaken if there is one of this name."""
     secret = secrets.token_bytes(SECRET_BYTES) if schema.get("unit") is not None else None
@@ -133,6 +143,7 @@ def create(
                 retention=retention,
                 epsilon=epsilon,
                 delta=delta,
+                accounting=accounting,
                 promise="",
                 unit_secret_digest=None if secret is None else hashlib.sha256(secret).hexdigest(),
             )
@@ -160,6 +171,8 @@ def promised(stream: Stream) -> str:
         "delta": str(Fraction(stream.delta)),
         "created_at": digests.timestamp(stream.created_at),
     }
+    if stream.accounting != Accounting.BASIC:  # digests of streams from before there was another say nothing of it
+        content["accounting"] = stream.accounting
     if stream.unit_secret_digest is not None:
         content["unit_secret"] = stream.unit_secret_digest
     return digests.of(content)
@@ -223,9 +236,11 @@ class Confirmed(NamedTuple):
     releases: int
     epsilon: Decimal
     delta: Decimal
+    rho: Decimal
     evaluation_epsilon: Decimal
     """The worst evaluation slot's."""
     evaluation_delta: Decimal
+    evaluation_rho: Decimal
 
 
 def confirm(connection: Connection, confirmed: Sequence[Confirmed]) -> set[int]:
@@ -238,7 +253,7 @@ def confirm(connection: Connection, confirmed: Sequence[Confirmed]) -> set[int]:
 
 
 _BOUND = [f"each_{name}" for name in Confirmed._fields]
-_TYPES = (BigInteger, BigInteger, BigInteger, Numeric, Numeric, Numeric, Numeric)
+_TYPES = (*(BigInteger,) * 3, *(Numeric,) * 6)
 _confirmed = (
     func.unnest(*(bindparam(name, type_=ARRAY(kind)) for name, kind in zip(_BOUND, _TYPES, strict=True)))
     .table_valued(*map(column, Confirmed._fields, _TYPES))
@@ -259,8 +274,10 @@ _CONFIRM = (
         confirmed_releases=func.greatest(streams.c.confirmed_releases, _confirmed.c.releases),
         visible_epsilon=func.greatest(streams.c.visible_epsilon, _confirmed.c.epsilon),
         visible_delta=func.greatest(streams.c.visible_delta, _confirmed.c.delta),
+        visible_rho=func.greatest(streams.c.visible_rho, _confirmed.c.rho),
         visible_evaluation_epsilon=func.greatest(streams.c.visible_evaluation_epsilon, _confirmed.c.evaluation_epsilon),
         visible_evaluation_delta=func.greatest(streams.c.visible_evaluation_delta, _confirmed.c.evaluation_delta),
+        visible_evaluation_rho=func.greatest(streams.c.visible_evaluation_rho, _confirmed.c.evaluation_rho),
         marked=True,
     )
     .returning(streams.c.id)

@@ -5,6 +5,8 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from hypothesis import strategies as st
+
 from service.log import Appender, Reader
 from service.store.database import Database
 from service.store.segment_files import SegmentFiles
@@ -13,6 +15,28 @@ from service.worker.publisher import Publisher
 from service.worker.sealer import Sealer
 from service.worker.ticker import Ticker
 from service.worker.workshop import Workshop
+
+APPENDING = [("Appender._evaluate: log", "before"), ("Appender._evaluate: log", "after")]
+WORKING = [
+    ("SegmentFiles.write: sync", "after"),
+    ("Sealer._seal: commit", "after"),
+    ("Reader.trim: log", "after"),
+    ("Sealer._replace: commit", "after"),
+    ("Sealer._delete_erased: commit", "before"),
+    ("draw: fit", "after"),
+    ("Publisher._committed: commit", "before"),
+    ("Publisher._committed: commit", "after"),
+    ("Ticker.publish: commit", "before"),
+    ("Ticker.publish: commit", "after"),
+    ("SegmentFiles.put_high_water_mark: sync", "before"),
+    ("Confirmer.confirm: commit", "after"),
+]
+
+
+def accidents(moments: list[tuple[str, str]]) -> st.SearchStrategy[tuple[str, tuple[str, str]] | None]:
+    """What happens when one of the moments comes first; often it doesn't come."""
+    happen = [(what, moment) for moment in moments for what in ("crash", "overtaken")]
+    return st.sampled_from([*[None] * 3, *happen])
 
 
 class Crash(BaseException):

@@ -9,7 +9,7 @@ leases over and does its work before it goes on. Hypothesis chooses, and shrinks
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from secrets import token_hex
@@ -35,7 +35,9 @@ from service.ledger import open_ledger
 from service.ledger.errors import BudgetExceeded
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.privacy.accounting.budget import Accounting, Budget
 from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.zcdp_budget import pure_rho
 from service.privacy.currency import capacity
 from service.store import erasing, publications, streams, tables
 from service.store.database import Database
@@ -46,7 +48,7 @@ from service.streams.schema import StreamSchema
 from service.worker import publisher as publishing
 from tests.conftest import make_world, run_out
 from tests.faults.load import Batch, check, due
-from tests.faults.stage import Accidents, Crash, Stage
+from tests.faults.stage import APPENDING, WORKING, Accidents, Crash, Stage, accidents
 from tests.faults.steps import instrument
 from tests.mechanisms import cases
 
@@ -70,29 +72,10 @@ MECHANISMS = [
 PREPARATION = len(MECHANISMS) - 1
 AT_ARRIVAL = "active_learning"  # its records pay as they come, a release or not
 TICK = Decimal("0.05")
-BUDGET = Loss.of(Decimal("2.5"), Decimal("1e-5"))
-
-APPENDING = [("Appender._evaluate: log", "before"), ("Appender._evaluate: log", "after")]
-WORKING = [
-    ("SegmentFiles.write: sync", "after"),
-    ("Sealer._seal: commit", "after"),
-    ("Reader.trim: log", "after"),
-    ("Sealer._replace: commit", "after"),
-    ("Sealer._delete_erased: commit", "before"),
-    ("draw: fit", "after"),
-    ("Publisher._committed: commit", "before"),
-    ("Publisher._committed: commit", "after"),
-    ("Ticker.publish: commit", "before"),
-    ("Ticker.publish: commit", "after"),
-    ("SegmentFiles.put_high_water_mark: sync", "before"),
-    ("Confirmer.confirm: commit", "after"),
-]
-
-
-def accidents(moments: list[tuple[str, str]]) -> st.SearchStrategy[tuple[str, tuple[str, str]] | None]:
-    """Return what happens when one of the moments comes first; often it doesn't come."""
-    happen = [(what, moment) for moment in moments for what in ("crash", "overtaken")]
-    return st.sampled_from([*[None] * 3, *happen])
+BUDGETS = {
+    "basic": Budget(epsilon=Decimal("2.5"), delta=Decimal("1e-5")),
+    "zcdp": Budget(epsilon=Decimal(8), delta=Decimal("1e-5"), accounting=Accounting.ZCDP),
+}
 
 
 @dataclass
@@ -122,14 +105,19 @@ class History(RuleBasedStateMachine):
         self.stage.accidents.overtake = self.overtake
         self.stage.histories += 1
 
-    @initialize(retention=st.sampled_from(["keep", "needed"]), which=st.integers(0, 2))
-    def begin(self, retention, which):
+    @initialize(
+        retention=st.sampled_from(["keep", "needed"]),
+        accounting=st.sampled_from(sorted(BUDGETS)),
+        which=st.integers(0, 2),
+    )
+    def begin(self, retention, accounting, which):
+        budget = BUDGETS[accounting]
         log = token_hex(16)
         self.wait_for(self.appender.create(log))
         with self.stage.database.transaction() as connection:
             self.stream = streams.create(
                 connection, name="s", log=log, schema=SCHEMA, retention=retention,
-                epsilon=Decimal("2.5"), delta=Decimal("1e-5"),
+                epsilon=budget.epsilon, delta=budget.delta, accounting=accounting,
             )  # fmt: skip
         self.begin_publication(which)
 
@@ -194,7 +182,8 @@ class History(RuleBasedStateMachine):
             known, records = publications.of_stream(connection, self.stream.id), ledger.stream.records
             new = NewPublication(
                 name=f"p{len(known)}", start=records, configuration=asked, plan=built.plan(),
-                obligations=built.obligations(), kind=built.kind, epsilon=Decimal(1), delta=Decimal(str(delta)),
+                obligations=replace(built.obligations(), draws=built.draws()),
+                kind=built.kind, epsilon=Decimal(1), delta=Decimal(str(delta)),
                 due=records + built.next_time(0), publish_delay=delay,
                 features_from=features and features.id,
             )  # fmt: skip
@@ -296,6 +285,7 @@ class History(RuleBasedStateMachine):
             charges = connection.execute(select(tables.charges)).all()
             known = {each.id: each for each in publications.of_stream(connection, self.stream.id)}
             records = streams.get(connection, self.stream.id).records
+        in_rho = self.stream.budget.in_rho
         for record in range(records):
             reserved = Loss()
             for identity, each in known.items():
@@ -309,10 +299,14 @@ class History(RuleBasedStateMachine):
                 )
                 assert paid <= capacity(each.epsilon, each.delta)[1]
                 asks = each.state == "running" and each.start <= record
+                if in_rho:
+                    whole = capacity(each.epsilon, each.delta)[1] if asks else paid
+                    reserved += Loss(rho=whole if each.delta else pure_rho(whole, units=False))
+                    continue
                 whole = Loss.of(each.epsilon, each.delta)
                 gaussian = whole if paid else Loss()
                 reserved += whole if asks else (gaussian if each.delta else Loss(epsilon=paid))
-            assert reserved.within(BUDGET)
+            assert reserved.within(self.stream.budget.limit)
 
     def send(self, batch, key, accident):
         numbers = np.arange(batch.first, batch.stop)

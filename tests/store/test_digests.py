@@ -118,6 +118,7 @@ def test_every_column_of_a_publication_is_promised_or_sealed_or_said_elsewhere()
             "stream",
             "stream_id",
             "distrusted",
+            "accounting",
         ),  # of the stream, whose charges name the publication
         "publish_delay",  # of the configuration
         *(each.name for each in fields(Publication) if each.name.startswith("visible_")),

@@ -122,17 +122,17 @@ def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
     assert connection.execute(select(func.count()).select_from(drawn)).scalar_one() <= spending.MOST_RANGES
     assert connection.execute(select(func.count()).select_from(tables.spent)).scalar_one() <= RECORDS * len(found)
     for start in RANDOM.sample(range(RECORDS), 10):
-        left = 2 - max(each.epsilon for each in reserved[start:])
-        for epsilon in (left, left + Fraction(1, 2**40)):
-            asked = Loss(epsilon=epsilon)
+        part = "rho" if stream.budget.in_rho else "epsilon"
+        most = max(getattr(each, part) for each in reserved[start:])
+        left = getattr(stream.budget.limit, part) - most
+        for amount in (left, left + Fraction(1, 2**40)):
+            asked = Loss(**{part: amount})
             over = reservations.refused(connection, stream, found, asked, start, slots)
-            assert (over is None) == all(
-                (each + asked).within(Loss.of(stream.epsilon, stream.delta)) for each in reserved[start:]
-            )
+            assert (over is None) == all((each + asked).within(stream.budget.limit) for each in reserved[start:])
             if over is not None:
                 assert over.start >= start
                 assert (over.spent, over.reserved) == (spent[over.start], reserved[over.start])
-                assert over.reserved.epsilon == max(each.epsilon for each in reserved[start:])
+                assert getattr(over.reserved, part) == most
 
 
 def check_both(connection: Connection) -> None:
@@ -150,12 +150,28 @@ def check_both(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("kinds", [(Slots.TRAINING,), tuple(Slots)], ids=["one kind", "both kinds"])
-@pytest.mark.parametrize("most", [spending.MOST_RANGES, 16], ids=["fine", "coarse"])
-def test_every_sum_is_that_of_all_charges_record_by_record(connection: Connection, monkeypatch, most, kinds):
+@pytest.mark.parametrize(
+    ("most", "epsilon", "accounting"),
+    [
+        pytest.param(spending.MOST_RANGES, 2, "basic", id="fine"),
+        pytest.param(16, 2, "basic", id="coarse"),
+        pytest.param(spending.MOST_RANGES, 5, "zcdp", id="in rho"),
+    ],
+)
+def test_every_sum_is_that_of_all_charges_record_by_record(
+    connection: Connection, monkeypatch, most, epsilon, accounting, kinds
+):
     monkeypatch.setattr(spending, "MOST_RANGES", most)
     schema = {} if len(kinds) == 1 else {"evaluation": {"every": 7}}
     streams.create(
-        connection, name="s", log="s", schema=schema, retention="keep", epsilon=Decimal(2), delta=Decimal("1e-5")
+        connection,
+        name="s",
+        log="s",
+        schema=schema,
+        retention="keep",
+        epsilon=Decimal(epsilon),
+        delta=Decimal("1e-5"),
+        accounting=accounting,
     )
     made = [
         make(
@@ -224,7 +240,7 @@ def test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent(con
         open_entry(connection, each).end("stopped")
     found = publications.of_stream(connection, 1)
     reserved = reservations.reserved(connection, 1, found)
-    tighter = reservations.tighter(found, reserved)
+    tighter = reservations.tighter(streams.get(connection, 1), found, reserved)
     assert tighter.pure == Fraction("0.5") + Fraction(1, 4)
     assert tighter.zcdp - tighter.gaussian == 2 * Fraction("0.5") ** 2 / 2, (
         "what ended is capped by what it had asked for"
@@ -256,7 +272,7 @@ def test_each_kind_of_slots_holds_the_whole_budget_by_itself(connection: Connect
         assert 0.99 * cap.epsilon < spent.epsilon <= cap.epsilon
         assert spent.delta == cap.delta
         assert reservations.reserved(connection, 1, publications.of_stream(connection, 1), slots) == cap
-    tighter = reservations.tighter(publications.of_stream(connection, 1), cap, cap)
+    tighter = reservations.tighter(stream, publications.of_stream(connection, 1), cap, cap)
     assert tighter.loss == cap
     open_entry(connection, made[0]).end("stopped")
     for slots in Slots:
@@ -282,3 +298,24 @@ def test_verify_finds_charges_that_are_counted_on_slots_of_the_other_kind(connec
     )
     findings = verify(connection, isolated=False).findings
     assert "publication p: its charges are counted on slots that it does not read (stream s)" in findings
+
+
+def test_verify_finds_draws_that_add_too_much_to_a_budget_in_rho(connection: Connection):
+    stream = streams.create(
+        connection,
+        name="s",
+        log="s",
+        schema={},
+        retention="keep",
+        epsilon=Decimal(5),
+        delta=Decimal("1e-5"),
+        accounting="zcdp",
+    )
+    publication = make(connection, "p", delta="1e-6")
+    finding = f"stream {stream.name}: its publications' draws add more to delta than the budget leaves room for"
+    for draws, expected in ((1, []), (2**50, [finding])):
+        owes = replace(publication.owes, draws=draws)
+        changed = replace(publication, obligations=owes.to_json())
+        digest = publications.owed(changed)
+        connection.execute(update(tables.publications).values(obligations=owes.to_json(), obligations_digest=digest))
+        assert [each for each in verify(connection, isolated=False).findings if "draws" in each] == expected

@@ -79,10 +79,10 @@ class Client:
     def create_stream(self, name: str, **more: Any) -> Stream:
         """Make a stream and return it.
 
-        more: `epsilon` and `delta` of its budget, or `budget`; `features`; `classes` of a classification, or `bound` of
-        a regression, or another `task`; `norm_bound`, `feature_map` and all else that POST /v1/streams takes.
-        `columns` instead of `features`: names, a mapping of names to public ranges (lowest, highest) or None, or a data
-        frame, whose columns without that of `label` they are. `class_names` instead of `classes`.
+        more: `epsilon`, `delta` and `accounting` of its budget, or `budget`; `features`; `classes` of a classification,
+        or `bound` of a regression, or another `task`; `norm_bound`, `feature_map` and all else that POST /v1/streams
+        takes. `columns` instead of `features`: names, a mapping of names to public ranges (lowest, highest) or None, or
+        a data frame, whose columns without that of `label` they are. `class_names` instead of `classes`.
         """
         self._run(operations.create_stream(settings.stream(name, **more)))
         return self.stream(name)
@@ -97,8 +97,8 @@ class Client:
     def publish(self, name: str, stream: str, **more: Any) -> Publication:
         """Start a publication, which reserves its budget on every record that it may ever read, and return it.
 
-        more: `mechanism` and `learner` as in POST /v1/publications; `epsilon` and `delta`, or `privacy`; all else that
-        it takes.
+        more: `mechanism` and `learner` as in POST /v1/publications; `epsilon` and `delta`, or `rho`, or `privacy`; all
+        else that it takes.
         """
         asked = settings.publication(stream, name=name, **more)
         self._run(operations.publish(asked))

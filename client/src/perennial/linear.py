@@ -18,7 +18,7 @@ from perennial.feature_maps import FeatureMap
 Floats: TypeAlias = NDArray[np.float64]
 
 INFLATION = 1.0 + 2.0**-20  # by which the service rounds norms up
-HALF = math.sqrt(0.5) * (1.0 - 2.0**-50)
+_HALF = math.sqrt(0.5) * (1.0 - 2.0**-50)
 LOSSES = ("logistic", "softmax", "huber_hinge", "squared")
 
 
@@ -34,7 +34,8 @@ class LinearModel:
     feature_map: FeatureMap
     encoder: Encoder | None
     norm_bound: float
-    intercept: bool
+    intercept: tuple[float, float] | None
+    """(cos θ, sin θ) of the rows (x·cos θ, R·sin θ); None: there is none"""
     weights: Floats
     tasks: int | None
     loss: str
@@ -50,9 +51,10 @@ class LinearModel:
             if self.encoder is not None:
                 rows = self.encoder(clipped(rows, self.encoder.norm_bound)).astype(np.float32).astype(np.float64)
             rows = clipped(rows, self.norm_bound)
-            if self.intercept:
-                bias = np.full((len(rows), 1), self.norm_bound * HALF)
-                rows = np.hstack((rows * HALF, bias))
+            if self.intercept is not None:
+                cosine, sine = self.intercept
+                bias = np.full((len(rows), 1), self.norm_bound * sine)
+                rows = np.hstack((rows * cosine, bias))
             return np.where(finite, self._chosen(rows @ self.weights.T), np.nan)
 
     def _chosen(self, scores: Floats) -> Floats:
@@ -75,6 +77,13 @@ class LinearModel:
         elif scores.shape[1] == 1:
             scores = np.hstack((-scores, scores))
         return scores.argmax(axis=1), scores
+
+
+def row_scales(intercept_scale: float | None) -> tuple[float, float]:
+    """Return (cos θ, sin θ) of the rows (x·cos θ, R·sin θ), sin θ = intercept_scale; None: both 1/√2."""
+    if intercept_scale is None:
+        return _HALF, _HALF
+    return math.sqrt((1.0 - intercept_scale) * (1.0 + intercept_scale)) * (1.0 - 2.0**-40), intercept_scale
 
 
 def clipped(rows: Floats, norm_bound: float) -> Floats:
@@ -114,7 +123,7 @@ def build(description: Mapping[str, Any], parameters: Floats, encoder: Floats | 
         feature_map=feature_map,
         encoder=network,
         norm_bound=float(description["norm_bound"]),
-        intercept=bool(description["intercept"]),
+        intercept=row_scales(description.get("intercept_scale")) if description["intercept"] else None,
         weights=weights,
         tasks=len(weights) // (rows + 1) if description.get("heads") == "per_task" else None,
         loss=loss,

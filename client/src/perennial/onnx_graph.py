@@ -25,7 +25,7 @@ from perennial.feature_maps import (
     Step,
     public_normals,
 )
-from perennial.linear import HALF, INFLATION, LinearModel
+from perennial.linear import INFLATION, LinearModel
 
 OPSET = 18
 IR_VERSION = 9
@@ -80,9 +80,10 @@ def as_onnx(model: LinearModel, properties: Mapping[str, str]) -> onnx.ModelProt
     finite = graph.add("LessOrEqual", largest, LARGEST_FLOAT32)
     rows = mapped if model.encoder is None else _encoded(graph, model.encoder, mapped)
     weights = model.weights.T
-    if model.intercept:  # the constant coordinate of every row is a constant of every score
-        scores = graph.add("MatMul", _clipped(graph, rows, model.norm_bound), weights[:-1] * HALF)
-        scores = graph.add("Add", scores, weights[-1] * (model.norm_bound * HALF))
+    if model.intercept is not None:  # the constant coordinate of every row is a constant of every score
+        cosine, sine = model.intercept
+        scores = graph.add("MatMul", _clipped(graph, rows, model.norm_bound), weights[:-1] * cosine)
+        scores = graph.add("Add", scores, weights[-1] * (model.norm_bound * sine))
     else:
         scores = graph.add("MatMul", _clipped(graph, rows, model.norm_bound), weights)
     scores = graph.add("Where", finite, _chosen(graph, model, scores), np.nan)

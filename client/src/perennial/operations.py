@@ -52,7 +52,7 @@ class Appended:
 class Ledger:
     """The spending of a stream's records: the most of any record, and tables by publication and by range of records."""
 
-    budget: Mapping[str, float]
+    budget: Mapping[str, Any]
     reserved: Mapping[str, float]
     spent: Mapping[str, float]
     declassified: int

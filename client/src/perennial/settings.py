@@ -14,6 +14,7 @@ def stream(
     *,
     epsilon: float | None = None,
     delta: float = 0.0,
+    accounting: str | None = None,
     budget: Mapping[str, Any] | None = None,
     features: int | None = None,
     classes: int | None = None,
@@ -46,9 +47,8 @@ def stream(
     if len(given) != 1:
         raise ValueError("give classes for a classification, bound for a regression, or another task as `task`")
     shape = {} if features is None else {"features": features}
-    return (
-        {"name": name, "task": dict(given[0]), "budget": _loss(epsilon, delta, "budget", budget)} | shape | named | more
-    )
+    held = _loss(epsilon, delta, "budget", budget) | ({} if accounting is None else {"accounting": accounting})
+    return {"name": name, "task": dict(given[0]), "budget": held} | shape | named | more
 
 
 def publication(
@@ -58,6 +58,7 @@ def publication(
     learner: Mapping[str, Any] | None = None,
     epsilon: float | None = None,
     delta: float = 0.0,
+    rho: float | None = None,
     privacy: Mapping[str, Any] | None = None,
     name: str | None = None,
     **more: Any,
@@ -68,6 +69,8 @@ def publication(
         asked["learner"] = dict(learner)
     if name is not None:
         asked["name"] = name
+    if rho is not None and privacy is None and epsilon is None:
+        privacy = {"rho": rho}
     return asked | {"privacy": _loss(epsilon, delta, "privacy", privacy)} | more
 
 

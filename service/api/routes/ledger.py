@@ -14,11 +14,13 @@ from service.api.auth.scopes import KeyFirst, Reader
 from service.api.auth.visibility import stream_or_404
 from service.api.http.problems import documented
 from service.api.schemas import DECLASSIFIED, Before, Charge, Items, Limit, SlotsLoss, as_json
+from service.api.schemas import Budget as ShownBudget
 from service.api.schemas import Loss as ShownLoss
 from service.api.services import Shared
 from service.ledger import reservations, spending, summaries
 from service.mechanisms.building import declassified
 from service.privacy.accounting import composition
+from service.privacy.accounting.budget import Budget
 from service.privacy.accounting.charges_by_record import covered
 from service.privacy.accounting.composition import Loss, Slots
 from service.privacy.currency import Currency, round_up
@@ -42,6 +44,7 @@ class LedgerRange(BaseModel):
     end: int
     epsilon: float | None
     delta: float | None
+    rho: float | None = Field(None, description="Only of streams with `accounting` `zcdp`")
     declassified: bool
     evaluation: ShownLoss | None = Field(
         None,
@@ -56,7 +59,7 @@ class Tighter(ShownLoss):
     It holds only if nobody chose a publication, its privacy or its start by looking at releases of the stream;
     `reserved` holds in any case. At the δ of `reserved`, the least of three bounds (`how`): the sum of ε; `zcdp`, what
     the sum of ρ implies, a pure ε counted as ε²/2; `pure_plus_gaussian`, the pure ε plus what the Gaussian ρ alone
-    imply. The sums are there too.
+    imply. The sums are there too. Of a stream with `accounting` `zcdp` it is `reserved`, and holds as that does.
     """
 
     how: Literal["sum", "zcdp", "pure_plus_gaussian"]
@@ -69,7 +72,7 @@ class WorstRecord(ShownLoss):
     """The record that a publication has charged most. Gaussian: `rho` is what it charged, ε what that implies."""
 
     record: int | None
-    rho: float | None
+    rho: float | None = Field(description="null of pure publications, but for streams with `accounting` `zcdp`")
 
 
 class LedgerPublication(BaseModel):
@@ -95,7 +98,7 @@ class Ledger(BaseModel):
     Both are of what records are charged while they are protected: what one that is declassified loses has no bound.
     """
 
-    budget: ShownLoss
+    budget: ShownBudget
     reserved: SlotsLoss
     spent: SlotsLoss
     declassified: int = Field(description=DECLASSIFIED)
@@ -132,12 +135,12 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
             {
                 **summaries.sums(found, reserved, evaluated),
                 "declassified": covered(exposed.values()),
-                "tighter": tighter.loss.shown()
+                "tighter": found.budget.shown(tighter.loss)
                 | {"how": tighter.how}
                 | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
-                "publications": [_share(each, exposed[each.name]) for each in of_it],
+                "publications": [_share(found.budget, each, exposed[each.name]) for each in of_it],
                 "exact": exact,
-                "ranges": list(_merged(_with_declassified(told, exposed.values()))),
+                "ranges": list(_merged(found.budget, _with_declassified(told, exposed.values()))),
             }
         )
 
@@ -178,9 +181,9 @@ def _tighter(
     evaluated: Loss,
 ) -> composition.Tighter:
     if stream.evaluation_slots is None:
-        return reservations.tighter(of_it, reserved)
+        return reservations.tighter(stream, of_it, reserved)
     training = reservations.reserved(connection, stream.id, of_it, Slots.TRAINING)
-    return reservations.tighter(of_it, training, evaluated)
+    return reservations.tighter(stream, of_it, training, evaluated)
 
 
 _Told = tuple[int, int, Loss, Loss | None]
@@ -207,12 +210,12 @@ def _outlined(
     """The most that a record of each stretch has spent, which no stretch can have spent more of than the worst."""
     worst = summaries.spent(stream)
     return [
-        (low, high, Loss(epsilon=min(loss.epsilon, worst.epsilon), delta=min(loss.delta, worst.delta)))
+        (low, high, loss.at_most(worst))
         for low, high, loss in spending.outlined(Rows(connection), stream.id, start, stop, slots)
     ]
 
 
-def _share(publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
+def _share(budget: Budget, publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
     """Return the share of one publication in the ledger."""
     account = spending.account_of(publication)
     kept, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
@@ -222,12 +225,12 @@ def _share(publication: publications.Publication, exposed: tuple[int, int]) -> d
         "running": publication.state == "running",
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
-        "reserved": (account.cap if account.running else account.kept(kept)).shown(),
+        "reserved": budget.shown(account.cap if account.running else account.kept(kept)),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
             "record": publication.visible_worst_record,
             "rho": None if pure else round_up(amount * account.factor),
-            **account.loss(amount).shown(),
+            **budget.shown(account.loss(amount)),
         },
     }
 
@@ -247,15 +250,15 @@ def _with_declassified(
             yield low, high, None if any(first <= low < last for first, last in exposed) else (loss, evaluation)
 
 
-def _merged(ranges: Iterable[tuple[int, int, _Losses | None]]) -> Iterator[dict[str, Any]]:
+def _merged(budget: Budget, ranges: Iterable[tuple[int, int, _Losses | None]]) -> Iterator[dict[str, Any]]:
     """Neighbours that spent the same are one range, whatever is reserved on them; so are those declassified."""
-    nothing = {"epsilon": None, "delta": None, "declassified": True}
-    shown = ((start, end, nothing if losses is None else _shown(*losses)) for start, end, losses in ranges)
+    unbounded = dict.fromkeys(budget.shown(Loss())) | {"declassified": True}
+    shown = ((start, end, unbounded if losses is None else _shown(budget, *losses)) for start, end, losses in ranges)
     for spent, alike in groupby(shown, key=itemgetter(2)):
         first, *others = alike
         yield {"start": first[0], "end": others[-1][1] if others else first[1], **spent}
 
 
-def _shown(loss: Loss, evaluation: Loss | None) -> dict[str, Any]:
-    told = loss.shown() | {"declassified": False}
-    return told if evaluation is None else told | {"evaluation": evaluation.shown()}
+def _shown(budget: Budget, loss: Loss, evaluation: Loss | None) -> dict[str, Any]:
+    told = budget.shown(loss) | {"declassified": False}
+    return told if evaluation is None else told | {"evaluation": budget.shown(evaluation)}

@@ -1,5 +1,6 @@
 """`/v1/publications` and `/v1/plan`: what is published, from which stream, and what it costs."""
 
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from fastapi import APIRouter, Response
@@ -11,17 +12,20 @@ from service.api.auth.visibility import publication_or_404, stream_or_404
 from service.api.http.problems import Problem, documented
 from service.api.schemas import Before, Items, Limit, Name, Timestamp
 from service.api.services import Shared
+from service.learners.linear import ReleasedModel
 from service.ledger import open_entry, open_ledger
-from service.ledger.errors import BudgetExceeded
+from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.mechanisms.admission import admit
-from service.mechanisms.configuration import PublicationConfiguration, Refused
+from service.mechanisms.configuration import AskedPublication, Privacy, PublicationConfiguration, Refused
 from service.mechanisms.evaluation.told import told
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
 from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.timing import largest_cost, timing
-from service.privacy.accounting.composition import Loss, Range
+from service.mechanisms.transfer import begun_at, named_origin
+from service.privacy.accounting.budget import cap
+from service.privacy.accounting.composition import Range
 from service.publishing import evaluated
 from service.store import labels, publications, releases, segments, streams
 from service.store.due_fits import DueFit, due_fits
@@ -31,7 +35,7 @@ from service.store.publications import NewPublication
 router = APIRouter(route_class=KeyFirst, prefix="/v1", tags=["publications"])
 
 
-class PlanRequest(PublicationConfiguration):
+class PlanRequest(AskedPublication):
     name: Name | None = None
     stream: Name
     start: int | None = Field(
@@ -95,13 +99,16 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
 
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
-        told = measured(stream.parsed_schema, request)
-        mechanism = _build(connection, stream, request, stream.records if request.start is None else request.start)
+        configuration = _configuration(connection, key, stream, request)
+        told = measured(stream.parsed_schema, configuration)
+        start = stream.records if request.start is None else request.start
+        mechanism = _build(connection, stream, configuration, start)
         _source(connection, stream, request)
         planned = mechanism.plan()
         queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
         tick = timing(mechanism.obligations().fit, request.delay, queued)
-        return planned | {"measured": told, "timing": tick, "notes": notes(planned, request, stream.parsed_schema)}
+        sentences = notes(planned, configuration, stream.parsed_schema)
+        return planned | {"measured": told, "timing": tick, "notes": sentences}
 
     return await shared.run(look)
 
@@ -121,8 +128,9 @@ async def make_publication(
     def make(connection: Connection) -> PublicationInfo:
         ledger = open_ledger(connection, stream_or_404(connection, admin, request.stream).id)
         stream = ledger.stream
+        configuration = _configuration(connection, admin, stream, request)
         start = stream.records if request.start is None else request.start
-        mechanism = _build(connection, stream, request, start)
+        mechanism = _build(connection, stream, configuration, start)
         if start < stream.records and start < (kept := segments.kept_from(connection, stream.id)):
             raise Problem(
                 "invalid-request",
@@ -132,12 +140,12 @@ async def make_publication(
         new = NewPublication(
             name=request.name,
             start=start,
-            configuration=request.stored(),
+            configuration=configuration.stored(),
             plan=mechanism.plan(),
-            obligations=mechanism.obligations(),
+            obligations=replace(mechanism.obligations(), draws=mechanism.draws() if stream.budget.in_rho else None),
             kind=mechanism.kind,
-            epsilon=request.privacy.epsilon,
-            delta=request.privacy.delta,
+            epsilon=configuration.privacy.epsilon,
+            delta=configuration.privacy.delta,
             due=start + mechanism.next_time(0),
             publish_delay=request.delay,
             features_from=_source(connection, stream, request),
@@ -145,7 +153,13 @@ async def make_publication(
         try:
             made = ledger.admit(new, visible=admin.streams)
         except BudgetExceeded as refused:
-            raise _over_budget(stream, request, refused.worst) from None
+            raise _over_budget(stream, configuration.privacy, refused.worst) from None
+        except TooManyDraws:
+            _refuse(
+                "privacy",
+                "all noise of this stream that is only nearly exact may add 2^-60 to delta, and this would add more: "
+                "ask for Gaussian noise, which is exact, with a delta above 0",
+            )
         return _told(connection, admin, [made])[0]
 
     info = await shared.run(make)
@@ -190,12 +204,35 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
     return await shared.run(stop)
 
 
-def _build(connection: Connection, stream: streams.Stream, request: PlanRequest, start: int) -> Mechanism:
-    if request.privacy.delta > 0 and stream.delta == 0:
-        _refuse("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
+def _configuration(
+    connection: Connection, key: Key, stream: streams.Stream, request: PlanRequest
+) -> PublicationConfiguration:
     try:
-        evaluated.check(connection, stream, request.mechanism)
-        return admit(stream.parsed_schema, request, start)
+        configuration = request.configuration(stream.budget)
+        named = named_origin(configuration)
+        if named is None:
+            return configuration
+        release = _release(connection, key, named)
+        return begun_at(stream.parsed_schema, configuration, release.model, release.parameters)
+    except Refused as refused:
+        _refuse(refused.path, refused.message)
+
+
+def _release(connection: Connection, key: Key, named: ReleasedModel) -> releases.Release:
+    """Return a release that this key may see. Raises Refused."""
+    found = publications.find(connection, named.publication, visible=key.streams)
+    release = None if found is None else releases.find(connection, found.id, named.version)
+    if release is None:
+        raise Refused("learner.origin", "there is no such release, or this key may not see it")
+    return release
+
+
+def _build(
+    connection: Connection, stream: streams.Stream, configuration: PublicationConfiguration, start: int
+) -> Mechanism:
+    try:
+        evaluated.check(connection, stream, configuration.mechanism)
+        return admit(stream.parsed_schema, configuration, start)
     except Refused as refused:
         _refuse(refused.path, refused.message)
 
@@ -220,23 +257,43 @@ def _refuse(path: str, reason: str) -> NoReturn:
     raise Problem("invalid-request", f"{path}: {reason}", errors=[{"field": path, "reason": reason}])
 
 
-def _over_budget(stream: streams.Stream, request: PublicationRequest, worst: Range) -> Problem:
+def _over_budget(stream: streams.Stream, privacy: Privacy, worst: Range) -> Problem:
     """Explain which record can't hold the cap of a publication beside all that is reserved already."""
-    asked = Loss.of(request.privacy.epsilon, request.privacy.delta)
-    budget = Loss.of(stream.epsilon, stream.delta)
-    reserved = worst.reserved.shown()
-    return Problem(
-        "budget-exceeded",
-        f"On record {worst.start}, epsilon {reserved['epsilon']} and delta {reserved['delta']} are "
-        f"reserved of {float(stream.epsilon)} and {float(stream.delta)}; this asks for "
-        f"{float(request.privacy.epsilon)} and {float(request.privacy.delta)}. "
-        "Ask for at most what is left, stop a publication, or start later.",
-        record=worst.start,
-        budget=budget.shown(),
-        spent=worst.spent.shown(),
-        reserved=reserved,
-        asked=asked.shown(),
-        left=worst.reserved.left_of(budget).shown_down(),
+    budget = stream.budget
+    told = {
+        "budget": budget.shown(budget.limit),
+        "spent": budget.shown(worst.spent),
+        "reserved": budget.shown(worst.reserved),
+        "asked": budget.shown(cap(stream.accounting, privacy.epsilon, privacy.delta)),
+        "left": budget.shown_down(worst.reserved.left_of(budget.limit)),
+    }
+    explain = _in_rho if budget.in_rho else _in_epsilon_and_delta
+    detail = f"On record {worst.start}, {explain(told, privacy)} {_WAYS_OUT}"
+    return Problem("budget-exceeded", detail, headers=None, record=worst.start, **told)
+
+
+_WAYS_OUT = "Ask for at most what is left, stop a publication, or start later."
+
+
+def _in_epsilon_and_delta(told: dict[str, dict[str, float]], privacy: Privacy) -> str:
+    reserved, budget = told["reserved"], told["budget"]
+    return (
+        f"epsilon {reserved['epsilon']} and delta {reserved['delta']} are reserved of {budget['epsilon']} and "
+        f"{budget['delta']}; this asks for {float(privacy.epsilon)} and {float(privacy.delta)}."
+    )
+
+
+def _in_rho(told: dict[str, dict[str, float]], privacy: Privacy) -> str:
+    reserved, budget, asked, left = (told[name] for name in ("reserved", "budget", "asked", "left"))
+    parts = (
+        f"rho {reserved['rho']:.6g} is reserved of {budget['rho']:.6g}; this asks for {asked['rho']:.6g}, and "
+        f"{left['rho']:.6g} is left, which is epsilon {left['epsilon']:.6g} at delta {left['delta']:g}."
+    )
+    if privacy.delta:
+        return parts
+    return (
+        f"{parts} Pure noise hardly fits a budget that is held in rho, where its epsilon counts as "
+        "epsilon·tanh(epsilon/2): a privacy.delta above 0 makes it Gaussian."
     )
 
 

@@ -13,13 +13,13 @@ from service.api.auth.scopes import Admin, Ingester, KeyFirst, Reader
 from service.api.auth.visibility import no_stream, stream_or_404, visible
 from service.api.http.problems import Problem, documented
 from service.api.schemas import DECLASSIFIED, Before, Items, Limit, Name, Range, SlotsLoss, Timestamp, is_entry
-from service.api.schemas import Loss as ShownLoss
+from service.api.schemas import Budget as ShownBudget
 from service.api.services import Shared
 from service.ledger import summaries
 from service.ledger.summaries import Summary
 from service.log import Position
 from service.mechanisms.building import declassified, needs
-from service.mechanisms.configuration import Privacy
+from service.mechanisms.configuration import StreamBudget
 from service.store import numbering, streams
 from service.streams.schema import NewStreamSchema, StreamSchema, Task
 
@@ -31,14 +31,21 @@ class StreamRequest(NewStreamSchema):
     retention: Literal["keep", "needed"] = Field(
         "keep", description="`needed` drops records that no running publication can want again"
     )
-    budget: Privacy = Field(description="The most that all publications together may cost any one record, for ever")
+    budget: StreamBudget = Field(
+        description="The most that all publications together may cost any one record, for ever"
+    )
 
     @model_validator(mode="after")
-    def _units_stand_alone(self) -> Self:
-        """Refuse what nobody has shown yet to keep a unit within the budget."""
-        accounting, evaluation = getattr(self.budget, "accounting", "basic"), getattr(self, "evaluation", None)
-        if self.unit is not None and (accounting != "basic" or evaluation is not None):
-            raise PydanticCustomError("units", "a stream with units adds up budgets by `basic` and has no evaluation")
+    def _rho_of_plain_streams(self) -> Self:
+        """Refuse what nobody has shown yet to stay within a budget that is held in rho."""
+        if self.budget.accounting == "basic":
+            return self
+        if self.unit is not None:
+            raise PydanticCustomError("units", "a stream with units adds up budgets by `basic`: leave accounting out")
+        if self.evaluation is not None:
+            raise PydanticCustomError(
+                "evaluation", "a stream with evaluation slots adds up budgets by `basic`: leave accounting out"
+            )
         return self
 
 
@@ -96,7 +103,7 @@ class StreamInfo(StreamSchema):
     task: Task
     records: int = Field(description="How many are numbered so far")
     retention: str
-    budget: ShownLoss
+    budget: ShownBudget
     reserved: SlotsLoss = Field(description="The worst record's, over what runs and what has run")
     spent: SlotsLoss = Field(description="The worst record's")
     declassified: int = Field(description=DECLASSIFIED)
@@ -133,6 +140,7 @@ async def make_stream(request: StreamRequest, admin: Admin, shared: Shared, resp
             retention=request.retention,
             epsilon=request.budget.epsilon,
             delta=request.budget.delta,
+            accounting=request.budget.accounting,
         )
         return _infos(connection, [made])[0]
 

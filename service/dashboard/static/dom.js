@@ -44,6 +44,8 @@ export function amount(number) {
 
 /** (ε, δ), or ε alone where δ is 0. */
 export const loss = ({ epsilon, delta }) => `ε ${amount(epsilon)}${delta > 0 ? `, δ ${amount(delta)}` : ""}`;
+/** The same of one on a stream, whose budget may be held in ρ. */
+export const held = (of) => (of.rho === undefined ? loss(of) : `ρ ${amount(of.rho)}`);
 
 /** Records [start, end), as people count: with the last one. */
 export const range = ({ start, end }) => (end - start > 1 ? `${count(start)} – ${count(end - 1)}` : count(start));
@@ -121,14 +123,16 @@ export function meter(spent, reserved, whole, label) {
   return bar;
 }
 
-/** The same of a stream's ε, and in numbers: `spent` and `reserved` are those of the record with the most. */
-export const budgetMeter = ({ spent, reserved, budget }) =>
-  meter(
-    spent.epsilon,
-    reserved.epsilon,
-    budget.epsilon,
-    `Of ε ${amount(budget.epsilon)}, ${amount(reserved.epsilon)} is reserved and ${amount(spent.epsilon)} is spent`,
+/** The same of a stream's ε or ρ, and in numbers: `spent` and `reserved` are those of the record with the most. */
+export const budgetMeter = ({ spent, reserved, budget }) => {
+  const [unit, part] = budget.rho === undefined ? ["ε", "epsilon"] : ["ρ", "rho"];
+  return meter(
+    spent[part],
+    reserved[part],
+    budget[part],
+    `Of ${unit} ${amount(budget[part])}, ${amount(reserved[part])} is reserved and ${amount(spent[part])} is spent`,
   );
+};
 export const budgetFacts = ({ spent, reserved, budget }) =>
   [
     ["Used, the most by any record", spent, "spent"],
@@ -139,6 +143,7 @@ export const budgetFacts = ({ spent, reserved, budget }) =>
       h("span", { class: `swatch ${kind}` }, name),
       `ε ${amount(told.epsilon)}`,
       told.delta > 0 && h("small", {}, `δ ${amount(told.delta)}`),
+      told.rho !== undefined && h("small", {}, `ρ ${amount(told.rho)}`),
     ),
   );
 

@@ -217,7 +217,7 @@ const nothing = () =>
   -H 'Content-Type: application/json' \\
   -d '{"name": "weather", "features": 5,
        "task": {"kind": "classification", "classes": 2},
-       "budget": {"epsilon": 4, "delta": 2e-6}}'`,
+       "budget": {"epsilon": 4, "delta": 2e-6, "accounting": "zcdp"}}'`,
       ),
     ),
     h("p", { class: "muted" }, "If there are streams that you miss: your key may be limited to others."),

@@ -113,7 +113,10 @@ const asked = (labels) =>
 function tiles(publication, stream, share, outline) {
   const { latest, due, fit, privacy, state, plan } = publication;
   const newest = outline.at(-1);
-  const spent = share?.spent.epsilon ?? 0;
+  const [unit, spent, most] =
+    share?.reserved.rho === undefined
+      ? ["ε", share?.spent.epsilon ?? 0, privacy.epsilon]
+      : ["ρ", share.spent.rho, share.reserved.rho];
   replace(
     $("tiles"),
     fact(
@@ -135,8 +138,8 @@ function tiles(publication, stream, share, outline) {
     ),
     fact(
       "Privacy used",
-      `ε ${amount(spent)} of ${amount(privacy.epsilon)}`,
-      h("small", {}, meter(spent, 0, privacy.epsilon, `${amount(spent)} of ${amount(privacy.epsilon)}`)),
+      `${unit} ${amount(spent)} of ${amount(most)}`,
+      h("small", {}, meter(spent, 0, most, `${amount(spent)} of ${amount(most)}`)),
       h("small", {}, "the most any record has used"),
     ),
   );

@@ -9,6 +9,7 @@ import {
   counted,
   fact,
   h,
+  held,
   loss,
   notice,
   pill,
@@ -67,6 +68,7 @@ async function look() {
     h("dl", { class: "facts" }, fact("Records", count(stream.records)), budgetFacts(stream)),
     budgetMeter(stream),
     ledger.tighter.how !== "sum" &&
+      stream.budget.rho === undefined &&
       h(
         "p",
         { class: "muted" },
@@ -150,8 +152,8 @@ const shares = ({ publications }) =>
       h("a", { href: `/dashboard/publications/${each.name}` }, each.name),
       each.running ? "runs" : "ended",
       count(each.start),
-      loss(each.reserved),
-      loss(each.spent),
+      held(each.reserved),
+      each.reserved.rho === undefined ? loss(each.spent) : held(each.spent),
       each.spent.record === null ? "–" : count(each.spent.record),
     ]),
   );
@@ -163,6 +165,9 @@ const suggested = ({ delta }) =>
        "learner": {"kind": "noisy_gradient_descent"}`
     : `"mechanism": {"kind": "independent_batches", "batch": 1000, "warm_start": true},
        "learner": {"kind": "output_perturbation"}`;
+
+const half = ({ epsilon, delta, rho }) =>
+  rho === undefined ? `{"epsilon": ${epsilon / 2}, "delta": ${delta / 2}}` : `{"rho": ${rho / 2}}`;
 
 const howToPublish = ({ budget, task }) =>
   h(
@@ -185,7 +190,7 @@ const howToPublish = ({ budget, task }) =>
   -H 'Content-Type: application/json' \\
   -d '{"name": "${name}-model", "stream": "${name}",
        ${suggested(budget)},
-       "privacy": {"epsilon": ${budget.epsilon / 2}, "delta": ${budget.delta / 2}}}'`,
+       "privacy": ${half(budget)}}'`,
       ),
     ),
     task.kind === "classification" || task.kind === "regression"

@@ -7,25 +7,23 @@ from operator import attrgetter
 from sqlalchemy import Connection, func, select
 
 from service.ledger import reservations
-from service.privacy.accounting.composition import Loss
 from service.privacy.currency import capacity
+from service.store import streams
 from service.store.publications import SLOTS, UNIT_FACTOR
-from service.store.tables import publications, spent, streams
+from service.store.tables import publications, spent
+from service.store.tables import streams as streams_table
 
 
 def violations(connection: Connection) -> list[str]:
     """All streams are asked for together: there may be many."""
     query = select(spent.c.publication_id, func.max(spent.c.amount).label("amount")).group_by(spent.c.publication_id)
     highest = {row.publication_id: Fraction(row.amount) for row in connection.execute(query)}
-    known = {
-        row.id: row
-        for row in connection.execute(select(*(streams.c[name] for name in ("id", "name", "epsilon", "delta"))))
-    }
+    known = {each.id: each for each in streams.every(connection)}
     names = ("id", "name", "stream_id", "state", "start", "epsilon", "delta", "worst_amount")
     rows = connection.execute(
-        select(*(publications.c[name] for name in names), SLOTS.label("slots"), UNIT_FACTOR).order_by(
-            publications.c.stream_id
-        )
+        select(*(publications.c[name] for name in names), SLOTS.label("slots"), UNIT_FACTOR, streams_table.c.accounting)
+        .join(streams_table, streams_table.c.id == publications.c.stream_id)
+        .order_by(publications.c.stream_id)
     ).all()
     of_each = {stream: list(of_it) for stream, of_it in groupby(rows, attrgetter("stream_id"))}
     found = [
@@ -34,7 +32,6 @@ def violations(connection: Connection) -> list[str]:
         if highest.get(each.id, 0) * Fraction(each.unit_factor or 1) > capacity(each.epsilon, each.delta)[1]
     ]
     for stream, reserved in reservations.reserved_of_each(connection, of_each).items():
-        budget = Loss.of(known[stream].epsilon, known[stream].delta)
-        if not reserved.within(budget):
+        if not reserved.within(known[stream].budget.limit):
             found.append(f"stream {known[stream].name}")
     return found

@@ -91,6 +91,7 @@ def _publications(rows: Rows, stream: Stream) -> Iterator[str]:
     found = list(publications.walk(rows, stream.id))
     for slots in Slots:
         yield from read(where, reserved.within_budget(rows, stream, found, slots))
+    yield from read(where, reserved.within_slack(stream, found))
     yield from read(where, numbering.shown(rows, stream, found))
     for publication in found:
         of_units = read(f"publication {publication.name}", promises.of_units(stream, publication))

@@ -79,8 +79,10 @@ def releases(rows: Rows, stream: Stream) -> Iterator[str]:
 
 def shown(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
     """Check that no sum or clock is shown ahead of what is committed; once all is confirmed, nothing but that."""
-    shown = composition.Loss.of(stream.visible_epsilon, stream.visible_delta)
-    evaluated = composition.Loss.of(stream.visible_evaluation_epsilon, stream.visible_evaluation_delta)
+    shown = composition.Loss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
+    evaluated = composition.Loss.of(
+        stream.visible_evaluation_epsilon, stream.visible_evaluation_delta, stream.visible_evaluation_rho
+    )
     for told, slots in ((shown, None), (evaluated, Slots.EVALUATION)):
         worst = composition.worst(loss for *_, loss in spending.outlined(rows, stream.id, 0, 2**62, slots))
         if told != worst if stream.confirmed_charges == stream.charges else not told.within(worst):

@@ -1,10 +1,12 @@
 """Reservations: what is spent and reserved stays within the budget, and the summaries of both are right."""
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 from service.ledger import reservations, spending
 from service.privacy.accounting import composition
 from service.privacy.accounting.composition import Slots
+from service.privacy.noise.sampler_distance import is_small
 from service.store.publications import Publication
 from service.store.rows import Rows
 from service.store.streams import Stream
@@ -15,7 +17,7 @@ def within_budget(rows: Rows, stream: Stream, publications: Sequence[Publication
 
     No slot is of both kinds.
     """
-    budget = composition.Loss.of(stream.epsilon, stream.delta)
+    limit = stream.budget.limit
     found = [each for each in publications if each.slots is slots]
     every = spending.changes(rows, [each.id for each in found])
     drawn: list[spending.Stretch] = []
@@ -28,7 +30,7 @@ def within_budget(rows: Rows, stream: Stream, publications: Sequence[Publication
         if len(drawn) > room:
             drawn = composition.outline(drawn, grain)
             room = max(room, 2 * len(drawn))
-        if not each.reserved.within(budget):
+        if not each.reserved.within(limit):
             yield f"stream {stream.name}, record {each.start}: more is reserved than the stream's budget"
         if not each.spent.within(each.reserved):
             yield f"stream {stream.name}, record {each.start}: more is spent than is reserved"
@@ -38,3 +40,9 @@ def within_budget(rows: Rows, stream: Stream, publications: Sequence[Publication
         yield f"stream {stream.name}: what is told that its records have spent at most is not what they have"
     if reservations.walk_stairs(rows, stream.id, slots) != reservations.stairs(rows, found, slots):
         yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"
+
+
+def within_slack(stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
+    """Check that all draws of nearly exact noise add no more to δ than a budget held in ρ leaves room for."""
+    if stream.budget.in_rho and not is_small(Fraction(stream.epsilon), reservations.drawn(found)):
+        yield f"stream {stream.name}: its publications' draws add more to delta than the budget leaves room for"

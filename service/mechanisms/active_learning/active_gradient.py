@@ -43,7 +43,6 @@ from service.learners.linear import Linear
 from service.learners.noisy_gradient_descent import FAMILY as DESCENT
 from service.learners.noisy_gradient_descent import clipped_sum, steepness
 from service.learning.objective import summed
-from service.learning.records import Prepared
 from service.privacy.accounting.events import NoisySelectedGradients
 from service.privacy.currency import Currency, round_down
 from service.privacy.noise import additive as noises
@@ -182,7 +181,7 @@ class ActiveGradient(Linear):
             return np.zeros(end - start)
         x = np.zeros((end - start, self.features), dtype=records.x.dtype)
         x[slots - start] = records.x
-        rows, usable = Prepared.of(x, norm_bound=self.norm_bound, intercept=self.intercept)
+        rows, usable = self.rows(x)
         present = np.zeros(end - start, dtype=np.bool_)
         present[slots - start] = True
         far = np.abs(rows.scores(weights)[:, 0].astype(np.float64)) / length

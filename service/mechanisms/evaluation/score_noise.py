@@ -77,7 +77,12 @@ def score_noise(
     if reach(noise, records, error) is None:
         return None
     mapped = feature_maps.build(description["feature_map"], description["features"])(x)
-    rows = prepare(mapped, norm_bound=description["norm_bound"], intercept=description["intercept"])
+    rows = prepare(
+        mapped,
+        norm_bound=description["norm_bound"],
+        intercept=description["intercept"],
+        intercept_scale=description.get("intercept_scale"),
+    )
     scores, lengths = rows @ parameters.reshape(-1, rows.shape[1]).T, np.linalg.norm(rows, axis=1)[:, None]
 
     def moved(rate: float, *, differences: bool) -> Floats:

@@ -166,7 +166,7 @@ class TaskStatistics(Statistics):
         latest = sum(begun, start=latest)
         if self.training == "agem":
             model = self._descend(model, older, latest, self._epochs(place.task), perturbation)
-            released = model[1] @ model[0].T / self.norm_bound
+            released = model[1] @ model[0].T / self.norm_bound * self.turned
         elif self.heads == "per_task":
             released = self._per_task((*older, latest), origin, perturbation)
         else:

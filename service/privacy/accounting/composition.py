@@ -1,5 +1,7 @@
 """How the publications of one stream add up on each record.
 
+A stream's budget is held in (ε, δ), as below, or in ρ: then `zcdp_budget` says how publications add up.
+
 Private: one record of the stream; neighbours differ in the value of one slot (R⊥, paper-audit.md D1). Publications are
 mechanisms run beside each other, so their guarantees compose: on each record (Σε, Σδ) over the publications that may
 read it, by basic composition, which holds for adaptively chosen mechanisms when each one's cap is fixed before it
@@ -24,40 +26,52 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Literal
 
+from service.privacy.accounting.zcdp_budget import in_rho
 from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """(ε, δ), exact."""
+    """(ε, δ), exact; on a stream whose budget is held in ρ a ρ, and neither of them."""
 
     epsilon: Fraction = Fraction(0)
     delta: Fraction = Fraction(0)
+    rho: Fraction = Fraction(0)
 
     def __add__(self, other: "Loss") -> "Loss":
-        return Loss(epsilon=self.epsilon + other.epsilon, delta=self.delta + other.delta)
+        return Loss(epsilon=self.epsilon + other.epsilon, delta=self.delta + other.delta, rho=self.rho + other.rho)
 
     def __sub__(self, other: "Loss") -> "Loss":
-        return Loss(epsilon=self.epsilon - other.epsilon, delta=self.delta - other.delta)
+        return Loss(epsilon=self.epsilon - other.epsilon, delta=self.delta - other.delta, rho=self.rho - other.rho)
 
     @classmethod
-    def of(cls, epsilon: Decimal, delta: Decimal) -> "Loss":
-        return cls(epsilon=Fraction(epsilon), delta=Fraction(delta))
+    def of(cls, epsilon: Decimal, delta: Decimal, rho: Decimal = Decimal(0)) -> "Loss":
+        return cls(epsilon=Fraction(epsilon), delta=Fraction(delta), rho=Fraction(rho))
 
     def within(self, budget: "Loss") -> bool:
-        return self.epsilon <= budget.epsilon and self.delta <= budget.delta
+        return self.epsilon <= budget.epsilon and self.delta <= budget.delta and self.rho <= budget.rho
 
     def covers(self, other: "Loss") -> bool:
         return other.within(self)
 
     def at_least(self, other: "Loss") -> "Loss":
-        """The larger ε and the larger δ."""
-        return Loss(epsilon=max(self.epsilon, other.epsilon), delta=max(self.delta, other.delta))
+        """The larger ε, the larger δ and the larger ρ."""
+        return Loss(
+            epsilon=max(self.epsilon, other.epsilon),
+            delta=max(self.delta, other.delta),
+            rho=max(self.rho, other.rho),
+        )
+
+    def at_most(self, other: "Loss") -> "Loss":
+        """The smaller ε, the smaller δ and the smaller ρ."""
+        return Loss(
+            epsilon=min(self.epsilon, other.epsilon),
+            delta=min(self.delta, other.delta),
+            rho=min(self.rho, other.rho),
+        )
 
     def left_of(self, budget: "Loss") -> "Loss":
-        return Loss(
-            epsilon=max(Fraction(0), budget.epsilon - self.epsilon), delta=max(Fraction(0), budget.delta - self.delta)
-        )
+        return (budget - self).at_least(Loss())
 
     def shown(self) -> dict[str, float]:
         """As numbers to read: the least double whose decimal notation is not below the exact value."""
@@ -81,7 +95,8 @@ class Account:
 
     Of a range that it charges, only the slots of the kind `slots` pay.
     running: the whole cap is reserved on all these records. On a stream with units that is so for ever once it has
-    charged anything (`unit_ledger`), and a charge counts `factor` times: what is spent is a unit's.
+    charged anything (`unit_ledger`), and a charge counts `factor` times: what is spent is a unit's. `ZcdpAccount` is
+    that of a stream whose budget is held in ρ.
     """
 
     id: int
@@ -111,6 +126,19 @@ class Account:
         if self.kind is Currency.PURE:
             return self.loss(amount)
         return self.cap if amount else Loss()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZcdpAccount(Account):
+    """The same where the budget is held in ρ (`zcdp_budget`): charges count as ρ, whatever their currency."""
+
+    def loss(self, amount: Fraction) -> Loss:
+        """What charges of this amount count."""
+        return Loss(rho=in_rho(self.kind, amount))
+
+    def kept(self, amount: Fraction) -> Loss:
+        """What stays reserved: what was charged. All else comes back, record by record."""
+        return self.loss(amount)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +182,7 @@ def add_up(accounts: Iterable[Account], changes: Iterable[tuple[int, int, Fracti
 
 
 def outline(pieces: Iterable[tuple[int, int, Loss]], grain: int) -> list[tuple[int, int, Loss]]:
-    """The pointwise maximum of pieces (start, end, loss) widened to multiples of `grain`: of ε, and of δ, by ranges."""
+    """The pointwise maximum of pieces (start, end, loss) widened to multiples of `grain`: of ε, δ and ρ, by ranges."""
     wide = [(start // grain * grain, -(-end // grain) * grain, loss) for start, end, loss in pieces]
     edges = sorted({edge for start, end, _ in wide for edge in (start, end)})
     place = {edge: index for index, edge in enumerate(edges)}
@@ -202,7 +230,7 @@ def greater(
 
 
 def worst_from(ranges: Iterable[Range]) -> list[tuple[int, Loss]]:
-    """The largest reserved ε and the largest δ of any record from each one on, a falling staircase.
+    """The largest reserved ε, δ and ρ of any record from each one on, a falling staircase.
 
     Returns (first record, loss). ranges: in order, covering [0, ∞).
     """
@@ -219,7 +247,7 @@ def worst_from(ranges: Iterable[Range]) -> list[tuple[int, Loss]]:
 
 
 def worst(losses: Iterable[Loss]) -> Loss:
-    """The largest ε and the largest δ, which is at least what any one record has."""
+    """The largest ε, the largest δ and the largest ρ, which is at least what any one record has."""
     most = Loss()
     for loss in losses:
         most = most.at_least(loss)

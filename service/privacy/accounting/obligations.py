@@ -107,14 +107,16 @@ class Obligations:
     slots: Slots = Slots.TRAINING
     """Which slots of a stream it reads and charges."""
     fit: FitSize
+    draws: int | None = None
+    """How many draws of nearly exact noise one record can move in its life; stated where publications share a slack."""
     unit: dict[str, Any] | None = None
     """The bound on units, and how many times a slot's charge counts for its unit; None: the stream has no units."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is stored."""
-        unit = {} if self.unit is None else {"unit": self.unit}
+        stated = {name: value for name in ("draws", "unit") if (value := getattr(self, name)) is not None}
         return (
-            unit
+            stated
             | {
                 "version": VERSION,
                 "charging": self.charging.to_json(),
@@ -139,6 +141,7 @@ class Obligations:
             ticks=content["ticks"],
             slots=Slots(content.get("slots", Slots.TRAINING)),
             fit=FitSize.from_json(content["fit"]),
+            draws=content.get("draws"),
             unit=content.get("unit"),
         )
 

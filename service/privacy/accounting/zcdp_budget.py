@@ -40,7 +40,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
-from service.privacy.currency import round_down, round_up, zcdp_rho
+from service.privacy.currency import Currency, round_down, round_up, zcdp_rho
 from service.privacy.noise.sampler_distance import LARGEST_DELTA
 from service.privacy.noise.samplers import enclosed_exp
 
@@ -64,3 +64,8 @@ def pure_rho(epsilon: Fraction, *, units: bool) -> Fraction:
         least, _ = enclosed_exp(epsilon, _DIGITS)  # of e^-ε
         count = min(count, epsilon * (1 - least) / (1 + least))
     return Fraction(round_up(count))
+
+
+def in_rho(kind: Currency, amount: Fraction) -> Fraction:
+    """Return how much ρ an amount counts for a record that was charged it in that currency."""
+    return pure_rho(amount, units=False) if kind is Currency.PURE else amount

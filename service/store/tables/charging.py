@@ -48,6 +48,7 @@ def _outlines(name: str) -> Table:
         Column("stop", BigInteger, nullable=False),
         Column("epsilon", Numeric, nullable=False),
         Column("delta", Numeric, nullable=False),
+        Column("rho", Numeric, nullable=False, server_default="0"),  # of a stream whose budget is held in it
         CheckConstraint("start < stop", name="range"),
     )
 
@@ -65,6 +66,7 @@ def _kept(name: str) -> Table:
         Column("start", BigInteger, primary_key=True),
         Column("epsilon", Numeric, nullable=False),
         Column("delta", Numeric, nullable=False),
+        Column("rho", Numeric, nullable=False, server_default="0"),
     )
 
 

@@ -29,6 +29,8 @@ streams = Table(
     Column("retention", Text, nullable=False),
     Column("epsilon", Numeric, nullable=False),
     Column("delta", Numeric, nullable=False),
+    # "basic": publications add up in (epsilon, delta); "zcdp": in rho, within what implies (epsilon, delta).
+    Column("accounting", Text, nullable=False, server_default="basic"),
     # How far the log is numbered. Moved only together with the segment that holds the records.
     Column("records", BigInteger, nullable=False, server_default="0"),
     Column("sealed_entry", Text, nullable=False, server_default="0-0"),
@@ -51,10 +53,12 @@ streams = Table(
     # The worst record's, of what is confirmed; each at least that of any record.
     Column("visible_epsilon", Numeric, nullable=False, server_default="0"),
     Column("visible_delta", Numeric, nullable=False, server_default="0"),
+    Column("visible_rho", Numeric, nullable=False, server_default="0"),
     # The same of its evaluation slots alone.
     Column("evaluation_grain", BigInteger, nullable=False, server_default="1"),
     Column("visible_evaluation_epsilon", Numeric, nullable=False, server_default="0"),
     Column("visible_evaluation_delta", Numeric, nullable=False, server_default="0"),
+    Column("visible_evaluation_rho", Numeric, nullable=False, server_default="0"),
     # Of a stream with units: the digest of the secret of their pseudonyms, and how many units were erased.
     Column("unit_secret_digest", Text),
     Column("units_erased", BigInteger, nullable=False, server_default="0"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tests.guarantees.planted.bug import bug, rewrite
 
 _SPENDING = "tests/store/test_spending.py::test_every_sum_is_that_of_all_charges_record_by_record[fine-one kind]"
+_HISTORIES = (
+    "tests/privacy/test_budget.py::test_whoever_starts_and_stops_no_record_passes_the_budget_and_all_else_comes_back"
+)
 _CONFIRMATION = "tests/worker/test_confirmation.py"
 
 
@@ -57,8 +60,65 @@ def a_budget_that_may_be_passed_in_delta() -> None:
 
     rewrite(
         reservations._reserved_from,
-        ("Loss.of(each.epsilon, each.delta)", "Loss(epsilon=Loss.of(each.epsilon, 0).epsilon)"),
+        ("budget.cap(each.accounting, each.epsilon, each.delta)", "Loss(epsilon=Loss.of(each.epsilon, 0).epsilon)"),
     )
+
+
+@bug(_HISTORIES)
+def a_budget_in_rho_that_gives_back_what_was_charged() -> None:
+    """A publication that has ended keeps nothing reserved."""
+    from service.privacy.accounting.composition import ZcdpAccount
+
+    rewrite(ZcdpAccount.kept, ("return self.loss(amount)", "return Loss()"))
+
+
+@bug(_HISTORIES)
+def a_budget_in_rho_whose_pure_charges_are_half_squares() -> None:
+    """A pure charge counts ε²/2 when it is spent, and ε·tanh(ε/2) when it is reserved."""
+    from service.privacy.accounting.composition import ZcdpAccount
+
+    rewrite(ZcdpAccount.loss, ("in_rho(self.kind, amount)", "self.kind.worth(amount)"))
+
+
+@bug(_HISTORIES)
+def a_budget_in_rho_that_asks_publications_in_the_place_of_records() -> None:
+    """What ended publications were charged counts at their worst record, wherever that is."""
+    from service.privacy.accounting import composition
+
+    everywhere = "[Range(start=0, end=None, spent=Loss(), reserved=worst(each.reserved for each in ranges))]"
+    rewrite(composition.worst_from, ("for each in ranges:", f"for each in {everywhere}:"))
+
+
+@bug("tests/privacy/test_budget.py::test_a_publication_by_its_epsilon_and_delta_reserves_their_rho")
+def a_delta_that_is_added_twice() -> None:
+    """A publication reserves the ρ that implies its ε at twice its δ."""
+    from service.privacy.accounting import budget
+
+    rewrite(budget.cap, ("capacity(epsilon, delta)", "capacity(epsilon, 2 * delta)"))
+
+
+@bug("tests/privacy/test_budget.py::test_what_is_shown_is_rounded_against_the_budget")
+def a_delta_that_is_not_added() -> None:
+    """What is shown of a ρ is ε at a δ of 1/2 in the place of the budget's."""
+    from service.privacy.accounting.budget import Budget
+
+    rewrite(Budget._delta.fget, ("Fraction(self.delta) - LARGEST_DELTA", "Fraction(1, 2)"))
+
+
+@bug("tests/api/test_budget_in_rho.py::test_all_draws_together_stay_within_the_slack")
+def a_slack_that_is_left_out() -> None:
+    """Publications are admitted whatever their draws add to δ."""
+    from service.ledger import admission
+
+    rewrite(admission.admit, ("not is_small(Fraction(stream.epsilon), draws)", "False"))
+
+
+@bug("tests/store/test_spending.py::test_every_sum_is_that_of_all_charges_record_by_record[in rho-one kind]")
+def a_budget_in_rho_that_misses_a_range() -> None:
+    """Of charges on several ranges the last one counts."""
+    from service.ledger import spending
+
+    rewrite(spending.count, ("for low, high, amount in new:", "for low, high, amount in new[-1:]:"))
 
 
 @bug("tests/store/test_spending.py::test_more_ranges_than_anybody_reads_are_told_as_at_most")

@@ -183,3 +183,27 @@ def buckets_that_start_from_the_oldest() -> None:
     from service.schedules.sliding_window import SlidingWindow
 
     rewrite(SlidingWindow.fits, ("near=depth - 1 if depth else None", "near=0 if depth else None"))
+
+
+@bug("tests/learning/test_intercept_scale.py::test_no_record_moves_sums_farther_than_is_said_whatever_the_scale")
+def sums_of_rows_measured_by_their_intercept() -> None:
+    """All of a row is divided by its intercept, which is as long as the rest of it at 1/√2 alone."""
+    from service.mechanisms.sufficient_statistics import Statistics
+
+    rewrite(Statistics.statistics, ("/ self._lengths", "/ (rows.bias or self.norm_bound)"))
+
+
+@bug("tests/learning/test_intercept_scale.py::test_no_row_is_longer_than_the_norm_bound")
+def a_row_with_an_intercept_on_top() -> None:
+    """The intercept gets its share of the norm bound, and the features keep all of it."""
+    from service.learning import records
+
+    rewrite(records.row_scales, ("* (1.0 - 2.0**-40), intercept_scale", "* 0.0 + 1.0, intercept_scale"))
+
+
+@bug("tests/api/test_transfer.py::test_a_release_whose_weights_would_mean_something_else_is_refused")
+def a_release_of_other_rows_as_an_origin() -> None:
+    """A release is taken whatever its intercept_scale is."""
+    from service.mechanisms import transfer
+
+    rewrite(transfer.begun_at, ("learner.intercept_scale not in (None, scale)", "False"))

@@ -119,6 +119,12 @@ def sums_that_nobody_adds_up_again() -> None:
     _unlooked("reserved", "within_budget")
 
 
+@bug("tests/store/test_spending.py::test_verify_finds_draws_that_add_too_much_to_a_budget_in_rho")
+def draws_that_nobody_adds_up_again() -> None:
+    """The draws of all publications of a stream are believed to fit its budget."""
+    _unlooked("reserved", "within_slack")
+
+
 @bug(f"{_COLUMN}[visible.position]")
 def what_is_shown_may_be_anything() -> None:
     """What readers see is not compared with what was committed."""
@@ -257,5 +263,5 @@ def an_invariant_that_does_not_look_at_the_streams_budget() -> None:
 
     rewrite(
         over_cap.violations,
-        ("not reserved.within(budget)", "False"),
+        ("not reserved.within(known[stream].budget.limit)", "False"),
     )

@@ -1,0 +1,127 @@
+"""A stream's budget: what all its publications may cost any one record, and in which currency they add up.
+
+`basic`: (ε, δ) add up (`composition`). `zcdp`: ρ add up, within what implies (ε, δ) (`zcdp_budget`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context, Decimal
+from enum import StrEnum
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from service.privacy.accounting.composition import Account, Loss, Slots, ZcdpAccount
+from service.privacy.accounting.zcdp_budget import capacity_of, in_rho
+from service.privacy.currency import Currency, capacity, round_down, round_up, zcdp_epsilon, zcdp_rho
+from service.privacy.noise.sampler_distance import LARGEST_DELTA
+
+_DOWN = Context(prec=15, rounding=ROUND_FLOOR)  # the digits of a decimal that somebody may ask for
+_LEAST_EPSILON = Decimal("1e-9")
+
+
+class Accounting(StrEnum):
+    """How the publications of a stream add up."""
+
+    BASIC = "basic"
+    ZCDP = "zcdp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """See the module. All but its fields raise ValueError if it is held in ρ and its δ is at most 2^-60."""
+
+    epsilon: Decimal
+    delta: Decimal
+    accounting: Accounting = Accounting.BASIC
+
+    @property
+    def in_rho(self) -> bool:
+        """Whether it is held in ρ."""
+        return self.accounting is Accounting.ZCDP
+
+    @property
+    def limit(self) -> Loss:
+        """What may be reserved on any record."""
+        if self.in_rho:
+            return Loss(rho=capacity_of(self.epsilon, self.delta))
+        return Loss.of(self.epsilon, self.delta)
+
+    def told(self) -> dict[str, Any]:
+        """Return it as it is told: its accounting only if that is not `basic`."""
+        told: dict[str, Any] = {"epsilon": float(self.epsilon), "delta": float(self.delta)}
+        return told | {"accounting": "zcdp", "rho": round_down(self.limit.rho)} if self.in_rho else told
+
+    def implied(self, loss: Loss) -> Loss:
+        """Return the (ε, δ) of a loss on the stream, rounded up."""
+        if not loss.rho:
+            return loss
+        return Loss(epsilon=Fraction(_implied(round_up(loss.rho), self._delta)), delta=Fraction(self.delta))
+
+    def shown(self, loss: Loss) -> dict[str, float]:
+        """Return a loss as numbers to read, rounded up; of a ρ also the (ε, δ) that it implies."""
+        shown = self.implied(loss).shown()
+        return shown | {"rho": round_up(loss.rho)} if self.in_rho else shown
+
+    def shown_down(self, loss: Loss) -> dict[str, float]:
+        """Return what is left as numbers to read, rounded down; of a ρ also an (ε, δ) that fits."""
+        if not self.in_rho:
+            return loss.shown_down()
+        rho = round_down(loss.rho)
+        if not rho:
+            return {"epsilon": 0.0, "delta": 0.0, "rho": 0.0}
+        fits = Loss.of(epsilon_within(rho, self.delta), self.delta)
+        return fits.shown_down() | {"rho": rho}
+
+    @property
+    def _delta(self) -> float:
+        return round_down(Fraction(self.delta) - LARGEST_DELTA)
+
+
+def cap(accounting: str, epsilon: Decimal, delta: Decimal) -> Loss:
+    """Return what a publication that promises (epsilon, delta) reserves on every record from its first on."""
+    if accounting == Accounting.ZCDP:
+        return Loss(rho=in_rho(*capacity(epsilon, delta)))
+    return Loss.of(epsilon, delta)
+
+
+def account(
+    accounting: str,
+    *,
+    identity: int,
+    epsilon: Decimal,
+    delta: Decimal,
+    kind: str,
+    start: int,
+    running: bool,
+    factor: Fraction = Fraction(1),
+    slots: Slots = Slots.TRAINING,
+) -> Account:
+    """Return the account of a publication that promises (epsilon, delta)."""
+    of_it = ZcdpAccount if accounting == Accounting.ZCDP else Account
+    reserves = cap(accounting, epsilon, delta)
+    return of_it(
+        id=identity, kind=Currency(kind), cap=reserves, start=start, running=running, factor=factor, slots=slots
+    )
+
+
+@lru_cache(maxsize=4096)
+def epsilon_within(rho: float, delta: Decimal) -> Decimal:
+    """Return an ε of at most 15 digits, as large as is found, such that (ε, delta) takes no more than `rho` > 0.
+
+    0 if even 10^-9 takes more.
+    """
+    at = round_down(Fraction(delta))
+    epsilon, off = Decimal(zcdp_epsilon(rho, at)), Decimal(2) ** -50
+    while (found := _DOWN.plus(epsilon)) >= _LEAST_EPSILON:
+        if zcdp_rho(round_down(Fraction(found)), at) <= rho:
+            return found
+        epsilon *= 1 - off
+        off *= 2
+    return Decimal(0)
+
+
+@lru_cache(maxsize=4096)
+def _implied(rho: float, delta: float) -> float:
+    return zcdp_epsilon(rho, delta)

@@ -1,0 +1,155 @@
+"""A stream's budget as the ledger counts it: beside the reference of `unit_ledger`, and as numbers to read."""
+
+import random
+from decimal import Decimal
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+
+from service.ledger.reservations import _reserved_from
+from service.privacy.accounting import composition
+from service.privacy.accounting.budget import Accounting, Budget, account, cap, epsilon_within
+from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.unit_ledger import Charge, Publication, Refused, ZcdpLedger
+from service.privacy.accounting.zcdp_budget import pure_rho
+from service.privacy.currency import Currency, capacity
+
+BUDGET = Budget(epsilon=Decimal(2), delta=Decimal("5e-6"), accounting=Accounting.ZCDP)
+RECORDS = 20
+SHARES = [(Decimal(epsilon), Decimal(delta)) for epsilon in ("0.1", "0.4", "1.4") for delta in (0, "1e-6", "5e-6")]
+FEW, MANY = 200, 100_000
+
+
+class Operator:
+    """Starts and stops publications at random, as the ledger of records in PostgreSQL would let somebody."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.asked: list[SimpleNamespace] = []
+        self.charges: list[list[Charge]] = []
+        self.reference = ZcdpLedger(epsilon=BUDGET.epsilon, delta=BUDGET.delta)
+
+    def changes(self, which: list[int]) -> list[tuple[int, int, Fraction]]:
+        found: dict[tuple[int, int], Fraction] = {}
+        for identity in which:
+            for start, end, amount in self.charges[identity]:
+                for record, change in ((start, amount), (end, -amount)):
+                    found[record, identity] = found.get((record, identity), Fraction(0)) + change
+        return [(*where, found[where]) for where in sorted(found)]
+
+    def accounts(self) -> list[composition.Account]:
+        return [
+            account(
+                each.accounting,
+                identity=identity,
+                epsilon=each.epsilon,
+                delta=each.delta,
+                kind=capacity(each.epsilon, each.delta)[0],
+                start=each.start,
+                running=each.state == "running",
+            )
+            for identity, each in enumerate(self.asked)
+        ]
+
+    def stairs(self) -> list[tuple[int, Loss]]:
+        ended = [each for each in self.accounts() if not each.running]
+        return composition.worst_from(composition.add_up(ended, self.changes([each.id for each in ended])))
+
+    def start(self, record: int) -> None:
+        epsilon, delta = self.rng.choice(SHARES)
+        held = _reserved_from(self.asked, self.stairs(), record)
+        fits = all((loss + cap("zcdp", epsilon, delta)).within(BUDGET.limit) for _, loss in held)
+        try:
+            self.reference = self.reference.start(Publication(epsilon=epsilon, delta=delta, start=record))
+            assert fits, "it was refused where the law has room"
+        except Refused:
+            assert not fits, "it was admitted where the law has no room"
+            return
+        new = {"accounting": "zcdp", "epsilon": epsilon, "delta": delta, "start": record, "unit_factor": None}
+        self.asked.append(SimpleNamespace(**new, state="running", worst_amount=Decimal(0)))
+        self.charges.append([])
+
+    def charge(self, identity: int) -> None:
+        each = self.asked[identity]
+        start = self.rng.randint(each.start, RECORDS)
+        share = self.reference.slot_capacity(self.reference.publications[identity])
+        charge = Charge(start, start + self.rng.randint(1, 8), share * Fraction(self.rng.choice((1, 2, 4)), 4))
+        try:
+            self.reference = self.reference.charge(identity, charge)
+        except Refused:
+            return
+        self.charges[identity].append(charge)
+
+    def stop(self, identity: int) -> None:
+        self.reference = self.reference.stop(identity)
+        self.asked[identity].state = "stopped"
+
+    def act(self) -> None:
+        running = [identity for identity, each in enumerate(self.asked) if each.state == "running"]
+        if not running or self.rng.random() < 0.4:
+            self.start(self.rng.randint(0, RECORDS))
+        elif self.rng.random() < 0.3:
+            self.stop(self.rng.choice(running))
+        else:
+            self.charge(self.rng.choice(running))
+
+
+def keep_to_the_law(seed: int) -> None:
+    operator = Operator(random.Random(seed))
+    for _ in range(12):
+        operator.act()
+    spent = operator.reference.spent_by_slot()
+    changes = operator.changes(list(range(len(operator.asked))))
+    for each in composition.add_up(operator.accounts(), changes):
+        for record in range(each.start, RECORDS + 8 if each.end is None else each.end):
+            assert each.spent == Loss(rho=spent.at(record))
+            assert each.spent.within(each.reserved)
+        assert each.reserved.within(BUDGET.limit)
+
+
+def test_whoever_starts_and_stops_no_record_passes_the_budget_and_all_else_comes_back():
+    for seed in range(FEW):
+        keep_to_the_law(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_nor_in_very_many_histories():
+    for seed in range(FEW, MANY):
+        keep_to_the_law(seed)
+
+
+@pytest.mark.parametrize("rho", [1e-9, 1e-6, 0.0203, 1.0, 99.0])
+def test_an_epsilon_that_takes_no_more_than_a_rho_and_hardly_less(rho):
+    epsilon = epsilon_within(rho, BUDGET.delta)
+    assert len(epsilon.as_tuple().digits) <= 15
+    assert rho * (1 - 1e-9) <= capacity(epsilon, BUDGET.delta)[1] <= rho
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), SHARES)
+def test_a_publication_by_its_epsilon_and_delta_reserves_their_rho(epsilon, delta):
+    kind, amount = capacity(epsilon, Decimal(delta))
+    expected = amount if kind is Currency.ZCDP else pure_rho(Fraction(epsilon), units=False)
+    assert cap("zcdp", epsilon, Decimal(delta)) == Loss(rho=expected)
+
+
+def test_a_rho_for_which_there_is_no_epsilon():
+    assert epsilon_within(1e-14, Decimal("1e-6")) == 0
+
+
+def test_what_is_shown_is_rounded_against_the_budget():
+    whole = BUDGET.limit
+    assert BUDGET.shown(whole) == {"epsilon": 2.0, "delta": 5e-6, "rho": float(whole.rho)}
+    assert BUDGET.shown(Loss()) == BUDGET.shown_down(Loss()) == {"epsilon": 0, "delta": 0, "rho": 0}
+    third = Loss(rho=whole.rho / 3)
+    more, less = BUDGET.shown(third), BUDGET.shown_down(third)
+    assert Fraction(less["rho"]) < third.rho < Fraction(more["rho"])
+    assert less["epsilon"] < more["epsilon"]
+    assert cap("zcdp", Decimal(str(less["epsilon"])), BUDGET.delta).within(third)
+    assert BUDGET.told() == {"epsilon": 2, "delta": 5e-6, "accounting": "zcdp", "rho": float(whole.rho)}
+
+
+def test_a_basic_budget_is_told_as_ever():
+    basic = Budget(epsilon=Decimal(2), delta=Decimal("5e-6"))
+    assert basic.told() == basic.shown(basic.limit) == {"epsilon": 2, "delta": 5e-6}
