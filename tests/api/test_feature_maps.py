@@ -49,7 +49,8 @@ def offline(release: dict, record: list) -> list[float]:
     x = by_definition.mapped(model["feature_map"], record)
     length = math.sqrt(sum(value * value for value in x))
     x = [value * min(1.0, model["norm_bound"] / length) if length else value for value in x]
-    x = [value / math.sqrt(2) for value in [*x, model["norm_bound"]]]
+    sine = model.get("intercept_scale", math.sqrt(0.5))
+    x = [*(value * math.sqrt(1 - sine**2) for value in x), model["norm_bound"] * sine]
     score = sum(weight * value for weight, value in zip(release["parameters"]["values"][0], x, strict=True))
     return [1 / (1 + math.exp(score)), 1 / (1 + math.exp(-score))]
 
