@@ -306,11 +306,16 @@ def _counts(connection: Connection, rows: Sequence[Any]) -> dict[int, NDArray[np
     return {row.version: _array(row) for row in connection.execute(query)}
 
 
-def newest_evaluation(connection: Connection, stream: int, name: str) -> tuple[str, ReleaseInfo] | None:
-    """Return the newest visible release of an evaluation of that publication of a stream, and the evaluation's name."""
+def newest_evaluations(
+    connection: Connection, stream: int, name: str, *, limit: int
+) -> tuple[str, list[ReleaseInfo]] | None:
+    """Return the newest visible releases of the evaluation that last counted a publication, newest first, and its name.
+
+    stream, name: of the publication. None: no evaluation has counted it.
+    """
     query = (
-        select(*_INFO, publications.c.name)
-        .join(publications, publications.c.id == releases.c.publication_id)
+        select(publications.c.id, publications.c.name)
+        .join(releases, publications.c.id == releases.c.publication_id)
         .where(
             releases.c.stream_id == stream,
             releases.c.noise["added_to"].as_string() == NoisyCounts.added_to,
@@ -320,8 +325,8 @@ def newest_evaluation(connection: Connection, stream: int, name: str) -> tuple[s
         .order_by(releases.c.time.desc(), releases.c.number.desc())
         .limit(1)
     )
-    row = connection.execute(query).one_or_none()
-    return None if row is None else (row.name, ReleaseInfo(**_without_parameters(connection, [row])[0]))
+    found = connection.execute(query).one_or_none()
+    return None if found is None else (found.name, page(connection, found.id, limit=limit, before=None))
 
 
 def _array(row: Any) -> NDArray[np.float64]:

@@ -73,7 +73,13 @@ def test_lists_events_and_the_publication_tell_it_too(service: Service, evaluate
         event = next(line for line in answer.iter_lines() if line.startswith("data:"))
     assert json.loads(event.removeprefix("data:"))["evaluation"] == listed["evaluation"]
     told = ok(client.get(f"/v1/publications/{name}"))["evaluation"]
-    assert told == newest["evaluation"][name] | {"publication": evaluation, "release": 3, "time": 120}
+    assert told == newest["evaluation"][name] | {
+        "publication": evaluation,
+        "release": 3,
+        "time": 120,
+        "drift": False,
+        "worse": False,
+    }
     assert ok(client.get(f"/v1/publications/{evaluation}"))["evaluation"] is None
     assert "evaluation" not in ok(client.get(f"/v1/publications/{name}/releases/latest"))
 
