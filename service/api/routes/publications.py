@@ -24,7 +24,7 @@ from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.timing import largest_cost, timing
 from service.privacy.accounting.composition import Loss, Range
 from service.publishing import evaluated
-from service.store import labels, publications, releases, segments, streams
+from service.store import evaluations, labels, publications, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
 from service.store.publications import NewPublication
@@ -255,7 +255,7 @@ def _told(connection: Connection, key: Key, found: list[publications.Publication
 
 def _evaluation(connection: Connection, publication: publications.Publication) -> dict[str, Any] | None:
     """Return the newest figures of a publication, with where they come from."""
-    found = releases.newest_evaluations(connection, publication.stream_id, publication.name, limit=BLOCKS)
+    found = evaluations.newest_of(connection, publication.stream_id, publication.name, limit=BLOCKS)
     if found is None:
         return None
     name, blocks = found

@@ -6,11 +6,12 @@ size than the newest, which the erasure of records leaves.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from service.mechanisms.evaluation.drift import MEMORY, has_fallen, is_worse
 from service.mechanisms.evaluation.figures import ClassFigures
-from service.mechanisms.evaluation.told import figures_of
+from service.mechanisms.evaluation.told import figures_of, outline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,11 +22,46 @@ if TYPE_CHECKING:
     Block = tuple[Mapping[str, Any], Mapping[str, Any], NDArray[np.float64]]
     """Of a release: its model, its noise and its counts."""
 
+_FIGURES = ("accuracy", "absolute_error", "baseline", "low", "high")
 BLOCKS = MEMORY + 1
 """Releases that are looked at, the newest with them."""
 
 
-def course(blocks: Sequence[Block], name: str) -> dict[str, bool | None]:
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """How good the newest block of an evaluation shows a publication. None: unknown, or the task has no such figure.
+
+    `drift` and `worse`: see `course`.
+    """
+
+    publication: str
+    evaluation: str
+    stream: str
+    low: float
+    high: float
+    accuracy: float | None = None
+    baseline: float | None = None
+    absolute_error: float | None = None
+    drift: bool | None
+    worse: bool | None
+
+
+def judged(evaluation: str, stream: str, blocks: Sequence[Block]) -> list[Judged]:
+    """Return the newest figures of all publications of an evaluation that had a model. blocks: as of `course`."""
+    return [
+        Judged(
+            publication=name,
+            evaluation=evaluation,
+            stream=stream,
+            **{key: figures[key] for key in _FIGURES if key in figures},
+            **course(blocks, name),
+        )
+        for name, figures in outline(*blocks[-1]).items()
+        if figures["version"] is not None
+    ]
+
+
+def course(blocks: Sequence[Block], name: str) -> dict[str, Any]:
     """Return two alarms of a publication, as JSON.
 
     `drift`: the newest block is worse than those before it. `worse`: the newest version is worse than the version
