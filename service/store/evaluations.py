@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from service.store.releases import ReleaseInfo
 
     Block = tuple[dict[str, Any], dict[str, Any], NDArray[np.float64]]
-    """Of a release: its model, its noise and its counts."""
+    """The model, the noise and the counts of a release."""
 
 
 def newest_of(connection: Connection, stream: int, name: str, *, limit: int) -> tuple[str, list[ReleaseInfo]] | None:
@@ -39,8 +39,8 @@ def newest_of(connection: Connection, stream: int, name: str, *, limit: int) -> 
         .order_by(releases.c.time.desc(), releases.c.number.desc())
         .limit(1)
     )
-    found = connection.execute(query).one_or_none()
-    return None if found is None else (found.name, page(connection, found.id, limit=limit, before=None))
+    newest = connection.execute(query).one_or_none()
+    return None if newest is None else (newest.name, page(connection, newest.id, limit=limit, before=None))
 
 
 def of_running(connection: Connection, *, limit: int) -> list[tuple[str, str, list[Block]]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Block = tuple[Mapping[str, Any], Mapping[str, Any], NDArray[np.float64]]
-    """Of a release: its model, its noise and its counts."""
+    """The model, the noise and the counts of a release."""
 
 _FIGURES = ("accuracy", "absolute_error", "baseline", "low", "high")
 BLOCKS = MEMORY + 1
