@@ -83,7 +83,8 @@ directory. Nothing else of the service reads the environment. An empty value is 
 _METRICS = """# Metrics
 
 Written by `make docs` from `service/metrics.py`: what `GET /metrics` tells Prometheus, beside the client library's own
-`python_*` and `process_*`. Counts, sizes, times and sums of charges; nothing is computed from a record's content.
+`python_*` and `process_*`. Counts, sizes, times and sums of charges, and figures of
+released evaluations; nothing else is computed from a record's content.
 Counts are exact, and nothing hides when they change, so metrics are inside the trust boundary
 ([privacy.md](privacy.md)):
 

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import socketserver
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,6 +33,7 @@ from prometheus_client.registry import Collector
 from service.ledger.high_water_mark import lost_commits
 from service.ledger.overview import Overview
 from service.log import Backlog
+from service.mechanisms.evaluation.course import Judged
 from service.settings import WORKER_METRICS_PORT, Settings
 
 _log = structlog.get_logger(__name__)
@@ -140,8 +141,14 @@ def forget_publications(names: Iterable[str]) -> None:
 class State(Collector):
     """The present state of the record and of the log. None: it is away."""
 
-    def __init__(self, overview: Overview | None, backlogs: Mapping[str, Backlog] | None, worker: bool | None) -> None:
-        self._overview, self._backlogs, self._worker = overview, backlogs, worker
+    def __init__(
+        self,
+        overview: Overview | None,
+        backlogs: Mapping[str, Backlog] | None,
+        worker: bool | None,
+        judged: Sequence[Judged] = (),
+    ) -> None:
+        self._overview, self._backlogs, self._worker, self._judged = overview, backlogs, worker, judged
 
     def collect(self) -> Iterator[Metric]:
         yield _gauge("perennial_database_up", "Whether PostgreSQL answers", [], [([], self._overview is not None)])
@@ -151,6 +158,7 @@ class State(Collector):
         if self._overview is not None:
             yield from self._streams(self._overview)
             yield from self._publications(self._overview)
+            yield from self._evaluations(self._judged)
 
     def _streams(self, overview: Overview) -> Iterator[Metric]:
         totals = overview.streams
@@ -230,6 +238,25 @@ class State(Collector):
         ):
             values = [([each.name, each.stream], getattr(each, attribute)) for each in of_which]
             yield _gauge(f"perennial_{name}", what, labels, values)
+
+    @staticmethod
+    def _evaluations(judged: Sequence[Judged]) -> Iterator[Metric]:
+        """Yield how good publications are. An evaluation has released these figures: they are public."""
+        for name, what in (
+            ("accuracy", "Share of records whose class it predicts right, in the newest block of a running evaluation"),
+            ("absolute_error", "Mean absolute error of a regression, likewise"),
+            ("low", "Lower end of that figure's interval of 95 %"),
+            ("high", "Upper end of that interval"),
+            ("baseline", "Accuracy of always saying the commonest class"),
+            ("drift", "1: the newest block is worse than the blocks before it"),
+            ("worse", "1: the newest version is worse than the version before it"),
+        ):
+            values = [
+                ([each.publication, each.evaluation, each.stream], value)
+                for each in judged
+                if (value := getattr(each, name)) is not None
+            ]
+            yield _gauge(f"perennial_evaluation_{name}", what, ["publication", "evaluation", "stream"], values)
 
 
 def _gauge(name: str, what: str, labels: list[str], values: Iterable[tuple[list[str], float]]) -> GaugeMetricFamily:

@@ -75,7 +75,7 @@ class Loss(BaseModel):
 
 
 class Budget(Loss):
-    """What all publications of a stream may cost any one record; `rho` is the largest that implies it."""
+    """The most that all publications of a stream may cost any one record; `rho` is the largest that implies it."""
 
     accounting: str | None = Field(None, exclude_if=lambda accounting: accounting is None, description="`zcdp`")
 

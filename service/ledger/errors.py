@@ -12,7 +12,7 @@ class OverBudget(Exception):
 
 
 class TooManyDraws(Exception):
-    """What all draws of a stream's publications add to δ would pass the slack of a budget held in ρ."""
+    """All draws of a stream's publications would add more to δ than the slack of a budget held in ρ."""
 
 
 class BudgetExceeded(Exception):

@@ -146,7 +146,7 @@ def tighter(
     """The least bound for any record that can be shown from what all publications of a stream have reserved.
 
     reserved: on the worst record; of a stream that sets slots aside on the worst training slot, and `evaluated` on the
-    worst evaluation slot. The bound is then the larger of the two. Of a budget held in ρ it is what is reserved.
+    worst evaluation slot. The bound is then the larger of the two. In ρ it is `reserved`.
     """
     found = _tighter(stream, publications, Slots.TRAINING, reserved)
     if evaluated is None:

@@ -33,12 +33,12 @@ class Privacy(Shape):
     rho: Rho | None = Field(
         None,
         exclude_if=lambda rho: rho is None,
-        description="What was asked for in the place of epsilon and delta, which follow from it",
+        description="The loss that was asked for in the place of epsilon and delta, which follow from it",
     )
 
 
 class RhoPrivacy(Shape):
-    """What one record may lose to one publication over its whole life, on a stream whose budget is held in rho.
+    """The most that one record may lose to one publication for ever, on a stream whose budget is held in rho.
 
     The publication promises the (epsilon, delta) that it implies at the delta of the stream's budget.
     """

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Float, and_, cast, func, insert, select
-from sqlalchemy.dialects.postgresql import JSONB
 
 from service.privacy.accounting.events import NoisyCounts
 from service.store import digests
@@ -17,7 +16,7 @@ from service.store.charges import of_ids
 from service.store.publications import Publication
 from service.store.rows import Rows
 from service.store.streams import Stream
-from service.store.tables import charges, publications, releases, streams
+from service.store.tables import charges, releases, streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +197,7 @@ def find(connection: Connection, publication: int, version: int) -> Release | No
     row = connection.execute(
         select(releases).where(releases.c.publication_id == publication, releases.c.version == version, is_visible())
     ).one_or_none()
-    return Release(**_without_parameters(connection, [row])[0], parameters=_array(row)) if row else None
+    return Release(**_without_parameters(connection, [row])[0], parameters=array(row)) if row else None
 
 
 def page(connection: Connection, publication: int, *, limit: int, before: int | None) -> list[ReleaseInfo]:
@@ -271,7 +270,7 @@ def parameters(connection: Connection, publication: int, version: int) -> NDArra
             releases.c.publication_id == publication, releases.c.version == version
         )
     ).one()
-    return _array(row)
+    return array(row)
 
 
 def _without_parameters(connection: Connection, rows: Sequence[Any]) -> list[dict[str, Any]]:
@@ -303,26 +302,9 @@ def _counts(connection: Connection, rows: Sequence[Any]) -> dict[int, NDArray[np
     query = select(releases.c.version, releases.c.parameters, releases.c.shape).where(
         releases.c.publication_id == rows[0].publication_id, releases.c.version.in_([row.version for row in rows])
     )
-    return {row.version: _array(row) for row in connection.execute(query)}
+    return {row.version: array(row) for row in connection.execute(query)}
 
 
-def newest_evaluation(connection: Connection, stream: int, name: str) -> tuple[str, ReleaseInfo] | None:
-    """Return the newest visible release of an evaluation of that publication of a stream, and the evaluation's name."""
-    query = (
-        select(*_INFO, publications.c.name)
-        .join(publications, publications.c.id == releases.c.publication_id)
-        .where(
-            releases.c.stream_id == stream,
-            releases.c.noise["added_to"].as_string() == NoisyCounts.added_to,
-            cast(releases.c.model["of"], JSONB).has_key(name),
-            is_visible(),
-        )
-        .order_by(releases.c.time.desc(), releases.c.number.desc())
-        .limit(1)
-    )
-    row = connection.execute(query).one_or_none()
-    return None if row is None else (row.name, ReleaseInfo(**_without_parameters(connection, [row])[0]))
-
-
-def _array(row: Any) -> NDArray[np.float64]:
+def array(row: Any) -> NDArray[np.float64]:
+    """Return the parameters of a row that has their bytes and their shape."""
     return np.frombuffer(row.parameters, dtype="<f8").reshape(row.shape)

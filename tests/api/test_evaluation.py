@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.api.test_records import refused
-from tests.conftest import Service, ok
+from tests.conftest import Service, ok, wait_until
+from tests.monitoring.expositions import look
 
 EVERY, BATCH, BLOCK = 4, 40, 10
 STEPS = {"kind": "noisy_gradient_descent"}
@@ -73,7 +74,13 @@ def test_lists_events_and_the_publication_tell_it_too(service: Service, evaluate
         event = next(line for line in answer.iter_lines() if line.startswith("data:"))
     assert json.loads(event.removeprefix("data:"))["evaluation"] == listed["evaluation"]
     told = ok(client.get(f"/v1/publications/{name}"))["evaluation"]
-    assert told == newest["evaluation"][name] | {"publication": evaluation, "release": 3, "time": 120}
+    assert told == newest["evaluation"][name] | {
+        "publication": evaluation,
+        "release": 3,
+        "time": 120,
+        "drift": False,
+        "worse": False,
+    }
     assert ok(client.get(f"/v1/publications/{evaluation}"))["evaluation"] is None
     assert "evaluation" not in ok(client.get(f"/v1/publications/{name}/releases/latest"))
 
@@ -154,3 +161,19 @@ def test_nothing_is_told_of_noise_whose_effect_nobody_knows(service: Service):
     service.reaches(name, time=5)
     url = f"/v1/publications/{name}/predict?noise=true"
     assert ok(service.client().post(url, json={"x": [[1.0, 0.5]]}))["noise"] is None
+
+
+def prometheus(service: Service, figure: str, **labels: str) -> float | None:
+    return look(service.url, service.admin_key).of(f"perennial_evaluation_{figure}", **labels)
+
+
+def test_prometheus_gets_the_newest_figures_while_the_evaluation_runs(service: Service, evaluated):
+    stream, name, evaluation = evaluated
+    labels = {"publication": name, "evaluation": evaluation, "stream": stream}
+    told = ok(service.client().get(f"/v1/publications/{name}"))["evaluation"]
+    wait_until(lambda: prometheus(service, "accuracy", **labels) is not None)
+    for figure in ("accuracy", "low", "high", "baseline", "drift", "worse"):
+        assert prometheus(service, figure, **labels) == told[figure]
+    assert prometheus(service, "absolute_error", **labels) is None
+    ok(service.client().delete(f"/v1/publications/{evaluation}"))
+    wait_until(lambda: prometheus(service, "accuracy", **labels) is None)

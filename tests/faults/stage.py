@@ -29,7 +29,7 @@ WORKING = [
     ("Ticker.publish: commit", "before"),
     ("Ticker.publish: commit", "after"),
     ("SegmentFiles.put_high_water_mark: sync", "before"),
-    ("Confirmer.confirm: commit", "after"),
+    ("Confirmer._show: commit", "after"),
 ]
 
 

@@ -28,11 +28,11 @@ PUBLISHED: Moment = ("Publisher._committed: commit", "after")
 MOMENTS: list[Moment] = [
     PUBLISHED,
     ("SegmentFiles.put_high_water_mark: sync", "before"),
-    ("Confirmer.confirm: commit", "before"),
+    ("Confirmer._show: commit", "before"),
 ]
 JUST_AFTER: list[Moment] = [  # one before; no more is lost
     ("SegmentFiles.put_high_water_mark: sync", "after"),
-    ("Confirmer.confirm: commit", "after"),
+    ("Confirmer._show: commit", "after"),
 ]
 STREAM, PUBLICATION = "s", "batches"
 

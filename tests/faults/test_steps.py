@@ -59,6 +59,8 @@ LOOKS = {
     "Ticker.step: commit",
     "wait: commit",
     "counted: commit",
+    "ReleasedModels.predict: commit",
+    "ReleasedModels.progress: commit",
     "locate: commit",
     "verify_segments: commit",
     # Loads the script that the next step runs.

@@ -112,6 +112,19 @@ def watched(tmp_path: Path) -> Iterator[tuple[Up, Prometheus]]:
     assert up.process.wait(200) == 0
 
 
+def evaluate(up: Up) -> None:
+    mechanism = {"kind": "evaluation", "of": ["p"], "block": 5}
+    asked = {"name": "e", "stream": "s", "mechanism": mechanism, "publish_delay": 0}
+    with up.client() as client:
+        ok(client.post("/v1/publications", json=asked | {"privacy": {"epsilon": 1, "delta": 0}}), 201)
+        ok(client.post("/v1/streams/s/records", json={"x": [[1, 0]] * 5, "y": [0, 1, 0, 1, 0]}), 202)
+
+
+def filled(prometheus: Prometheus, expressions: list[str]) -> None:
+    for expression in expressions:
+        wait_until(lambda expression=expression: prometheus.ask(expression))
+
+
 @needs_prometheus
 @pytest.mark.slow
 def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
@@ -120,10 +133,12 @@ def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
     wait_until(lambda: prometheus.ask('up{job="perennial-api"}') == [1])
     publish(up)
     wait_until(lambda: prometheus.ask("perennial_release_version") == [1])
-    for expression in GRAPHS:
-        wait_until(lambda expression=expression: prometheus.ask(expression))
+    of_evaluations = [each for each in GRAPHS if "perennial_evaluation" in each]
+    filled(prometheus, [each for each in GRAPHS if each not in of_evaluations])
     time.sleep(1)
     assert prometheus.ask('ALERTS{alertstate="firing"}') == []
+    evaluate(up)  # five records show of no model that it is good, which is an alert
+    filled(prometheus, of_evaluations)
     metadata = prometheus.client.get("/api/v1/metadata").json()["data"]
     told = {family.name for family in look(up.url, up.key()).families}
     assert {name.removesuffix("_total") for name in metadata if name.startswith("perennial_")} <= told

@@ -49,7 +49,7 @@ def make(bench: Bench, name: str, configuration: dict, start: int = 0) -> public
     with bench.database.transaction() as connection:
         ledger = open_ledger(connection, bench.stream().id)
         checked = PublicationConfiguration.model_validate({"publish_delay": 0} | configuration)
-        mechanism = build(ledger.stream.parsed_schema, checked, start)
+        mechanism = build(ledger.stream.parsed_schema, checked, start=start)
         new = NewPublication(
             name=name,
             start=start,

@@ -6,10 +6,11 @@ On the port for Prometheus it needs no key. On the API's port it needs one with 
 import asyncio
 import time
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
+from sqlalchemy import Connection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import metrics
@@ -19,6 +20,8 @@ from service.api.services import Services, Shared
 from service.ledger.overview import Overview, overview
 from service.log import Backlog, LogUnavailable, Position
 from service.mechanisms.building import declassified
+from service.mechanisms.evaluation.course import BLOCKS, Judged, judged
+from service.store import evaluations
 from service.store.database import DatabaseUnavailable
 
 router = APIRouter(route_class=KeyFirst, tags=["health"])
@@ -56,8 +59,9 @@ async def _exposition(shared: Services) -> Response:
 
 async def _look(shared: Services) -> bytes:
     socket = shared.settings.worker_metrics
-    (found, backlogs), worker = await asyncio.gather(_state(shared), metrics.ask(socket) if socket else _nobody())
-    state = metrics.State(found, backlogs, None if socket is None else worker is not None)
+    known, worker = await asyncio.gather(_state(shared), metrics.ask(socket) if socket else _nobody())
+    found, backlogs, good = known
+    state = metrics.State(found, backlogs, None if socket is None else worker is not None, good)
     return metrics.exposition(state) + (worker or b"")
 
 
@@ -65,18 +69,25 @@ async def _nobody() -> None:
     return None
 
 
-async def _state(shared: Services) -> tuple[Overview | None, Mapping[str, Backlog] | None]:
+async def _state(shared: Services) -> tuple[Overview | None, Mapping[str, Backlog] | None, list[Judged]]:
     found, positions = None, {}
+    good: list[Judged] = []
     try:
-        found = await shared.run(partial(overview, declassified=declassified))
+        found, good = await shared.run(_recorded)
         streams = [each.stream for each in found.streams]
         positions = {each.log: Position(entry=each.sealed_entry, sequence=each.sealed_sequence) for each in streams}
     except DatabaseUnavailable:
         pass
     try:
-        return found, await shared.appender.backlogs(positions)
+        return found, await shared.appender.backlogs(positions), good
     except LogUnavailable:
-        return found, None
+        return found, None, good
+
+
+def _recorded(connection: Connection) -> tuple[Overview, list[Judged]]:
+    evaluated = evaluations.of_running(connection, limit=BLOCKS)
+    good = [each for evaluation, stream, blocks in evaluated for each in judged(evaluation, stream, blocks)]
+    return overview(connection, declassified=declassified), good
 
 
 def answered(scope: Scope, status: int, seconds: float) -> None:

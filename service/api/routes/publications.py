@@ -17,6 +17,7 @@ from service.ledger import open_entry, open_ledger
 from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import AskedPublication, Privacy, PublicationConfiguration, Refused
+from service.mechanisms.evaluation.course import BLOCKS, course
 from service.mechanisms.evaluation.told import told
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
@@ -27,7 +28,7 @@ from service.mechanisms.transfer import begun_at, named_origin
 from service.privacy.accounting.budget import cap
 from service.privacy.accounting.composition import Range
 from service.publishing import evaluated
-from service.store import labels, publications, releases, segments, streams
+from service.store import evaluations, labels, publications, releases, segments, streams
 from service.store.due_fits import DueFit, due_fits
 from service.store.keys import Key
 from service.store.publications import NewPublication
@@ -82,7 +83,8 @@ class PublicationInfo(BaseModel):
     labels: LabelProgress | None = Field(description="null where people are not asked for labels, or not by this key")
     evaluation: dict[str, Any] | None = Field(
         description="How good it is, by the newest release of a publication of kind `evaluation` that counts it, which "
-        "`publication` and `release` name; null: there is none"
+        "`publication` and `release` name; null: there is none. `drift`: its newest block is worse than those before; "
+        "`worse`: its newest version is worse than the version before"
     )
     created_at: Timestamp
 
@@ -310,13 +312,14 @@ def _told(connection: Connection, key: Key, found: list[publications.Publication
 
 def _evaluation(connection: Connection, publication: publications.Publication) -> dict[str, Any] | None:
     """Return the newest figures of a publication, with where they come from."""
-    newest = releases.newest_evaluation(connection, publication.stream_id, publication.name)
-    if newest is None:
+    found = evaluations.newest_of(connection, publication.stream_id, publication.name, limit=BLOCKS)
+    if found is None:
         return None
-    name, release = newest
-    assert release.counts is not None  # noqa: S101 - every release of an evaluation has them
-    figures: dict[str, Any] = told(release.model, release.noise, release.counts)[publication.name]
-    return figures | {"publication": name, "release": release.version, "time": release.time}
+    name, blocks = found
+    counted = [(each.model, each.noise, each.counts) for each in reversed(blocks) if each.counts is not None]
+    figures: dict[str, Any] = told(*counted[-1])[publication.name]
+    where = {"publication": name, "release": blocks[0].version, "time": blocks[0].time}
+    return figures | where | course(counted, publication.name)
 
 
 def _info(

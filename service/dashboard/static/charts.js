@@ -24,6 +24,9 @@ function plotly() {
   return coming;
 }
 
+/** Okabe and Ito's colours, a line each: whoever confuses red and green tells them apart. */
+export const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9"];
+
 /** The page's colours, by the names that style.css gives them. */
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -1,11 +1,10 @@
 import { download, get, regularly, save, send } from "./api.js";
-import { colour, draw, line, picture } from "./charts.js";
+import { HUES, colour, draw, line, picture } from "./charts.js";
 import { $, amount, count, counted, h, meter, notice, pill, replace, table, when } from "./dom.js";
 import { failed, frame } from "./frame.js";
 
 const at = "/v1/explorer";
 const SCORES = ["accuracy", "precision", "recall", "specificity", "f1", "mcc"];
-const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9"]; // Okabe and Ito's, a line each
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,1px", "1px,3px"]; // an ε each
 
 const WEATHER = { kind: "standardize", mean: [54, 44, 1017, 10, 8, 14, 64, 44], scale: [20, 20, 8.4, 4, 4.5, 6, 22, 20] };

@@ -1,6 +1,7 @@
 import { download, follow, get, regularly } from "./api.js";
 import { colour, draw, level, line } from "./charts.js";
 import { $, amount, count, counted, fact, h, loss, meter, notice, pill, range, replace, when } from "./dom.js";
+import { compared, judged } from "./evaluation.js";
 import { absent, failed, frame } from "./frame.js";
 import { named } from "./names.js";
 import { paged } from "./paged.js";
@@ -59,7 +60,8 @@ async function look() {
   tiles(publication, stream, share, outline.items);
   replace($("names"), ...named(stream).map(([title, value]) => fact(title, value)));
   replace($("plan"), ...explained(publication).filter(Boolean));
-  charts(publication, stream, share, outline.items).catch(failed); // they take longer, and nothing waits for them
+  for (const slow of [judged(publication, stream), compared(publication), charts(publication, stream, share, outline.items)])
+    slow.catch(failed); // nothing waits for charts
 }
 
 function heading({ stream, state, reason, mechanism, learner, privacy, plan, labels }, { distrusted, halted }) {

@@ -3,20 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from service.privacy.accounting.events import NoisyCellCounts, NoisyCounts
 from service.privacy.noise.counts import Change
 
 
-def change_of(model: Mapping[str, Any], shape: Sequence[int]) -> Change:
+def change_of(event: NoisyCounts, model: Mapping[str, Any], shape: Sequence[int]) -> Change:
     """Return how one record changes the counts of a release together. ValueError for counts of no kind that is known.
 
-    shape: of the counts. A preparation has a row of cells for each feature, and a record adds 1 to a cell of each row.
+    shape: of the counts. Cells of features have a row for each feature, and a record adds 1 to a cell of each row.
     Another record adds its 1 elsewhere.
 
-    An evaluation counts for several publications. A record adds 1 to a cell of each publication's table, of its bins,
-    and to at most one cell of each pair; another record adds its 1 elsewhere. In a regression it moves two sums of each
+    Tables of predictions are of several publications. A record adds 1 to a cell of each publication's table, of its
+    bins, and to at most one cell of each pair; another record adds its 1 elsewhere. In a regression it moves two sums of each
     publication, and two moments, by at most `unit` each.
     """
-    if model.get("kind") == "preparation":
+    if isinstance(event, NoisyCellCounts):
         return Change(counts=2 * shape[0], largest=1)
     publications = len(model["of"])
     match model["counts"]:

@@ -75,7 +75,7 @@ def paid_for(
     unit = publication.obligations.get("unit")
     try:
         event = events.from_json(row["noise"])
-        if isinstance(event, NoisyCounts) and event.change != change_of(row["model"], row["shape"]):
+        if isinstance(event, NoisyCounts) and event.change != change_of(event, row["model"], row["shape"]):
             yield f"{where}: its noise is for counts that one record changes otherwise"
         if row["noise"]["dimension"] != event.dimension(row["shape"]):
             yield f"{where}: its noise is not as long as what it is added to"

@@ -1,4 +1,4 @@
-"""An alarm for accuracy that has fallen, from released figures, with a stated rate of false alarms. Post-processing.
+"""Alarms for accuracy that has fallen, from released figures, with a stated rate of false alarms. Post-processing.
 
 Statement. Let the model in use be right about the newest block's records with a mean probability that is no lower than
 that of the blocks before it which are compared with it, records being independent. Then `has_fallen` is true with a
@@ -10,6 +10,8 @@ block raises a false alarm with at most that probability, and N blocks raise N·
 
 The earlier blocks are the last `MEMORY` before the newest, so an alarm goes on until what came after the fall has
 become usual. Blocks before a publication's first model tell nothing, and are to be left out.
+
+`is_worse` compares any two groups of blocks in the same way: the newest version with the version before it, say.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from service.mechanisms.evaluation.intervals import Counted
+    from service.mechanisms.evaluation.intervals import Counted, Figure
     from service.mechanisms.evaluation.tables import ClassCounts
 
 RATE = 1e-3
@@ -47,10 +49,30 @@ def has_fallen(
     released: the counts of neighbouring blocks, the newest last. counted: how one of them was made.
     """
     *before, newest = released[-MEMORY - 1 :]
+    return is_worse(layout, [newest], before, counted, publication=publication, rate=rate)
+
+
+def is_worse(
+    layout: ClassCounts,
+    released: Sequence[NDArray[np.float64]],
+    before: Sequence[NDArray[np.float64]],
+    counted: Counted,
+    *,
+    publication: int = 0,
+    rate: float = RATE,
+) -> bool:
+    """Return whether the blocks of `released` together are worse than other blocks. False if there are no others.
+
+    It is true falsely with a probability of at most `rate`. Counts and `counted`: as of `has_fallen`.
+    """
     if not before:
         return False
-    strict = replace(counted, error=rate)
-    together, all_before = added_up(before, strict)
-    now = ClassFigures(layout=layout, counts=newest, counted=strict).accuracy(publication)
-    usual = ClassFigures(layout=layout, counts=together, counted=all_before).accuracy(publication)
+    now, usual = (_accuracy(layout, each, counted, publication, rate) for each in (released, before))
     return now.population.high < usual.population.low
+
+
+def _accuracy(
+    layout: ClassCounts, released: Sequence[NDArray[np.float64]], counted: Counted, publication: int, rate: float
+) -> Figure:
+    counts, together = added_up(released, replace(counted, error=rate))
+    return ClassFigures(layout=layout, counts=counts, counted=together).accuracy(publication)

@@ -22,7 +22,7 @@ DELTAS = [0, 1e-6]
 
 
 def asked(mechanism, delta):
-    learner = contract.learners_of(MECHANISMS[mechanism["kind"]])[0]
+    learner = next(iter(contract.learners_of(MECHANISMS[mechanism["kind"]])), None)
     return contract.configured(mechanism, learner, delta)
 
 
@@ -35,7 +35,7 @@ def test_every_mechanism_pays_for_fits_of_the_training_slots_alone(name, delta):
 
 
 def mechanism_of(kind, start=0, schema=SET_ASIDE, delta=0, **settings):
-    return build(StreamSchema.model_validate(schema), asked({"kind": kind, **settings}, delta), start)
+    return build(StreamSchema.model_validate(schema), asked({"kind": kind, **settings}, delta), start=start)
 
 
 @pytest.mark.parametrize("start", [0, 1, 2])

@@ -1,0 +1,203 @@
+// How good models are, by releases of evaluations: of one publication, or of several side by side.
+
+import { get } from "./api.js";
+import { HUES, colour, draw, line } from "./charts.js";
+import { $, amount, count, fact, h, replace, table } from "./dom.js";
+
+const MOST_BLOCKS = 200;
+const MOST_BANDS = 4; // more bands hide each other
+const MOST_CLASSES = 12; // whose recalls are listed
+const AXIS = { title: { text: "records", standoff: 4 } };
+
+const whole = (share) => Math.round(100 * share);
+const percent = (share) => `${whole(share)} %`;
+const points = (share) => (whole(share) === 1 ? "1 point" : `${whole(share)} points`);
+
+/** The key of a figure, and how it is written: accuracies of classes, errors of regressions. */
+const kind = (figures) =>
+  "accuracy" in figures
+    ? { key: "accuracy", title: "Accuracy", text: percent, between: (low, high) => `${whole(low)} to ${percent(high)}` }
+    : { key: "absolute_error", title: "Error", text: amount, between: (low, high) => `${amount(low)} to ${amount(high)}` };
+
+/** Whether a publication is good and whether it becomes worse, in one sentence. */
+export function sentence(told) {
+  const { key, text, between } = kind(told);
+  if (told[key] === null) return "It had no model yet when it was last evaluated.";
+  const interval = `(${between(told.low, told.high)})`;
+  if (key === "absolute_error") return `Off by ${text(told[key])} on average ${interval}.`;
+  return `Right for ${text(told[key])} of records ${interval}, ${above(told)}; ${trend(told)}.`;
+}
+
+function above({ accuracy, baseline, low, high, lift }) {
+  const gap = accuracy - baseline;
+  const [least, most] = lift ? [lift.low, lift.high] : [low - baseline, high - baseline];
+  if (least > 0) return `${points(gap)} above always saying the commonest class`;
+  if (most < 0) return `${points(-gap)} below always saying the commonest class`;
+  return "not shown to be better than always saying the commonest class";
+}
+
+function trend({ drift, worse }) {
+  if (drift) return "clearly worse than in the blocks before";
+  if (worse) return "clearly worse than the version before";
+  return drift === null ? "too early to see drift" : "no drift seen";
+}
+
+/** Of each block where a publication had a model, oldest first: its figures and where its records end. */
+const blocksOf = (releases, name) =>
+  releases
+    .map(({ fit, version, evaluation }) => ({ ...evaluation[name], end: fit.end, release: version }))
+    .filter((each) => each.version !== null);
+
+const changed = (blocks) => blocks.map(({ version }, index) => index > 0 && version !== blocks[index - 1].version);
+
+/** Lines of one publication: its band, if it has room, and its figures; a diamond marks the first block of a version. */
+function traces(name, blocks, { hue, fill }) {
+  const { key, title, text, between } = kind(blocks[0]);
+  const at = blocks.map((each) => each.end);
+  const edge = { mode: "lines", line: { width: 0, shape: "linear" }, hoverinfo: "skip" };
+  const news = changed(blocks);
+  const band = [
+    line(at, blocks.map((each) => each.low), edge),
+    line(at, blocks.map((each) => each.high), { ...edge, fill: "tonexty", fillcolor: fill }),
+  ];
+  const figures = line(at, blocks.map((each) => each[key]), {
+    name,
+    mode: "lines+markers",
+    line: { color: hue, shape: "linear" },
+    marker: {
+      size: news.map((each) => (each ? 10 : 6)),
+      symbol: news.map((each) => (each ? "diamond" : "circle")),
+      color: hue,
+      opacity: 1,
+      line: { width: 0 },
+    },
+    text: blocks.map((each) => `${text(each[key])}, ${between(each.low, each.high)}, version ${count(each.version)}`),
+    hovertemplate: `${title} %{text}<extra>%{fullData.name}</extra>`,
+  });
+  return [...(fill ? band : []), figures];
+}
+
+const baseline = (blocks) =>
+  blocks[0].baseline === undefined
+    ? []
+    : [
+        line(blocks.map((each) => each.end), blocks.map((each) => each.baseline), {
+          name: "commonest class",
+          line: { color: colour("muted"), dash: "dash", width: 1.5, shape: "linear" },
+          hovertemplate: "commonest class %{y:.0%}<extra></extra>",
+        }),
+      ];
+
+/** The axis of figures: of shares from a tenth below all that is drawn up to 1, of errors from 0. */
+function scale(blocks) {
+  if (kind(blocks[0]).key !== "accuracy") return { rangemode: "tozero" };
+  const least = Math.min(...blocks.flatMap(({ low, baseline }) => [low, baseline]));
+  return { tickformat: ".0%", range: [Math.max(0, Math.floor(10 * least) / 10 - 0.1), 1.02] };
+}
+
+/** Shows how good a publication is, where an evaluation counts it. */
+export async function judged({ name, evaluation: told }, { class_names: classes }) {
+  $("quality").hidden = !told;
+  if (!told) return;
+  const { items } = await get(`/v1/publications/${told.publication}/releases?limit=${MOST_BLOCKS}`);
+  const blocks = blocksOf(items.toReversed(), name);
+  replace($("quality-said"), sentence(told));
+  replace($("quality-by"), h("a", { href: `/dashboard/publications/${told.publication}` }, told.publication));
+  replace($("quality-facts"), ...details(told, classes));
+  $("quality-chart").hidden = blocks.length === 0;
+  if (blocks.length === 0) return;
+  const { title } = kind(told);
+  replace($("quality-key"), keyOf(blocks, title));
+  await draw($("quality-chart"), {
+    said: `${title} by records, over ${count(blocks.length)} blocks. ${sentence(told)}`,
+    traces: () => [
+      ...traces(name, blocks, { hue: colour("accent"), fill: colour("accent-soft") }),
+      ...baseline(blocks),
+    ],
+    layout: () => ({ xaxis: AXIS, yaxis: scale(blocks) }),
+  });
+}
+
+const keyOf = (blocks, title) =>
+  [
+    `${title} of each block with its 95 % interval`,
+    blocks[0].baseline !== undefined && "dashed: always saying the commonest class",
+    changed(blocks).some(Boolean) && "◆ a new version",
+  ]
+    .filter(Boolean)
+    .join(" · ");
+
+/** The other figures of the newest block. */
+function details(told, classes) {
+  const figure = (title, found) =>
+    found && fact(title, percent(found.estimate), h("small", {}, `${whole(found.low)} to ${percent(found.high)}`));
+  const recall = (told.recall?.length ?? 0) <= MOST_CLASSES ? (told.recall ?? []) : [];
+  return [
+    told.version !== null && fact("Version counted", count(told.version), h("small", {}, `on ${count(told.slots)} slots`)),
+    figure("Balanced accuracy", told.balanced_accuracy),
+    figure("Calibration error", told.calibration_error),
+    ...recall.map((found, label) => figure(`Recall of ${classes?.[label] ?? `class ${label}`}`, found)),
+  ].filter(Boolean);
+}
+
+/** Which publication is the best, by both intervals of each pair in the newest block. */
+export function comparison(newest) {
+  const known = Object.entries(newest).filter(([, { version }]) => version !== null);
+  if (known.length === 0) return "No publication had a model yet.";
+  const { key, text } = kind(known[0][1]);
+  const sign = key === "accuracy" ? 1 : -1; // an error is the better the smaller it is
+  const [[best, first], ...others] = known.toSorted(([, a], [, b]) => sign * (b[key] - a[key]));
+  const figure = `${text(first[key])}${key === "accuracy" ? " of records right" : " off on average"}`;
+  if (others.length === 0) return `${best}: ${figure}.`;
+  const beaten = others.filter(([, other]) => (sign > 0 ? first.low > other.high : first.high < other.low));
+  if (beaten.length === others.length) return `${best} is the best, with ${figure}: no other interval reaches its own.`;
+  const open = others.filter((each) => !beaten.includes(each)).map(([name]) => name);
+  return `${best} leads with ${figure}, but its interval overlaps with that of ${open.join(", ")}: no best one is shown.`;
+}
+
+const COLUMNS = (title) => [
+  { title: "Publication" },
+  { title: "Version", number: true, extra: true },
+  { title, number: true },
+  { title: "95 % interval", number: true },
+];
+
+const swatch = (hue) => {
+  const mark = h("span", { class: "hue" });
+  mark.style.background = hue;
+  return mark;
+};
+
+/** Shows all publications that an evaluation counts, side by side. */
+export async function compared({ name, mechanism }) {
+  const found = mechanism.kind === "evaluation" && (await get(`/v1/publications/${name}/releases?limit=${MOST_BLOCKS}`)).items;
+  $("compared").hidden = !found?.length;
+  if ($("compared").hidden) return;
+  const newest = found[0].evaluation;
+  const names = mechanism.of.filter((each) => newest[each]);
+  const hue = (each) => HUES[names.indexOf(each) % HUES.length];
+  const { title, key, text, between } = kind(newest[names[0]]);
+  const row = (each) => {
+    const { version, low, high, [key]: value } = newest[each];
+    const link = h("a", { href: `/dashboard/publications/${each}` }, each);
+    const none = version === null;
+    return [[swatch(hue(each)), link], none ? "none yet" : count(version), none ? "–" : text(value), none ? "–" : between(low, high)];
+  };
+  replace($("compared-said"), comparison(newest));
+  replace($("compared-table"), table("Publications in the newest block", COLUMNS(title), names.map(row)));
+  const lines = names.map((each) => [each, blocksOf(found.toReversed(), each)]).filter(([, blocks]) => blocks.length);
+  $("compared-chart").hidden = lines.length === 0;
+  if (lines.length === 0) return;
+  const longest = lines.map(([, blocks]) => blocks).reduce((a, b) => (b.length > a.length ? b : a));
+  replace($("compared-key"), keyOf(longest, title));
+  await draw($("compared-chart"), {
+    said: `${title} of ${names.join(", ")} by records. ${comparison(newest)}`,
+    traces: () => [
+      ...lines.flatMap(([each, blocks]) =>
+        traces(each, blocks, { hue: hue(each), fill: lines.length <= MOST_BANDS && `${hue(each)}2b` }),
+      ),
+      ...baseline(longest),
+    ],
+    layout: () => ({ xaxis: AXIS, yaxis: scale(lines.flatMap(([, blocks]) => blocks)), hovermode: "closest" }),
+  });
+}

@@ -1,0 +1,88 @@
+"""Whether a publication becomes worse, from the newest releases of an evaluation that counts it. It costs nothing.
+
+`drift.py` has the statements. Blocks before the publication's first model are left out, and so are blocks of another
+size than the newest, which the erasure of records leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from service.mechanisms.evaluation.drift import MEMORY, has_fallen, is_worse
+from service.mechanisms.evaluation.figures import ClassFigures
+from service.mechanisms.evaluation.told import figures_of, outline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Block = tuple[Mapping[str, Any], Mapping[str, Any], NDArray[np.float64]]
+    """The model, the noise and the counts of a release."""
+
+_FIGURES = ("accuracy", "absolute_error", "baseline", "low", "high")
+BLOCKS = MEMORY + 1
+"""Releases that are looked at, the newest with them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """How good the newest block of an evaluation shows a publication. None: unknown, or the task has no such figure.
+
+    `drift` and `worse`: see `course`.
+    """
+
+    publication: str
+    evaluation: str
+    stream: str
+    low: float
+    high: float
+    accuracy: float | None = None
+    baseline: float | None = None
+    absolute_error: float | None = None
+    drift: bool | None
+    worse: bool | None
+
+
+def judged(evaluation: str, stream: str, blocks: Sequence[Block]) -> list[Judged]:
+    """Return the newest figures of all publications of an evaluation that had a model. blocks: as of `course`."""
+    return [
+        Judged(
+            publication=name,
+            evaluation=evaluation,
+            stream=stream,
+            **{key: figures[key] for key in _FIGURES if key in figures},
+            **course(blocks, name),
+        )
+        for name, figures in outline(*blocks[-1]).items()
+        if figures["version"] is not None
+    ]
+
+
+def course(blocks: Sequence[Block], name: str) -> dict[str, Any]:
+    """Return two alarms of a publication, as JSON.
+
+    `drift`: the newest block is worse than those before it. `worse`: the newest version is worse than the version
+    before it. None: there is nothing yet to compare with, or the records have no classes.
+
+    blocks: neighbouring releases of one evaluation, the newest last.
+    """
+    newest, noise, counts = blocks[-1]
+    number = newest["of"].index(name)
+    figures = figures_of(newest, noise, counts)
+    if not isinstance(figures, ClassFigures) or newest["versions"][number] is None:
+        return {"drift": None, "worse": None}
+    alike = [
+        (model["versions"][number], counts.ravel())
+        for model, _, counts in blocks
+        if model["slots"] == newest["slots"] and model["versions"][number] is not None
+    ]
+    versions = sorted({version for version, _ in alike})
+    now, last = ([counts for version, counts in alike if version in some] for some in (versions[-1:], versions[-2:-1]))
+    layout, counted = figures.layout, figures.counted
+    return {
+        "drift": has_fallen(layout, [each for _, each in alike], counted, publication=number) if alike[1:] else None,
+        "worse": is_worse(layout, now, last, counted, publication=number) if last else None,
+    }

@@ -1,0 +1,102 @@
+"""How good models are, on the pages of a publication and of its evaluation."""
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.api.test_evaluation import EVERY, LARGE, evaluate
+from tests.browser.looking import enter, show, until
+from tests.conftest import Service, ok
+
+BLOCK, FLIPPED, RECORDS = 150, 3000, 4800
+
+
+@pytest.fixture(scope="module")
+def evaluated(service: Service) -> tuple[str, str, str]:
+    """Two publications and their evaluation, after labels have flipped: one goes on learning, the other does not.
+
+    Labels are what x says for nine records of ten.
+    """
+    stream = service.stream(epsilon=LARGE, delta=1e-6, evaluation={"every": EVERY}, class_names=["dry", "rain"])
+    learns, stays = (
+        service.publish(stream, {"kind": "independent_batches", "batch": batch}, epsilon=20, name=f"{stream}-{name}")
+        for name, batch in (("learns", 600), ("stays", 2400))
+    )
+    evaluation = evaluate(
+        service, stream, [learns, stays], mechanism={"kind": "evaluation", "of": [learns, stays], "block": BLOCK}
+    )["name"]
+    rng = np.random.default_rng(1)
+    said = rng.integers(0, 2, RECORDS)
+    labels = np.where(rng.random(RECORDS) < 0.1, 1 - said, said)
+    labels[FLIPPED:] = 1 - labels[FLIPPED:]
+    service.post(stream, [[2.0 * each - 1.0, 0.5] for each in said.tolist()], labels.tolist())
+    service.reaches(evaluation, time=RECORDS)
+    return learns, stays, evaluation
+
+
+def visit(page: Page, service: Service, name: str) -> None:
+    enter(page.context, service.key("read"))
+    page.goto(f"/dashboard/publications/{name}")
+
+
+def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: Page, evaluated):
+    learns, stays, evaluation = evaluated
+    visit(page, service, learns)
+    told = ok(service.client().get(f"/v1/publications/{learns}"))["evaluation"]
+    accuracy, low, high, above = (
+        round(100 * each) for each in (told["accuracy"], told["low"], told["high"], told["accuracy"] - told["baseline"])
+    )
+    expect(page.locator("#quality-said")).to_have_text(
+        f"Right for {accuracy} % of records ({low} to {high} %), {above} points above always saying the commonest"
+        " class; no drift seen."
+    )
+    expect(page.locator("#quality-facts")).to_contain_text("Recall of rain")
+    until(page, "document.getElementById('quality-chart').data")
+    drawn = page.evaluate("document.getElementById('quality-chart').data.map(({ x, y }) => ({ x, y }))")
+    blocks = service.released(evaluation, time=RECORDS)[1:]
+    for trace, key in zip(drawn, ("low", "high", "accuracy", "baseline"), strict=True):
+        assert trace["x"] == [each["fit"]["end"] for each in blocks]
+        assert trace["y"] == [each["evaluation"][learns][key] for each in blocks]
+    expect(page.locator("#compared")).to_be_hidden()
+    show(page, "quality")
+    page.goto(f"/dashboard/publications/{stays}")
+    expect(page.locator("#quality-said")).to_contain_text("below always saying the commonest class")
+    expect(page.locator("#quality-said")).to_contain_text("clearly worse than in the blocks before")
+
+
+def test_an_evaluation_shows_its_publications_side_by_side(service: Service, page: Page, evaluated):
+    learns, stays, evaluation = evaluated
+    visit(page, service, evaluation)
+    expect(page.locator("#compared-said")).to_contain_text(f"{learns} is the best")
+    rows = page.locator("#compared-table tbody").get_by_role("row")
+    expect(rows).to_have_count(2)
+    expect(rows.filter(has_text=stays)).to_contain_text("%")
+    until(page, "document.getElementById('compared-chart').data")
+    assert {learns, stays} <= set(page.evaluate("document.getElementById('compared-chart').data.map((it) => it.name)"))
+    expect(page.locator("#quality")).to_be_hidden()
+    show(page, "compared")
+
+
+REGRESSION = {"version": 3, "slots": BLOCK, "absolute_error": 0.25, "low": 0.2, "high": 0.3}
+NOT_YET = dict.fromkeys(REGRESSION) | {"slots": BLOCK}
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        (REGRESSION, "Off by 0.25 on average (0.2 to 0.3)."),
+        (NOT_YET, "It had no model yet when it was last evaluated."),
+    ],
+)
+def test_errors_of_regressions_and_what_has_no_model_yet(service: Service, page: Page, evaluated, figures, said):
+    learns, _, evaluation = evaluated
+    told = ok(service.client().get(f"/v1/publications/{learns}"))
+    listed = ok(service.client().get(f"/v1/publications/{evaluation}/releases?limit=1"))["items"]
+    listed[0]["evaluation"] = {learns: figures}
+    told["evaluation"] = figures | {"publication": evaluation, "drift": None, "worse": None}
+    page.route(f"**/v1/publications/{learns}", lambda route: route.fulfill(json=told))
+    page.route(f"**/v1/publications/{evaluation}/releases?*", lambda route: route.fulfill(json={"items": listed}))
+    visit(page, service, learns)
+    expect(page.locator("#quality-said")).to_have_text(said)
+    expect(page.locator("#problem")).to_be_empty()
+    page.unroute_all()

@@ -1,0 +1,50 @@
+"""Whether a publication becomes worse, from releases as they are stored. Noise hides what is asserted below 1e-9."""
+
+import numpy as np
+
+from service.mechanisms.evaluation.course import course
+from service.mechanisms.evaluation.tables import ClassCounts, ErrorSums, Predictions
+from service.privacy.accounting.events import NoisyCounts
+from tests.mechanisms.evaluation.worlds import draw, noise_of
+
+SLOTS = 2000
+CLASSES = ClassCounts(classes=2, publications=2, bins=False)
+UNKNOWN = {"drift": None, "worse": None}
+
+
+def block(version, right, *, slots=SLOTS):
+    """A block in which the second publication's version predicts so many of its slots right; None: it has no model."""
+    labels = np.arange(slots) % 2
+    predicted = Predictions(labels=np.where(np.arange(slots) < right, labels, 1 - labels))
+    counts = CLASSES.count(labels, [None, predicted if version is not None else None])
+    noise = noise_of(CLASSES, "pure")
+    model = {"of": ["a", "b"], "versions": [None, version], "slots": slots, **CLASSES.described()}
+    event = NoisyCounts(noise=noise, change=CLASSES.change)
+    return model, event.to_json(), (counts + draw(noise, counts.shape)).astype(float)
+
+
+def test_nothing_is_known_before_there_is_something_to_compare_with():
+    first, second = block(None, 0), block(1, 1600)
+    for blocks in ([first], [first, second], [second, first], [block(1, 800, slots=1000), second]):
+        assert course(blocks, "b") == UNKNOWN
+    assert course([second, second], "a") == UNKNOWN, "it never had a model"
+
+
+def test_one_version_drifts():
+    assert course([block(1, 1600), block(1, 1600)], "b") == {"drift": False, "worse": None}
+    assert course([block(1, 1600), block(1, 800)], "b") == {"drift": True, "worse": None}
+
+
+def test_a_version_is_worse_than_the_version_before_it_and_not_than_older_ones():
+    best, good, bad = block(1, 1800), block(2, 1300), block(3, 800)
+    assert course([good, bad], "b") == {"drift": True, "worse": True}
+    assert course([best, good, good], "b") == {"drift": True, "worse": True}
+    assert course([best, block(2, 800), block(3, 1000)], "b")["worse"] is False
+
+
+def test_of_regressions_nothing_is_said():
+    layout = ErrorSums(bound=1.0, publications=1)
+    noise = noise_of(layout, "pure")
+    model = {"of": ["a"], "versions": [1], "slots": SLOTS, **layout.described()}
+    release = (model, NoisyCounts(noise=noise, change=layout.change).to_json(), np.zeros(layout.size))
+    assert course([release, release], "a") == UNKNOWN
