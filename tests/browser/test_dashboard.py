@@ -238,10 +238,8 @@ class TestEveryMechanism:
         stream = service.stream(epsilon=10, delta=1e-5, **more)
         example = EXAMPLES[kind] | {"name": unique("example"), "stream": stream}
         if "of" in (mechanism := example["mechanism"]) and isinstance(mechanism["of"], list):
-            of = [
-                service.publish(stream, {"kind": "continual", "base": 100, "update_every": 100})
-                for _ in mechanism["of"]
-            ]
+            batches = {"kind": "independent_batches", "batch": 100}
+            of = [service.publish(stream, batches) for _ in mechanism["of"]]
             example |= {"mechanism": mechanism | {"of": of}}
         answer = service.client().post("/v1/publications", json=example)
         plan = ok(answer, 201)["plan"]

@@ -103,7 +103,7 @@ DATABASE = {"kind": "small_database", "queries": "points", "accuracy": 0.5}
 
 def test_every_mechanism_and_every_learner_is_audited():
     """And combined with all the others. Whoever adds one joins here and there."""
-    by_themselves = {"linear_queries", "active_learning", "preparation"}
+    by_themselves = {"linear_queries", "active_learning", "preparation", "evaluation"}
     audited = {MECHANISMS[case[0]]["kind"] for case in CASES} | by_themselves
     assert audited == set(REGISTERED.kinds())
     assert {each["kind"] for each in test_combinations.MECHANISMS.values()} == set(REGISTERED.kinds())

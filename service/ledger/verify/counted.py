@@ -14,8 +14,8 @@ def change_of(event: NoisyCounts, model: Mapping[str, Any], shape: Sequence[int]
     Another record adds its 1 elsewhere.
 
     Tables of predictions are of several publications. A record adds 1 to a cell of each publication's table, of its
-    bins, and to at most one cell of each pair; another record adds its 1 elsewhere. In a regression it moves two sums of each
-    publication, and two moments, by at most `unit` each.
+    bins, and to at most one cell of each pair; another record adds its 1 elsewhere. In a regression it moves two sums
+    of each publication, and two moments, by at most `unit` each.
     """
     if isinstance(event, NoisyCellCounts):
         return Change(counts=2 * shape[0], largest=1)

@@ -17,6 +17,9 @@ from service.mechanisms.evaluation.tables import (
     Predictions,
     described_counts,
 )
+from service.privacy.accounting.events import NoisyCounts
+from service.privacy.currency import Currency
+from service.privacy.noise.counts import calibrate
 
 EMPTY = -1
 LAYOUTS = [
