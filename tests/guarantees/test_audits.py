@@ -6,6 +6,8 @@ the line; the others then give a lower confidence bound on what the record reall
 the promise where there is a bug.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,8 @@ from service.learners.registry import LEARNERS as REGISTERED_LEARNERS
 from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.evaluation.models import Made, Progress
+from service.mechanisms.evaluation.tables import Predictions
 from service.mechanisms.preparation.cells import counts_of
 from service.mechanisms.registry import MECHANISMS as REGISTERED
 from service.mechanisms.scheduled.mechanism import Scheduled
@@ -251,3 +255,38 @@ def test_nobody_can_tell_two_records_apart_by_a_preparation(privacy):
     else:
         least = chance.least_loss(first.sum(axis=1) > 0, second.sum(axis=1) > 0, preparation.kind)
     chance.assert_loses_no_more(least, preparation.capacity)
+
+
+class Signs:
+    """Publications whose only model predicts whether the first feature is above 0, with the same confidence always."""
+
+    def progress(self, name, first_slot):
+        return Progress(releases=(Made(version=1, time=0),), passed=first_slot)
+
+    def predict(self, name, version, x):
+        return Predictions(labels=(x[:, 0] > 0).astype(int), confidences=np.full(len(x), 0.9))
+
+
+@pytest.mark.parametrize("privacy", [pytest.param("pure", marks=pytest.mark.slow), "gaussian"])
+def test_nobody_can_tell_two_records_apart_by_an_evaluation(privacy):
+    """All other evaluation slots are empty; the model is right about the one record and wrong about the other."""
+    schema = {"features": 1, "task": {"kind": "classification", "classes": 2}, "evaluation": {"every": 2}}
+    asked = {"mechanism": {"kind": "evaluation", "of": ["a"], "block": 2}, "privacy": PRIVACY[privacy]}
+    built = build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(asked))
+    evaluation = replace(built, models=Signs())
+
+    def released(x):
+        read = Records(x=np.array([[x]]), y=np.ones(1, dtype=int), slots=np.array([1]))
+        return evaluation.step(4, (), 1, lambda *_: read).releases[0].parameters[0]
+
+    exact = (
+        evaluation.counts.count(np.ones(1, dtype=int), [Signs().predict("a", 1, np.array([[x]]))]) for x in (1, -1)
+    )
+    apart = np.subtract(*exact)
+    first, second = (np.array([released(x) * apart for _ in range(1500)])[:, apart != 0] for x in (1.0, -1.0))
+    if evaluation.kind is Currency.PURE:
+        hits = [(each >= (apart[apart != 0] > 0)).all(axis=1) for each in (first, second)]
+        least = chance.least_loss_without_gaussians(*hits, evaluation.kind)
+    else:
+        least = chance.least_loss(first.sum(axis=1) > 0, second.sum(axis=1) > 0, evaluation.kind)
+    chance.assert_loses_no_more(least, evaluation.capacity)
