@@ -95,7 +95,7 @@ class Stream:
 
     @property
     def budget(self) -> Budget:
-        """What its publications may cost any one record, for ever."""
+        """The most that its publications may cost any one record, for ever."""
         return Budget(epsilon=self.epsilon, delta=self.delta, accounting=Accounting(self.accounting))
 
     @property

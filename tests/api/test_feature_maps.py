@@ -73,7 +73,13 @@ def test_predictions_follow_from_the_release_alone(service: Service, name):
     # What was fitted are the mapped records: the noise of ε = 1000 is some thousandths long.
     mapped = np.array([by_definition.mapped(described, record) for record in x], dtype=np.float32)
     learner = OutputPerturbation(
-        loss=LOSSES["logistic"], regularization=1, intercept=True, norm_bound=1.0, features=mapped.shape[1], classes=2
+        loss=LOSSES["logistic"],
+        regularization=1,
+        intercept=True,
+        intercept_scale=release["model"]["intercept_scale"],
+        norm_bound=1.0,
+        features=mapped.shape[1],
+        classes=2,
     )
     exact = learner.fit(Records(x=mapped, y=np.array(y)), 40, np.zeros(learner.shape))
     longest_noise = chance.longest_gaussian(learner.dimension, scale=release["noise"]["scale"])

@@ -208,7 +208,8 @@ def test_predictions_follow_from_the_published_weights(service: Service, name):
     answer = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": x.tolist()}))
     bound = release["model"]["norm_bound"]
     clipped = x * np.minimum(1, bound / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300))
-    mapped = np.column_stack([clipped, np.full(3, bound)]) / np.sqrt(2)
+    sine = release["model"]["intercept_scale"]
+    mapped = np.column_stack([clipped * np.sqrt(1 - sine**2), np.full(3, bound * sine)])
     positive = 1 / (1 + np.exp(-mapped @ np.array(release["parameters"]["values"][0])))
     assert answer["version"] == 1
     assert np.allclose(np.array(answer["scores"])[:, 1], positive, atol=1e-5)

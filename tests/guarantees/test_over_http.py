@@ -20,9 +20,9 @@ REGULARIZATION = 0.5
 FOLLOW = {"gaussian": chance.assert_gaussian, "spherical_laplace": chance.assert_spherical_laplace}
 
 
-def mapped(x: np.ndarray, norm_bound: float) -> np.ndarray:
+def mapped(x: np.ndarray, norm_bound: float, sine: float = math.sqrt(0.5)) -> np.ndarray:
     clipped = x * np.minimum(1, norm_bound / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300))
-    return np.column_stack([clipped, np.full(len(x), norm_bound)]) / np.sqrt(2)
+    return np.column_stack([clipped * math.sqrt(1 - sine**2), np.full(len(x), norm_bound * sine)])
 
 
 def minimiser(x: np.ndarray, y: np.ndarray, rows: int, centre: np.ndarray) -> np.ndarray:
@@ -130,7 +130,7 @@ def test_a_regression_goes_from_records_to_predictions(service: Service, solver)
             1 + 1e-12
         )
     answer = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": [[0.6, -0.6], [-0.1, 0.1]]}))
-    rows = mapped(np.array([[0.6, -0.6], [-0.1, 0.1]]), 1.0)
+    rows = mapped(np.array([[0.6, -0.6], [-0.1, 0.1]]), 1.0, 0.3)
     values = rows @ weights[answer["version"]][0]
     assert np.array(answer["scores"])[:, 0] == pytest.approx(values, abs=1e-6)
     assert answer["labels"] == pytest.approx(np.clip(values, -bound, bound), abs=1e-6)
@@ -389,7 +389,7 @@ def test_tasks_one_after_another_charge_each_record_once_and_each_has_a_model_th
     predicted = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": asked}))
     assert predicted["labels"] == [1, 0, 0, 1]
     weights = np.array(released[-1]["parameters"]["values"])
-    scores = np.column_stack((asked, np.ones(4))) @ weights.T / 2**0.5
+    scores = np.column_stack((np.multiply(asked, math.sqrt(1 - 0.3**2)), np.full(4, 0.3))) @ weights.T
     chosen = scores[np.arange(4), scores[:, 2:].argmax(axis=1)]
     assert [each[1] for each in predicted["scores"]] == pytest.approx(1 / (1 + np.exp(-chosen)), abs=1e-4)
 
@@ -427,7 +427,7 @@ def test_an_encoder_is_a_release_that_its_records_pay_for_and_later_ones_predict
     x *= 0.3 * math.sqrt(2) / 0.9 * np.minimum(1, 0.9 / np.linalg.norm(x, axis=1, keepdims=True))
     code = np.tanh(x @ np.reshape(values[:16], (2, 8)) + values[16:24])
     features = code / np.linalg.norm(code, axis=1, keepdims=True)
-    scores = np.column_stack((features, np.ones(4))) @ weights / math.sqrt(2)
+    scores = np.column_stack((features * math.sqrt(1 - 0.3**2), np.full(4, 0.3))) @ weights
     assert [each[1] for each in predicted["scores"]] == pytest.approx(special.expit(scores), abs=1e-4)
     assert predicted["labels"] == [int(each[1] > 0.5) for each in predicted["scores"]]
     refused = service.client().post(f"/v1/publications/{name}/predict?version=1", json={"x": quarters})
