@@ -36,7 +36,7 @@ LOOKS = {
     "Audit.ask_invariants: commit",
     "Audit.look: commit",
     "Audit._vouched_for: commit",
-    "Audit._walk_together: commit",
+    "Audit.walk: commit",
     "Audit.confirm: commit",
     "Audit.forget_ended: commit",
     "read: commit",
@@ -68,7 +68,7 @@ LOOKS = {
 }
 
 BY_A_WORKER = {
-    "Audit.walk: commit",
+    "Audit._walk_together: commit",
     "Confirmer._show: commit",
     "LeaseKeeper._renew: commit",
     "LeaseKeeper.appear: commit",
