@@ -220,7 +220,7 @@ class History(RuleBasedStateMachine):
                 & (tables.charges.c.id == tables.releases.c.charge),
             )
             found = connection.execute(select(tables.releases, tables.charges.c.hash).select_from(joined)).all()
-            charges = connection.execute(select(tables.charges)).all()
+            charges = connection.execute(select(tables.charges).order_by(tables.charges.c.id)).all()
             known = publications.of_stream(connection, self.stream.id)
             stream = streams.get(connection, self.stream.id)
         told = self.stage.files.high_water_mark(self.stream.log) or {"charges": 0, "releases": 0}
@@ -282,7 +282,7 @@ class History(RuleBasedStateMachine):
     def check_sums(self):
         """Record by record: what it paid each publication is within its cap, and what all may ask within the budget."""
         with self.stage.database.transaction() as connection:
-            charges = connection.execute(select(tables.charges)).all()
+            charges = connection.execute(select(tables.charges).order_by(tables.charges.c.id)).all()
             known = {each.id: each for each in publications.of_stream(connection, self.stream.id)}
             records = streams.get(connection, self.stream.id).records
         in_rho = self.stream.budget.in_rho
