@@ -39,7 +39,7 @@ def configure(level: str) -> None:
 
 
 def _unexpected(error: BaseException | None) -> None:
-    """Log what nobody caught, as of a library's own memory, in a line like all others."""
+    """Log every exception that no code caught, also one from a library, as a JSON line without its text."""
     if isinstance(error, Exception):
         structlog.get_logger(__name__).error("unexpected_error", error=type(error).__name__, at=place_of(error))
 

@@ -34,7 +34,7 @@ class NotForUnits(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTerms:
-    """What a publication keeps to on a stream with units."""
+    """The bound on a unit's records, and how often the charge of one slot counts, for one publication."""
 
     bound: UnitBound
     factor: Fraction

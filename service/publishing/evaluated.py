@@ -1,7 +1,7 @@
 """The publications that an evaluation counts: which of them it may, how far they have come, and what they predict.
 
-All of it follows from what is confirmed and visible. So whoever evaluates a block, now or after a crash, waits for the
-same releases and uses the same versions.
+These answers depend on confirmed, visible releases alone. So every worker that evaluates a block, now or after a crash,
+waits for the same releases and uses the same versions.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ Under the stream's lock, `publications.create` takes the lock on all names of pu
 longer than it takes to insert a row. The lock on a high-water mark's file comes before all: who takes it holds no row.
 
 `service.ledger.entry` is the door to these locks. Besides it, `erasing`, `numbering` and `retention` lock a stream. An
-import contract in pyproject.toml lets nobody else in. `newest` shares the lock of a stream for one look, and passes by
-where somebody has it: it waits for nobody.
+import contract in pyproject.toml lets nobody else in. `newest` shares the lock of a stream for one
+look. Where another transaction holds that lock, it does not wait, and its answer holds for that one reader.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Whoever fits reads no evaluation slot, whoever evaluates no other; what is in them is another's business."""
+"""Fits read training slots alone, and evaluations read evaluation slots alone, whatever records are in them."""
 
 import numpy as np
 import pytest
