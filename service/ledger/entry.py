@@ -3,7 +3,7 @@
 | door | locks | who needs it |
 |---|---|---|
 | `open_ledger` | the stream | who starts a publication, distrusts a stream, or publishes several steps at a tick |
-| `open_free_ledgers` | those of many streams that are free | the confirmer, when it makes releases of many streams visible |
+| `open_free_ledgers` | those of many streams that are free | the confirmer, for releases of many streams at once |
 | `open_entry` | the stream, then the publication | who ends a publication |
 | `open_leased_entry` | the lease, the stream and the publication, in one statement | who publishes a step |
 
