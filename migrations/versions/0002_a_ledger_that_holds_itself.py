@@ -11,7 +11,7 @@ from alembic import op
 
 from service.ledger.spending import decimal
 from service.privacy.accounting import composition
-from service.privacy.accounting.composition import Account, Loss
+from service.privacy.accounting.composition import Component, PrivacyLoss
 from service.privacy.currency import Currency
 
 revision = "0002"
@@ -153,11 +153,11 @@ def _sum_up(connection: sa.Connection) -> None:
         )
     )
     for (stream,) in connection.execute(sa.text("SELECT id FROM streams")).all():
-        accounts = [
-            Account(
+        components = [
+            Component(
                 id=row.id,
                 kind=Currency(row.kind),
-                cap=Loss.of(row.epsilon, row.delta),
+                cap=PrivacyLoss.of(row.epsilon, row.delta),
                 start=row.start,
                 running=row.state == "running",
             )
@@ -179,7 +179,7 @@ def _sum_up(connection: sa.Connection) -> None:
                 {"stream": stream},
             )
         ]
-        ranges = list(composition.add_up(accounts, changes))
+        ranges = list(composition.add_up(components, changes))
         spent = [(each.start, each.end, each.spent) for each in ranges if each.end is not None]
         grain = 1
         while spent and spent[-1][1] > grain * MOST_STRETCHES:
@@ -192,10 +192,10 @@ def _sum_up(connection: sa.Connection) -> None:
                 sa.text("INSERT INTO outlines VALUES (:stream, :start, :stop, :epsilon, :delta)"),
                 {"stream": stream, "start": start, "stop": stop} | _amounts(loss),
             )
-        ended = {each.id for each in accounts if not each.running}
+        ended = {each.id for each in components if not each.running}
         if ended:
             of_ended = composition.add_up(
-                [each for each in accounts if each.id in ended], [each for each in changes if each[1] in ended]
+                [each for each in components if each.id in ended], [each for each in changes if each[1] in ended]
             )
             for start, loss in composition.worst_from(of_ended):
                 connection.execute(
@@ -204,5 +204,5 @@ def _sum_up(connection: sa.Connection) -> None:
                 )
 
 
-def _amounts(loss: Loss) -> dict[str, Any]:
+def _amounts(loss: PrivacyLoss) -> dict[str, Any]:
     return {"epsilon": decimal(loss.epsilon), "delta": decimal(loss.delta)}

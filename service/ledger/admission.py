@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.ledger.reservations import drawn, refused
 from service.privacy.accounting.budget import cap
-from service.privacy.accounting.composition import Loss, Slots
+from service.privacy.accounting.composition import PrivacyLoss, Slots
 from service.privacy.noise.sampler_distance import is_small
 from service.store import publications
 from service.store.publications import NewPublication, Publication
@@ -33,7 +33,9 @@ def admit(connection: Connection, stream: Stream, new: NewPublication, visible: 
     return publications.create(connection, stream.id, new, visible=visible)
 
 
-def check(connection: Connection, stream: Stream, asked: Loss, start: int, slots: Slots = Slots.TRAINING) -> None:
+def check(
+    connection: Connection, stream: Stream, asked: PrivacyLoss, start: int, slots: Slots = Slots.TRAINING
+) -> None:
     """Check that all records from `start` on, in slots of one kind, can hold `asked` beside all reserved already.
 
     Raises:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from service.ledger import spending, summaries
 from service.ledger.summaries import Declassified
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.composition import PrivacyLoss
 from service.store import charges, streams
 from service.store.publications import Publication
 
@@ -20,9 +20,9 @@ class Amounts:
     spent: the most that any record was charged so far.
     """
 
-    for_life: Loss
-    reserved: Loss
-    spent: Loss
+    for_life: PrivacyLoss
+    reserved: PrivacyLoss
+    spent: PrivacyLoss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +45,17 @@ def numbers(connection: Connection, publication: Publication, *, declassified: D
     """Return the numbers of a publication's card."""
     stream = streams.get(connection, publication.stream_id)
     (totals,) = summaries.totals(connection, [stream], declassified=declassified)
-    account, implied = spending.account_of(publication), stream.budget.implied
+    component, implied = spending.component_of(publication), stream.budget.implied
     newest = charges.page(connection, stream.id, limit=1, before=None)
+    kept = component.kept(Fraction(publication.worst_amount))
     return CardNumbers(
         publication=Amounts(
-            for_life=Loss.of(publication.epsilon, publication.delta),
-            reserved=implied(account.cap if account.running else account.kept(Fraction(publication.worst_amount))),
-            spent=implied(account.loss(Fraction(publication.visible_worst_amount))),
+            for_life=PrivacyLoss.of(publication.epsilon, publication.delta),
+            reserved=implied(component.cap if component.running else kept),
+            spent=implied(component.loss(Fraction(publication.visible_worst_amount))),
         ),
         stream=Amounts(
-            for_life=Loss.of(stream.epsilon, stream.delta),
+            for_life=PrivacyLoss.of(stream.epsilon, stream.delta),
             reserved=implied(totals.reserved),
             spent=implied(summaries.spent(stream)),
         ),

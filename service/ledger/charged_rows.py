@@ -1,4 +1,4 @@
-"""Rows of `spent` with their accounts: the charges of some records of a stream, by publication."""
+"""Rows of `spent` with their components: the charges of some records of a stream, by publication."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Row, and_, bindparam, func, select
 
 from service.privacy.accounting import budget
-from service.privacy.accounting.composition import Account, Slots
+from service.privacy.accounting.composition import Component, Slots
 from service.store.publications import SLOTS, UNIT_FACTOR
 from service.store.tables import charges, spent, streams
 from service.store.tables import publications as publications_table
 
-Charged = tuple[Account, int, int, Fraction]
-"""Records [start, stop), and what the account has charged each of them."""
+Charged = tuple[Component, int, int, Fraction]
+"""Records [start, stop), and what the component has charged each of them."""
 
 # Of `spent`, of every publication of a stream, the rows that hold any of [start, stop). The last row that begins at or
 # before `start` may reach it; none before that one does.
@@ -88,10 +88,10 @@ def unconfirmed(connection: Connection, stream: int, start: int, stop: int) -> l
 
 
 def charged(rows: Sequence[Any]) -> list[Charged]:
-    accounts: dict[int, Account] = {}
+    components: dict[int, Component] = {}
     for row in rows:
-        if row.publication_id not in accounts:
-            accounts[row.publication_id] = budget.account(
+        if row.publication_id not in components:
+            components[row.publication_id] = budget.component(
                 row.accounting,
                 identity=row.publication_id,
                 epsilon=row.epsilon,
@@ -102,7 +102,7 @@ def charged(rows: Sequence[Any]) -> list[Charged]:
                 factor=Fraction(row.unit_factor or 1),
                 slots=Slots(row.slots),
             )
-    return [(accounts[row.publication_id], row.start, row.stop, _fraction(row.amount)) for row in rows]
+    return [(components[row.publication_id], row.start, row.stop, _fraction(row.amount)) for row in rows]
 
 
 @lru_cache(maxsize=4096)

@@ -3,7 +3,7 @@
 from decimal import Decimal
 from fractions import Fraction
 
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.composition import PrivacyLoss
 
 
 def decimal(amount: Fraction) -> Decimal:
@@ -19,6 +19,6 @@ def decimal(amount: Fraction) -> Decimal:
     return Decimal(f"{amount.numerator * 2 ** (power - twos) * 5 ** (power - fives)}E-{power}")
 
 
-def decimals(loss: Loss) -> tuple[Decimal, Decimal, Decimal]:
+def decimals(loss: PrivacyLoss) -> tuple[Decimal, Decimal, Decimal]:
     """Return ε, δ and ρ, exactly."""
     return decimal(loss.epsilon), decimal(loss.delta), decimal(loss.rho)

@@ -17,9 +17,9 @@ from sqlalchemy import Connection, delete, insert, select
 from service.ledger import spending
 from service.ledger.exact_decimals import decimals
 from service.ledger.reserving import Reserving, reserves_wholly
-from service.ledger.spending import account_of
+from service.ledger.spending import component_of
 from service.privacy.accounting import budget, composition
-from service.privacy.accounting.composition import Holding, Loss, Range, Slots, Tighter
+from service.privacy.accounting.composition import Holding, PrivacyLoss, Range, Slots, Tighter
 from service.privacy.currency import Currency, capacity
 from service.store.database import any_of
 from service.store.publications import Publication, of_stream
@@ -30,7 +30,7 @@ from service.store.tables import evaluation_kept, kept
 
 def reserved(
     connection: Connection, stream: int, publications: Sequence[Reserving], slots: Slots | None = None
-) -> Loss:
+) -> PrivacyLoss:
     """Return what is reserved on the worst record of a stream; `publications` are all its publications.
 
     slots: of this kind; None: the larger of both.
@@ -40,9 +40,9 @@ def reserved(
 
 def reserved_of_each(
     connection: Connection, publications: Mapping[int, Sequence[Reserving]], slots: Slots | None = None
-) -> dict[int, Loss]:
+) -> dict[int, PrivacyLoss]:
     """Return the same by stream, from all publications of each, with one query of each kind for all streams."""
-    most = dict.fromkeys(publications, Loss())
+    most = dict.fromkeys(publications, PrivacyLoss())
     for kind in Slots if slots is None else (slots,):
         ended = kept_stairs_of_each(connection, list(publications), kind)
         for stream, of_it in publications.items():
@@ -55,7 +55,7 @@ def refused(
     connection: Connection,
     stream: Stream,
     publications: Sequence[Publication],
-    asked: Loss,
+    asked: PrivacyLoss,
     start: int,
     slots: Slots = Slots.TRAINING,
 ) -> Range | None:
@@ -78,7 +78,7 @@ def refused(
     falls = next((begins for begins, loss in ended[index:] if part(loss) < part(ended[index][1])), position + 1)
     record = falls - 1
     charged, spent = spending.of_record(connection, stream.id, record, slots)
-    ranges = composition.add_up([account_of(each) for each in publications], charged)
+    ranges = composition.add_up([component_of(each) for each in publications], charged)
     at = next(each for each in ranges if each.end is None or each.end > record)
     return replace(at, start=record, end=record + 1, spent=spent)
 
@@ -102,21 +102,23 @@ def settle(connection: Connection, stream: int) -> None:
 KEPT = {Slots.TRAINING: kept, Slots.EVALUATION: evaluation_kept}
 
 
-def stairs(rows: Rows, publications: Sequence[Publication], slots: Slots = Slots.TRAINING) -> list[tuple[int, Loss]]:
+def stairs(
+    rows: Rows, publications: Sequence[Publication], slots: Slots = Slots.TRAINING
+) -> list[tuple[int, PrivacyLoss]]:
     """From some record on, the most that those which have ended keep of any later one; from what they have charged."""
-    ended = [account_of(each) for each in publications if not reserves_wholly(each) and each.slots == slots]
+    ended = [component_of(each) for each in publications if not reserves_wholly(each) and each.slots == slots]
     return composition.worst_from(composition.add_up(ended, spending.changes(rows, [each.id for each in ended])))
 
 
-def kept_stairs(connection: Connection, stream: int, slots: Slots = Slots.TRAINING) -> list[tuple[int, Loss]]:
+def kept_stairs(connection: Connection, stream: int, slots: Slots = Slots.TRAINING) -> list[tuple[int, PrivacyLoss]]:
     """The same, as kept; before anything has ended, nothing is kept from record 0 on."""
     return kept_stairs_of_each(connection, [stream], slots)[stream]
 
 
-def walk_stairs(rows: Rows, stream: int, slots: Slots = Slots.TRAINING) -> list[tuple[int, Loss]]:
+def walk_stairs(rows: Rows, stream: int, slots: Slots = Slots.TRAINING) -> list[tuple[int, PrivacyLoss]]:
     """The same, for who walks all rows."""
     found = rows.of(_STAIRS[slots], KEPT[slots].c.stream_id, stream)
-    return [(row.start, Loss.of(row.epsilon, row.delta, row.rho)) for row in found] or [(0, Loss())]
+    return [(row.start, PrivacyLoss.of(row.epsilon, row.delta, row.rho)) for row in found] or [(0, PrivacyLoss())]
 
 
 _STAIRS = {slots: select(table).order_by(table.c.start) for slots, table in KEPT.items()}
@@ -124,12 +126,12 @@ _STAIRS = {slots: select(table).order_by(table.c.start) for slots, table in KEPT
 
 def kept_stairs_of_each(
     connection: Connection, streams: Sequence[int], slots: Slots = Slots.TRAINING
-) -> dict[int, list[tuple[int, Loss]]]:
+) -> dict[int, list[tuple[int, PrivacyLoss]]]:
     """The same by stream, with one query for all of them."""
-    stairs: dict[int, list[tuple[int, Loss]]] = {each: [] for each in streams}
+    stairs: dict[int, list[tuple[int, PrivacyLoss]]] = {each: [] for each in streams}
     for row in connection.execute(_STAIRS[slots].where(KEPT[slots].c.stream_id == any_of(streams))):
-        stairs[row.stream_id].append((row.start, Loss.of(row.epsilon, row.delta, row.rho)))
-    return {stream: steps or [(0, Loss())] for stream, steps in stairs.items()}
+        stairs[row.stream_id].append((row.start, PrivacyLoss.of(row.epsilon, row.delta, row.rho)))
+    return {stream: steps or [(0, PrivacyLoss())] for stream, steps in stairs.items()}
 
 
 def drawn(publications: Iterable[Publication]) -> int:
@@ -141,7 +143,7 @@ def drawn(publications: Iterable[Publication]) -> int:
 
 
 def tighter(
-    stream: Stream, publications: Sequence[Publication], reserved: Loss, evaluated: Loss | None = None
+    stream: Stream, publications: Sequence[Publication], reserved: PrivacyLoss, evaluated: PrivacyLoss | None = None
 ) -> Tighter:
     """The least bound for any record that can be shown from what all publications of a stream have reserved.
 
@@ -156,7 +158,7 @@ def tighter(
     return replace(larger, loss=found.loss.at_least(other.loss))
 
 
-def _tighter(stream: Stream, publications: Iterable[Publication], slots: Slots, reserved: Loss) -> Tighter:
+def _tighter(stream: Stream, publications: Iterable[Publication], slots: Slots, reserved: PrivacyLoss) -> Tighter:
     holdings = []
     for each in publications:
         if each.slots != slots:
@@ -171,8 +173,8 @@ def _tighter(stream: Stream, publications: Iterable[Publication], slots: Slots, 
 
 
 def _reserved_from(
-    publications: Sequence[Reserving], ended: Sequence[tuple[int, Loss]], start: int
-) -> list[tuple[int, Loss]]:
+    publications: Sequence[Reserving], ended: Sequence[tuple[int, PrivacyLoss]], start: int
+) -> list[tuple[int, PrivacyLoss]]:
     """Return the most that is reserved from some records on, from `start`; the largest of all is among them.
 
     ended: the staircase of what ended publications keep.
@@ -183,7 +185,7 @@ def _reserved_from(
     running = [each for each in publications if reserves_wholly(each)]
     sums = []
     for record in sorted({start, *(each.start for each in running if each.start > start)}):
-        total = Loss()
+        total = PrivacyLoss()
         for each in running:
             if each.start <= record:
                 total += budget.cap(each.accounting, each.epsilon, each.delta)

@@ -44,8 +44,8 @@ from service.ledger.errors import OverBudget
 from service.ledger.exact_decimals import decimal, decimals
 from service.ledger.reserving import reserves_wholly
 from service.privacy.accounting import budget, composition
-from service.privacy.accounting.charges_by_record import Profile
-from service.privacy.accounting.composition import Account, Loss, Slots
+from service.privacy.accounting.charges_by_record import ChargesByRecord
+from service.privacy.accounting.composition import Component, PrivacyLoss, Slots
 from service.store.publications import Publication
 from service.store.rows import Rows
 from service.store.streams import Stream
@@ -53,7 +53,7 @@ from service.store.tables import evaluation_outlines, outlines, spent
 
 MOST_RANGES = 512  # of a stream's outline, and of what one answer holds exactly
 
-Stretch = tuple[int, int, Loss]
+Stretch = tuple[int, int, PrivacyLoss]
 """Records [start, stop) and what each of them has spent, or the most that any of them has."""
 NewRange = tuple[int, int, Fraction]
 """Records [start, stop), and what each of them is charged."""
@@ -99,7 +99,7 @@ def count(
     """
     start, stop = _extent(new)
     old = [(row.start, row.stop, row.amount) for row in rows if row.publication_id == publication.id]
-    profile = Profile.of((low, high, Fraction(amount)) for low, high, amount in old)
+    profile = ChargesByRecord.of((low, high, Fraction(amount)) for low, high, amount in old)
     for low, high, amount in new:
         profile = profile.add(low, high, amount)
     ranges = [(low, high, amount) for low, high, amount in profile.ranges() if high is not None and amount]
@@ -107,7 +107,7 @@ def count(
     if highest > most:
         raise OverBudget("a record would be charged more than the cap of this publication")
     writes = _writes(spent, publication.id, old, [(low, high, decimal(amount)) for low, high, amount in ranges])
-    mine = account_of(publication)
+    mine = component_of(publication)
     charged = [each for each in _of_kind(charged_rows.charged(rows), mine.slots) if each[0].id != mine.id]
     charged += [(mine, *each) for each in ranges]
     grain, drawn = _draw(stream, mine.slots, outline, _over(charged, start, stop), start, stop)
@@ -138,7 +138,7 @@ def exact(
 
 def of_record(
     connection: Connection, stream: int, record: int, slots: Slots
-) -> tuple[list[tuple[int, int, Fraction]], Loss]:
+) -> tuple[list[tuple[int, int, Fraction]], PrivacyLoss]:
     """Return what each publication charged a record of such a slot, as changes there; and what it has spent, of what is
     confirmed.
     """
@@ -149,18 +149,18 @@ def of_record(
     return changes, spent
 
 
-def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int) -> Loss:
+def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int) -> PrivacyLoss:
     """Return what a unit with these counting slots, at most `most`, has lost so far (`unit_ledger`), as confirmed."""
     if not slots:
-        return Loss()
+        return PrivacyLoss()
     start, stop = slots[0], slots[-1] + 1
     charged = charged_rows.charged(charged_rows.rows(connection, stream, start, stop))
     charged += charged_rows.unconfirmed(connection, stream, start, stop)
-    amounts: dict[Account, Fraction] = {}
-    for account, low, high, amount in charged:
+    amounts: dict[Component, Fraction] = {}
+    for component, low, high, amount in charged:
         here = bisect_left(slots, high) - bisect_left(slots, low)
-        amounts[account] = amounts.get(account, Fraction(0)) + here * amount
-    return sum((account.loss(amount / most) for account, amount in amounts.items()), start=Loss())
+        amounts[component] = amounts.get(component, Fraction(0)) + here * amount
+    return sum((component.loss(amount / most) for component, amount in amounts.items()), start=PrivacyLoss())
 
 
 def outlined(rows: Rows, stream: int, start: int, stop: int, slots: Slots | None = None) -> list[Stretch]:
@@ -180,11 +180,11 @@ def _outlined(rows: Rows, stream: int, start: int, stop: int, slots: Slots) -> l
             continue
         low, high = max(start, row.start), min(stop, row.stop)
         if position < low:
-            stretches.append((position, low, Loss()))
-        stretches.append((low, high, Loss.of(row.epsilon, row.delta, row.rho)))
+            stretches.append((position, low, PrivacyLoss()))
+        stretches.append((low, high, PrivacyLoss.of(row.epsilon, row.delta, row.rho)))
         position = high
     if position < stop:
-        stretches.append((position, stop, Loss()))
+        stretches.append((position, stop, PrivacyLoss()))
     return stretches
 
 
@@ -192,8 +192,8 @@ OUTLINES = {Slots.TRAINING: outlines, Slots.EVALUATION: evaluation_outlines}
 _OUTLINES = {slots: select(table).order_by(table.c.start) for slots, table in OUTLINES.items()}
 
 
-def account_of(publication: Publication) -> Account:
-    return budget.account(
+def component_of(publication: Publication) -> Component:
+    return budget.component(
         publication.accounting,
         identity=publication.id,
         epsilon=publication.epsilon,
@@ -233,21 +233,21 @@ def _either(slots: Slots | None, found: Callable[[Slots], list[Stretch]]) -> lis
     if slots is not None:
         return found(slots)
     training, evaluated = found(Slots.TRAINING), found(Slots.EVALUATION)
-    if all(loss == Loss() for *_, loss in evaluated):
+    if all(loss == PrivacyLoss() for *_, loss in evaluated):
         return training
     return composition.greater(training, evaluated)
 
 
 def _over(charged: Sequence[Charged], start: int, stop: int) -> list[Stretch]:
     """Return what every record of [start, stop) has spent, from ranges that hold any of it."""
-    accounts = {each[0].id: each[0] for each in charged}
-    if len(accounts) == 1 and all(amount > 0 for *_, amount in charged):  # nothing to add up
+    components = {each[0].id: each[0] for each in charged}
+    if len(components) == 1 and all(amount > 0 for *_, amount in charged):  # nothing to add up
         return _alone(charged, start, stop)
     changes: dict[tuple[int, int], Fraction] = {}
     for account_, low, high, amount in charged:
         for where, change in (((max(start, low), account_.id), amount), ((min(stop, high), account_.id), -amount)):
             changes[where] = changes.get(where, Fraction(0)) + change
-    ranges = composition.add_up(accounts.values(), ((*where, changes[where]) for where in sorted(changes)))
+    ranges = composition.add_up(components.values(), ((*where, changes[where]) for where in sorted(changes)))
     return [
         (max(start, each.start), stop if each.end is None else min(stop, each.end), each.spent)
         for each in ranges
@@ -256,18 +256,18 @@ def _over(charged: Sequence[Charged], start: int, stop: int) -> list[Stretch]:
 
 
 def _alone(charged: Sequence[Charged], start: int, stop: int) -> list[Stretch]:
-    losses: dict[Fraction, Loss] = {}
+    losses: dict[Fraction, PrivacyLoss] = {}
     stretches: list[Stretch] = []
     position = start
     for account_, low, high, amount in sorted(charged, key=itemgetter(1)):
         if amount not in losses:
             losses[amount] = account_.loss(amount)
         if position < low:
-            stretches.append((position, low, Loss()))
+            stretches.append((position, low, PrivacyLoss()))
         position = min(stop, high)
         stretches.append((max(start, low), position, losses[amount]))
     if position < stop:
-        stretches.append((position, stop, Loss()))
+        stretches.append((position, stop, PrivacyLoss()))
     return stretches
 
 
@@ -306,7 +306,7 @@ def _draw(
     """Raises the stream's outline to what records of [start, stop) have spent now: its grain, and what to write."""
     *_, grain = _redrawn(stream, slots, start, stop)
     old = [tuple(row) for row in outline]
-    before = [(first, last, Loss.of(*loss)) for first, last, *loss in old]
+    before = [(first, last, PrivacyLoss.of(*loss)) for first, last, *loss in old]
     drawn = composition.outline([*before, *now], grain)
     new = [(first, last, *decimals(loss)) for first, last, loss in drawn]
     return grain, _writes(OUTLINES[slots], stream.id, old, new)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, and_, case, func, or_, select, union_all
 from service.ledger import reservations
 from service.ledger.spending import OUTLINES
 from service.privacy.accounting.charges_by_record import covered
-from service.privacy.accounting.composition import Loss, Slots
+from service.privacy.accounting.composition import PrivacyLoss, Slots
 from service.store import numbering, segments
 from service.store.database import any_of
 from service.store.numbering import Resumption
@@ -55,8 +55,8 @@ class Totals:
 
     stream: Stream
     publications: list[PublicationSummary]
-    reserved: Loss
-    evaluation_reserved: Loss
+    reserved: PrivacyLoss
+    evaluation_reserved: PrivacyLoss
     dead_letters: int
     declassified: int
 
@@ -78,17 +78,17 @@ class Summary(Totals):
     resumptions: list[Resumption]
 
 
-def spent(stream: Stream) -> Loss:
+def spent(stream: Stream) -> PrivacyLoss:
     """Return what the worst record has spent, of what is confirmed."""
-    return Loss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
+    return PrivacyLoss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
 
 
-def sums(stream: Stream, reserved: Loss, evaluation_reserved: Loss) -> dict[str, dict[str, Any]]:
+def sums(stream: Stream, reserved: PrivacyLoss, evaluation_reserved: PrivacyLoss) -> dict[str, dict[str, Any]]:
     """Return a stream's budget, what is reserved on its worst record and what that has spent, as numbers to read.
 
     evaluation_reserved: on the worst evaluation slot, which is told where the stream sets slots aside.
     """
-    evaluation_spent = Loss.of(
+    evaluation_spent = PrivacyLoss.of(
         stream.visible_evaluation_epsilon, stream.visible_evaluation_delta, stream.visible_evaluation_rho
     )
     return {
@@ -98,7 +98,7 @@ def sums(stream: Stream, reserved: Loss, evaluation_reserved: Loss) -> dict[str,
     }
 
 
-def with_evaluation(stream: Stream, loss: Loss, evaluation: Loss) -> dict[str, Any]:
+def with_evaluation(stream: Stream, loss: PrivacyLoss, evaluation: PrivacyLoss) -> dict[str, Any]:
     """Return a loss as numbers to read, with that of evaluation slots where the stream sets some aside."""
     if stream.evaluation_slots is None:
         return dict(stream.budget.shown(loss))

@@ -51,7 +51,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.accounting.charges_by_record import ChargesByRecord
 from service.privacy.currency import Currency
 from service.schedules.continual import Continual
 from service.schedules.schedule import Fit, Lifetime, Part, Pattern
@@ -204,7 +204,7 @@ def _most_fits(blocks: int, *, warm_up: bool) -> int:
     window = [each for position in range(blocks + _period(blocks) - 1) for each in _buckets(blocks, position)]
     before = [fit for time in range(1, blocks) for fit in _continual(Currency.PURE, 1).fits(time)] if warm_up else []
     ranges = [*((first, end, 1) for first, end, _ in window), *((fit.start, fit.end, 1) for fit in before)]
-    return int(Profile.of(ranges).maximum())
+    return int(ChargesByRecord.of(ranges).maximum())
 
 
 @lru_cache(maxsize=256)
@@ -244,7 +244,7 @@ def _cost(kind: Currency, shares: Rule, size: int, depth: int) -> Fraction:
 @lru_cache(maxsize=256)
 def _steady(kind: Currency, blocks: int, shares: Rule) -> tuple[int, Fraction]:
     """Return the worst block without a warm-up, and e_0: see the module docstring."""
-    profile = Profile.of(
+    profile = ChargesByRecord.of(
         (first, end, _cost(kind, shares, end - first, depth))
         for position in range(blocks + _period(blocks) - 1)
         for first, end, depth in _buckets(blocks, position)
@@ -258,13 +258,13 @@ def _steady(kind: Currency, blocks: int, shares: Rule) -> tuple[int, Fraction]:
 def _divide(kind: Currency, blocks: int, shares: Rule) -> tuple[int, Fraction, Fraction]:
     """Return a worst block with a warm-up, f and g: see the module docstring."""
     unit = _steady(kind, blocks, shares)[1]
-    window = Profile.of(
+    window = ChargesByRecord.of(
         (first, end, _cost(kind, shares, end - first, depth))
         for position in range(blocks)
         for first, end, depth in _buckets(blocks, position)
         if first < blocks
     )
-    warm_up = Profile.of(
+    warm_up = ChargesByRecord.of(
         (fit.start, fit.end, fit.share) for time in range(1, blocks) for fit in _continual(kind, 1).fits(time)
     )
     charged = sorted(

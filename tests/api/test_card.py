@@ -8,7 +8,7 @@ from fractions import Fraction
 import httpx
 import pytest
 
-from service.privacy.accounting.composition import Account, Loss, worst
+from service.privacy.accounting.composition import Component, PrivacyLoss, worst
 from service.privacy.currency import Currency
 from service.store import streams
 from service.store.database import Database
@@ -30,11 +30,11 @@ def decimal(number: float) -> Decimal:
     return Decimal(repr(number))
 
 
-def added_up(service: Service, stream: str, newest: int | None, records: int) -> dict[str, dict[str, Loss]]:
+def added_up(service: Service, stream: str, newest: int | None, records: int) -> dict[str, dict[str, PrivacyLoss]]:
     """Return what each publication of a stream, and all together, may lose, reserve and spent, from charges alone."""
     charges = ok(service.client().get(f"/v1/streams/{stream}/ledger/charges?limit=1000"))["items"]
     listed = ok(service.client().get("/v1/publications?limit=1000"))["items"]
-    spent, reserved = [Loss()] * (records + 1), [Loss()] * (records + 1)
+    spent, reserved = [PrivacyLoss()] * (records + 1), [PrivacyLoss()] * (records + 1)
     of_each = {}
     for each in (each for each in listed if each["stream"] == stream):
         amounts = [Fraction(0)] * (records + 1)
@@ -43,30 +43,30 @@ def added_up(service: Service, stream: str, newest: int | None, records: int) ->
                 for record in range(charge["start"], charge["end"]):
                     amounts[record] += Fraction(charge["epsilon"] or charge["rho"])
         privacy = each["privacy"]
-        account = Account(
+        component = Component(
             id=each["id"],
             kind=Currency.ZCDP if privacy["delta"] else Currency.PURE,
-            cap=Loss.of(decimal(privacy["epsilon"]), decimal(privacy["delta"])),
+            cap=PrivacyLoss.of(decimal(privacy["epsilon"]), decimal(privacy["delta"])),
             start=each["start"],
             running=each["state"] == "running",
         )
         for record, amount in enumerate(amounts):
-            spent[record] += account.loss(amount)
-            if not account.running:
-                reserved[record] += account.kept(amount)
-            elif record >= account.start:
-                reserved[record] += account.cap
+            spent[record] += component.loss(amount)
+            if not component.running:
+                reserved[record] += component.kept(amount)
+            elif record >= component.start:
+                reserved[record] += component.cap
         of_each[each["name"]] = {
-            "for_life": account.cap,
-            "reserved": account.cap if account.running else worst(map(account.kept, amounts)),
-            "spent": worst(map(account.loss, amounts)),
+            "for_life": component.cap,
+            "reserved": component.cap if component.running else worst(map(component.kept, amounts)),
+            "spent": worst(map(component.loss, amounts)),
         }
     return of_each | {"": {"reserved": worst(reserved), "spent": worst(spent)}}
 
 
 def test_every_number_is_that_of_the_charges_over_a_random_history(service: Service):
     draw = random.Random(11)
-    stream, budget = service.stream(epsilon=6, delta=1e-5), Loss.of(Decimal(6), Decimal("1e-5"))
+    stream, budget = service.stream(epsilon=6, delta=1e-5), PrivacyLoss.of(Decimal(6), Decimal("1e-5"))
     names, running, records, seen = [], [], 0, set()
     for step in range(8):
         if step < 4:

@@ -17,7 +17,7 @@ from scipy import optimize, stats
 
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import PublicationConfiguration, Refused
-from service.privacy.accounting.composition import Account, Loss, add_up
+from service.privacy.accounting.composition import Component, PrivacyLoss, add_up
 from service.privacy.currency import Currency, capacity, zcdp_epsilon, zcdp_rho
 from service.privacy.noise.additive import Gaussian, SphericalLaplace, calibrate
 from service.privacy.noise.sampler_distance import LARGEST_DELTA, added_delta, largest_epsilon
@@ -106,18 +106,18 @@ def test_a_delta_gives_away_so_many_records_on_average():
     assert hockey_stick(published, neighbour, 0.0) == pytest.approx(delta)
 
 
-def account(number, epsilon, delta="0", *, running=True, start=0):
-    cap = Loss.of(Decimal(epsilon), Decimal(delta))
+def component(number, epsilon, delta="0", *, running=True, start=0):
+    cap = PrivacyLoss.of(Decimal(epsilon), Decimal(delta))
     kind = Currency.ZCDP if cap.delta else Currency.PURE
-    return Account(id=number, kind=kind, cap=cap, start=start, running=running)
+    return Component(id=number, kind=kind, cap=cap, start=start, running=running)
 
 
 def test_publications_add_up_as_sums_of_epsilon_and_of_delta():
     stated(re.escape("compose on each record as (Σε, Σδ), in exact decimals"))
-    three = [account(1, "0.1"), account(2, "0.2", "1e-6", start=5), account(3, "0.3", "2e-6")]
+    three = [component(1, "0.1"), component(2, "0.2", "1e-6", start=5), component(3, "0.3", "2e-6")]
     (early, late) = add_up(three, [])
-    assert early.reserved == Loss(epsilon=Fraction(4, 10), delta=Fraction(2, 10**6))
-    assert (late.start, late.reserved) == (5, Loss(epsilon=Fraction(6, 10), delta=Fraction(3, 10**6)))
+    assert early.reserved == PrivacyLoss(epsilon=Fraction(4, 10), delta=Fraction(2, 10**6))
+    assert (late.start, late.reserved) == (5, PrivacyLoss(epsilon=Fraction(6, 10), delta=Fraction(3, 10**6)))
 
 
 def test_two_mechanisms_together_need_all_of_both_sums():
@@ -134,12 +134,12 @@ def test_two_mechanisms_together_need_all_of_both_sums():
 
 def test_stopping_gives_back_what_was_not_charged():
     stated(re.escape("with `delta` 0 on every record, otherwise only on records that it never charged"))
-    pure, gaussian = account(1, "0.5", running=False), account(2, "0.5", "1e-6", running=False)
+    pure, gaussian = component(1, "0.5", running=False), component(2, "0.5", "1e-6", running=False)
     (before, charged, after) = add_up(
         [pure, gaussian], sorted((r, n, s * Fraction(1, 1000)) for n in (1, 2) for r, s in ((3, 1), (7, -1)))
     )
-    assert (before.reserved, after.reserved) == (Loss(), Loss())
-    assert charged.reserved == Loss(epsilon=Fraction(1, 1000) + Fraction(1, 2), delta=Fraction(1, 10**6))
+    assert (before.reserved, after.reserved) == (PrivacyLoss(), PrivacyLoss())
+    assert charged.reserved == PrivacyLoss(epsilon=Fraction(1, 1000) + Fraction(1, 2), delta=Fraction(1, 10**6))
 
 
 def test_batches_that_do_not_overlap_cost_each_record_one_fit():

@@ -36,7 +36,7 @@ from service.ledger.errors import BudgetExceeded
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.privacy.accounting.budget import Accounting, Budget
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.composition import PrivacyLoss
 from service.privacy.accounting.zcdp_budget import pure_rho
 from service.privacy.currency import capacity
 from service.store import erasing, publications, streams, tables
@@ -287,7 +287,7 @@ class History(RuleBasedStateMachine):
             records = streams.get(connection, self.stream.id).records
         in_rho = self.stream.budget.in_rho
         for record in range(records):
-            reserved = Loss()
+            reserved = PrivacyLoss()
             for identity, each in known.items():
                 paid = sum(
                     (
@@ -301,11 +301,11 @@ class History(RuleBasedStateMachine):
                 asks = each.state == "running" and each.start <= record
                 if in_rho:
                     whole = capacity(each.epsilon, each.delta)[1] if asks else paid
-                    reserved += Loss(rho=whole if each.delta else pure_rho(whole, units=False))
+                    reserved += PrivacyLoss(rho=whole if each.delta else pure_rho(whole, units=False))
                     continue
-                whole = Loss.of(each.epsilon, each.delta)
-                gaussian = whole if paid else Loss()
-                reserved += whole if asks else (gaussian if each.delta else Loss(epsilon=paid))
+                whole = PrivacyLoss.of(each.epsilon, each.delta)
+                gaussian = whole if paid else PrivacyLoss()
+                reserved += whole if asks else (gaussian if each.delta else PrivacyLoss(epsilon=paid))
             assert reserved.within(self.stream.budget.limit)
 
     def send(self, batch, key, accident):

@@ -9,8 +9,8 @@ import pytest
 
 from service.ledger.reservations import _reserved_from
 from service.privacy.accounting import composition
-from service.privacy.accounting.budget import Accounting, Budget, account, cap, epsilon_within
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.budget import Accounting, Budget, component, cap, epsilon_within
+from service.privacy.accounting.composition import PrivacyLoss
 from service.privacy.accounting.unit_ledger import Charge, Publication, Refused, ZcdpLedger
 from service.privacy.accounting.zcdp_budget import pure_rho
 from service.privacy.currency import Currency, capacity
@@ -38,9 +38,9 @@ class Operator:
                     found[record, identity] = found.get((record, identity), Fraction(0)) + change
         return [(*where, found[where]) for where in sorted(found)]
 
-    def accounts(self) -> list[composition.Account]:
+    def components(self) -> list[composition.Component]:
         return [
-            account(
+            component(
                 each.accounting,
                 identity=identity,
                 epsilon=each.epsilon,
@@ -52,8 +52,8 @@ class Operator:
             for identity, each in enumerate(self.asked)
         ]
 
-    def stairs(self) -> list[tuple[int, Loss]]:
-        ended = [each for each in self.accounts() if not each.running]
+    def stairs(self) -> list[tuple[int, PrivacyLoss]]:
+        ended = [each for each in self.components() if not each.running]
         return composition.worst_from(composition.add_up(ended, self.changes([each.id for each in ended])))
 
     def start(self, record: int) -> None:
@@ -101,9 +101,9 @@ def keep_to_the_law(seed: int) -> None:
         operator.act()
     spent = operator.reference.spent_by_slot()
     changes = operator.changes(list(range(len(operator.asked))))
-    for each in composition.add_up(operator.accounts(), changes):
+    for each in composition.add_up(operator.components(), changes):
         for record in range(each.start, RECORDS + 8 if each.end is None else each.end):
-            assert each.spent == Loss(rho=spent.at(record))
+            assert each.spent == PrivacyLoss(rho=spent.at(record))
             assert each.spent.within(each.reserved)
         assert each.reserved.within(BUDGET.limit)
 
@@ -131,7 +131,7 @@ def test_an_epsilon_that_takes_no_more_than_a_rho_and_hardly_less(rho):
 def test_a_publication_by_its_epsilon_and_delta_reserves_their_rho(epsilon, delta):
     kind, amount = capacity(epsilon, Decimal(delta))
     expected = amount if kind is Currency.ZCDP else pure_rho(Fraction(epsilon), units=False)
-    assert cap("zcdp", epsilon, Decimal(delta)) == Loss(rho=expected)
+    assert cap("zcdp", epsilon, Decimal(delta)) == PrivacyLoss(rho=expected)
 
 
 def test_a_rho_for_which_there_is_no_epsilon():
@@ -141,8 +141,8 @@ def test_a_rho_for_which_there_is_no_epsilon():
 def test_what_is_shown_is_rounded_against_the_budget():
     whole = BUDGET.limit
     assert BUDGET.shown(whole) == {"epsilon": 2.0, "delta": 5e-6, "rho": float(whole.rho)}
-    assert BUDGET.shown(Loss()) == BUDGET.shown_down(Loss()) == {"epsilon": 0, "delta": 0, "rho": 0}
-    third = Loss(rho=whole.rho / 3)
+    assert BUDGET.shown(PrivacyLoss()) == BUDGET.shown_down(PrivacyLoss()) == {"epsilon": 0, "delta": 0, "rho": 0}
+    third = PrivacyLoss(rho=whole.rho / 3)
     more, less = BUDGET.shown(third), BUDGET.shown_down(third)
     assert Fraction(less["rho"]) < third.rho < Fraction(more["rho"])
     assert less["epsilon"] < more["epsilon"]

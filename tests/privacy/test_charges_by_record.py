@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.accounting.charges_by_record import ChargesByRecord
 
 HORIZON = 40
 RANGES = st.lists(
@@ -30,7 +30,7 @@ def brute(ranges):
 
 
 def one_by_one(ranges):
-    profile = Profile()
+    profile = ChargesByRecord()
     for piece in ranges:
         profile = profile.add(*piece)
     return profile
@@ -46,9 +46,11 @@ def test_every_record_holds_the_sum_of_the_ranges_over_it(ranges):
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(RANGES, RANGES)
 def test_however_it_is_built_it_is_the_same(first, second):
-    assert one_by_one(first) == Profile.of(first)
-    assert Profile.of(first) + Profile.of(second) == one_by_one(first + second)
-    assert Profile.sum([Profile.of(first), Profile.of(second), Profile()]) == Profile.of(second + first)
+    assert one_by_one(first) == ChargesByRecord.of(first)
+    assert ChargesByRecord.of(first) + ChargesByRecord.of(second) == one_by_one(first + second)
+    assert ChargesByRecord.sum(
+        [ChargesByRecord.of(first), ChargesByRecord.of(second), ChargesByRecord()]
+    ) == ChargesByRecord.of(second + first)
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)
@@ -57,7 +59,7 @@ def test_maximum_is_the_worst_record_of_a_range(ranges, start, end):
     if end is not None and end < start:
         start, end = end, start
     amounts = brute(ranges)[start:end]
-    assert Profile.of(ranges).maximum(start, end) == max(amounts, default=Fraction(0))
+    assert ChargesByRecord.of(ranges).maximum(start, end) == max(amounts, default=Fraction(0))
 
 
 @settings(deadline=None, derandomize=True)
@@ -67,11 +69,11 @@ def test_its_ranges_cover_every_record_once_and_are_coalesced(ranges):
     assert pieces[0][0] == 0
     assert pieces[-1][1] is None
     assert all(a[1] == b[0] and a[2] != b[2] for a, b in itertools.pairwise(pieces))
-    assert Profile.of(pieces) == one_by_one(ranges)
+    assert ChargesByRecord.of(pieces) == one_by_one(ranges)
 
 
 def test_charges_as_doubles_add_up_exactly():
-    profile = Profile()
+    profile = ChargesByRecord()
     for _ in range(10):
         profile = profile.add(3, 5, 0.1)
     assert profile.maximum() == 10 * Fraction(0.1) != Fraction(1)
@@ -80,4 +82,4 @@ def test_charges_as_doubles_add_up_exactly():
 @pytest.mark.parametrize(("start", "end"), [(-1, 3), (4, 3)])
 def test_impossible_ranges_are_refused(start, end):
     with pytest.raises(ValueError, match="a range of records"):
-        Profile().add(start, end, Fraction(1))
+        ChargesByRecord().add(start, end, Fraction(1))

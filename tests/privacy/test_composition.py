@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.accounting.charges_by_record import ChargesByRecord
 from service.privacy.accounting.composition import (
-    Account,
+    Component,
     Holding,
-    Loss,
+    PrivacyLoss,
     Range,
     add_up,
     outline,
@@ -29,15 +29,15 @@ RECORDS = 30
 
 @dataclass(frozen=True)
 class Charged:
-    account: Account
-    spent: Profile
+    component: Component
+    spent: ChargesByRecord
 
 
-def account(
+def component(
     *charges: tuple[int, int, float], kind: Currency = Currency.PURE, start: int = 0, running: bool = True
 ) -> Charged:
-    cap = Loss.of(Decimal(1), Decimal("1e-6") if kind is Currency.ZCDP else Decimal(0))
-    return Charged(Account(id=0, kind=kind, cap=cap, start=start, running=running), Profile.of(charges))
+    cap = PrivacyLoss.of(Decimal(1), Decimal("1e-6") if kind is Currency.ZCDP else Decimal(0))
+    return Charged(Component(id=0, kind=kind, cap=cap, start=start, running=running), ChargesByRecord.of(charges))
 
 
 def added_up(drawn: list[Charged]) -> list[Range]:
@@ -47,15 +47,15 @@ def added_up(drawn: list[Charged]) -> list[Range]:
         for record, _, amount in each.spent.ranges():
             changes.append((record, identity, amount - before))
             before = amount
-    accounts = [replace(each.account, id=identity) for identity, each in enumerate(drawn)]
-    return list(add_up(accounts, sorted(changes)))
+    components = [replace(each.component, id=identity) for identity, each in enumerate(drawn)]
+    return list(add_up(components, sorted(changes)))
 
 
 charge = st.tuples(st.integers(0, 20), st.integers(1, 9), st.sampled_from([0.25, 0.125, 0.0625])).map(
     lambda drawn: (drawn[0], drawn[0] + drawn[1], drawn[2])
 )
-accounts = st.builds(
-    lambda charges, kind, start, running: account(*charges, kind=kind, start=start, running=running),
+components = st.builds(
+    lambda charges, kind, start, running: component(*charges, kind=kind, start=start, running=running),
     st.lists(charge, max_size=2),
     st.sampled_from(Currency),
     st.integers(0, 10),
@@ -63,7 +63,7 @@ accounts = st.builds(
 )
 
 
-@given(st.lists(accounts, max_size=4))
+@given(st.lists(components, max_size=4))
 def test_ranges_cover_every_record_once_and_add_up_as_record_by_record(drawn: list[Charged]):
     ranges = added_up(drawn)
     assert ranges[0].start == 0
@@ -71,59 +71,59 @@ def test_ranges_cover_every_record_once_and_add_up_as_record_by_record(drawn: li
     assert all(before.end == after.start for before, after in pairwise(ranges))
     for record in range(RECORDS):
         (found,) = [each for each in ranges if each.start <= record and (each.end is None or record < each.end)]
-        spent = reserved = Loss()
+        spent = reserved = PrivacyLoss()
         for each in drawn:
             amount = each.spent.at(record)
-            spent += each.account.loss(amount)
-            if each.account.running:
-                reserved += each.account.cap if record >= each.account.start else Loss()
-            elif each.account.kind is Currency.PURE:
-                reserved += Loss(epsilon=amount)
+            spent += each.component.loss(amount)
+            if each.component.running:
+                reserved += each.component.cap if record >= each.component.start else PrivacyLoss()
+            elif each.component.kind is Currency.PURE:
+                reserved += PrivacyLoss(epsilon=amount)
             elif amount:
-                reserved += each.account.cap
+                reserved += each.component.cap
         assert (found.spent, found.reserved) == (spent, reserved)
 
 
 def test_a_gaussian_amount_means_the_epsilon_of_its_rho_at_its_own_delta():
-    loss = account(kind=Currency.ZCDP).account.loss(Fraction(1, 1000))
+    loss = component(kind=Currency.ZCDP).component.loss(Fraction(1, 1000))
     assert loss.delta == Fraction(Decimal("1e-6"))
     assert loss.epsilon == Fraction(zcdp_epsilon(0.001, 1e-6))
 
 
 def test_nothing_spent_costs_no_delta():
-    assert account(kind=Currency.ZCDP).account.loss(Fraction(0)) == Loss()
+    assert component(kind=Currency.ZCDP).component.loss(Fraction(0)) == PrivacyLoss()
 
 
 def test_stopping_a_gaussian_one_keeps_its_whole_cap_where_it_charged_and_nothing_elsewhere():
-    ranges = added_up([account((2, 4, 0.001), kind=Currency.ZCDP, running=False)])
+    ranges = added_up([component((2, 4, 0.001), kind=Currency.ZCDP, running=False)])
     assert [(each.start, each.reserved.epsilon) for each in ranges] == [(0, 0), (2, 1), (4, 0)]
 
 
 def test_stopping_a_pure_one_keeps_what_it_spent():
-    ranges = added_up([account((2, 4, 0.25), running=False)])
+    ranges = added_up([component((2, 4, 0.25), running=False)])
     assert [(each.start, each.reserved.epsilon) for each in ranges] == [(0, 0), (2, Fraction(1, 4)), (4, 0)]
 
 
 def test_the_worst_is_at_least_every_record():
-    assert worst([Loss.of(Decimal(1), Decimal(0)), Loss.of(Decimal(0), Decimal("0.1"))]) == Loss.of(
-        Decimal(1), Decimal("0.1")
-    )
+    assert worst(
+        [PrivacyLoss.of(Decimal(1), Decimal(0)), PrivacyLoss.of(Decimal(0), Decimal("0.1"))]
+    ) == PrivacyLoss.of(Decimal(1), Decimal("0.1"))
 
 
 @pytest.mark.parametrize("text", ["0.1", "1e-6", "0.3", "2", "1e-100", "0.123456789012345"])
 def test_a_decimal_budget_is_shown_as_it_was_written(text):
-    assert Loss.of(Decimal(text), Decimal(0)).shown()["epsilon"] == float(text)
+    assert PrivacyLoss.of(Decimal(text), Decimal(0)).shown()["epsilon"] == float(text)
 
 
 @given(st.fractions(min_value=0, max_value=10))
 def test_what_is_shown_is_never_below_the_exact_value_and_what_is_left_never_above(value: Fraction):
-    loss = Loss(epsilon=value)
+    loss = PrivacyLoss(epsilon=value)
     assert Fraction(repr(loss.shown()["epsilon"])) >= value
     assert Fraction(repr(loss.shown_down()["epsilon"])) <= value
 
 
 losses = st.builds(
-    lambda epsilon, delta: Loss(epsilon=Fraction(epsilon, 4), delta=Fraction(delta, 8)),
+    lambda epsilon, delta: PrivacyLoss(epsilon=Fraction(epsilon, 4), delta=Fraction(delta, 8)),
     st.integers(0, 3),
     st.integers(0, 2),
 )
@@ -139,13 +139,13 @@ def test_an_outline_tells_of_each_stretch_the_most_of_any_of_its_records(drawn, 
         cell = range(record // grain * grain, record // grain * grain + grain)
         over = [loss for start, end, loss in drawn if any(start <= each < end for each in cell)]
         assert [loss for start, end, loss in found if start <= record < end] == (
-            [worst(over)] if worst(over) != Loss() else []
+            [worst(over)] if worst(over) != PrivacyLoss() else []
         )
     assert all(before[1] < after[0] or before[2] != after[2] for before, after in pairwise(found))
     assert all(start % grain == end % grain == 0 for start, end, _ in found)
 
 
-@given(st.lists(accounts, max_size=4))
+@given(st.lists(components, max_size=4))
 def test_the_staircase_is_the_most_of_any_record_from_there_on(drawn: list[Charged]):
     ranges = added_up(drawn)
     stairs = worst_from(iter(ranges))
@@ -162,7 +162,7 @@ def test_the_staircase_is_the_most_of_any_record_from_there_on(drawn: list[Charg
 def test_many_gaussian_publications_cost_less_than_their_sum():
     """Sixteen of rho each: their sum is 16 rho, whose epsilon is far below sixteen times that of rho."""
     rho = Fraction(zcdp_rho(1.0, 1e-6))
-    basic = Loss(epsilon=Fraction(16), delta=Fraction(16, 10**6))
+    basic = PrivacyLoss(epsilon=Fraction(16), delta=Fraction(16, 10**6))
     found = tighter([Holding(kind=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 16, basic)
     assert found.how == "zcdp"
     assert (found.loss.delta, found.zcdp) == (basic.delta, 16 * rho)
@@ -176,7 +176,7 @@ def test_a_large_pure_one_is_added_and_small_ones_are_converted():
     gaussian = [Holding(kind=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 2
     for epsilon, how in ((Fraction(1, 10), "zcdp"), (Fraction(5), "pure_plus_gaussian")):
         pure = Holding(kind=Currency.PURE, capacity=epsilon, pure=epsilon)
-        basic = Loss(epsilon=2 + epsilon, delta=Fraction(2, 10**6))
+        basic = PrivacyLoss(epsilon=2 + epsilon, delta=Fraction(2, 10**6))
         found = tighter([*gaussian, pure], basic)
         assert found.how == how
         assert (found.pure, found.gaussian, found.zcdp) == (epsilon, 2 * rho, 2 * rho + epsilon**2 / 2)
@@ -185,12 +185,12 @@ def test_a_large_pure_one_is_added_and_small_ones_are_converted():
 
 def test_without_a_delta_only_the_sum_holds():
     pure = [Holding(kind=Currency.PURE, capacity=Fraction(1, 10), pure=Fraction(1, 10))] * 100
-    found = tighter(pure, Loss(epsilon=Fraction(10)))
-    assert (found.how, found.loss) == ("sum", Loss(epsilon=Fraction(10)))
+    found = tighter(pure, PrivacyLoss(epsilon=Fraction(10)))
+    assert (found.how, found.loss) == ("sum", PrivacyLoss(epsilon=Fraction(10)))
 
 
 def test_a_delta_is_rounded_as_an_epsilon_is():
-    third = Loss(epsilon=Fraction(1), delta=Fraction(1, 3))
+    third = PrivacyLoss(epsilon=Fraction(1), delta=Fraction(1, 3))
     up, down = third.shown()["delta"], third.shown_down()["delta"]
     assert Fraction(repr(down)) < third.delta < Fraction(repr(up))
     assert math.nextafter(down, 1.0) == up

@@ -16,7 +16,7 @@ import pytest
 from scipy.special import log_ndtr
 
 from service.privacy.accounting.carried_groups import carried
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.composition import PrivacyLoss
 from service.privacy.accounting.groups import Batching, UnitBound, group_factor, independent, shared
 from service.privacy.accounting.unit_ledger import BasicLedger, Charge, Publication, Refused, ZcdpLedger
 from service.privacy.accounting.zcdp_budget import pure_rho
@@ -173,7 +173,7 @@ def assert_within_basic(seed):
     bound = bound_of(rng)
     found = history(BasicLedger(epsilon=EPSILON, delta=DELTA, bound=bound), rng)
     for slots in (unit(bound, rng) for _ in range(2)):
-        assert found.ledger.spent(slots).within(Loss.of(EPSILON, DELTA))
+        assert found.ledger.spent(slots).within(PrivacyLoss.of(EPSILON, DELTA))
         assert true_delta(*found.lost(slots)) <= float(DELTA) * (1 + 1e-9)
 
 

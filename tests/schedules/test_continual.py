@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.accounting.charges_by_record import ChargesByRecord
 from service.privacy.currency import Currency
 from service.schedules import shares
 from service.schedules.continual import Continual
@@ -100,11 +100,11 @@ def total(schedule, epochs, *, bases=True):
     end, time, ranges = schedule.base << epochs, 0, []
     while (time := schedule.next_time(time)) <= end:
         ranges += [(fit.start, fit.end, fit.share) for fit in schedule.fits(time) if bases or fit.depth]
-    return Profile.of([*ranges, (0, end, schedule.rule.bases(epochs + 1) if bases else 0)])
+    return ChargesByRecord.of([*ranges, (0, end, schedule.rule.bases(epochs + 1) if bases else 0)])
 
 
 def twice(profile):
-    return Profile.of((start, end, 2 * amount) for start, end, amount in profile.ranges())
+    return ChargesByRecord.of((start, end, 2 * amount) for start, end, amount in profile.ranges())
 
 
 @pytest.mark.parametrize(("base", "update_every"), [(8, 1), (8, 2), (8, 4), (64, 4)])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.accounting.charges_by_record import ChargesByRecord
 from service.privacy.currency import Currency
 from service.schedules.multi_resolution import MultiResolution
 
@@ -43,7 +43,9 @@ def test_every_record_is_charged_the_whole_budget_and_no_more(kind, first, base)
     schedule = MultiResolution(kind=kind, base=base)
     assert schedule.fits(base)[0].share == first
     end = base << 9
-    profile = Profile.of((fit.start, fit.end, fit.share) for time in range(end + 1) for fit in schedule.fits(time))
+    profile = ChargesByRecord.of(
+        (fit.start, fit.end, fit.share) for time in range(end + 1) for fit in schedule.fits(time)
+    )
     larger = sum(schedule.fits(base << level)[-1].share for level in range(10, 90))
     assert set(profile.amounts[:-1]) == {profile.at(0)}
     assert profile.starts[-1] == end

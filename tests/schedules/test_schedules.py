@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.accounting.charges_by_record import ChargesByRecord
 from service.privacy.currency import Currency
 from service.schedules.black_box import BlackBox
 from service.schedules.continual import Continual
@@ -198,7 +198,7 @@ def test_a_run_charges_no_record_more_than_the_lifetime_and_its_record_exactly_t
     end, time, ranges = 2**10 * getattr(schedule, "base", 1), 0, []
     while (time := schedule.next_time(time)) <= end:
         ranges += [(fit.start, fit.end, fit.share) for fit in schedule.fits(time)]
-    profile, lifetime = Profile.of(ranges), schedule.lifetime()
+    profile, lifetime = ChargesByRecord.of(ranges), schedule.lifetime()
     assert profile.maximum() + still_to_come(schedule, end) == lifetime.share <= 1
     assert profile.at(lifetime.record) + still_to_come(schedule, end) == lifetime.share
 

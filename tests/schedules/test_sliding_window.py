@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.accounting.charges_by_record import ChargesByRecord
 from service.privacy.currency import Currency
 from service.schedules.sliding_window import SlidingWindow
 
@@ -121,7 +121,7 @@ def check_constant(blocks, kind):
     schedule, period = window(blocks, kind=kind), 2 ** ((blocks + 1).bit_length() - 2)
     constant = 1 / schedule.unit
     assert constant == max(formula(blocks, m, kind) for m in range(period))
-    profile = Profile.of(
+    profile = ChargesByRecord.of(
         (fit.start, fit.end, fit.share)
         for time in range(blocks, 3 * blocks + 5 * period)
         for fit in schedule.fits(time)
@@ -184,7 +184,7 @@ def test_the_papers_constants_are_valid_and_noisier(levels):
 def worst(schedule):
     """Return what the worst record is charged, by adding up every fit over a first window and at least five periods."""
     period = 2 ** ((schedule.blocks + 1).bit_length() - 2)
-    profile = Profile.of(
+    profile = ChargesByRecord.of(
         (fit.start, fit.end, fit.share)
         for block in range(1, 3 * schedule.blocks + 5 * period)
         for fit in schedule.fits(block * schedule.block)
@@ -261,7 +261,7 @@ def test_the_warm_up_and_the_first_window_share_what_there_is_fairly(kind):
     for blocks in (3, 7, 8, 15, 31):
         schedule, cold = warming(blocks, kind=kind), window(blocks, kind=kind)
         both = [
-            Profile.of(
+            ChargesByRecord.of(
                 (fit.start, fit.end, fit.share) for time in times for fit in each.fits(time) if fit.start < blocks
             )
             for each, times in ((cold, range(blocks, 2 * blocks)), (schedule, range(1, blocks)))

@@ -14,7 +14,7 @@ from service.ledger.charging import NewCharge
 from service.ledger.errors import BudgetExceeded
 from service.ledger.verify import verify
 from service.privacy.accounting import composition
-from service.privacy.accounting.composition import Loss, Slots
+from service.privacy.accounting.composition import PrivacyLoss, Slots
 from service.privacy.accounting.obligations import FitSize, Obligations, WithEachRelease
 from service.privacy.currency import Currency, capacity, round_down
 from service.store import publications, streams, tables
@@ -69,12 +69,12 @@ def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float
     )
 
 
-def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[Loss], list[Loss]]:
+def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[PrivacyLoss], list[PrivacyLoss]]:
     """What each record has spent by the first so many charges, and what is reserved on it, from the charges alone.
 
     If it is in such a slot.
     """
-    spent, reserved = [Loss()] * RECORDS, [Loss()] * RECORDS
+    spent, reserved = [PrivacyLoss()] * RECORDS, [PrivacyLoss()] * RECORDS
     for each in publications.of_stream(connection, 1):
         if each.slots is not slots:
             continue
@@ -83,7 +83,7 @@ def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[Loss
         for row in connection.execute(select(tables.charges).where(*mine)):
             for record in range(row.start, row.stop):
                 amounts[record] += Fraction(row.rho if row.epsilon is None else row.epsilon)
-        of_it = spending.account_of(each)
+        of_it = spending.component_of(each)
         for record, amount in enumerate(amounts):
             spent[record] += of_it.loss(amount)
             if each.state != "running":
@@ -98,7 +98,7 @@ def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
     committed, reserved = brute(connection, charges, slots)
     found = publications.of_stream(connection, 1)
     assert reservations.reserved(connection, 1, found, slots) == composition.worst(reserved)
-    assert Loss.of(*summaries.worst_of_each(connection, [1], slots)[1]) == composition.worst(committed)
+    assert PrivacyLoss.of(*summaries.worst_of_each(connection, [1], slots)[1]) == composition.worst(committed)
     confirmed = RANDOM.choice((charges, max(0, charges - 3), 0))
     connection.execute(update(tables.streams).values(confirmed_charges=confirmed))
     spent, _ = brute(connection, confirmed, slots)
@@ -126,7 +126,7 @@ def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
         most = max(getattr(each, part) for each in reserved[start:])
         left = getattr(stream.budget.limit, part) - most
         for amount in (left, left + Fraction(1, 2**40)):
-            asked = Loss(**{part: amount})
+            asked = PrivacyLoss(**{part: amount})
             over = reservations.refused(connection, stream, found, asked, start, slots)
             assert (over is None) == all((each + asked).within(stream.budget.limit) for each in reserved[start:])
             if over is not None:
@@ -141,7 +141,7 @@ def check_both(connection: Connection) -> None:
     spent, reserved = ([one.at_least(two) for one, two in zip(*each, strict=True)] for each in zip(*kinds, strict=True))
     connection.execute(update(tables.streams).values(confirmed_charges=tables.streams.c.charges))
     assert reservations.reserved(connection, 1, publications.of_stream(connection, 1)) == composition.worst(reserved)
-    assert Loss.of(*summaries.worst_of_each(connection, [1])[1]) == composition.worst(spent)
+    assert PrivacyLoss.of(*summaries.worst_of_each(connection, [1])[1]) == composition.worst(spent)
     exact = spending.exact(connection, 1, 0, RECORDS)
     assert [loss for start, end, loss in exact for _ in range(start, end)] == spent
     told = spending.outlined(Rows(connection), 1, 0, RECORDS)
@@ -257,13 +257,13 @@ def test_each_kind_of_slots_holds_the_whole_budget_by_itself(connection: Connect
     stream = streams.create(
         connection, name="s", log="s", schema=schema, retention="keep", epsilon=Decimal("0.5"), delta=Decimal("1e-6")
     )
-    cap = Loss.of(stream.epsilon, stream.delta)
+    cap = PrivacyLoss.of(stream.epsilon, stream.delta)
     made = []
     for slots in Slots:
         admission.check(connection, stream, cap, 0, slots)
         made.append(make(connection, slots.value, delta="1e-6", slots=slots))
         with pytest.raises(BudgetExceeded):
-            admission.check(connection, stream, Loss(epsilon=Fraction(1, 10**6)), 0, slots)
+            admission.check(connection, stream, PrivacyLoss(epsilon=Fraction(1, 10**6)), 0, slots)
     for each in made:
         charge(connection, each.id, (0, 100, float(round_down(capacity(each.epsilon, each.delta)[1]))))
     connection.execute(update(tables.streams).values(confirmed_charges=tables.streams.c.charges))
@@ -277,7 +277,7 @@ def test_each_kind_of_slots_holds_the_whole_budget_by_itself(connection: Connect
     open_entry(connection, made[0]).end("stopped")
     for slots in Slots:
         with pytest.raises(BudgetExceeded):
-            admission.check(connection, stream, Loss(epsilon=Fraction(1, 10**6)), 0, slots)
+            admission.check(connection, stream, PrivacyLoss(epsilon=Fraction(1, 10**6)), 0, slots)
     admission.check(connection, stream, cap, 100, Slots.TRAINING)
     with pytest.raises(BudgetExceeded):
         admission.check(connection, stream, cap, 100, Slots.EVALUATION)

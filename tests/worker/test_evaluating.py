@@ -13,7 +13,7 @@ from service.ledger import open_entry, open_ledger, reservations, spending
 from service.ledger.verify import verify
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.privacy.accounting.composition import Loss, Slots
+from service.privacy.accounting.composition import PrivacyLoss, Slots
 from service.publishing.evaluated import with_models
 from service.store import erasing, publications, releases, tables
 from service.store.publications import NewPublication
@@ -164,7 +164,7 @@ def test_a_record_pays_to_fits_or_to_evaluations(bench: Bench):
     assert all(0.99 * 50 < loss.epsilon <= 50 for _, _, loss in training)
     assert all(0.99 * 500 < loss.epsilon <= 500 for _, _, loss in evaluated)
     assert all(loss.epsilon <= 500 for _, _, loss in both)
-    assert reserved == [Loss.of(Decimal(each), Decimal(0)) for each in (50, 500)]
+    assert reserved == [PrivacyLoss.of(Decimal(each), Decimal(0)) for each in (50, 500)]
     shown = bench.stream()
     assert shown.visible_epsilon == shown.visible_evaluation_epsilon
     verified(bench)

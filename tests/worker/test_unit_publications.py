@@ -14,7 +14,7 @@ from service.ledger.invariants import over_cap
 from service.ledger.verify import verify
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.composition import PrivacyLoss
 from service.privacy.accounting.groups import UnitBound
 from service.store import publications, streams, tables
 from service.store.publications import NewPublication
@@ -83,7 +83,7 @@ def stop(bench: Bench) -> None:
         open_entry(connection, publications.get(connection, bench.identity)).end("stopped")
 
 
-def reserved(bench: Bench, start: int) -> Loss:
+def reserved(bench: Bench, start: int) -> PrivacyLoss:
     with bench.database.transaction() as connection:
         of_it = publications.of_stream(connection, bench.stream().id)
         return reservations.reserved(connection, bench.stream().id, of_it)
@@ -129,7 +129,7 @@ def test_what_is_spent_is_the_units_and_within_what_was_promised(bench: Bench):
     else:
         assert 0 < spent.epsilon <= 1
         assert spent.delta == Fraction("0.000001")
-    assert reserved(bench, 0) == Loss.of(now.epsilon, now.delta)
+    assert reserved(bench, 0) == PrivacyLoss.of(now.epsilon, now.delta)
     counts = records()["counts"].astype(bool)
     for model, start, end in releases:
         here = counts & (np.arange(len(PATTERN)) >= start) & (np.arange(len(PATTERN)) < end)
@@ -142,7 +142,7 @@ def test_whoever_stops_a_publication_that_has_charged_gets_nothing_back(bench: B
     bench.publish_all()
     stop(bench)
     now = bench.now()
-    assert reserved(bench, 0) == Loss.of(now.epsilon, now.delta)
+    assert reserved(bench, 0) == PrivacyLoss.of(now.epsilon, now.delta)
     for start in (0, len(PATTERN), 10**9):
         with pytest.raises(BudgetExceeded):
             admit(bench, another(start=start, epsilon=0.1, delta=0))
@@ -151,7 +151,7 @@ def test_whoever_stops_a_publication_that_has_charged_gets_nothing_back(bench: B
 
 def test_a_publication_that_ended_before_it_charged_anything_gives_all_back(bench: Bench):
     stop(bench)
-    assert reserved(bench, 0) == Loss()
+    assert reserved(bench, 0) == PrivacyLoss()
     admit(bench, another(epsilon=1, delta=0))
     assert findings(bench) == []
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from service.api.schemas import Timestamp
 from service.ledger.card import CardNumbers
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.composition import PrivacyLoss
 from service.store.publications import Publication
 from service.streams.schema import Units
 
@@ -122,7 +122,7 @@ def _unit(units: Units | None) -> CardUnit:
 
 
 def _parameter(numbers: CardNumbers, name: str, text: str) -> CardParameter:
-    def shown(loss: Loss) -> float:
+    def shown(loss: PrivacyLoss) -> float:
         return loss.shown()[name]
 
     amounts = {

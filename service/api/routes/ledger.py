@@ -22,7 +22,7 @@ from service.mechanisms.building import declassified
 from service.privacy.accounting import composition
 from service.privacy.accounting.budget import Budget
 from service.privacy.accounting.charges_by_record import covered
-from service.privacy.accounting.composition import Loss, Slots
+from service.privacy.accounting.composition import PrivacyLoss, Slots
 from service.privacy.currency import Currency, round_up
 from service.store import charges, publications, streams
 from service.store.keys import Key
@@ -177,8 +177,8 @@ def _tighter(
     connection: Connection,
     stream: streams.Stream,
     of_it: list[publications.Publication],
-    reserved: Loss,
-    evaluated: Loss,
+    reserved: PrivacyLoss,
+    evaluated: PrivacyLoss,
 ) -> composition.Tighter:
     if stream.evaluation_slots is None:
         return reservations.tighter(stream, of_it, reserved)
@@ -186,7 +186,7 @@ def _tighter(
     return reservations.tighter(stream, of_it, training, evaluated)
 
 
-_Told = tuple[int, int, Loss, Loss | None]
+_Told = tuple[int, int, PrivacyLoss, PrivacyLoss | None]
 """Records [start, end), what each has spent, and what its evaluation slots have; None: there are none."""
 
 
@@ -217,7 +217,7 @@ def _outlined(
 
 def _share(budget: Budget, publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
     """Return the share of one publication in the ledger."""
-    account = spending.account_of(publication)
+    component = spending.component_of(publication)
     kept, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
     pure = publication.kind == Currency.PURE
     return {
@@ -225,17 +225,17 @@ def _share(budget: Budget, publication: publications.Publication, exposed: tuple
         "running": publication.state == "running",
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
-        "reserved": budget.shown(account.cap if account.running else account.kept(kept)),
+        "reserved": budget.shown(component.cap if component.running else component.kept(kept)),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
             "record": publication.visible_worst_record,
-            "rho": None if pure else round_up(amount * account.factor),
-            **budget.shown(account.loss(amount)),
+            "rho": None if pure else round_up(amount * component.factor),
+            **budget.shown(component.loss(amount)),
         },
     }
 
 
-_Losses = tuple[Loss, Loss | None]
+_Losses = tuple[PrivacyLoss, PrivacyLoss | None]
 
 
 def _with_declassified(
@@ -252,13 +252,13 @@ def _with_declassified(
 
 def _merged(budget: Budget, ranges: Iterable[tuple[int, int, _Losses | None]]) -> Iterator[dict[str, Any]]:
     """Neighbours that spent the same are one range, whatever is reserved on them; so are those declassified."""
-    unbounded = dict.fromkeys(budget.shown(Loss())) | {"declassified": True}
+    unbounded = dict.fromkeys(budget.shown(PrivacyLoss())) | {"declassified": True}
     shown = ((start, end, unbounded if losses is None else _shown(budget, *losses)) for start, end, losses in ranges)
     for spent, alike in groupby(shown, key=itemgetter(2)):
         first, *others = alike
         yield {"start": first[0], "end": others[-1][1] if others else first[1], **spent}
 
 
-def _shown(budget: Budget, loss: Loss, evaluation: Loss | None) -> dict[str, Any]:
+def _shown(budget: Budget, loss: PrivacyLoss, evaluation: PrivacyLoss | None) -> dict[str, Any]:
     told = budget.shown(loss) | {"declassified": False}
     return told if evaluation is None else told | {"evaluation": budget.shown(evaluation)}

@@ -79,8 +79,8 @@ def releases(rows: Rows, stream: Stream) -> Iterator[str]:
 
 def shown(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
     """Check that no sum or clock is shown ahead of what is committed; once all is confirmed, nothing but that."""
-    shown = composition.Loss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
-    evaluated = composition.Loss.of(
+    shown = composition.PrivacyLoss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
+    evaluated = composition.PrivacyLoss.of(
         stream.visible_evaluation_epsilon, stream.visible_evaluation_delta, stream.visible_evaluation_rho
     )
     for told, slots in ((shown, None), (evaluated, Slots.EVALUATION)):

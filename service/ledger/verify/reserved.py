@@ -23,8 +23,8 @@ def within_budget(rows: Rows, stream: Stream, publications: Sequence[Publication
     drawn: list[spending.Stretch] = []
     grain = 1
     room = 4 * spending.MOST_RANGES
-    for each in composition.add_up([spending.account_of(publication) for publication in found], every):
-        if each.end is not None and each.spent != composition.Loss():
+    for each in composition.add_up([spending.component_of(publication) for publication in found], every):
+        if each.end is not None and each.spent != composition.PrivacyLoss():
             drawn.append((each.start, each.end, each.spent))
             grain = spending.grain_to(each.end, grain)
         if len(drawn) > room:
@@ -36,7 +36,7 @@ def within_budget(rows: Rows, stream: Stream, publications: Sequence[Publication
             yield f"stream {stream.name}, record {each.start}: more is spent than is reserved"
     told = spending.outlined(rows, stream.id, 0, 2**62, slots)
     drawn = composition.outline(drawn, grain)
-    if grain != stream.grain_of(slots) or [each for each in told if each[2] != composition.Loss()] != drawn:
+    if grain != stream.grain_of(slots) or [each for each in told if each[2] != composition.PrivacyLoss()] != drawn:
         yield f"stream {stream.name}: what is told that its records have spent at most is not what they have"
     if reservations.walk_stairs(rows, stream.id, slots) != reservations.stairs(rows, found, slots):
         yield f"stream {stream.name}: what ended publications are said to keep is not what they charged"

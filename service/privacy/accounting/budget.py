@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from service.privacy.accounting.composition import Account, Loss, Slots, ZcdpAccount
+from service.privacy.accounting.composition import Component, PrivacyLoss, Slots, ZcdpComponent
 from service.privacy.accounting.zcdp_budget import capacity_of, in_rho
 from service.privacy.currency import Currency, capacity, round_down, round_up, zcdp_epsilon, zcdp_rho
 from service.privacy.noise.sampler_distance import LARGEST_DELTA
@@ -42,36 +42,36 @@ class Budget:
         return self.accounting is Accounting.ZCDP
 
     @property
-    def limit(self) -> Loss:
+    def limit(self) -> PrivacyLoss:
         """What may be reserved on any record."""
         if self.in_rho:
-            return Loss(rho=capacity_of(self.epsilon, self.delta))
-        return Loss.of(self.epsilon, self.delta)
+            return PrivacyLoss(rho=capacity_of(self.epsilon, self.delta))
+        return PrivacyLoss.of(self.epsilon, self.delta)
 
     def told(self) -> dict[str, Any]:
         """Return it as it is told: its accounting only if that is not `basic`."""
         told: dict[str, Any] = {"epsilon": float(self.epsilon), "delta": float(self.delta)}
         return told | {"accounting": "zcdp", "rho": round_down(self.limit.rho)} if self.in_rho else told
 
-    def implied(self, loss: Loss) -> Loss:
+    def implied(self, loss: PrivacyLoss) -> PrivacyLoss:
         """Return the (ε, δ) of a loss on the stream, rounded up."""
         if not loss.rho:
             return loss
-        return Loss(epsilon=Fraction(_implied(round_up(loss.rho), self._delta)), delta=Fraction(self.delta))
+        return PrivacyLoss(epsilon=Fraction(_implied(round_up(loss.rho), self._delta)), delta=Fraction(self.delta))
 
-    def shown(self, loss: Loss) -> dict[str, float]:
+    def shown(self, loss: PrivacyLoss) -> dict[str, float]:
         """Return a loss as numbers to read, rounded up; of a ρ also the (ε, δ) that it implies."""
         shown = self.implied(loss).shown()
         return shown | {"rho": round_up(loss.rho)} if self.in_rho else shown
 
-    def shown_down(self, loss: Loss) -> dict[str, float]:
+    def shown_down(self, loss: PrivacyLoss) -> dict[str, float]:
         """Return what is left as numbers to read, rounded down; of a ρ also an (ε, δ) that fits."""
         if not self.in_rho:
             return loss.shown_down()
         rho = round_down(loss.rho)
         if not rho:
             return {"epsilon": 0.0, "delta": 0.0, "rho": 0.0}
-        fits = Loss.of(epsilon_within(rho, self.delta), self.delta)
+        fits = PrivacyLoss.of(epsilon_within(rho, self.delta), self.delta)
         return fits.shown_down() | {"rho": rho}
 
     @property
@@ -79,14 +79,14 @@ class Budget:
         return round_down(Fraction(self.delta) - LARGEST_DELTA)
 
 
-def cap(accounting: str, epsilon: Decimal, delta: Decimal) -> Loss:
+def cap(accounting: str, epsilon: Decimal, delta: Decimal) -> PrivacyLoss:
     """Return what a publication that promises (epsilon, delta) reserves on every record from its first on."""
     if accounting == Accounting.ZCDP:
-        return Loss(rho=in_rho(*capacity(epsilon, delta)))
-    return Loss.of(epsilon, delta)
+        return PrivacyLoss(rho=in_rho(*capacity(epsilon, delta)))
+    return PrivacyLoss.of(epsilon, delta)
 
 
-def account(
+def component(
     accounting: str,
     *,
     identity: int,
@@ -97,9 +97,9 @@ def account(
     running: bool,
     factor: Fraction = Fraction(1),
     slots: Slots = Slots.TRAINING,
-) -> Account:
-    """Return the account of a publication that promises (epsilon, delta)."""
-    of_it = ZcdpAccount if accounting == Accounting.ZCDP else Account
+) -> Component:
+    """Return the component of a publication that promises (epsilon, delta)."""
+    of_it = ZcdpComponent if accounting == Accounting.ZCDP else Component
     reserves = cap(accounting, epsilon, delta)
     return of_it(
         id=identity, kind=Currency(kind), cap=reserves, start=start, running=running, factor=factor, slots=slots

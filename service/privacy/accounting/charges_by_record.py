@@ -2,8 +2,8 @@
 
 Statement (the ledger theorem, paper-audit.md L1): if every step declares from public information and the past
 transcript alone which records it reads and an upper bound on what one of them can lose by it, then a record's whole
-loss is the sum over the steps that read it, and the worst record bounds everyone. `Profile` is that sum; `maximum` is
-that bound.
+loss is the sum over the steps that read it, and the worst record bounds everyone. `ChargesByRecord` is that sum;
+`maximum` is that bound.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ZERO = Fraction(0)
 
 
 @dataclass(frozen=True)
-class Profile:
+class ChargesByRecord:
     """A function of the record number, constant from each breakpoint to the next and for ever after the last.
 
     `starts` is strictly increasing from 0, `amounts` has as many elements and no two neighbours are equal.
@@ -31,7 +31,7 @@ class Profile:
     amounts: tuple[Fraction, ...] = (_ZERO,)
 
     @staticmethod
-    def of(ranges: Iterable[tuple[int, int | None, Fraction | float]]) -> Profile:
+    def of(ranges: Iterable[tuple[int, int | None, Fraction | float]]) -> ChargesByRecord:
         """Return the sum of many ranges (start, end or None, amount): O(m log m), amounts exact, ranges may overlap."""
         changes: dict[int, Fraction] = {0: _ZERO}
         for start, end, amount in ranges:
@@ -49,9 +49,9 @@ class Profile:
             if not amounts or level != amounts[-1]:
                 starts.append(point)
                 amounts.append(level)
-        return Profile(tuple(starts), tuple(amounts))
+        return ChargesByRecord(tuple(starts), tuple(amounts))
 
-    def add(self, start: int, end: int | None, amount: Fraction | float) -> Profile:
+    def add(self, start: int, end: int | None, amount: Fraction | float) -> ChargesByRecord:
         """Return this profile with `amount` more on the records in [start, end)."""
         _check(start, end)
         exact = Fraction(amount)
@@ -70,18 +70,18 @@ class Profile:
             last += 1
         if keep and self.amounts[keep - 1] == amounts[0]:
             del starts[0], amounts[0]
-        return Profile(
+        return ChargesByRecord(
             (*self.starts[:keep], *starts, *self.starts[last:]),
             (*self.amounts[:keep], *amounts, *self.amounts[last:]),
         )
 
-    def __add__(self, other: Profile) -> Profile:
-        return Profile.of((*self.ranges(), *other.ranges()))
+    def __add__(self, other: ChargesByRecord) -> ChargesByRecord:
+        return ChargesByRecord.of((*self.ranges(), *other.ranges()))
 
     @staticmethod
-    def sum(profiles: Iterable[Profile]) -> Profile:
+    def sum(profiles: Iterable[ChargesByRecord]) -> ChargesByRecord:
         """Return the pointwise sum."""
-        return Profile.of(piece for profile in profiles for piece in profile.ranges())
+        return ChargesByRecord.of(piece for profile in profiles for piece in profile.ranges())
 
     def at(self, record: int) -> Fraction:
         """Return the amount of one record."""
@@ -105,7 +105,7 @@ class Profile:
 
 def covered(ranges: Iterable[tuple[int, int]]) -> int:
     """Return how many records are in at least one of the ranges [start, end)."""
-    held = Profile.of((start, end, 1) for start, end in ranges)
+    held = ChargesByRecord.of((start, end, 1) for start, end in ranges)
     return sum(end - start for start, end, times in held.ranges() if end is not None and times)
 
 

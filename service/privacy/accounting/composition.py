@@ -31,47 +31,51 @@ from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
+class PrivacyLoss:
     """(ε, δ), exact; on a stream whose budget is held in ρ a ρ, and neither of them."""
 
     epsilon: Fraction = Fraction(0)
     delta: Fraction = Fraction(0)
     rho: Fraction = Fraction(0)
 
-    def __add__(self, other: "Loss") -> "Loss":
-        return Loss(epsilon=self.epsilon + other.epsilon, delta=self.delta + other.delta, rho=self.rho + other.rho)
+    def __add__(self, other: "PrivacyLoss") -> "PrivacyLoss":
+        return PrivacyLoss(
+            epsilon=self.epsilon + other.epsilon, delta=self.delta + other.delta, rho=self.rho + other.rho
+        )
 
-    def __sub__(self, other: "Loss") -> "Loss":
-        return Loss(epsilon=self.epsilon - other.epsilon, delta=self.delta - other.delta, rho=self.rho - other.rho)
+    def __sub__(self, other: "PrivacyLoss") -> "PrivacyLoss":
+        return PrivacyLoss(
+            epsilon=self.epsilon - other.epsilon, delta=self.delta - other.delta, rho=self.rho - other.rho
+        )
 
     @classmethod
-    def of(cls, epsilon: Decimal, delta: Decimal, rho: Decimal = Decimal(0)) -> "Loss":
+    def of(cls, epsilon: Decimal, delta: Decimal, rho: Decimal = Decimal(0)) -> "PrivacyLoss":
         return cls(epsilon=Fraction(epsilon), delta=Fraction(delta), rho=Fraction(rho))
 
-    def within(self, budget: "Loss") -> bool:
+    def within(self, budget: "PrivacyLoss") -> bool:
         return self.epsilon <= budget.epsilon and self.delta <= budget.delta and self.rho <= budget.rho
 
-    def covers(self, other: "Loss") -> bool:
+    def covers(self, other: "PrivacyLoss") -> bool:
         return other.within(self)
 
-    def at_least(self, other: "Loss") -> "Loss":
+    def at_least(self, other: "PrivacyLoss") -> "PrivacyLoss":
         """The larger ε, the larger δ and the larger ρ."""
-        return Loss(
+        return PrivacyLoss(
             epsilon=max(self.epsilon, other.epsilon),
             delta=max(self.delta, other.delta),
             rho=max(self.rho, other.rho),
         )
 
-    def at_most(self, other: "Loss") -> "Loss":
+    def at_most(self, other: "PrivacyLoss") -> "PrivacyLoss":
         """The smaller ε, the smaller δ and the smaller ρ."""
-        return Loss(
+        return PrivacyLoss(
             epsilon=min(self.epsilon, other.epsilon),
             delta=min(self.delta, other.delta),
             rho=min(self.rho, other.rho),
         )
 
-    def left_of(self, budget: "Loss") -> "Loss":
-        return (budget - self).at_least(Loss())
+    def left_of(self, budget: "PrivacyLoss") -> "PrivacyLoss":
+        return (budget - self).at_least(PrivacyLoss())
 
     def shown(self) -> dict[str, float]:
         """As numbers to read: the least double whose decimal notation is not below the exact value."""
@@ -90,34 +94,34 @@ class Slots(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class Component:
     """One publication's: its cap (ε, δ) on every record from `start` on, and the currency in which it charges.
 
     Of a range that it charges, only the slots of the kind `slots` pay.
     running: the whole cap is reserved on all these records. On a stream with units that is so for ever once it has
-    charged anything (`unit_ledger`), and a charge counts `factor` times: what is spent is a unit's. `ZcdpAccount` is
+    charged anything (`unit_ledger`), and a charge counts `factor` times: what is spent is a unit's. `ZcdpComponent` is
     that of a stream whose budget is held in ρ.
     """
 
     id: int
     kind: Currency
-    cap: Loss
+    cap: PrivacyLoss
     start: int
     running: bool
     slots: Slots = Slots.TRAINING
     factor: Fraction = Fraction(1)
 
-    def loss(self, amount: Fraction) -> Loss:
+    def loss(self, amount: Fraction) -> PrivacyLoss:
         """What charges of this amount, in the publication's currency, mean as (ε, δ); never more than the cap."""
         if not amount:
-            return Loss()
+            return PrivacyLoss()
         amount *= self.factor
         if self.kind is Currency.PURE:
-            return Loss(epsilon=amount)
+            return PrivacyLoss(epsilon=amount)
         epsilon = Fraction(_zcdp_epsilon(round_up(amount), round_down(self.cap.delta)))
-        return Loss(epsilon=min(epsilon, self.cap.epsilon), delta=self.cap.delta)
+        return PrivacyLoss(epsilon=min(epsilon, self.cap.epsilon), delta=self.cap.delta)
 
-    def kept(self, amount: Fraction) -> Loss:
+    def kept(self, amount: Fraction) -> PrivacyLoss:
         """Return what stays reserved, once it has ended, on a record that was charged this amount.
 
         Stopping gives back what is unspent: in pure ε everywhere; under zCDP only on records that were never charged,
@@ -125,18 +129,18 @@ class Account:
         """
         if self.kind is Currency.PURE:
             return self.loss(amount)
-        return self.cap if amount else Loss()
+        return self.cap if amount else PrivacyLoss()
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZcdpAccount(Account):
+class ZcdpComponent(Component):
     """The same where the budget is held in ρ (`zcdp_budget`): charges count as ρ, whatever their currency."""
 
-    def loss(self, amount: Fraction) -> Loss:
+    def loss(self, amount: Fraction) -> PrivacyLoss:
         """What charges of this amount count."""
-        return Loss(rho=in_rho(self.kind, amount))
+        return PrivacyLoss(rho=in_rho(self.kind, amount))
 
-    def kept(self, amount: Fraction) -> Loss:
+    def kept(self, amount: Fraction) -> PrivacyLoss:
         """What stays reserved: what was charged. All else comes back, record by record."""
         return self.loss(amount)
 
@@ -147,33 +151,33 @@ class Range:
 
     start: int
     end: int | None
-    spent: Loss
-    reserved: Loss
+    spent: PrivacyLoss
+    reserved: PrivacyLoss
 
 
-def add_up(accounts: Iterable[Account], changes: Iterable[tuple[int, int, Fraction]]) -> Iterator[Range]:
+def add_up(components: Iterable[Component], changes: Iterable[tuple[int, int, Fraction]]) -> Iterator[Range]:
     """Spent and reserved on every record, as neighbouring ranges that cover [0, ∞). Holds none but the one at hand.
 
-    changes: (record, account, by how much more the account has charged the records from this one on), in the order of
-    records, each record and account once.
+    changes: (record, component, by how much more the component has charged the records from this one on), in the order
+    of records, each record and component once.
     """
-    known = {account.id: account for account in accounts}
+    known = {component.id: component for component in components}
     charged = dict.fromkeys(known, Fraction(0))
-    openings = sorted((account.start, account.id, None) for account in known.values() if account.running)
-    start, spent, reserved = 0, Loss(), Loss()
+    openings = sorted((component.start, component.id, None) for component in known.values() if component.running)
+    start, spent, reserved = 0, PrivacyLoss(), PrivacyLoss()
     told: Iterable[tuple[int, int, Fraction | None]] = merge(openings, changes, key=itemgetter(0))
     for record, here in groupby(told, key=itemgetter(0)):
         before = (spent, reserved)
         for _, identity, change in here:
-            account = known[identity]
+            component = known[identity]
             if change is None:
-                reserved += account.cap
+                reserved += component.cap
                 continue
             old = charged[identity]
             new = charged[identity] = old + change
-            spent += account.loss(new) - account.loss(old)
-            if not account.running:
-                reserved += account.kept(new) - account.kept(old)
+            spent += component.loss(new) - component.loss(old)
+            if not component.running:
+                reserved += component.kept(new) - component.kept(old)
         if (spent, reserved) != before:
             if record > start:
                 yield Range(start=start, end=record, spent=before[0], reserved=before[1])
@@ -181,27 +185,27 @@ def add_up(accounts: Iterable[Account], changes: Iterable[tuple[int, int, Fracti
     yield Range(start=start, end=None, spent=spent, reserved=reserved)
 
 
-def outline(pieces: Iterable[tuple[int, int, Loss]], grain: int) -> list[tuple[int, int, Loss]]:
+def outline(pieces: Iterable[tuple[int, int, PrivacyLoss]], grain: int) -> list[tuple[int, int, PrivacyLoss]]:
     """The pointwise maximum of pieces (start, end, loss) widened to multiples of `grain`: of ε, δ and ρ, by ranges."""
     wide = [(start // grain * grain, -(-end // grain) * grain, loss) for start, end, loss in pieces]
     edges = sorted({edge for start, end, _ in wide for edge in (start, end)})
     place = {edge: index for index, edge in enumerate(edges)}
-    highest = [Loss()] * len(edges)
+    highest = [PrivacyLoss()] * len(edges)
     for start, end, loss in wide:
         for index in range(place[start], place[end]):
             highest[index] = highest[index].at_least(loss)
-    found: list[tuple[int, int, Loss]] = []
+    found: list[tuple[int, int, PrivacyLoss]] = []
     for start, end, loss in zip(edges, edges[1:], highest, strict=False):
         if found and found[-1][1:] == (start, loss):
             found[-1] = (found[-1][0], end, loss)
-        elif loss != Loss():
+        elif loss != PrivacyLoss():
             found.append((start, end, loss))
     return found
 
 
 def beside(
-    one: Iterable[tuple[int, int, Loss]], other: Iterable[tuple[int, int, Loss]]
-) -> list[tuple[int, int, Loss, Loss]]:
+    one: Iterable[tuple[int, int, PrivacyLoss]], other: Iterable[tuple[int, int, PrivacyLoss]]
+) -> list[tuple[int, int, PrivacyLoss, PrivacyLoss]]:
     """Return the pieces (start, end) on which both are constant, with both; each covers the same records in order."""
     first, second = list(one), list(other)
     edges = sorted({edge for pieces in (first, second) for start, end, _ in pieces for edge in (start, end)})
@@ -212,16 +216,16 @@ def beside(
             here = next(left, None)
         while there is not None and there[1] <= start:
             there = next(right, None)
-        losses = [each[2] if each is not None and each[0] <= start else Loss() for each in (here, there)]
+        losses = [each[2] if each is not None and each[0] <= start else PrivacyLoss() for each in (here, there)]
         found.append((start, end, losses[0], losses[1]))
     return found
 
 
 def greater(
-    one: Sequence[tuple[int, int, Loss]], other: Sequence[tuple[int, int, Loss]]
-) -> list[tuple[int, int, Loss]]:
+    one: Sequence[tuple[int, int, PrivacyLoss]], other: Sequence[tuple[int, int, PrivacyLoss]]
+) -> list[tuple[int, int, PrivacyLoss]]:
     """Return the larger ε and the larger δ of two functions of the same records, neighbours that are equal as one."""
-    found: list[tuple[int, int, Loss]] = []
+    found: list[tuple[int, int, PrivacyLoss]] = []
     for start, end, first, second in beside(one, other):
         most = first.at_least(second)
         joined = bool(found) and found[-1][2] == most
@@ -229,14 +233,14 @@ def greater(
     return found
 
 
-def worst_from(ranges: Iterable[Range]) -> list[tuple[int, Loss]]:
+def worst_from(ranges: Iterable[Range]) -> list[tuple[int, PrivacyLoss]]:
     """The largest reserved ε, δ and ρ of any record from each one on, a falling staircase.
 
     Returns (first record, loss). ranges: in order, covering [0, ∞).
     """
-    stairs: list[tuple[int, Loss]] = []  # as far as seen
+    stairs: list[tuple[int, PrivacyLoss]] = []  # as far as seen
     for each in ranges:
-        raised: list[tuple[int, Loss]] = []
+        raised: list[tuple[int, PrivacyLoss]] = []
         while stairs and not stairs[-1][1].covers(each.reserved):
             begins, before = stairs.pop()
             raised.append((begins, before.at_least(each.reserved)))
@@ -246,9 +250,9 @@ def worst_from(ranges: Iterable[Range]) -> list[tuple[int, Loss]]:
     return stairs
 
 
-def worst(losses: Iterable[Loss]) -> Loss:
+def worst(losses: Iterable[PrivacyLoss]) -> PrivacyLoss:
     """The largest ε, the largest δ and the largest ρ, which is at least what any one record has."""
-    most = Loss()
+    most = PrivacyLoss()
     for loss in losses:
         most = most.at_least(loss)
     return most
@@ -271,14 +275,14 @@ class Holding:
 class Tighter:
     """An (ε, δ) that holds for every record over all publications, and the three sums it comes from."""
 
-    loss: Loss
+    loss: PrivacyLoss
     how: Literal["sum", "zcdp", "pure_plus_gaussian"]
     pure: Fraction
     zcdp: Fraction
     gaussian: Fraction
 
 
-def tighter(holdings: Iterable[Holding], basic: Loss) -> Tighter:
+def tighter(holdings: Iterable[Holding], basic: PrivacyLoss) -> Tighter:
     """Return the least ε that can be shown at the δ of basic composition, for publications chosen beforehand.
 
     It holds where nobody chose a publication, its (ε, δ) or its start by looking at releases of the stream: only then
@@ -304,7 +308,9 @@ def tighter(holdings: Iterable[Holding], basic: Loss) -> Tighter:
         found.append((Fraction(_zcdp_epsilon(round_up(zcdp), delta)), "zcdp"))
         found.append((pure + Fraction(_zcdp_epsilon(round_up(gaussian), delta)), "pure_plus_gaussian"))
     epsilon, how = min(found, key=itemgetter(0))
-    return Tighter(loss=Loss(epsilon=epsilon, delta=basic.delta), how=how, pure=pure, zcdp=zcdp, gaussian=gaussian)
+    return Tighter(
+        loss=PrivacyLoss(epsilon=epsilon, delta=basic.delta), how=how, pure=pure, zcdp=zcdp, gaussian=gaussian
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -30,8 +30,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from service.privacy.accounting.charges_by_record import Profile
-from service.privacy.accounting.composition import Loss
+from service.privacy.accounting.charges_by_record import ChargesByRecord
+from service.privacy.accounting.composition import PrivacyLoss
 from service.privacy.accounting.groups import UnitBound, slot_capacity
 from service.privacy.accounting.zcdp_budget import capacity_of, pure_rho
 from service.privacy.currency import Currency, capacity, round_down, round_up, zcdp_epsilon
@@ -73,12 +73,12 @@ class Publication:
         return Currency.ZCDP if self.delta else Currency.PURE
 
     @property
-    def loss(self) -> Loss:
-        return Loss.of(self.epsilon, self.delta)
+    def loss(self) -> PrivacyLoss:
+        return PrivacyLoss.of(self.epsilon, self.delta)
 
     def charged(self, slots: Iterable[int]) -> Fraction:
         """Return Σ_S of what it charged."""
-        profile = Profile.of(self.charges)
+        profile = ChargesByRecord.of(self.charges)
         return sum((profile.at(slot) for slot in slots), start=_ZERO)
 
 
@@ -108,7 +108,7 @@ class _Ledger:
         charges = (*publication.charges, charge)
         if not publication.running or charge.start < publication.start:
             raise Refused("a publication charges only while it runs, and only slots from its first on")
-        if Profile.of(charges).maximum() > self.slot_capacity(publication):
+        if ChargesByRecord.of(charges).maximum() > self.slot_capacity(publication):
             raise Refused("the charge would pass what the publication may charge a slot")
         return self._with(number, replace(publication, charges=charges))
 
@@ -123,33 +123,33 @@ class _Ledger:
 
 @dataclass(frozen=True, kw_only=True)
 class BasicLedger(_Ledger):
-    """Of a stream with units whose (ε, δ) add up. Without units a stream gives more back: see `account`."""
+    """Of a stream with units whose (ε, δ) add up. Without units a stream gives more back: see `component`."""
 
     def start(self, publication: Publication) -> BasicLedger:
         """Return the ledger with one more publication. Refused if the budget has no room for it."""
         after = replace(self, publications=(*self.publications, publication))
-        if not after.worst_from(publication.start).within(Loss.of(self.epsilon, self.delta)):
+        if not after.worst_from(publication.start).within(PrivacyLoss.of(self.epsilon, self.delta)):
             raise Refused("the budget has no room for the publication")
         return after
 
-    def worst_from(self, slot: int) -> Loss:
+    def worst_from(self, slot: int) -> PrivacyLoss:
         """Return the largest ε and the largest δ that count on any slot from this one on."""
         counted = [(start, end, each.loss) for each in self.publications for start, end in _whole(each)]
-        return Loss(
-            epsilon=Profile.of((start, end, loss.epsilon) for start, end, loss in counted).maximum(slot),
-            delta=Profile.of((start, end, loss.delta) for start, end, loss in counted).maximum(slot),
+        return PrivacyLoss(
+            epsilon=ChargesByRecord.of((start, end, loss.epsilon) for start, end, loss in counted).maximum(slot),
+            delta=ChargesByRecord.of((start, end, loss.delta) for start, end, loss in counted).maximum(slot),
         )
 
-    def spent(self, slots: Collection[int]) -> Loss:
+    def spent(self, slots: Collection[int]) -> PrivacyLoss:
         """Return what a unit with these counting slots has lost so far: a sum over publications, for reading."""
-        return sum((self._lost(each, each.charged(slots)) for each in self.publications), start=Loss())
+        return sum((self._lost(each, each.charged(slots)) for each in self.publications), start=PrivacyLoss())
 
-    def _lost(self, publication: Publication, charged: Fraction) -> Loss:
+    def _lost(self, publication: Publication, charged: Fraction) -> PrivacyLoss:
         if publication.kind is Currency.PURE or not charged:
-            return Loss(epsilon=charged)
+            return PrivacyLoss(epsilon=charged)
         rho = publication.factor * charged / self.records
         epsilon = Fraction(zcdp_epsilon(round_up(rho), round_down(publication.loss.delta)))
-        return Loss(epsilon=min(epsilon, publication.loss.epsilon), delta=publication.loss.delta)
+        return PrivacyLoss(epsilon=min(epsilon, publication.loss.epsilon), delta=publication.loss.delta)
 
 
 def _whole(publication: Publication) -> Iterator[tuple[int, int | None]]:
@@ -176,16 +176,16 @@ class ZcdpLedger(_Ledger):
 
     def worst_from(self, slot: int) -> Fraction:
         """Return the most that counts on any slot from this one on, in ρ."""
-        return Profile.of(piece for each in self.publications for piece in self._counted(each)).maximum(slot)
+        return ChargesByRecord.of(piece for each in self.publications for piece in self._counted(each)).maximum(slot)
 
     def spent(self, slots: Collection[int]) -> Fraction:
         """Return a ρ that bounds what a unit with these counting slots has lost so far."""
         counted = self.spent_by_slot()
         return sum((counted.at(slot) for slot in slots), start=_ZERO) / self.records
 
-    def spent_by_slot(self) -> Profile:
+    def spent_by_slot(self) -> ChargesByRecord:
         """Return what charges count on every slot: what a unit has lost whose m slots are all charged so."""
-        return Profile.of(piece for each in self.publications for piece in self._charged(each))
+        return ChargesByRecord.of(piece for each in self.publications for piece in self._charged(each))
 
     def _counted(self, publication: Publication) -> Iterator[tuple[int, int | None, Fraction]]:
         if publication.running:
@@ -195,7 +195,7 @@ class ZcdpLedger(_Ledger):
             yield from self._charged(publication)
 
     def _charged(self, publication: Publication) -> Iterator[tuple[int, int | None, Fraction]]:
-        for start, end, amount in Profile.of(publication.charges).ranges():
+        for start, end, amount in ChargesByRecord.of(publication.charges).ranges():
             yield start, end, publication.factor * self._in_rho(publication.kind, amount)
 
     def _in_rho(self, kind: Currency, amount: Fraction) -> Fraction:

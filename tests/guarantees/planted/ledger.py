@@ -60,24 +60,27 @@ def a_budget_that_may_be_passed_in_delta() -> None:
 
     rewrite(
         reservations._reserved_from,
-        ("budget.cap(each.accounting, each.epsilon, each.delta)", "Loss(epsilon=Loss.of(each.epsilon, 0).epsilon)"),
+        (
+            "budget.cap(each.accounting, each.epsilon, each.delta)",
+            "PrivacyLoss(epsilon=PrivacyLoss.of(each.epsilon, 0).epsilon)",
+        ),
     )
 
 
 @bug(_HISTORIES)
 def a_budget_in_rho_that_gives_back_what_was_charged() -> None:
     """A publication that has ended keeps nothing reserved."""
-    from service.privacy.accounting.composition import ZcdpAccount
+    from service.privacy.accounting.composition import ZcdpComponent
 
-    rewrite(ZcdpAccount.kept, ("return self.loss(amount)", "return Loss()"))
+    rewrite(ZcdpComponent.kept, ("return self.loss(amount)", "return PrivacyLoss()"))
 
 
 @bug(_HISTORIES)
 def a_budget_in_rho_whose_pure_charges_are_half_squares() -> None:
     """A pure charge counts ε²/2 when it is spent, and ε·tanh(ε/2) when it is reserved."""
-    from service.privacy.accounting.composition import ZcdpAccount
+    from service.privacy.accounting.composition import ZcdpComponent
 
-    rewrite(ZcdpAccount.loss, ("in_rho(self.kind, amount)", "self.kind.worth(amount)"))
+    rewrite(ZcdpComponent.loss, ("in_rho(self.kind, amount)", "self.kind.worth(amount)"))
 
 
 @bug(_HISTORIES)
@@ -85,7 +88,7 @@ def a_budget_in_rho_that_asks_publications_in_the_place_of_records() -> None:
     """What ended publications were charged counts at their worst record, wherever that is."""
     from service.privacy.accounting import composition
 
-    everywhere = "[Range(start=0, end=None, spent=Loss(), reserved=worst(each.reserved for each in ranges))]"
+    everywhere = "[Range(start=0, end=None, spent=PrivacyLoss(), reserved=worst(each.reserved for each in ranges))]"
     rewrite(composition.worst_from, ("for each in ranges:", f"for each in {everywhere}:"))
 
 
@@ -207,7 +210,7 @@ def an_evaluation_that_ends_gives_back_what_it_spent() -> None:
     """What ended publications keep is looked up for the slots of fits alone."""
     from service.ledger import reservations
 
-    rewrite(reservations.refused, ("kept_stairs(connection, stream.id, slots)", "[(0, Loss())]"))
+    rewrite(reservations.refused, ("kept_stairs(connection, stream.id, slots)", "[(0, PrivacyLoss())]"))
 
 
 @bug("tests/store/test_spending.py::test_verify_finds_charges_that_are_counted_on_slots_of_the_other_kind[training]")

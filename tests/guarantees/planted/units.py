@@ -203,9 +203,9 @@ def a_slot_that_is_charged_what_its_unit_was_promised() -> None:
 @bug(f"{_PUBLISHED}::test_what_is_spent_is_the_units_and_within_what_was_promised[leader, pure]")
 def a_charge_that_counts_once_for_its_unit() -> None:
     """What is shown as spent is a slot's."""
-    from service.privacy.accounting.composition import Account
+    from service.privacy.accounting.composition import Component
 
-    rewrite(Account.loss, ("amount *= self.factor", "pass"))
+    rewrite(Component.loss, ("amount *= self.factor", "pass"))
 
 
 @bug(f"{_PUBLISHED}::test_whoever_stops_a_publication_that_has_charged_gets_nothing_back[leader]")

@@ -12,7 +12,7 @@ from service.learning.records import Records, prepare
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import predict
-from service.privacy.accounting.charges_by_record import Profile
+from service.privacy.accounting.charges_by_record import ChargesByRecord
 from service.privacy.currency import Currency, zcdp_epsilon
 from service.privacy.noise.additive import Gaussian, SphericalLaplace
 from service.streams.schema import StreamSchema
@@ -111,7 +111,7 @@ def test_noise_has_the_same_scale_at_every_level(mechanism, privacy):
 @pytest.mark.parametrize(("mechanism", "privacy"), CASES)
 def test_a_long_run_charges_no_record_more_than_the_capacity(mechanism, privacy):
     scheduled = publication(mechanism, privacy)
-    profile = Profile.of((*release.fit, release.charge) for release in run(scheduled, 5000, nothing))
+    profile = ChargesByRecord.of((*release.fit, release.charge) for release in run(scheduled, 5000, nothing))
     nearly = Fraction(99 if mechanism.get("shares") != "improving" else 90, 100)  # the bases still to come cost more
     assert scheduled.capacity * nearly * lifetime(scheduled) < profile.maximum()
     assert profile.maximum() <= scheduled.capacity * lifetime(scheduled) <= scheduled.capacity
@@ -303,7 +303,7 @@ def test_whatever_the_solver_and_the_loss_noise_covers_the_sensitivity_at_the_sh
     releases = list(run(scheduled, 600, reader()))
     for release in releases:
         assert release.perturbation.cost(scheduled.kind, release.fit[1] - release.fit[0]) <= release.charge
-    profile = Profile.of((*release.fit, release.charge) for release in releases)
+    profile = ChargesByRecord.of((*release.fit, release.charge) for release in releases)
     assert scheduled.capacity / 2 < profile.maximum() <= scheduled.capacity
     planned = {(fit["records"], fit["charge"], fit["noise"]["scale"]) for fit in scheduled.plan()["fits"]}
     assert planned <= {(each.fit[1] - each.fit[0], each.charge, each.perturbation.noise.scale) for each in releases}
@@ -334,7 +334,7 @@ def test_a_regression_is_published_with_a_sensitivity_of_each_parents_norm(mecha
         assert release.perturbation.sensitivity == pytest.approx(2 * lipschitz / slots, rel=1e-4)
         assert release.perturbation.cost(scheduled.kind, n) <= release.charge
         released[release.version] = release.parameters
-    profile = Profile.of((*release.fit, release.charge) for release in releases)
+    profile = ChargesByRecord.of((*release.fit, release.charge) for release in releases)
     assert scheduled.capacity / 2 < profile.maximum() <= scheduled.capacity
 
 
