@@ -81,7 +81,7 @@ class Simulated:
                 configuration=self.configuration,
                 plan=self.mechanism.plan(),
                 obligations=self.mechanism.obligations(),
-                kind=self.mechanism.kind,
+                kind=self.mechanism.currency,
                 epsilon=Decimal(1),
                 delta=Decimal(str(delta)),
                 due=self.mechanism.next_time(0),

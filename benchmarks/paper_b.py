@@ -138,7 +138,7 @@ def leader(stream: Stream, noise: str, step: str, delta: float) -> OnlineLeader:
     about = {"batch": stream.batch, "constraint": "l1_ball", "radius": stream.radius, **clip, **STEPS[step]}
     if noise == WITHOUT_NOISE and step == BY_DEFAULT:
         private = leader(stream, "tree", step, delta)
-        perturbation = private.learner.perturbation(private.kind, float(private.capacity), stream.batch)
+        perturbation = private.learner.perturbation(private.currency, float(private.capacity), stream.batch)
         about["learning_rate"] = private.learner.rate(perturbation, stream.batch)
     found = publication(
         schema,

@@ -163,7 +163,7 @@ class Anew:
 
     def grow(self, counts: Counts, time: int) -> None:
         """Begin from the uniform histogram."""
-        capacity = self.mechanism.capacity * share(self.mechanism.kind, time)
+        capacity = self.mechanism.capacity * share(self.mechanism.currency, time)
         self.now = Compared(mechanism=replace(self.mechanism, first=time, capacity=capacity))
         self.now.grow(counts, time)
 
@@ -223,7 +223,7 @@ class Database:
 
 def share(kind: Currency, time: int) -> Fraction:
     """Return that of a doubling's run."""
-    return ScheduledBlackBox(kind=kind, first=SMALLEST, growth=Fraction(1)).fits(time)[0].share
+    return ScheduledBlackBox(currency=kind, first=SMALLEST, growth=Fraction(1)).fits(time)[0].share
 
 
 LINEAR, STATIC, SINGLE, SMALL, BLIND = (
@@ -277,7 +277,7 @@ def answering(name: str, y: Counts, cardinality: int, delta: float) -> Answers:
         case _ if name == STATIC:
             return Anew(mechanism=mechanism)
         case _ if name == SINGLE:
-            return Noisy(kind=mechanism.kind, capacity=mechanism.capacity)
+            return Noisy(kind=mechanism.currency, capacity=mechanism.capacity)
         case _ if name == SMALL:
             return Database(scheduled=database(cardinality, delta), y=y)
     return Blind(cardinality=cardinality)
@@ -321,16 +321,16 @@ def theory(name: str, cardinality: int, delta: float) -> list[tuple[int, float]]
             fitting = (a for a in grid if replace(promised, accuracy=float(a)).records_needed(QUERIES) <= time)
             found.append((time, float(next(fitting, 1.0))))
         elif name == SINGLE:
-            scale = noise_for_each(mechanism.kind, mechanism.capacity, time)
+            scale = noise_for_each(mechanism.currency, mechanism.capacity, time)
             tail = (
                 math.log(QUERIES / FAILURE)
-                if mechanism.kind is Currency.PURE
+                if mechanism.currency is Currency.PURE
                 else math.sqrt(2 * math.log(2 * QUERIES / FAILURE))
             )
             found.append((time, min(1.0, scale * tail)))
         elif name == SMALL and cardinality <= FEW:
             scheduled = database(cardinality, delta)
-            charge = float(scheduled.capacity * share(scheduled.kind, time))
-            noise = scheduled.learner.perturbation(scheduled.kind, charge, time).noise
+            charge = float(scheduled.capacity * share(scheduled.currency, time))
+            noise = scheduled.learner.perturbation(scheduled.currency, charge, time).noise
             found.append((time, min(1.0, error_bound(scheduled.learner.describe(), noise.scale))))
     return found

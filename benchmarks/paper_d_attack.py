@@ -141,7 +141,7 @@ class Ours:
             },
         )
         assert isinstance(built.learner, TaskStatistics)
-        perturbation = built.learner.perturbation(built.kind, float(built.capacity), records)
+        perturbation = built.learner.perturbation(built.currency, float(built.capacity), records)
         return cls(learner=built.learner, perturbation=perturbation, records=records)
 
     def exact(self, batch: Batch) -> Floats:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _PURE = Currency.PURE
 SCHEDULES: dict[str, tuple[Schedule, int]] = {
-    "continual": (Continual(kind=_PURE, base=8, update_every=2), 40),
-    "sliding_window": (SlidingWindow(kind=_PURE, block=2, blocks=7), 40),
-    "multi_resolution": (MultiResolution(kind=_PURE, base=2), 40),
+    "continual": (Continual(currency=_PURE, base=8, update_every=2), 40),
+    "sliding_window": (SlidingWindow(currency=_PURE, block=2, blocks=7), 40),
+    "multi_resolution": (MultiResolution(currency=_PURE, base=2), 40),
     "independent_batches": (IndependentBatches(batch=4), 40),
-    "scheduled_black_box": (ScheduledBlackBox(kind=_PURE, first=6, growth=Fraction("0.5")), 40),
-    "improving_black_box": (ImprovingBlackBox(kind=_PURE, first=4, every=4, exponent=Decimal("0.25")), 40),
+    "scheduled_black_box": (ScheduledBlackBox(currency=_PURE, first=6, growth=Fraction("0.5")), 40),
+    "improving_black_box": (ImprovingBlackBox(currency=_PURE, first=4, every=4, exponent=Decimal("0.25")), 40),
 }
 """By kind: an example, and how many records are drawn."""
 _COLORS = {"model": "#0072B2", "base": "#D55E00", "link": "#9aa5b1"}

@@ -35,7 +35,7 @@ class HistogramLearner(Protocol):
     def error_bound(self, scale: float) -> float:
         """Return how far off answers from a release whose noise has that scale are at most, with high probability."""
 
-    def perturbation(self, kind: Currency, charge: float, records: int, center: Floats | None = None) -> Any:
+    def perturbation(self, currency: Currency, charge: float, records: int, center: Floats | None = None) -> Any:
         """Return how a fit of n = `records` slots spends at most `charge`."""
 
     def release(self, records: Records, n: int, center: Floats, perturbation: Any) -> Floats:

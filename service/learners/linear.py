@@ -105,7 +105,7 @@ class PlannedLinearLearner(Protocol):
     def describe(self, origin: Floats) -> dict[str, Any]:
         """Return what it does, for a plan."""
 
-    def perturbation(self, kind: Currency, charge: float, records: int, center: Floats | None = None) -> AddedNoise:
+    def perturbation(self, currency: Currency, charge: float, records: int, center: Floats | None = None) -> AddedNoise:
         """Return how a fit of n = `records` slots near `center` (0 if None) spends at most `charge`.
 
         A function of public quantities only. May raise Inaccurate.

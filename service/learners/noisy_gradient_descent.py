@@ -124,9 +124,9 @@ class NoisyGradientDescent(Linear):
         """C"""
         return self.clip or clipped_at(self)
 
-    def perturbation(self, kind: Currency, charge: float, records: int, center: Floats | None = None) -> NoisySteps:
+    def perturbation(self, currency: Currency, charge: float, records: int, center: Floats | None = None) -> NoisySteps:
         """Return how many steps of what length, and the noise of each. Currency ZCDP only. May raise Inaccurate."""
-        if kind is not Currency.ZCDP:
+        if currency is not Currency.ZCDP:
             raise ValueError("noisy gradient descent has no pure guarantee")
         clip = self.longest
         fastest = self._fastest()
@@ -143,7 +143,7 @@ class NoisyGradientDescent(Linear):
         radius = 2.0 * (drift + noisy)
         sensitivity = clipped_sum(self, clip=clip, records=records, weights=center_norm + radius)
         noise = noises.calibrate(
-            kind, sensitivity=sensitivity, charge=round_down(Fraction(charge) / steps), dimension=self.dimension
+            currency, sensitivity=sensitivity, charge=round_down(Fraction(charge) / steps), dimension=self.dimension
         )
         return NoisySteps(noise=noise, sensitivity=sensitivity, steps=steps, step=step, radius=radius)
 
@@ -204,7 +204,7 @@ def clipped_sum(linear: Linear, *, clip: float, records: int, weights: float) ->
     return MARGIN * 2.0 * (clip + error)
 
 
-def _build(linear: Linear, settings: NoisyGradientDescentLearner, kind: Currency) -> NoisyGradientDescent:  # noqa: ARG001
+def _build(linear: Linear, settings: NoisyGradientDescentLearner, currency: Currency) -> NoisyGradientDescent:  # noqa: ARG001
     return NoisyGradientDescent(
         **vars(linear),
         clip=settings.clip,

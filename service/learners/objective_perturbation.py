@@ -103,10 +103,10 @@ class ObjectivePerturbation(Linear):
         }
 
     def perturbation(
-        self, kind: Currency, charge: float, records: int, center: Floats | None = None
+        self, currency: Currency, charge: float, records: int, center: Floats | None = None
     ) -> TiltedObjective:
         """Return the tilt, the regularization and the output noise that the charge buys. May raise Inaccurate."""
-        whole = charge if kind is Currency.PURE else _epsilon(charge)
+        whole = charge if currency is Currency.PURE else _epsilon(charge)
         rank, trace = self.loss.curvature(self.shape[0])
         steepness = self._steepness(trace)
         rest = Fraction(whole) - Fraction(whole * _OUTPUT)
@@ -190,7 +190,7 @@ def _epsilon(rho: float) -> float:
     return epsilon
 
 
-def _build(linear: Linear, settings: ObjectivePerturbationLearner, kind: Currency) -> ObjectivePerturbation:  # noqa: ARG001
+def _build(linear: Linear, settings: ObjectivePerturbationLearner, currency: Currency) -> ObjectivePerturbation:  # noqa: ARG001
     return ObjectivePerturbation(**vars(linear))
 
 

@@ -101,10 +101,12 @@ class OutputPerturbation(Linear):
             **self.solver.describe(),
         }
 
-    def perturbation(self, kind: Currency, charge: float, records: int, center: Floats | None = None) -> NoisyWeights:
+    def perturbation(
+        self, currency: Currency, charge: float, records: int, center: Floats | None = None
+    ) -> NoisyWeights:
         """Return noise for the fitted weights."""
         sensitivity = self.sensitivity(records, center)
-        noise = noises.calibrate(kind, sensitivity=sensitivity, charge=charge, dimension=self.dimension)
+        noise = noises.calibrate(currency, sensitivity=sensitivity, charge=charge, dimension=self.dimension)
         return NoisyWeights(noise=noise, sensitivity=sensitivity)
 
     def release(self, records: Records, n: int, center: Floats, perturbation: AddedNoise) -> Floats:
@@ -127,7 +129,7 @@ class OutputPerturbation(Linear):
         return self.solver.solve(self.setting(center), rows, y, n, center)
 
 
-def _build(linear: Linear, settings: OutputPerturbationLearner, kind: Currency) -> OutputPerturbation:  # noqa: ARG001
+def _build(linear: Linear, settings: OutputPerturbationLearner, currency: Currency) -> OutputPerturbation:  # noqa: ARG001
     return OutputPerturbation(**vars(linear), solver=_solver(settings))
 
 

@@ -140,14 +140,14 @@ class SmallDatabase:
 
     def perturbation(
         self,
-        kind: Currency,
+        currency: Currency,
         charge: float,
         records: int,
         center: Floats | None = None,  # noqa: ARG002
     ) -> SelectedCandidate:
         """Return the selection among candidates that the charge buys."""
         sensitivity = round_up(Fraction(1, records))
-        noise = Selection.calibrated(kind, sensitivity=sensitivity, charge=charge, dimension=self.cardinality)
+        noise = Selection.calibrated(currency, sensitivity=sensitivity, charge=charge, dimension=self.cardinality)
         return SelectedCandidate(noise=noise, sensitivity=sensitivity)
 
     def release(self, records: Records, n: int, center: Floats, perturbation: SelectedCandidate) -> Floats:  # noqa: ARG002

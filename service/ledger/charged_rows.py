@@ -40,9 +40,9 @@ _MINE = (
     .subquery("mine")
     .lateral()
 )
-_OF_ACCOUNT = ("kind", "epsilon", "delta", "state", "since", "slots", "unit_factor", "accounting")
+_OF_COMPONENT = ("kind", "epsilon", "delta", "state", "since", "slots", "unit_factor", "accounting")
 ROWS = (
-    select(spent, *(_MINE.c[name] for name in _OF_ACCOUNT))
+    select(spent, *(_MINE.c[name] for name in _OF_COMPONENT))
     .join(_MINE, and_(spent.c.publication_id == _MINE.c.id, spent.c.start >= _MINE.c.first))
     .where(
         spent.c.start < bindparam("stop", type_=BigInteger),
@@ -96,7 +96,7 @@ def charged(rows: Sequence[Any]) -> list[Charged]:
                 identity=row.publication_id,
                 epsilon=row.epsilon,
                 delta=row.delta,
-                kind=row.kind,
+                currency=row.kind,
                 start=row.since,
                 running=row.state == "running" or row.unit_factor is not None,
                 factor=Fraction(row.unit_factor or 1),

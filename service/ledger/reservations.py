@@ -167,7 +167,7 @@ def _tighter(stream: Stream, publications: Iterable[Publication], slots: Slots, 
         if each.state == "running" or each.worst_amount:
             left = most if reserves_wholly(each) else Fraction(each.worst_amount)
             kind = Currency(each.kind)
-            holdings.append(Holding(kind=kind, capacity=most, pure=left if kind is Currency.PURE else Fraction(0)))
+            holdings.append(Holding(currency=kind, capacity=most, pure=left if kind is Currency.PURE else Fraction(0)))
     found = composition.tighter(holdings, reserved)
     return replace(found, loss=reserved, how="zcdp", zcdp=reserved.rho) if stream.budget.in_rho else found
 

@@ -198,7 +198,7 @@ def component_of(publication: Publication) -> Component:
         identity=publication.id,
         epsilon=publication.epsilon,
         delta=publication.delta,
-        kind=publication.kind,
+        currency=publication.kind,
         start=publication.start,
         running=reserves_wholly(publication),
         factor=Fraction(publication.unit_factor or 1),

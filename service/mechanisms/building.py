@@ -50,7 +50,7 @@ def build(
         if family.evaluates:
             raise Refused("features", f"{family.kind} counts what others predict: leave features out")
         stream = schema_of_features(stream, released)
-    asked = Asked(stream=stream, learner=learner, privacy=privacy, kind=kind, capacity=cap, start=start)
+    asked = Asked(stream=stream, learner=learner, privacy=privacy, currency=kind, capacity=cap, start=start)
     unit = stream.unit
     mechanism: Mechanism = (
         family.build(publication.mechanism, asked)

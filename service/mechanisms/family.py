@@ -28,7 +28,7 @@ class Asked:
     stream: StreamSchema
     learner: FamilySettings | None
     privacy: Privacy
-    kind: Currency
+    currency: Currency
     capacity: Fraction
     start: int = 0
     """The publication's first slot, absolute."""
@@ -38,7 +38,7 @@ class Asked:
     def promise(self) -> dict[str, Any]:
         """Return what every mechanism is constructed with."""
         return {
-            "kind": self.kind,
+            "currency": self.currency,
             "capacity": self.capacity,
             "privacy": self.privacy,
             "training": TrainingSlots(evaluation=self.stream.evaluation_slots, start=self.start),

@@ -76,7 +76,7 @@ def origin(settings: LinearLearner, shape: tuple[int, int]) -> Floats:
     return np.array(settings.origin, dtype=np.float64)
 
 
-def linear_learner(family: LinearFamily[S], settings: S, model: Linear, kind: Currency) -> LinearModelLearner:
+def linear_learner(family: LinearFamily[S], settings: S, model: Linear, currency: Currency) -> LinearModelLearner:
     """Return what learns the linear model. Raises Refused where it can't, and says which learners can."""
     if not family.regressions and not model.classes:
         raise Refused(
@@ -84,14 +84,14 @@ def linear_learner(family: LinearFamily[S], settings: S, model: Linear, kind: Cu
             f"{family.kind} needs a loss whose slope is bounded everywhere, and squared is the steeper the farther a "
             f"prediction is off: use {_for_regressions()}",
         )
-    if family.needs_delta is not None and kind is Currency.PURE:
+    if family.needs_delta is not None and currency is Currency.PURE:
         pure = " or ".join(each.kind for each in _linear_families() if each.needs_delta is None)
         raise Refused(
             "learner.kind",
             f"{family.kind} {family.needs_delta}, which has no pure guarantee: give privacy.delta a small value such "
             f"as 1e-6, or use {pure}",
         )
-    return family.build(model, settings, kind)
+    return family.build(model, settings, currency)
 
 
 def categories(stream: StreamSchema, learner: str) -> int:

@@ -113,7 +113,7 @@ class Step:
 class Mechanism(ABC):
     """A publication as it runs."""
 
-    kind: Currency
+    currency: Currency
     capacity: Fraction
     """What one record may lose, in the currency `kind`; on a stream with units, what one slot may be charged."""
     privacy: Privacy
@@ -225,7 +225,7 @@ class Mechanism(ABC):
             "epsilon": _number(self.privacy.epsilon),
             "delta": _number(self.privacy.delta),
             "capacity": float(self.capacity * self.factor),
-            "currency": "epsilon" if self.kind is Currency.PURE else "rho",
+            "currency": "epsilon" if self.currency is Currency.PURE else "rho",
             "sampling": {
                 "draws": (draws := self.draws_of_a_unit),
                 "delta": round_up(added_delta(Fraction(self.privacy.epsilon), draws)),

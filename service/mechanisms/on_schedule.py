@@ -39,7 +39,9 @@ class PlannedLearner(Protocol):
     def same_everywhere(self) -> bool:
         """Whether a fit is perturbed alike near every centre, so that a plan can state it for all fits."""
 
-    def perturbation(self, kind: Currency, charge: float, records: int, center: Floats | None = None) -> Perturbation:
+    def perturbation(
+        self, currency: Currency, charge: float, records: int, center: Floats | None = None
+    ) -> Perturbation:
         """Return how a fit of n = `records` slots near `center` (0 if None) spends at most `charge`."""
 
 
@@ -85,7 +87,7 @@ class OnSchedule(Mechanism):
         """Return what this publication does to a record and to its models, as JSON: for a person to judge."""
         lifetime = self.schedule.lifetime()
         return {
-            "kind": self.kind.value,
+            "kind": self.currency.value,
             "guarantee": self.guarantee(),
             "first_releases": self._first_times(),
             "model": self.planned_model(),
@@ -114,7 +116,7 @@ class OnSchedule(Mechanism):
     def _loss(self, share: Fraction) -> dict[str, float]:
         """Return a share of the capacity in its currency, rounded up, and for ρ the ε that it implies at δ."""
         amount = round_up(share * self.capacity * self.factor)
-        if self.kind is Currency.PURE:
+        if self.currency is Currency.PURE:
             return {"epsilon": amount}
         delta = round_down(Fraction(self.privacy.delta))
         return {"rho": amount, "epsilon": zcdp_epsilon(amount, delta)}
@@ -145,7 +147,7 @@ class OnSchedule(Mechanism):
 
     def _planned(self, pattern: Pattern) -> Perturbation:
         charge, center = self._charge(pattern.share), self.origin if self._is_known(pattern) else None
-        return self.learner.perturbation(self.kind, charge, self.training.least(pattern.records), center)
+        return self.learner.perturbation(self.currency, charge, self.training.least(pattern.records), center)
 
     def _is_known(self, pattern: Pattern) -> bool:
         """Return whether it is known before any release how such a fit is perturbed."""

@@ -139,13 +139,13 @@ class Statistics(Linear):
         rows, columns = self.shape
         return columns * (columns + 1) // 2 - self.intercept + rows * columns
 
-    def factor(self, kind: Currency) -> Factor:  # noqa: ARG002
+    def factor(self, currency: Currency) -> Factor:  # noqa: ARG002
         """Return how noise is taken back: not at all, a block's is its own."""
         return Toeplitz(bands=1, decay=1.0)
 
     def perturbation(
         self,
-        kind: Currency,
+        currency: Currency,
         charge: float,
         records: int,
         center: Floats | None = None,  # noqa: ARG002
@@ -167,9 +167,9 @@ class Statistics(Linear):
             + 2.0 * error
         )
         largest = MARGIN * records * norm + moved
-        factor = self.factor(kind)
+        factor = self.factor(currency)
         found = correlated.calibrate(
-            kind, factor=factor, sensitivity=moved, largest=largest, charge=charge, dimension=self.entries
+            currency, factor=factor, sensitivity=moved, largest=largest, charge=charge, dimension=self.entries
         )
         return NoisyStatistics(noise=found.noise, sensitivity=moved, factor=factor, largest=largest, weights=weighted)
 

@@ -83,7 +83,7 @@ def build_for_units(
 
     alone: Mechanism = family.build(settings, asked)
     try:
-        if asked.kind is Currency.PURE:
+        if asked.currency is Currency.PURE:
             alone.check_units()
             return charging(Fraction(bound.max_records))
         return charging(alone.group_factor(bound, charging))

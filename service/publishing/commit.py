@@ -36,7 +36,7 @@ def of_another_guarantee(publication: Publication, mechanism: Mechanism) -> bool
 
     Noise and charges follow from the one, what other publications may still have from the other.
     """
-    asked = (mechanism.kind, mechanism.privacy.epsilon, mechanism.privacy.delta)
+    asked = (mechanism.currency, mechanism.privacy.epsilon, mechanism.privacy.delta)
     return asked != (publication.kind, publication.epsilon, publication.delta)
 
 

@@ -20,7 +20,7 @@ from service.schedules.schedule import Fit, Lifetime, Part, Pattern
 class BlackBox(ABC):
     """Runs in the currency `kind`, the first over `first` records; with `warm_start` near the release before."""
 
-    kind: Currency
+    currency: Currency
     first: int
     warm_start: bool = False
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Continual:
     """Algorithm 4, with one of three ways to divide the budget of the currency `kind`."""
 
-    kind: Currency
+    currency: Currency
     base: int
     update_every: int
     shares: Literal["equal", "paper", "improving"] = "equal"
@@ -51,7 +51,7 @@ class Continual:
         """Return what each fit is charged."""
         if self.shares == "improving":
             return rules.improving(self.base, self.update_every)
-        return {"equal": rules.equal, "paper": rules.papers}[self.shares](self.kind, self.base, self.update_every)
+        return {"equal": rules.equal, "paper": rules.papers}[self.shares](self.currency, self.base, self.update_every)
 
     def next_time(self, after: int) -> int:
         """Return the first base or update time > after."""
@@ -113,7 +113,7 @@ class Continual:
         return (self._base_pattern(), *(self._improving_updates() if self.shares == "improving" else self._updates()))
 
     def _base_pattern(self) -> Pattern:
-        each = "half" if self.kind is Currency.PURE else "a quarter"
+        each = "half" if self.currency is Currency.PURE else "a quarter"
         if self.shares == "improving":
             each = f"{self.rule.base(1) / self.rule.base(0)} of the one before, so that its noise falls"
         return Pattern(
@@ -125,7 +125,7 @@ class Continual:
         )
 
     def _updates(self) -> tuple[Pattern, ...]:
-        each = "half" if self.kind is Currency.PURE else "a quarter"
+        each = "half" if self.currency is Currency.PURE else "a quarter"
         return (
             Pattern(
                 what="update",

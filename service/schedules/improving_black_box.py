@@ -63,7 +63,7 @@ class ImprovingBlackBox(BlackBox):
 
     def share_from(self, time: int) -> Fraction:
         """Return T(t) = (n/t)^(c·power): 1 at n, never rising with t, see the module."""
-        return _power(self.first, time, self.exponent * self.kind.power())
+        return _power(self.first, time, self.exponent * self.currency.power())
 
     def most_fits(self) -> int:
         """Return how many runs there can be."""
@@ -77,7 +77,7 @@ class ImprovingBlackBox(BlackBox):
 
     def recurrence(self) -> str:
         """Return when runs happen and how the noise of the first of them changes, for people."""
-        if self.kind is Currency.PURE:
+        if self.currency is Currency.PURE:
             noise = f"grows as t^{self.exponent}, so that more records do not make for less: give privacy.delta"
         else:
             noise = f"falls as 1/t^{Decimal('0.5') - self.exponent}"

@@ -29,7 +29,7 @@ from service.schedules.schedule import MOST_RECORDS, Fit, Lifetime, Part, Patter
 class MultiResolution:
     """Algorithm 2 at equal noise, in the currency `kind`."""
 
-    kind: Currency
+    currency: Currency
     base: int
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class MultiResolution:
 
     def patterns(self) -> tuple[Pattern, ...]:
         """Return the smallest block, the most costly."""
-        each = "half" if self.kind is Currency.PURE else "a quarter"
+        each = "half" if self.currency is Currency.PURE else "a quarter"
         return (
             Pattern(
                 what="block",
@@ -83,7 +83,7 @@ class MultiResolution:
 
     @cached_property
     def _ratio(self) -> Fraction:
-        return Fraction(1, 2 ** self.kind.power())
+        return Fraction(1, 2 ** self.currency.power())
 
     def _share(self, level: int) -> Fraction:
         return (1 - self._ratio) * self._ratio**level

@@ -84,7 +84,7 @@ class ScheduledBlackBox(BlackBox):
     def tail(self, run: int) -> Fraction:
         """Return the shares of run i and all later ones together: see the module."""
         q = 1 / (1 + self.growth)
-        if self.kind is Currency.PURE:
+        if self.currency is Currency.PURE:
             return q**run * (1 + run * (1 - q))
         r, m = q**2, run + 1
         return r**run * (m**2 * (1 - r) ** 2 + 2 * m * r * (1 - r) + r * (1 + r)) / (1 + r)

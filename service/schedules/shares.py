@@ -100,16 +100,16 @@ def _worst(ratio: Fraction, base: int, update_every: int) -> tuple[int, Fraction
     return (1, second) if second > first else (0, first)
 
 
-def equal(kind: Currency, base: int, update_every: int) -> EqualNoise:
+def equal(currency: Currency, base: int, update_every: int) -> EqualNoise:
     """Return the largest equal shares that the budget allows."""
-    ratio = Fraction(1, 2 ** kind.power())
+    ratio = Fraction(1, 2 ** currency.power())
     epoch, total = _worst(ratio, base, update_every)
     return EqualNoise(ratio=ratio, unit=1 / total, worst=epoch)
 
 
-def papers(kind: Currency, base: int, update_every: int) -> EqualNoise:
+def papers(currency: Currency, base: int, update_every: int) -> EqualNoise:
     """Return the paper's constants, made valid."""
-    ratio = Fraction(1, 2 ** kind.power())
+    ratio = Fraction(1, 2 ** currency.power())
     return EqualNoise(ratio=ratio, unit=(1 - ratio) / 2, worst=_worst(ratio, base, update_every)[0])
 
 

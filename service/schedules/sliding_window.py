@@ -63,7 +63,7 @@ Rule = Literal["equal", "paper"]
 class SlidingWindow:
     """Algorithm 5 for any number of blocks, in the currency `kind`."""
 
-    kind: Currency
+    currency: Currency
     block: int
     blocks: int
     shares: Rule = "equal"
@@ -76,7 +76,7 @@ class SlidingWindow:
     @property
     def unit(self) -> Fraction:
         """The share of a bucket of one block, e_0, that holds no block of the first window."""
-        return _steady(self.kind, self.blocks, self.shares)[1]
+        return _steady(self.currency, self.blocks, self.shares)[1]
 
     def next_time(self, after: int) -> int:
         """Return the next end of a block: of any with a warm-up, else of one that closes a full window."""
@@ -136,7 +136,7 @@ class SlidingWindow:
                 )
                 + (f"; {rest} of this share while it holds any of the first {_plural(self.blocks)}" if warm_up else ""),
                 records=size * self.block,
-                share=self.unit * _cost(self.kind, self.shares, size, depth),
+                share=self.unit * _cost(self.currency, self.shares, size, depth),
                 near_origin=depth == 0,
             )
             for depth, size in enumerate(sizes)
@@ -152,13 +152,13 @@ class SlidingWindow:
 
     @property
     def _warm_up(self) -> Continual:
-        return _continual(self.kind, self.block)
+        return _continual(self.currency, self.block)
 
     @property
     def _divided(self) -> tuple[Fraction, Fraction]:
         """Return f and g: see the module docstring."""
         if self.warm_up and self.blocks > 1:
-            return _divide(self.kind, self.blocks, self.shares)[1:]
+            return _divide(self.currency, self.blocks, self.shares)[1:]
         return Fraction(1), Fraction(0)
 
     def share_kept(self, early: bool) -> Fraction:
@@ -169,12 +169,12 @@ class SlidingWindow:
 @lru_cache(maxsize=1024)
 def _share(schedule: SlidingWindow, size: int, depth: int, early: bool) -> Fraction:
     """Return the share of a bucket of so many blocks; early: it holds some of the first window."""
-    return schedule.unit * _cost(schedule.kind, schedule.shares, size, depth) * schedule.share_kept(early)
+    return schedule.unit * _cost(schedule.currency, schedule.shares, size, depth) * schedule.share_kept(early)
 
 
 @lru_cache(maxsize=256)
 def _lifetime(schedule: SlidingWindow) -> Lifetime:
-    kind, block, blocks = schedule.kind, schedule.block, schedule.blocks
+    kind, block, blocks = schedule.currency, schedule.block, schedule.blocks
     rule = _divide if schedule.warm_up and blocks > 1 else _steady
     worst = rule(kind, blocks, schedule.shares)[0]
     shares: dict[tuple[bool, int], list[Fraction]] = {}
@@ -208,9 +208,9 @@ def _most_fits(blocks: int, *, warm_up: bool) -> int:
 
 
 @lru_cache(maxsize=256)
-def _continual(kind: Currency, block: int) -> Continual:
+def _continual(currency: Currency, block: int) -> Continual:
     """Return the schedule of the warm-up."""
-    return Continual(kind=kind, base=block, update_every=block)
+    return Continual(currency=currency, base=block, update_every=block)
 
 
 def _period(blocks: int) -> int:
@@ -236,36 +236,36 @@ def _buckets(blocks: int, position: int) -> list[tuple[int, int, int]]:
     return fitted
 
 
-def _cost(kind: Currency, shares: Rule, size: int, depth: int) -> Fraction:
+def _cost(currency: Currency, shares: Rule, size: int, depth: int) -> Fraction:
     """Return what a bucket of so many blocks costs, in units of e_0."""
-    return Fraction(1) if shares == "paper" and depth == 0 else Fraction(1, size ** kind.power())
+    return Fraction(1) if shares == "paper" and depth == 0 else Fraction(1, size ** currency.power())
 
 
 @lru_cache(maxsize=256)
-def _steady(kind: Currency, blocks: int, shares: Rule) -> tuple[int, Fraction]:
+def _steady(currency: Currency, blocks: int, shares: Rule) -> tuple[int, Fraction]:
     """Return the worst block without a warm-up, and e_0: see the module docstring."""
     profile = ChargesByRecord.of(
-        (first, end, _cost(kind, shares, end - first, depth))
+        (first, end, _cost(currency, shares, end - first, depth))
         for position in range(blocks + _period(blocks) - 1)
         for first, end, depth in _buckets(blocks, position)
     )
     worst, _, total = max(profile.ranges(), key=lambda piece: piece[2])
-    third = Fraction(1, 3) if kind is Currency.PURE else Fraction(3, 7)
+    third = Fraction(1, 3) if currency is Currency.PURE else Fraction(3, 7)
     return worst, min(third, 1 / total) if shares == "paper" else 1 / total
 
 
 @lru_cache(maxsize=256)
-def _divide(kind: Currency, blocks: int, shares: Rule) -> tuple[int, Fraction, Fraction]:
+def _divide(currency: Currency, blocks: int, shares: Rule) -> tuple[int, Fraction, Fraction]:
     """Return a worst block with a warm-up, f and g: see the module docstring."""
-    unit = _steady(kind, blocks, shares)[1]
+    unit = _steady(currency, blocks, shares)[1]
     window = ChargesByRecord.of(
-        (first, end, _cost(kind, shares, end - first, depth))
+        (first, end, _cost(currency, shares, end - first, depth))
         for position in range(blocks)
         for first, end, depth in _buckets(blocks, position)
         if first < blocks
     )
     warm_up = ChargesByRecord.of(
-        (fit.start, fit.end, fit.share) for time in range(1, blocks) for fit in _continual(kind, 1).fits(time)
+        (fit.start, fit.end, fit.share) for time in range(1, blocks) for fit in _continual(currency, 1).fits(time)
     )
     charged = sorted(
         (-warm_up.at(block), -unit * window.at(block), block)

@@ -45,7 +45,7 @@ def added_up(service: Service, stream: str, newest: int | None, records: int) ->
         privacy = each["privacy"]
         component = Component(
             id=each["id"],
-            kind=Currency.ZCDP if privacy["delta"] else Currency.PURE,
+            currency=Currency.ZCDP if privacy["delta"] else Currency.PURE,
             cap=PrivacyLoss.of(decimal(privacy["epsilon"]), decimal(privacy["delta"])),
             start=each["start"],
             running=each["state"] == "running",

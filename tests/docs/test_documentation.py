@@ -190,10 +190,12 @@ def test_the_shares_in_the_tables_are_those_of_the_schedules(column, kind):
         for page in ("mechanisms/continual.md", "mechanisms/sliding_window.md")
     }
     for ratio, cells in tables["mechanisms/continual.md"].items():
-        base = Continual(kind=kind, base=ratio * 1000, update_every=1000).fits(ratio * 1000)[0]
+        base = Continual(currency=kind, base=ratio * 1000, update_every=1000).fits(ratio * 1000)[0]
         assert Fraction(cells[column]) == base.share
     for window, cells in tables["mechanisms/sliding_window.md"].items():
-        assert Fraction(cells[column].removesuffix(" e₀")) == 1 / SlidingWindow(kind=kind, block=1, blocks=window).unit
+        assert (
+            Fraction(cells[column].removesuffix(" e₀")) == 1 / SlidingWindow(currency=kind, block=1, blocks=window).unit
+        )
     assert all(len(each) > 2 for each in tables.values())
 
 

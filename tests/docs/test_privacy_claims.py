@@ -109,7 +109,7 @@ def test_a_delta_gives_away_so_many_records_on_average():
 def component(number, epsilon, delta="0", *, running=True, start=0):
     cap = PrivacyLoss.of(Decimal(epsilon), Decimal(delta))
     kind = Currency.ZCDP if cap.delta else Currency.PURE
-    return Component(id=number, kind=kind, cap=cap, start=start, running=running)
+    return Component(id=number, currency=kind, cap=cap, start=start, running=running)
 
 
 def test_publications_add_up_as_sums_of_epsilon_and_of_delta():
@@ -267,21 +267,23 @@ def test_how_many_fits_read_one_record_is_as_the_page_on_noise_says():
     kind = Currency.PURE
 
     def continual(base, update_every):
-        return Continual(kind=kind, base=base, update_every=update_every).most_fits()
+        return Continual(currency=kind, base=base, update_every=update_every).most_fits()
 
     def scheduled(first, growth):
-        return ScheduledBlackBox(kind=kind, first=first, growth=Fraction(growth)).most_fits()
+        return ScheduledBlackBox(currency=kind, first=first, growth=Fraction(growth)).most_fits()
 
     assert numbers == {
         ", ".join(["independent_batches", *cases.of_families("DRAWS"), "lifelong", "active_learning"]): [1],
         "sliding_window": [
-            SlidingWindow(kind=kind, block=1, blocks=7).most_fits(),
-            SlidingWindow(kind=kind, block=1, blocks=700, warm_up=True).most_fits(),
+            SlidingWindow(currency=kind, block=1, blocks=7).most_fits(),
+            SlidingWindow(currency=kind, block=1, blocks=700, warm_up=True).most_fits(),
         ],
-        "multi_resolution": [MultiResolution(kind=kind, base=1).most_fits()],
+        "multi_resolution": [MultiResolution(currency=kind, base=1).most_fits()],
         "continual": [continual(1, 1), continual(1000, 100)],
         "scheduled_black_box": [scheduled(1000, "0.1"), scheduled(1, "0.01")],
-        "improving_black_box": [ImprovingBlackBox(kind=kind, first=1, every=1, exponent=Decimal("0.25")).most_fits()],
+        "improving_black_box": [
+            ImprovingBlackBox(currency=kind, first=1, every=1, exponent=Decimal("0.25")).most_fits()
+        ],
         "online_leader": [1],
     }
 

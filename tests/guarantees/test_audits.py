@@ -168,7 +168,7 @@ def attack(scheduled, record, until, count):
     pilot = first[:PILOTS], second[:PILOTS]
     apart = np.median(pilot[0], axis=0) - np.median(pilot[1], axis=0)
     middle = (np.median(pilot[0], axis=0) + np.median(pilot[1], axis=0)) / 2
-    if scheduled.kind is Currency.PURE:  # where noise has heavy tails, far out tells no more than just beyond
+    if scheduled.currency is Currency.PURE:  # where noise has heavy tails, far out tells no more than just beyond
         spread = np.mean([np.abs(each - np.median(each, axis=0)).mean(axis=0) for each in pilot], axis=0)
         first, second = (
             np.clip((each - middle) / apart, -0.5, 0.5) @ np.abs(apart / spread) for each in (first, second)
@@ -176,7 +176,7 @@ def attack(scheduled, record, until, count):
     else:
         spread = np.mean([np.atleast_2d(np.cov(each, rowvar=False)) for each in pilot], axis=0)
         first, second = (each @ np.linalg.solve(spread, apart) for each in (first, second))
-    line = draw_line(first[:PILOTS], second[:PILOTS], scheduled.kind)
+    line = draw_line(first[:PILOTS], second[:PILOTS], scheduled.currency)
     return first[PILOTS:] > line, second[PILOTS:] > line
 
 
@@ -206,7 +206,7 @@ def audit(case, until, count):
     if case[0] == "lifelong, encoder":
         pytest.importorskip("jax", reason="the extra `deep` is not installed")
     scheduled, record = published(*case)
-    least = chance.least_loss(*attack(scheduled, record, until, count), scheduled.kind)
+    least = chance.least_loss(*attack(scheduled, record, until, count), scheduled.currency)
     chance.assert_loses_no_more(least, scheduled.capacity)
 
 
@@ -228,7 +228,7 @@ def test_nobody_can_tell_a_record_from_an_empty_slot_by_a_small_database(privacy
         read = Records(x=np.zeros((records, 0), dtype=np.float32), y=np.zeros(records, dtype=np.int32))
         return [not scheduled.step(4, (), 1, lambda *_: read).releases[0].parameters.any() for _ in range(1500)]
 
-    least = chance.least_loss_without_gaussians(empty(0), empty(1), scheduled.kind)
+    least = chance.least_loss_without_gaussians(empty(0), empty(1), scheduled.currency)
     chance.assert_loses_no_more(least, scheduled.capacity)
 
 
@@ -249,11 +249,11 @@ def test_nobody_can_tell_two_records_apart_by_a_preparation(privacy):
         return (release.parameters * apart)[apart != 0]
 
     first, second = (np.array([moved(x) for _ in range(1500)]) for x in (np.ones((1, 2)), -np.ones((1, 2))))
-    if preparation.kind is Currency.PURE:  # where all four counts are beyond, noise tells as much as it ever does
+    if preparation.currency is Currency.PURE:  # where all four counts are beyond, noise tells as much as it ever does
         hits = [(each >= (apart[apart != 0] > 0)).all(axis=1) for each in (first, second)]
-        least = chance.least_loss_without_gaussians(*hits, preparation.kind)
+        least = chance.least_loss_without_gaussians(*hits, preparation.currency)
     else:
-        least = chance.least_loss(first.sum(axis=1) > 0, second.sum(axis=1) > 0, preparation.kind)
+        least = chance.least_loss(first.sum(axis=1) > 0, second.sum(axis=1) > 0, preparation.currency)
     chance.assert_loses_no_more(least, preparation.capacity)
 
 
@@ -284,9 +284,9 @@ def test_nobody_can_tell_two_records_apart_by_an_evaluation(privacy):
     )
     apart = np.subtract(*exact)
     first, second = (np.array([released(x) * apart for _ in range(1500)])[:, apart != 0] for x in (1.0, -1.0))
-    if evaluation.kind is Currency.PURE:
+    if evaluation.currency is Currency.PURE:
         hits = [(each >= (apart[apart != 0] > 0)).all(axis=1) for each in (first, second)]
-        least = chance.least_loss_without_gaussians(*hits, evaluation.kind)
+        least = chance.least_loss_without_gaussians(*hits, evaluation.currency)
     else:
-        least = chance.least_loss(first.sum(axis=1) > 0, second.sum(axis=1) > 0, evaluation.kind)
+        least = chance.least_loss(first.sum(axis=1) > 0, second.sum(axis=1) > 0, evaluation.currency)
     chance.assert_loses_no_more(least, evaluation.capacity)

@@ -45,4 +45,4 @@ def test_whoever_asks_on_purpose_learns_no_more_than_is_promised(privacy):
     run.hit(FIRST)
     assert opened(run.chain) is None
     assert run.worst > 0.999 * mechanism.capacity, "all of it is spent on that"
-    chance.assert_loses_no_more(chance.least_loss(hits, false_hits, mechanism.kind), mechanism.capacity)
+    chance.assert_loses_no_more(chance.least_loss(hits, false_hits, mechanism.currency), mechanism.capacity)

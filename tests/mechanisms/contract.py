@@ -113,8 +113,8 @@ def _is_paid_for(mechanism, release):
     start, end = release.fit
     described = release.perturbation.to_json()
     slots = mechanism.training.count(start, end)
-    cost = events.from_json(described).cost(mechanism.kind, records=slots)
-    assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.kind, slots)
+    cost = events.from_json(described).cost(mechanism.currency, records=slots)
+    assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.currency, slots)
     assert 0 < cost <= release.charge
     assert release.perturbation.dimension(release.parameters.shape) == described["dimension"]
     assert np.isfinite(release.parameters).all()

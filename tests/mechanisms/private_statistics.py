@@ -60,8 +60,8 @@ def paid_for(mechanism, release, records):
     """It costs all there is, as its noise tells whoever verifies the ledger, and holds as many numbers as that."""
     described = release.perturbation.to_json()
     assert 0.999 * mechanism.capacity < release.charge <= mechanism.capacity
-    cost = events.from_json(described).cost(mechanism.kind, records=records)
-    assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.kind, records) <= release.charge
+    cost = events.from_json(described).cost(mechanism.currency, records=records)
+    assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.currency, records) <= release.charge
     assert described["dimension"] == release.perturbation.dimension(release.parameters.shape)
     assert np.isfinite(release.parameters).all()
 

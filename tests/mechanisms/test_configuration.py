@@ -211,27 +211,27 @@ IMPROVING = {"kind": "improving_black_box", "first": 64, "every": 16}
 @pytest.mark.parametrize(
     ("mechanism", "schedule"),
     [
-        (MULTI, MultiResolution(kind=Currency.PURE, base=64)),
-        (CONTINUAL, Continual(kind=Currency.PURE, base=64, update_every=16, shares="equal")),
+        (MULTI, MultiResolution(currency=Currency.PURE, base=64)),
+        (CONTINUAL, Continual(currency=Currency.PURE, base=64, update_every=16, shares="equal")),
         *(
-            (CONTINUAL | {"shares": shares}, Continual(kind=Currency.PURE, base=64, update_every=16, shares=shares))
+            (CONTINUAL | {"shares": shares}, Continual(currency=Currency.PURE, base=64, update_every=16, shares=shares))
             for shares in ("equal", "paper", "improving")
         ),
-        (SLIDING, SlidingWindow(kind=Currency.PURE, block=8, blocks=7, shares="equal", warm_up=False)),
-        (SLIDING | {"shares": "paper"}, SlidingWindow(kind=Currency.PURE, block=8, blocks=7, shares="paper")),
-        (SLIDING | {"warm_up": "none"}, SlidingWindow(kind=Currency.PURE, block=8, blocks=7, warm_up=False)),
-        (SLIDING | {"warm_up": "continual"}, SlidingWindow(kind=Currency.PURE, block=8, blocks=7, warm_up=True)),
+        (SLIDING, SlidingWindow(currency=Currency.PURE, block=8, blocks=7, shares="equal", warm_up=False)),
+        (SLIDING | {"shares": "paper"}, SlidingWindow(currency=Currency.PURE, block=8, blocks=7, shares="paper")),
+        (SLIDING | {"warm_up": "none"}, SlidingWindow(currency=Currency.PURE, block=8, blocks=7, warm_up=False)),
+        (SLIDING | {"warm_up": "continual"}, SlidingWindow(currency=Currency.PURE, block=8, blocks=7, warm_up=True)),
         (BATCHES, IndependentBatches(batch=64, warm_start=False)),
         (BATCHES | {"warm_start": True}, IndependentBatches(batch=64, warm_start=True)),
-        (BLACK_BOX, ScheduledBlackBox(kind=Currency.PURE, first=64, growth=Fraction(1, 10))),
+        (BLACK_BOX, ScheduledBlackBox(currency=Currency.PURE, first=64, growth=Fraction(1, 10))),
         (
             BLACK_BOX | {"growth": None, "accuracy": 0.2, "warm_start": True},
-            ScheduledBlackBox(kind=Currency.PURE, first=64, growth=Fraction(1, 4), warm_start=True),
+            ScheduledBlackBox(currency=Currency.PURE, first=64, growth=Fraction(1, 4), warm_start=True),
         ),
-        (IMPROVING, ImprovingBlackBox(kind=Currency.PURE, first=64, every=16, exponent=Decimal("0.25"))),
+        (IMPROVING, ImprovingBlackBox(currency=Currency.PURE, first=64, every=16, exponent=Decimal("0.25"))),
         (
             IMPROVING | {"exponent": 0.1, "warm_start": True},
-            ImprovingBlackBox(kind=Currency.PURE, first=64, every=16, exponent=Decimal("0.1"), warm_start=True),
+            ImprovingBlackBox(currency=Currency.PURE, first=64, every=16, exponent=Decimal("0.1"), warm_start=True),
         ),
     ],
     ids=str,

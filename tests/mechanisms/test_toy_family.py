@@ -103,7 +103,7 @@ class ToyEcho(LinearMechanism):
     def step(self, time, chain, next_version, read):
         (fit,) = self.schedule.fits(time)
         records, charge = fit.end - fit.start, self._charge(fit.share)
-        perturbation = self.learner.perturbation(self.kind, charge, records, self.origin)
+        perturbation = self.learner.perturbation(self.currency, charge, records, self.origin)
         fitted = self.learner.release(read(fit.start, fit.end), records, self.origin, perturbation)
         before = [each.parameters for each in chain if isinstance(each, Model)]
         parameters = (fitted + before[0]) / 2 if before else fitted
@@ -125,7 +125,7 @@ def toy_echo(settings, asked):
     model = linear_settings.linear_model(asked, settings.kind)
     family = LEARNERS.of(asked.learner)
     return ToyEcho(
-        learner=linear_settings.linear_learner(family, asked.learner, model, asked.kind),
+        learner=linear_settings.linear_learner(family, asked.learner, model, asked.currency),
         origin=linear_settings.origin(asked.learner, model.shape),
         feature_map=asked.stream.mapping(),
         schedule=IndependentBatches(batch=settings.every),
@@ -236,7 +236,7 @@ def test_nobody_tells_two_records_apart_by_the_toys_better_than_promised():
     asked["learner"] = {"kind": "toy_means", "intercept": False}
     schema = StreamSchema.model_validate(TWO | {"features": 2})
     mechanism = build(schema, PublicationConfiguration.model_validate(asked))
-    least = chance.least_loss(*attack(mechanism, 0, 2, 330), mechanism.kind)
+    least = chance.least_loss(*attack(mechanism, 0, 2, 330), mechanism.currency)
     chance.assert_loses_no_more(least, mechanism.capacity)
 
 

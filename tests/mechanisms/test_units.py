@@ -109,7 +109,9 @@ def test_a_learner_that_takes_each_record_by_itself_takes_no_units():
     learner = made(WINDOW, OUTPUT).learner
     records = Records(x=np.zeros((1, 2), dtype=np.float32), y=np.zeros(1), weights=np.ones(1), units=1)
     with pytest.raises(ValueError, match="have units"):
-        learner.release(records, 1, np.zeros(learner.shape), learner.perturbation(made(WINDOW, OUTPUT).kind, 0.1, 1))
+        learner.release(
+            records, 1, np.zeros(learner.shape), learner.perturbation(made(WINDOW, OUTPUT).currency, 0.1, 1)
+        )
 
 
 CORNERS = [(x, y) for x in ((1.0, 0.0), (-1.0, 0.0), (0.0, 1.0)) for y in (0, 1)]
@@ -139,7 +141,7 @@ def test_all_records_of_a_unit_together_move_a_sum_as_far_as_one(what):
         value = lambda records: gradient(learner, records, weights)  # noqa: E731
     else:
         learner = made(SUMS, OUTPUT).learner
-        most = learner.perturbation(made(SUMS, OUTPUT).kind, 0.1, 8).sensitivity
+        most = learner.perturbation(made(SUMS, OUTPUT).currency, 0.1, 8).sensitivity
         value = lambda records: learner.statistics(records, 8)  # noqa: E731
     for size in (1, 3):
         contents = (

@@ -9,7 +9,7 @@ import pytest
 
 from service.ledger.reservations import _reserved_from
 from service.privacy.accounting import composition
-from service.privacy.accounting.budget import Accounting, Budget, component, cap, epsilon_within
+from service.privacy.accounting.budget import Accounting, Budget, cap, component, epsilon_within
 from service.privacy.accounting.composition import PrivacyLoss
 from service.privacy.accounting.unit_ledger import Charge, Publication, Refused, ZcdpLedger
 from service.privacy.accounting.zcdp_budget import pure_rho
@@ -45,7 +45,7 @@ class Operator:
                 identity=identity,
                 epsilon=each.epsilon,
                 delta=each.delta,
-                kind=capacity(each.epsilon, each.delta)[0],
+                currency=capacity(each.epsilon, each.delta)[0],
                 start=each.start,
                 running=each.state == "running",
             )
@@ -129,8 +129,8 @@ def test_an_epsilon_that_takes_no_more_than_a_rho_and_hardly_less(rho):
 
 @pytest.mark.parametrize(("epsilon", "delta"), SHARES)
 def test_a_publication_by_its_epsilon_and_delta_reserves_their_rho(epsilon, delta):
-    kind, amount = capacity(epsilon, Decimal(delta))
-    expected = amount if kind is Currency.ZCDP else pure_rho(Fraction(epsilon), units=False)
+    currency, amount = capacity(epsilon, Decimal(delta))
+    expected = amount if currency is Currency.ZCDP else pure_rho(Fraction(epsilon), units=False)
     assert cap("zcdp", epsilon, Decimal(delta)) == PrivacyLoss(rho=expected)
 
 

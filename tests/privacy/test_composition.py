@@ -34,10 +34,12 @@ class Charged:
 
 
 def component(
-    *charges: tuple[int, int, float], kind: Currency = Currency.PURE, start: int = 0, running: bool = True
+    *charges: tuple[int, int, float], currency: Currency = Currency.PURE, start: int = 0, running: bool = True
 ) -> Charged:
-    cap = PrivacyLoss.of(Decimal(1), Decimal("1e-6") if kind is Currency.ZCDP else Decimal(0))
-    return Charged(Component(id=0, kind=kind, cap=cap, start=start, running=running), ChargesByRecord.of(charges))
+    cap = PrivacyLoss.of(Decimal(1), Decimal("1e-6") if currency is Currency.ZCDP else Decimal(0))
+    return Charged(
+        Component(id=0, currency=currency, cap=cap, start=start, running=running), ChargesByRecord.of(charges)
+    )
 
 
 def added_up(drawn: list[Charged]) -> list[Range]:
@@ -55,7 +57,7 @@ charge = st.tuples(st.integers(0, 20), st.integers(1, 9), st.sampled_from([0.25,
     lambda drawn: (drawn[0], drawn[0] + drawn[1], drawn[2])
 )
 components = st.builds(
-    lambda charges, kind, start, running: component(*charges, kind=kind, start=start, running=running),
+    lambda charges, currency, start, running: component(*charges, currency=currency, start=start, running=running),
     st.lists(charge, max_size=2),
     st.sampled_from(Currency),
     st.integers(0, 10),
@@ -77,7 +79,7 @@ def test_ranges_cover_every_record_once_and_add_up_as_record_by_record(drawn: li
             spent += each.component.loss(amount)
             if each.component.running:
                 reserved += each.component.cap if record >= each.component.start else PrivacyLoss()
-            elif each.component.kind is Currency.PURE:
+            elif each.component.currency is Currency.PURE:
                 reserved += PrivacyLoss(epsilon=amount)
             elif amount:
                 reserved += each.component.cap
@@ -85,17 +87,17 @@ def test_ranges_cover_every_record_once_and_add_up_as_record_by_record(drawn: li
 
 
 def test_a_gaussian_amount_means_the_epsilon_of_its_rho_at_its_own_delta():
-    loss = component(kind=Currency.ZCDP).component.loss(Fraction(1, 1000))
+    loss = component(currency=Currency.ZCDP).component.loss(Fraction(1, 1000))
     assert loss.delta == Fraction(Decimal("1e-6"))
     assert loss.epsilon == Fraction(zcdp_epsilon(0.001, 1e-6))
 
 
 def test_nothing_spent_costs_no_delta():
-    assert component(kind=Currency.ZCDP).component.loss(Fraction(0)) == PrivacyLoss()
+    assert component(currency=Currency.ZCDP).component.loss(Fraction(0)) == PrivacyLoss()
 
 
 def test_stopping_a_gaussian_one_keeps_its_whole_cap_where_it_charged_and_nothing_elsewhere():
-    ranges = added_up([component((2, 4, 0.001), kind=Currency.ZCDP, running=False)])
+    ranges = added_up([component((2, 4, 0.001), currency=Currency.ZCDP, running=False)])
     assert [(each.start, each.reserved.epsilon) for each in ranges] == [(0, 0), (2, 1), (4, 0)]
 
 
@@ -163,7 +165,7 @@ def test_many_gaussian_publications_cost_less_than_their_sum():
     """Sixteen of rho each: their sum is 16 rho, whose epsilon is far below sixteen times that of rho."""
     rho = Fraction(zcdp_rho(1.0, 1e-6))
     basic = PrivacyLoss(epsilon=Fraction(16), delta=Fraction(16, 10**6))
-    found = tighter([Holding(kind=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 16, basic)
+    found = tighter([Holding(currency=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 16, basic)
     assert found.how == "zcdp"
     assert (found.loss.delta, found.zcdp) == (basic.delta, 16 * rho)
     assert found.loss.epsilon == Fraction(zcdp_epsilon(round_up(16 * rho), round_down(basic.delta)))
@@ -173,9 +175,9 @@ def test_many_gaussian_publications_cost_less_than_their_sum():
 def test_a_large_pure_one_is_added_and_small_ones_are_converted():
     """A pure ε is ρ = ε²/2: the better where it is small, the worse where it is large."""
     rho = Fraction(zcdp_rho(1.0, 1e-6))
-    gaussian = [Holding(kind=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 2
+    gaussian = [Holding(currency=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 2
     for epsilon, how in ((Fraction(1, 10), "zcdp"), (Fraction(5), "pure_plus_gaussian")):
-        pure = Holding(kind=Currency.PURE, capacity=epsilon, pure=epsilon)
+        pure = Holding(currency=Currency.PURE, capacity=epsilon, pure=epsilon)
         basic = PrivacyLoss(epsilon=2 + epsilon, delta=Fraction(2, 10**6))
         found = tighter([*gaussian, pure], basic)
         assert found.how == how
@@ -184,7 +186,7 @@ def test_a_large_pure_one_is_added_and_small_ones_are_converted():
 
 
 def test_without_a_delta_only_the_sum_holds():
-    pure = [Holding(kind=Currency.PURE, capacity=Fraction(1, 10), pure=Fraction(1, 10))] * 100
+    pure = [Holding(currency=Currency.PURE, capacity=Fraction(1, 10), pure=Fraction(1, 10))] * 100
     found = tighter(pure, PrivacyLoss(epsilon=Fraction(10)))
     assert (found.how, found.loss) == ("sum", PrivacyLoss(epsilon=Fraction(10)))
 

@@ -130,15 +130,15 @@ def test_columns_bound_the_factors_and_are_tight(case):
     assert (matrix != 0).sum(axis=0).max() <= column.length
 
 
-@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("dimension", [1, 18_000])
-def test_the_least_noise_for_a_charge_costs_that_much_by_the_formulas(case, kind, dimension):
+def test_the_least_noise_for_a_charge_costs_that_much_by_the_formulas(case, currency, dimension):
     factor, _ = case
-    mechanism = calibrate(kind, factor=factor, sensitivity=0.5, largest=LARGEST, charge=0.02, dimension=dimension)
+    mechanism = calibrate(currency, factor=factor, sensitivity=0.5, largest=LARGEST, charge=0.02, dimension=dimension)
     paid = mechanism.charge(0.5)
     assert 0.02 * (1 - 1e-9) < paid <= 0.02
     scale = mechanism.noise.scale
-    if kind is Currency.PURE:
+    if currency is Currency.PURE:
         assert float(factor.column.total) * 0.5 / scale == pytest.approx(0.02, rel=1e-4)
         assert isinstance(mechanism.noise, SphericalLaplace)
     else:

@@ -22,18 +22,18 @@ THIRD = pytest.mark.parametrize(
 CHANGES = st.builds(Change, counts=st.integers(1, 64), largest=st.sampled_from([1, 2**20]))
 
 
-def weight(kind, scale, z):
-    return math.exp(-abs(z) / scale) if kind is Currency.PURE else math.exp(-z * z / (2 * scale**2))
+def weight(currency, scale, z):
+    return math.exp(-abs(z) / scale) if currency is Currency.PURE else math.exp(-z * z / (2 * scale**2))
 
 
 @THIRD
-@pytest.mark.parametrize("kind", Currency)
-def test_noise_has_the_stated_law_and_a_third_less_has_not(kind, size, verdict):
+@pytest.mark.parametrize("currency", Currency)
+def test_noise_has_the_stated_law_and_a_third_less_has_not(currency, size, verdict):
     """A vector of many coordinates, each of which is a draw of its own."""
-    noise = calibrate(kind, Change(counts=2, largest=1), charge=0.4, dimension=6000)
-    drawn = CountNoise(kind=kind, scale=noise.scale * size, dimension=noise.dimension).sample()
+    noise = calibrate(currency, Change(counts=2, largest=1), charge=0.4, dimension=6000)
+    drawn = CountNoise(currency=currency, scale=noise.scale * size, dimension=noise.dimension).sample()
     reach = 400
-    weights = np.array([weight(kind, noise.scale, z) for z in range(-reach, reach + 1)])
+    weights = np.array([weight(currency, noise.scale, z) for z in range(-reach, reach + 1)])
     assert np.abs(drawn).max() <= reach
     with verdict():
         chance.assert_frequencies(np.bincount(drawn + reach, minlength=2 * reach + 1), weights / weights.sum())
@@ -41,49 +41,49 @@ def test_noise_has_the_stated_law_and_a_third_less_has_not(kind, size, verdict):
 
 @settings(deadline=None, derandomize=True)
 @given(st.sampled_from(Currency), CHANGES, st.floats(1e-3, 20))
-def test_the_noise_costs_its_charge_and_no_less(kind, change, charge):
-    noise = calibrate(kind, change, charge=charge, dimension=3)
+def test_the_noise_costs_its_charge_and_no_less(currency, change, charge):
+    noise = calibrate(currency, change, charge=charge, dimension=3)
     assert noise.cost(change) <= Fraction(charge)
-    smaller = CountNoise(kind=kind, scale=noise.scale * (1 - 2**-50), dimension=3)
+    smaller = CountNoise(currency=currency, scale=noise.scale * (1 - 2**-50), dimension=3)
     assert smaller.cost(change) > Fraction(charge), "any smaller noise costs more"
 
 
 @settings(deadline=None, derandomize=True)
 @given(st.sampled_from(Currency), CHANGES, st.floats(1e-3, 20))
-def test_a_release_costs_what_it_says(kind, change, charge):
-    noise = calibrate(kind, change, charge=charge, dimension=3)
+def test_a_release_costs_what_it_says(currency, change, charge):
+    noise = calibrate(currency, change, charge=charge, dimension=3)
     described = NoisyCounts(noise=noise, change=change).to_json()
-    assert events.from_json(described).cost(kind, records=1) == noise.cost(change)
+    assert events.from_json(described).cost(currency, records=1) == noise.cost(change)
     assert events.from_json(described).dimension((1, 3)) == 3
-    square = change.l1**2 if kind is Currency.PURE else change.squared_l2
+    square = change.l1**2 if currency is Currency.PURE else change.squared_l2
     assert square <= Fraction(described["sensitivity"]) ** 2 <= square * (1 + Fraction(1, 2**50))
 
 
-@pytest.mark.parametrize("kind", Currency)
-def test_the_cost_is_the_loss_of_the_worst_neighbours(kind):
+@pytest.mark.parametrize("currency", Currency)
+def test_the_cost_is_the_loss_of_the_worst_neighbours(currency):
     """By summing over all whole numbers: the pure loss, or the Rényi divergence of order 2 divided by 2."""
     change, scale = Change(counts=3, largest=2), 2.5
     z = np.arange(-300, 301)
-    p = np.array([weight(kind, scale, each) for each in z])
-    shifted = np.array([weight(kind, scale, each - 2) for each in z])
+    p = np.array([weight(currency, scale, each) for each in z])
+    shifted = np.array([weight(currency, scale, each - 2) for each in z])
     p, shifted = p / p.sum(), shifted / shifted.sum()
     seen = (p > 1e-290) & (shifted > 1e-290)
-    if kind is Currency.PURE:
+    if currency is Currency.PURE:
         loss = 3 * np.abs(np.log(p[seen] / shifted[seen])).max()
     else:
         loss = 3 * math.log(np.sum(p[seen] ** 2 / shifted[seen])) / 2
-    assert loss == pytest.approx(float(CountNoise(kind=kind, scale=scale, dimension=5).cost(change)), rel=1e-9)
+    assert loss == pytest.approx(float(CountNoise(currency=currency, scale=scale, dimension=5).cost(change)), rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("scale", [0.3, 1.0, 7.5])
-def test_the_deviation_is_that_of_the_law(kind, scale):
+def test_the_deviation_is_that_of_the_law(currency, scale):
     z = np.arange(-2000, 2001)
-    weights = np.array([weight(kind, scale, each) for each in z])
+    weights = np.array([weight(currency, scale, each) for each in z])
     exact = math.sqrt(float((weights * z**2).sum() / weights.sum()))
-    found = CountNoise(kind=kind, scale=scale, dimension=1).deviation()
+    found = CountNoise(currency=currency, scale=scale, dimension=1).deviation()
     assert exact <= found * (1 + 1e-12)
-    assert found == pytest.approx(exact, rel=1e-6) or (kind is Currency.ZCDP and scale < 1)
+    assert found == pytest.approx(exact, rel=1e-6) or (currency is Currency.ZCDP and scale < 1)
 
 
 @pytest.mark.parametrize("charge", [0.0, -1.0, math.inf, math.nan])
@@ -92,10 +92,10 @@ def test_a_charge_is_positive_and_finite(charge):
         calibrate(Currency.PURE, Change(counts=2, largest=1), charge=charge, dimension=1)
 
 
-@pytest.mark.parametrize("kind", Currency)
-def test_noise_that_no_double_could_hold_is_refused(kind):
+@pytest.mark.parametrize("currency", Currency)
+def test_noise_that_no_double_could_hold_is_refused(currency):
     with pytest.raises(Unaffordable, match="too small"):
-        calibrate(kind, Change(counts=2, largest=2**20), charge=1e-30, dimension=1)
+        calibrate(currency, Change(counts=2, largest=2**20), charge=1e-30, dimension=1)
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,8 @@ def test_a_pure_capacity_is_the_decimal_itself():
 
 
 def test_a_zcdp_capacity_implies_the_epsilon_and_delta_as_written():
-    kind, rho = capacity(Decimal("0.3"), Decimal("1e-6"))
-    assert kind is Currency.ZCDP
+    currency, rho = capacity(Decimal("0.3"), Decimal("1e-6"))
+    assert currency is Currency.ZCDP
     # The doubles nearest to 0.3 and 1e-6 may lie above; those used lie at or below.
     epsilon, delta = round_down(Fraction("0.3")), round_down(Fraction("1e-6"))
     assert zcdp_epsilon(float(rho), delta) <= epsilon

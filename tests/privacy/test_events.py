@@ -61,8 +61,8 @@ ONE_OF_EACH = (
 CURVED = 2 * log(1 + 3 / (2 * 100 * 0.5))
 
 
-def cost(kind, noise, records=100):
-    return from_json(noise).cost(kind, records)
+def cost(currency, noise, records=100):
+    return from_json(noise).cost(currency, records)
 
 
 @pytest.mark.parametrize("noise", ONE_OF_EACH, ids=lambda noise: noise["added_to"])
@@ -79,7 +79,7 @@ def test_every_event_is_tested_and_has_a_tag_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("kind", "noise", "expected"),
+    ("currency", "noise", "expected"),
     [
         (Currency.PURE, LAPLACE, 0.5),
         (Currency.ZCDP, LAPLACE, 0.125),
@@ -96,14 +96,14 @@ def test_every_event_is_tested_and_has_a_tag_of_its_own():
         (Currency.ZCDP, TILT, (0.5 + CURVED + 0.0625) ** 2 / 2),
     ],
 )
-def test_the_cost_is_the_formulas(kind, noise, expected):
-    found = cost(kind, noise)
+def test_the_cost_is_the_formulas(currency, noise, expected):
+    found = cost(currency, noise)
     assert float(found) == pytest.approx(expected, rel=1e-12)
     assert found >= Fraction(expected) * (1 - Fraction(1, 2**50))
 
 
 @pytest.mark.parametrize(
-    ("kind", "noise"),
+    ("currency", "noise"),
     [
         (Currency.PURE, GAUSSIAN),
         (Currency.PURE, TILT | {"output": GAUSSIAN}),
@@ -139,9 +139,9 @@ def test_the_cost_is_the_formulas(kind, noise, expected):
         (Currency.ZCDP, GAUSSIAN | {"sensitivity": 1e300, "scale": 1e-150}),
     ],
 )
-def test_what_has_no_such_cost_is_no_claim(kind, noise):
+def test_what_has_no_such_cost_is_no_claim(currency, noise):
     with pytest.raises(ValueError, match=r"."):
-        cost(kind, noise)
+        cost(currency, noise)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,10 @@ def test_noise_is_as_long_as_what_it_is_added_to(noise, shape, numbers):
 def test_an_instance_costs_what_its_scale_says():
     instance = {"opened": 7, "scale": 3.0 * STEPS}
     opened = OpenedInstance.from_json(instance)
-    assert [opened.cost(kind, records=7) for kind in (Currency.PURE, Currency.ZCDP)] == [Fraction(2, 3), Fraction(2, 9)]
+    assert [opened.cost(currency, records=7) for currency in (Currency.PURE, Currency.ZCDP)] == [
+        Fraction(2, 3),
+        Fraction(2, 9),
+    ]
     for wrong in ({"opened": 0}, {"scale": 0.0}, {"scale": "1"}, {"scale": 2.0**60}, {"opened": None}):
         with pytest.raises(ValueError, match=r"."):
             OpenedInstance.from_json(instance | wrong)

@@ -107,15 +107,15 @@ def test_the_charge_is_attained():
     assert np.abs(np.log(p / q)).max() > 0.95 * 2 / scale
 
 
-@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("charge", [1e-6, 0.1, 1.0, 7.3])
 @pytest.mark.parametrize("sensitivity", [1.0, 1 / 3, 1e-7])
-def test_the_scale_is_the_least_that_the_charge_allows(kind, charge, sensitivity):
-    found = Selection.calibrated(kind, sensitivity=sensitivity, charge=charge, dimension=3)
-    assert charge * (1 - 1e-12) < found.charge(kind, sensitivity) <= charge
+def test_the_scale_is_the_least_that_the_charge_allows(currency, charge, sensitivity):
+    found = Selection.calibrated(currency, sensitivity=sensitivity, charge=charge, dimension=3)
+    assert charge * (1 - 1e-12) < found.charge(currency, sensitivity) <= charge
     less = Selection(scale=math.nextafter(found.scale, 0), dimension=3)
     ratio = Fraction(sensitivity) / Fraction(less.scale)
-    assert (2 * ratio if kind is Currency.PURE else ratio**2 / 2) > Fraction(charge)
+    assert (2 * ratio if currency is Currency.PURE else ratio**2 / 2) > Fraction(charge)
 
 
 def test_nothing_to_select_from_is_refused():

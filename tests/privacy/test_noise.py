@@ -69,34 +69,34 @@ def test_every_draw_is_fresh_even_after_a_fork():
     assert not np.array_equal(theirs, noise.sample())
 
 
-def exact_loss(kind, noise, sensitivity, scale=None):
+def exact_loss(currency, noise, sensitivity, scale=None):
     """(Δ + g√D)/s or (Δ + g√D)²/(2σ²) in fractions, √D from below, so what is at most the charge is it for sure."""
     root = Fraction(math.isqrt(noise.dimension << 200), 2**100)
     ratio = (Fraction(sensitivity) + Fraction(noise.grid) * root) / Fraction(scale or noise.scale)
-    return ratio if kind is Currency.PURE else ratio**2 / 2
+    return ratio if currency is Currency.PURE else ratio**2 / 2
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(st.sampled_from(Currency), st.floats(1e-12, 1e9), st.floats(1e-10, 1e6), st.integers(1, 10**6))
-def test_the_calibrated_scale_is_the_least_that_the_charge_covers(kind, sensitivity, charge, dimension):
+def test_the_calibrated_scale_is_the_least_that_the_charge_covers(currency, sensitivity, charge, dimension):
     """On its grid: what is least may be some units of 2^-50 less on the finer grid below a power of two."""
     try:
-        noise = calibrate(kind, sensitivity=sensitivity, charge=charge, dimension=dimension)
+        noise = calibrate(currency, sensitivity=sensitivity, charge=charge, dimension=dimension)
     except ValueError:
-        assert kind is Currency.PURE
+        assert currency is Currency.PURE
         assert dimension * 2.0**-50 > charge / 16
         return
-    assert exact_loss(kind, noise, sensitivity) <= Fraction(noise.charge(sensitivity)) <= Fraction(charge)
-    less = exact_loss(kind, noise, sensitivity, math.nextafter(noise.scale, 0))
+    assert exact_loss(currency, noise, sensitivity) <= Fraction(noise.charge(sensitivity)) <= Fraction(charge)
+    less = exact_loss(currency, noise, sensitivity, math.nextafter(noise.scale, 0))
     assert less > Fraction(charge) * (1 - Fraction(1, 2**70))  # √D is rounded, to far less than doubles are
 
 
-@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("dimension", [1, 2, 7850, 10**6])
-def test_what_the_lattice_costs_is_next_to_nothing(kind, dimension):
+def test_what_the_lattice_costs_is_next_to_nothing(currency, dimension):
     """Rounding adds 2^-50·D (pure) or 2^-50·√D (zCDP) to the share of the noise that is the sensitivity."""
-    noise = calibrate(kind, sensitivity=0.01, charge=0.05, dimension=dimension)
-    ideal = 0.01 / 0.05 if kind is Currency.PURE else 0.01 / math.sqrt(2 * 0.05)
+    noise = calibrate(currency, sensitivity=0.01, charge=0.05, dimension=dimension)
+    ideal = 0.01 / 0.05 if currency is Currency.PURE else 0.01 / math.sqrt(2 * 0.05)
     assert ideal < noise.scale < ideal * (1 + 1e-7)
 
 
@@ -119,10 +119,10 @@ def test_rounding_never_moves_neighbours_further_apart_than_it_is_charged_for(di
     assert math.sqrt(moved) <= bound * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("kind", Currency)
-def test_neighbours_across_the_edges_of_the_lattice_would_break_a_charge_that_leaves_rounding_out(kind):
+@pytest.mark.parametrize("currency", Currency)
+def test_neighbours_across_the_edges_of_the_lattice_would_break_a_charge_that_leaves_rounding_out(currency):
     """Each coordinate of one is just below the middle of a step, of the other just above: a step apart, all of them."""
-    noise = calibrate(kind, sensitivity=1.0, charge=0.5, dimension=400)
+    noise = calibrate(currency, sensitivity=1.0, charge=0.5, dimension=400)
     middle = (0.5 + np.arange(400)) * noise.grid
     one, other = np.nextafter(middle, -1), np.nextafter(middle, 1)
     moved = np.linalg.norm(round_to_steps(one, noise.grid) - round_to_steps(other, noise.grid))
@@ -130,9 +130,9 @@ def test_neighbours_across_the_edges_of_the_lattice_would_break_a_charge_that_le
     assert moved == 20.0
     assert sensitivity < 1e-10 * noise.grid
     ratio = Fraction(moved * noise.grid) / Fraction(noise.scale)
-    loss = ratio if kind is Currency.PURE else ratio**2 / 2
+    loss = ratio if currency is Currency.PURE else ratio**2 / 2
     without = Fraction(sensitivity) / Fraction(noise.scale)
-    assert (without if kind is Currency.PURE else without**2 / 2) < loss / 10**9
+    assert (without if currency is Currency.PURE else without**2 / 2) < loss / 10**9
     assert loss <= Fraction(noise.charge(sensitivity))
     assert Fraction(noise.charge(sensitivity)) < loss * (1 + Fraction(1, 10**8))
 
@@ -175,12 +175,12 @@ def test_what_is_added_lies_on_a_public_grid_and_keeps_its_shape(noise):
     assert np.array_equal(np.rint(noisy / noise.grid), noisy / noise.grid)
 
 
-@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("scale", [2.0**-500, 0.3, 0.5, 2.0**500])
 @pytest.mark.parametrize("dimension", [1, 2, 3, 7850, 2**24])
-def test_the_grid_is_a_power_of_two_a_2_to_the_50th_of_the_spread_of_a_coordinate(kind, scale, dimension):
-    noise = (SphericalLaplace if kind is Currency.PURE else Gaussian)(scale=scale, dimension=dimension)
-    spread = scale * (math.sqrt(dimension + 1) if kind is Currency.PURE else 1.0)
+def test_the_grid_is_a_power_of_two_a_2_to_the_50th_of_the_spread_of_a_coordinate(currency, scale, dimension):
+    noise = (SphericalLaplace if currency is Currency.PURE else Gaussian)(scale=scale, dimension=dimension)
+    spread = scale * (math.sqrt(dimension + 1) if currency is Currency.PURE else 1.0)
     assert math.frexp(noise.grid)[0] == 0.5
     assert spread / 2 < noise.grid * 2**50 < spread * 4
 

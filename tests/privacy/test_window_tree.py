@@ -252,15 +252,15 @@ def test_sums_are_exact_whatever_their_order():
     assert [Fraction(each) for each in seen[-1]] == [Fraction(grid) * each for each in whole]
 
 
-@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("dimension", [1, 18_000])
-def test_the_least_noise_for_a_charge_costs_that_much_by_the_formulas(tree, kind, dimension):
+def test_the_least_noise_for_a_charge_costs_that_much_by_the_formulas(tree, currency, dimension):
     about = {"sensitivity": 0.5, "largest": LARGEST, "charge": 0.02, "dimension": dimension}
-    mechanism = running_sums.calibrate(kind, factor=tree, **about)
+    mechanism = running_sums.calibrate(currency, factor=tree, **about)
     paid = mechanism.charge(0.5)
     assert 0.02 * (1 - 1e-9) < paid <= 0.02
     scale = mechanism.noise.scale
-    if kind is Currency.PURE:
+    if currency is Currency.PURE:
         assert tree.levels * 0.5 / scale == pytest.approx(0.02, rel=1e-4)
         assert isinstance(mechanism.noise, SphericalLaplace)
     else:

@@ -14,7 +14,7 @@ from service.schedules.improving_black_box import DENSE, ImprovingBlackBox
 EXPONENTS = st.decimals("0.01", "0.5", places=3)
 SCHEDULES = st.builds(
     ImprovingBlackBox,
-    kind=st.sampled_from(Currency),
+    currency=st.sampled_from(Currency),
     first=st.integers(1, 10**4),
     every=st.integers(1, 10**3),
     exponent=EXPONENTS,
@@ -31,12 +31,12 @@ def times(schedule, count):
 
 def law(schedule, time):
     """Of a run every so many records, bounded by the integral (paper-audit.md 3.3): its share and the exponent of t."""
-    power = 1 + float(schedule.exponent) * schedule.kind.power()
+    power = 1 + float(schedule.exponent) * schedule.currency.power()
     return (schedule.first / time) ** power / (1 + schedule.first / schedule.every / (power - 1))
 
 
 def test_runs_come_every_so_many_records_and_then_128_times_for_every_doubling():
-    schedule = ImprovingBlackBox(kind=Currency.PURE, first=7, every=3, exponent=Decimal("0.1"))
+    schedule = ImprovingBlackBox(currency=Currency.PURE, first=7, every=3, exponent=Decimal("0.1"))
     moments = times(schedule, DENSE + 2 * 128)
     assert moments[:DENSE] == [7 + 3 * j for j in range(DENSE)]
     assert moments[DENSE:] == [7 + 3 * j for j in (*range(256, 512, 2), *range(512, 1024, 4))]
@@ -51,7 +51,7 @@ def test_shares_fall_by_the_law_of_the_paper_and_use_up_what_its_bound_leaves(sc
     assert ratios[0] <= 1 + 1e-12
     assert ratios[0] > 0.69 or schedule.every > schedule.first
     assert all(later >= before - 1e-9 for before, later in pairwise(ratios))
-    c = float(schedule.exponent) * schedule.kind.power()
+    c = float(schedule.exponent) * schedule.currency.power()
     assert ratios[-1] <= 1 + c * schedule.every / schedule.first + 1e-9
 
 
@@ -67,10 +67,10 @@ def test_what_is_left_never_grows_and_every_run_gets_some(schedule, late):
     assert all(schedule.share_from(before) > schedule.share_from(later) > 0 for before, later in pairwise(runs))
 
 
-@pytest.mark.parametrize("kind", Currency)
-def test_every_record_is_charged_what_is_left_when_it_comes(kind):
+@pytest.mark.parametrize("currency", Currency)
+def test_every_record_is_charged_what_is_left_when_it_comes(currency):
     """Followed through 3000 runs, and the closed tail of all later ones."""
-    schedule = ImprovingBlackBox(kind=kind, first=5, every=2, exponent=Decimal("0.25"))
+    schedule = ImprovingBlackBox(currency=currency, first=5, every=2, exponent=Decimal("0.25"))
     runs = times(schedule, 3000)
     charged = Fraction(0)
     for time, before in zip(reversed(runs), [*reversed(runs[:-1]), 0], strict=True):
@@ -84,23 +84,23 @@ def test_every_record_is_charged_what_is_left_when_it_comes(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "exponent", "share"), [(Currency.ZCDP, "0.5", 1 / 2), (Currency.PURE, "0.5", 1 - 0.5**0.5)]
+    ("currency", "exponent", "share"), [(Currency.ZCDP, "0.5", 1 / 2), (Currency.PURE, "0.5", 1 - 0.5**0.5)]
 )
-def test_by_hand(kind, exponent, share):
+def test_by_hand(currency, exponent, share):
     """n = every: T(2n) = 1/2 in ρ with c = 1/2, √(1/2) pure; as much as by the bound where T is 1/t."""
-    schedule = ImprovingBlackBox(kind=kind, first=8, every=8, exponent=Decimal(exponent))
+    schedule = ImprovingBlackBox(currency=currency, first=8, every=8, exponent=Decimal(exponent))
     assert float(schedule.fits(8)[0].share) == pytest.approx(share, rel=1e-15)
-    if kind is Currency.ZCDP:
+    if currency is Currency.ZCDP:
         assert law(schedule, 8) == pytest.approx(share)
         assert [fit.share for t in (16, 24) for fit in schedule.fits(t)] == pytest.approx([1 / 6, 1 / 12])
 
 
 def test_a_warm_start_is_near_the_release_before_but_for_the_first():
-    schedule = ImprovingBlackBox(kind=Currency.PURE, first=4, every=4, exponent=Decimal("0.5"), warm_start=True)
+    schedule = ImprovingBlackBox(currency=Currency.PURE, first=4, every=4, exponent=Decimal("0.5"), warm_start=True)
     assert [schedule.fits(t)[0].near for t in (4, 8, 12)] == [None, 0, 0]
 
 
 @pytest.mark.parametrize("wrong", [{"first": 0}, {"every": 0}, {"exponent": Decimal(0)}])
 def test_nonsense_is_refused(wrong):
     with pytest.raises(ValueError, match="improving"):
-        ImprovingBlackBox(**{"kind": Currency.PURE, "first": 1, "every": 1, "exponent": Decimal("0.5")} | wrong)
+        ImprovingBlackBox(**{"currency": Currency.PURE, "first": 1, "every": 1, "exponent": Decimal("0.5")} | wrong)

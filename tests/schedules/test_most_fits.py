@@ -42,18 +42,18 @@ def test_no_record_is_in_more_fits(schedule, records):
 @pytest.mark.parametrize("warm_up", [False, True])
 @pytest.mark.parametrize("blocks", [1, 2, 3, 4, 7, 12, 15, 31])
 def test_some_record_of_a_sliding_window_is_in_so_many(blocks, warm_up):
-    schedule = SlidingWindow(kind=Currency.PURE, block=2, blocks=blocks, warm_up=warm_up)
+    schedule = SlidingWindow(currency=Currency.PURE, block=2, blocks=blocks, warm_up=warm_up)
     assert counted(schedule, 12 * blocks) == schedule.most_fits()
 
 
 @pytest.mark.parametrize(
     ("schedule", "records"),
     [
-        (MultiResolution(kind=Currency.PURE, base=3), 200),
-        (Continual(kind=Currency.PURE, base=4, update_every=2), 300),
-        (Continual(kind=Currency.PURE, base=8, update_every=50), 300),
-        (ScheduledBlackBox(kind=Currency.PURE, first=20, growth=Fraction(1, 10)), 500),
-        (ImprovingBlackBox(kind=Currency.PURE, first=3, every=1, exponent=Decimal("0.25")), 900),
+        (MultiResolution(currency=Currency.PURE, base=3), 200),
+        (Continual(currency=Currency.PURE, base=4, update_every=2), 300),
+        (Continual(currency=Currency.PURE, base=8, update_every=50), 300),
+        (ScheduledBlackBox(currency=Currency.PURE, first=20, growth=Fraction(1, 10)), 500),
+        (ImprovingBlackBox(currency=Currency.PURE, first=3, every=1, exponent=Decimal("0.25")), 900),
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, int) else str(each),
 )

@@ -14,10 +14,10 @@ from service.schedules.scheduled_black_box import ScheduledBlackBox
 GROWTHS = st.fractions(Fraction(1, 100), 3, max_denominator=1000)
 
 
-def share(kind, growth, i):
+def share(currency, growth, i):
     """Run i's, by paper-audit.md 3.2."""
     q = 1 / (1 + growth)
-    if kind is Currency.PURE:
+    if currency is Currency.PURE:
         return growth**2 * (i + 1) * q ** (i + 2)
     return (i + 1) ** 2 * q ** (2 * i) * (1 - q**2) ** 3 / (1 + q**2)
 
@@ -30,21 +30,21 @@ def tail(growth, i):
 
 @settings(deadline=None, derandomize=True)
 @given(st.sampled_from(Currency), GROWTHS)
-def test_epsilons_add_up_to_epsilon_exactly(kind, growth):
+def test_epsilons_add_up_to_epsilon_exactly(currency, growth):
     """Σ over the first runs and the closed tail of all others, in rationals; each share is of paper-audit.md 3.2."""
-    schedule = ScheduledBlackBox(kind=kind, first=10**6, growth=growth)
+    schedule = ScheduledBlackBox(currency=currency, first=10**6, growth=growth)
     shares = [schedule.tail(i) - schedule.tail(i + 1) for i in range(40)]
-    assert shares == [share(kind, growth, i) for i in range(40)]
+    assert shares == [share(currency, growth, i) for i in range(40)]
     assert sum(shares) + schedule.tail(40) == schedule.tail(0) == 1
-    if kind is Currency.PURE:
+    if currency is Currency.PURE:
         assert [schedule.tail(i) for i in range(40)] == [tail(growth, i) for i in range(40)]
 
 
-@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("growth", [Fraction(1, 20), Fraction(1, 2), Fraction(2)])
-def test_the_tail_falls_to_nothing(kind, growth):
+def test_the_tail_falls_to_nothing(currency, growth):
     """Without that the closed form could hide what is charged at infinity."""
-    schedule = ScheduledBlackBox(kind=kind, first=1, growth=growth)
+    schedule = ScheduledBlackBox(currency=currency, first=1, growth=growth)
     tails = [schedule.tail(i) for i in range(0, 2000, 100)]
     assert all(later < before for before, later in pairwise(tails))
     assert tails[-1] < 1e-30
@@ -64,20 +64,20 @@ def walk(first, growth, end):
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.sampled_from(Currency), st.integers(1, 12), GROWTHS)
-def test_it_is_the_algorithm_run_slot_by_slot(kind, first, growth):
+def test_it_is_the_algorithm_run_slot_by_slot(currency, first, growth):
     """Runs that fall on one time are one, for what they would have cost together."""
-    schedule = ScheduledBlackBox(kind=kind, first=first, growth=growth)
+    schedule = ScheduledBlackBox(currency=currency, first=first, growth=growth)
     expected = dict(walk(first, growth, 60))
     got = {t: fit for t in range(60) for fit in schedule.fits(t)}
     assert got.keys() == expected.keys()
     for t, fit in got.items():
         assert (fit.start, fit.end, fit.near, fit.depth, fit.window) == (0, t, None, 0, (0, t))
-        assert fit.share == sum(share(kind, growth, i) for i in expected[t])
+        assert fit.share == sum(share(currency, growth, i) for i in expected[t])
 
 
 @pytest.mark.parametrize("growth", [Fraction(1, 100), Fraction("0.123456789012345"), Fraction(1), Fraction(100)])
 def test_times_are_exact_in_the_thousands_of_runs_and_at_powers_that_doubles_miss(growth):
-    schedule = ScheduledBlackBox(kind=Currency.PURE, first=7, growth=growth)
+    schedule = ScheduledBlackBox(currency=Currency.PURE, first=7, growth=growth)
     for i in (0, 1, 2, 50, 3000):
         exact = (1 + growth) ** i * 7
         t = math.ceil(exact)
@@ -86,7 +86,7 @@ def test_times_are_exact_in_the_thousands_of_runs_and_at_powers_that_doubles_mis
 
 
 def test_a_time_that_is_a_whole_power_is_neither_missed_nor_taken_twice():
-    schedule = ScheduledBlackBox(kind=Currency.PURE, first=1, growth=Fraction(1))
+    schedule = ScheduledBlackBox(currency=Currency.PURE, first=1, growth=Fraction(1))
     times = [0]
     for _ in range(100):
         times.append(schedule.next_time(times[-1]))
@@ -94,7 +94,7 @@ def test_a_time_that_is_a_whole_power_is_neither_missed_nor_taken_twice():
 
 
 def test_a_warm_start_is_near_the_release_before_but_for_the_first():
-    schedule = ScheduledBlackBox(kind=Currency.PURE, first=4, growth=Fraction(1), warm_start=True)
+    schedule = ScheduledBlackBox(currency=Currency.PURE, first=4, growth=Fraction(1), warm_start=True)
     assert [schedule.fits(t)[0].near for t in (4, 8, 16)] == [None, 0, 0]
     assert not schedule.patterns()[0].near_origin
 
@@ -102,4 +102,4 @@ def test_a_warm_start_is_near_the_release_before_but_for_the_first():
 @pytest.mark.parametrize(("first", "growth"), [(0, Fraction(1)), (1, Fraction(0))])
 def test_nonsense_is_refused(first, growth):
     with pytest.raises(ValueError, match="growth"):
-        ScheduledBlackBox(kind=Currency.PURE, first=first, growth=growth)
+        ScheduledBlackBox(currency=Currency.PURE, first=first, growth=growth)

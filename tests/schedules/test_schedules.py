@@ -18,17 +18,17 @@ from service.schedules.scheduled_black_box import ScheduledBlackBox
 from service.schedules.sliding_window import SlidingWindow
 
 KINDS = st.sampled_from(Currency)
-MULTI = st.builds(MultiResolution, kind=KINDS, base=st.integers(1, 30))
+MULTI = st.builds(MultiResolution, currency=KINDS, base=st.integers(1, 30))
 CONTINUAL = st.builds(
     Continual,
-    kind=KINDS,
+    currency=KINDS,
     base=st.integers(1, 70),
     update_every=st.integers(1, 90),
     shares=st.sampled_from(["equal", "paper", "improving"]),
 )
 SLIDING = st.builds(
     SlidingWindow,
-    kind=KINDS,
+    currency=KINDS,
     block=st.integers(1, 4),
     blocks=st.integers(1, 40),
     shares=st.sampled_from(["equal", "paper"]),
@@ -37,14 +37,14 @@ SLIDING = st.builds(
 INDEPENDENT = st.builds(IndependentBatches, batch=st.integers(1, 50), warm_start=st.booleans())
 SCHEDULED = st.builds(
     ScheduledBlackBox,
-    kind=KINDS,
+    currency=KINDS,
     first=st.integers(1, 50),
     growth=st.fractions(Fraction(1, 100), 3, max_denominator=100),
     warm_start=st.booleans(),
 )
 IMPROVING = st.builds(
     ImprovingBlackBox,
-    kind=KINDS,
+    currency=KINDS,
     first=st.integers(1, 50),
     every=st.integers(1, 20),
     exponent=st.decimals("0.01", "0.5", places=2),
@@ -152,29 +152,29 @@ def test_far_futures_cost_no_more_to_ask_about_than_near_ones(schedule, late):
 
 
 EVERY = [
-    *(MultiResolution(kind=kind, base=5) for kind in Currency),
+    *(MultiResolution(currency=currency, base=5) for currency in Currency),
     *(
-        Continual(kind=kind, base=base, update_every=every, shares=shares)
-        for kind in Currency
+        Continual(currency=currency, base=base, update_every=every, shares=shares)
+        for currency in Currency
         for shares in ("equal", "paper", "improving")
         for base, every in ((8, 2), (7, 3), (3, 10), (1, 1))
     ),
     *(
-        SlidingWindow(kind=kind, block=2, blocks=blocks, shares=shares, warm_up=warm_up)
-        for kind in Currency
+        SlidingWindow(currency=currency, block=2, blocks=blocks, shares=shares, warm_up=warm_up)
+        for currency in Currency
         for shares in ("equal", "paper")
         for warm_up in (False, True)
         for blocks in (7, 10)
     ),
     *(IndependentBatches(batch=4, warm_start=warm_start) for warm_start in (False, True)),
     *(
-        ScheduledBlackBox(kind=kind, first=first, growth=Fraction(growth))
-        for kind in Currency
+        ScheduledBlackBox(currency=currency, first=first, growth=Fraction(growth))
+        for currency in Currency
         for first, growth in ((10, "0.5"), (1, "0.07"), (3, "1"))
     ),
     *(
-        ImprovingBlackBox(kind=kind, first=first, every=every, exponent=Decimal(exponent))
-        for kind in Currency
+        ImprovingBlackBox(currency=currency, first=first, every=every, exponent=Decimal(exponent))
+        for currency in Currency
         for first, every, exponent in ((10, 5, "0.5"), (1, 1, "0.1"))
     ),
 ]
@@ -184,7 +184,7 @@ def still_to_come(schedule, end):
     """Return what the infinitely many fits after `end`, just past a base at 2^n·B, charge each record before it."""
     match schedule:
         case MultiResolution():
-            return schedule.lifetime().share / 2 ** ((end // schedule.base).bit_length() * schedule.kind.power())
+            return schedule.lifetime().share / 2 ** ((end // schedule.base).bit_length() * schedule.currency.power())
         case Continual():
             return schedule.rule.bases((end // schedule.base).bit_length())
         case BlackBox():
@@ -204,13 +204,13 @@ def test_a_run_charges_no_record_more_than_the_lifetime_and_its_record_exactly_t
 
 
 WALKED = [
-    MultiResolution(kind=Currency.ZCDP, base=5),
-    Continual(kind=Currency.PURE, base=8, update_every=2, shares="equal"),
-    Continual(kind=Currency.ZCDP, base=7, update_every=3, shares="improving"),
-    SlidingWindow(kind=Currency.PURE, block=2, blocks=10, shares="equal", warm_up=True),
+    MultiResolution(currency=Currency.ZCDP, base=5),
+    Continual(currency=Currency.PURE, base=8, update_every=2, shares="equal"),
+    Continual(currency=Currency.ZCDP, base=7, update_every=3, shares="improving"),
+    SlidingWindow(currency=Currency.PURE, block=2, blocks=10, shares="equal", warm_up=True),
     IndependentBatches(batch=4, warm_start=False),
-    ScheduledBlackBox(kind=Currency.ZCDP, first=1, growth=Fraction("0.07")),
-    ImprovingBlackBox(kind=Currency.PURE, first=10, every=5, exponent=Decimal("0.5")),
+    ScheduledBlackBox(currency=Currency.ZCDP, first=1, growth=Fraction("0.07")),
+    ImprovingBlackBox(currency=Currency.PURE, first=10, every=5, exponent=Decimal("0.5")),
 ]
 
 

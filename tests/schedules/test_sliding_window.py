@@ -31,8 +31,8 @@ def chains(schedule, end):
             yield time, chain, fits
 
 
-def window(blocks, block=1, kind=Currency.PURE):
-    return SlidingWindow(kind=kind, block=block, blocks=blocks)
+def window(blocks, block=1, currency=Currency.PURE):
+    return SlidingWindow(currency=currency, block=block, blocks=blocks)
 
 
 def test_example_1_and_the_table():
@@ -104,23 +104,23 @@ def test_it_is_the_chain_rule_run_block_by_block(blocks):
         assert [f.near for f in fits] == [before[f.depth] for f in fits], "each near the bucket before it"
 
 
-def formula(blocks, m, kind):
+def formula(blocks, m, currency):
     """paper-audit.md 1.4, general W: what a block that arrives as m-th of its epoch costs, in units of e_0."""
     levels = (blocks + 1).bit_length() - 1
     period = 2 ** (levels - 1)
     extra = blocks - (2 * period - 1)
-    cost = [Fraction(1, 2 ** (i * kind.power())) for i in range(levels - 1)]
-    big = Fraction(1, (period + extra) ** kind.power())
+    cost = [Fraction(1, 2 ** (i * currency.power())) for i in range(levels - 1)]
+    big = Fraction(1, (period + extra) ** currency.power())
     incoming = sum((cost[i] for i in range(levels - 1) if not m >> i & 1), Fraction(0))
     outgoing = sum((cost[i] for i in range(levels - 1) if (m + extra) % period >> i & 1), Fraction(0))
     return incoming + outgoing + (1 + (extra + m) // period) * big
 
 
-def check_constant(blocks, kind):
+def check_constant(blocks, currency):
     """Against the formula, and against adding up every fit over five periods and a first window."""
-    schedule, period = window(blocks, kind=kind), 2 ** ((blocks + 1).bit_length() - 2)
+    schedule, period = window(blocks, currency=currency), 2 ** ((blocks + 1).bit_length() - 2)
     constant = 1 / schedule.unit
-    assert constant == max(formula(blocks, m, kind) for m in range(period))
+    assert constant == max(formula(blocks, m, currency) for m in range(period))
     profile = ChargesByRecord.of(
         (fit.start, fit.end, fit.share)
         for time in range(blocks, 3 * blocks + 5 * period)
@@ -130,17 +130,17 @@ def check_constant(blocks, kind):
     assert profile.at(schedule.lifetime().record) == 1
 
 
-@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("blocks", [*range(1, 34), 47, 63, 64, 100, 127, 128, 200, 255, 260])
-def test_the_constant_is_that_of_the_worst_block(blocks, kind):
-    check_constant(blocks, kind)
+def test_the_constant_is_that_of_the_worst_block(blocks, currency):
+    check_constant(blocks, currency)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", Currency)
-def test_the_constant_is_that_of_the_worst_block_for_every_window_up_to_260(kind):
+@pytest.mark.parametrize("currency", Currency)
+def test_the_constant_is_that_of_the_worst_block_for_every_window_up_to_260(currency):
     for blocks in range(1, 261):
-        check_constant(blocks, kind)
+        check_constant(blocks, currency)
 
 
 @pytest.mark.parametrize(
@@ -159,12 +159,12 @@ def test_known_constants_with_rounding():
 def test_windows_of_the_papers_form_pay_for_one_bucket_of_each_size(levels):
     blocks = 2**levels - 1
     assert 1 / window(blocks).unit == 2 - Fraction(2, 2**levels)
-    assert 1 / window(blocks, kind=Currency.ZCDP).unit == Fraction(4, 3) * (1 - Fraction(1, 4**levels))
+    assert 1 / window(blocks, currency=Currency.ZCDP).unit == Fraction(4, 3) * (1 - Fraction(1, 4**levels))
     assert sorted(part.fits for part in window(blocks).lifetime().parts) == [1] * levels
 
 
-def paper(blocks, kind=Currency.PURE):
-    return SlidingWindow(kind=kind, block=1, blocks=blocks, shares="paper")
+def paper(blocks, currency=Currency.PURE):
+    return SlidingWindow(currency=currency, block=1, blocks=blocks, shares="paper")
 
 
 @pytest.mark.parametrize("levels", range(2, 9))
@@ -193,25 +193,25 @@ def worst(schedule):
     return profile
 
 
-@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("blocks", [*range(1, 34), 47, 63, 64, 100, 127, 128, 200, 255, 260])
-def test_the_papers_constants_are_valid_for_every_window(blocks, kind):
-    schedule = paper(blocks, kind)
+def test_the_papers_constants_are_valid_for_every_window(blocks, currency):
+    schedule = paper(blocks, currency)
     lifetime = schedule.lifetime()
     assert worst(schedule).maximum() == lifetime.share <= 1
     assert (lifetime.note is None) == (lifetime.share == 1)
     if blocks > 1:
-        assert schedule.unit < window(blocks, kind=kind).unit
+        assert schedule.unit < window(blocks, currency=currency).unit
 
 
-def warming(blocks, block=1, kind=Currency.PURE, shares="equal"):
-    return SlidingWindow(kind=kind, block=block, blocks=blocks, shares=shares, warm_up=True)
+def warming(blocks, block=1, currency=Currency.PURE, shares="equal"):
+    return SlidingWindow(currency=currency, block=block, blocks=blocks, shares=shares, warm_up=True)
 
 
-def check_warm_up(blocks, kind, shares):
+def check_warm_up(blocks, currency, shares):
     """The worst record is exactly at the budget, and all that does not touch the first window is as without."""
-    schedule = warming(blocks, kind=kind, shares=shares)
-    cold = SlidingWindow(kind=kind, block=1, blocks=blocks, shares=shares)
+    schedule = warming(blocks, currency=currency, shares=shares)
+    cold = SlidingWindow(currency=currency, block=1, blocks=blocks, shares=shares)
     profile, before = worst(schedule), worst(cold)
     assert schedule.lifetime().share == profile.maximum()
     assert profile.maximum() == (1 if blocks > 1 else cold.lifetime().share)
@@ -225,18 +225,18 @@ def check_warm_up(blocks, kind, shares):
             assert fit.start < blocks or fit.share == other.share
 
 
-@pytest.mark.parametrize("kind", Currency)
+@pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("blocks", [*range(1, 20), 31, 47, 64, 100, 127])
-def test_a_warm_up_is_paid_by_the_records_of_the_first_window(blocks, kind):
-    check_warm_up(blocks, kind, "equal")
-    check_warm_up(blocks, kind, "paper")
+def test_a_warm_up_is_paid_by_the_records_of_the_first_window(blocks, currency):
+    check_warm_up(blocks, currency, "equal")
+    check_warm_up(blocks, currency, "paper")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", Currency)
-def test_the_warm_up_and_the_papers_constants_of_windows_up_to_260(kind):
+@pytest.mark.parametrize("currency", Currency)
+def test_the_warm_up_and_the_papers_constants_of_windows_up_to_260(currency):
     for blocks in (*range(1, 66), *range(70, 261, 9), 127, 191, 255):
-        for schedule in (warming(blocks, kind=kind), paper(blocks, kind)):
+        for schedule in (warming(blocks, currency=currency), paper(blocks, currency)):
             assert worst(schedule).maximum() == schedule.lifetime().share <= 1
 
 
@@ -255,11 +255,11 @@ def test_a_warm_up_models_everything_so_far_after_every_block(block):
         assert schedule.needs(time) == 0
 
 
-@pytest.mark.parametrize("kind", Currency)
-def test_the_warm_up_and_the_first_window_share_what_there_is_fairly(kind):
+@pytest.mark.parametrize("currency", Currency)
+def test_the_warm_up_and_the_first_window_share_what_there_is_fairly(currency):
     """f·g is the largest of all sixteenths f, with g the most that f leaves; and nothing is starved."""
     for blocks in (3, 7, 8, 15, 31):
-        schedule, cold = warming(blocks, kind=kind), window(blocks, kind=kind)
+        schedule, cold = warming(blocks, currency=currency), window(blocks, currency=currency)
         both = [
             ChargesByRecord.of(
                 (fit.start, fit.end, fit.share) for time in times for fit in each.fits(time) if fit.start < blocks
@@ -294,4 +294,4 @@ def test_roles():
 @pytest.mark.parametrize("bad", [{"block": 0}, {"blocks": 0}])
 def test_nonsense_is_refused(bad):
     with pytest.raises(ValueError, match="sliding window"):
-        SlidingWindow(**({"kind": Currency.PURE, "block": 1, "blocks": 1} | bad))
+        SlidingWindow(**({"currency": Currency.PURE, "block": 1, "blocks": 1} | bad))

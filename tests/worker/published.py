@@ -125,7 +125,7 @@ def published(
             configuration=configuration,
             plan=mechanism.plan(),
             obligations=mechanism.obligations(),
-            kind=mechanism.kind,
+            kind=mechanism.currency,
             **privacy,
             due=mechanism.next_time(0),
             publish_delay=Decimal(str(configuration["publish_delay"])),

@@ -98,7 +98,7 @@ def another(name: str = "q", start: int = 0, **privacy: float) -> NewPublication
         configuration=configuration,
         plan=mechanism.plan(),
         obligations=mechanism.obligations(),
-        kind=mechanism.kind,
+        kind=mechanism.currency,
         epsilon=Decimal(str(privacy["epsilon"])),
         delta=Decimal(str(privacy["delta"])),
         due=start + mechanism.next_time(0),

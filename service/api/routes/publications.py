@@ -145,7 +145,7 @@ async def make_publication(
             configuration=configuration.stored(),
             plan=mechanism.plan(),
             obligations=replace(mechanism.obligations(), draws=mechanism.draws() if stream.budget.in_rho else None),
-            kind=mechanism.kind,
+            kind=mechanism.currency,
             epsilon=configuration.privacy.epsilon,
             delta=configuration.privacy.delta,
             due=start + mechanism.next_time(0),

@@ -116,7 +116,7 @@ class ActiveGradient(Linear):
 
     def perturbation(
         self,
-        kind: Currency,
+        currency: Currency,
         charge: float,
         records: int,
         center: Floats | None = None,
@@ -128,12 +128,12 @@ class ActiveGradient(Linear):
         updates; may raise Inaccurate.
         """
         selection = self.selection(update)
-        left = Fraction(charge) - kind.worth(selection.loss())
+        left = Fraction(charge) - currency.worth(selection.loss())
         if left <= 0:
             raise noises.Unaffordable("selection leaves nothing of the budget for updates")
         farthest = self.constraint.farthest(np.zeros(self.shape) if center is None else center)
         sensitivity = clipped_sum(self, clip=self.longest, records=records, weights=farthest)
-        noise = noises.calibrate(kind, sensitivity=sensitivity, charge=round_down(left), dimension=self.dimension)
+        noise = noises.calibrate(currency, sensitivity=sensitivity, charge=round_down(left), dimension=self.dimension)
         return NoisySelectedGradients(noise=noise, sensitivity=sensitivity, selection=selection)
 
     def rate(self, perturbation: NoisySelectedGradients, update: int) -> float:

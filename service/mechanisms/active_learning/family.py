@@ -34,7 +34,7 @@ def build(settings: ActiveLearningMechanism, asked: Asked) -> ActiveLearning:
             instead = {"step": "set mechanism.learning_rate", "clip": "set mechanism.clip"}.get(name, "leave it out")
             raise Refused(f"learner.{name}", f"{settings.kind} says how its steps are taken: {instead}")
     linear = linear_settings.linear(_labelled(asked.stream), learner_settings)
-    learner, spent = _gradient(linear, settings, asked.kind, asked.capacity)
+    learner, spent = _gradient(linear, settings, asked.currency, asked.capacity)
     how = _asking(settings, asked.stream, learner)
     return ActiveLearning(
         learner=learner,
@@ -53,14 +53,14 @@ def _labelled(stream: StreamSchema) -> StreamSchema:
 
 
 def _gradient(
-    linear: Linear, settings: ActiveLearningMechanism, kind: Currency, cap: Fraction
+    linear: Linear, settings: ActiveLearningMechanism, currency: Currency, cap: Fraction
 ) -> tuple[ActiveGradient, Fraction]:
     """Return what selects and takes steps, and what a record is charged for both. Raises Refused."""
     if linear.shape[0] != 1 or not linear.classes:
         raise Refused(
             "learner.loss", f"{settings.kind} asks about one hyperplane: two classes, and logistic or huber_hinge"
         )
-    epsilon, spent = _split(settings, kind, cap)
+    epsilon, spent = _split(settings, currency, cap)
     return ActiveGradient(
         **vars(linear),
         law=settings.selection,
@@ -91,10 +91,10 @@ def _asking(settings: ActiveLearningMechanism, stream: StreamSchema, learner: Ac
     }
 
 
-def _split(settings: ActiveLearningMechanism, kind: Currency, cap: Fraction) -> tuple[float, Fraction]:
+def _split(settings: ActiveLearningMechanism, currency: Currency, cap: Fraction) -> tuple[float, Fraction]:
     """Return the ε of selection, and what a record is charged for selection and updates together, in its currency."""
     selection, update = settings.epsilon_selection, settings.epsilon_update
-    if kind is Currency.ZCDP:
+    if currency is Currency.ZCDP:
         if update is not None:
             raise Refused(
                 "mechanism.epsilon_update",

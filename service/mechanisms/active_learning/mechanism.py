@@ -233,7 +233,9 @@ class ActiveLearning(LinearMechanism):
         return self._charge(Fraction(1))
 
     def _perturbation(self, update: int) -> NoisySelectedGradients:
-        return self.learner.perturbation(self.kind, self._charged_at_arrival, self.learner.batch, self.origin, update)
+        return self.learner.perturbation(
+            self.currency, self._charged_at_arrival, self.learner.batch, self.origin, update
+        )
 
     def draws(self) -> int:
         """Return how many draws the update of its batch has: coins are exact."""
@@ -255,7 +257,7 @@ class ActiveLearning(LinearMechanism):
         if not self.by_window:
             plan["first_releases"] = []  # nobody knows yet when enough are selected
         first = self.learner.selection(1)
-        coin = self.kind.worth(first.loss()) / self.capacity
+        coin = self.currency.worth(first.loss()) / self.capacity
         plan["lifetime"]["parts"] = [
             {"what": what, "fits": 1, "share": f"{float(share):.4g}", **self._loss(share)}
             for what, share in (("its coin", coin), ("the update of its batch", 1 - coin))

@@ -117,7 +117,7 @@ class Evaluation(Mechanism):
 
     def noise(self) -> CountNoise:
         """Return the noise that the whole capacity buys. Raises Unaffordable."""
-        return calibrate(self.kind, self.counts.change, charge=self._charge(), dimension=self.counts.size)
+        return calibrate(self.currency, self.counts.change, charge=self._charge(), dimension=self.counts.size)
 
     @property
     def reads_slots(self) -> Slots:
@@ -133,7 +133,7 @@ class Evaluation(Mechanism):
         noise = self.noise()
         described = NoisyCounts(noise=noise, change=self.counts.change).to_json()
         return {
-            "kind": self.kind.value,
+            "kind": self.currency.value,
             "guarantee": self.guarantee(),
             "first_releases": [self._end(number) for number in range(_FIRST_RELEASES)],
             "model": self.model_description(),
@@ -217,7 +217,7 @@ class Evaluation(Mechanism):
 
     def _loss(self) -> dict[str, float]:
         amount = round_up(self.capacity)
-        if self.kind is Currency.PURE:
+        if self.currency is Currency.PURE:
             return {"epsilon": amount}
         return {"rho": amount, "epsilon": zcdp_epsilon(amount, round_down(Fraction(self.privacy.delta)))}
 

@@ -60,7 +60,7 @@ def _of_noise(noise: CountNoise, draws: int) -> SumLaw:
 
 
 def _convolved(noise: CountNoise, draws: int, variance: float) -> SumLaw:
-    kind, scale, deviation = noise.kind, noise.scale, noise.deviation()
+    kind, scale, deviation = noise.currency, noise.scale, noise.deviation()
     step = max(1, int(deviation / FINENESS))
     deviations = _DEVIATIONS * math.sqrt(draws * deviation**2 + variance)
     reach = math.ceil((deviations + _SCALES * scale * (kind is Currency.PURE)) / step) + 1
@@ -79,9 +79,9 @@ def _convolved(noise: CountNoise, draws: int, variance: float) -> SumLaw:
 
 
 def _exponents(
-    kind: Currency, scale: float | None, deviation: float, places: NDArray[np.float64]
+    currency: Currency, scale: float | None, deviation: float, places: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return -ln of one draw's weights; without a scale, of the law with that deviation."""
-    if kind is Currency.ZCDP:
+    if currency is Currency.ZCDP:
         return (places / (scale or deviation)) ** 2 / 2.0
     return np.abs(places) / (scale or 0.5 / math.asinh(math.sqrt(0.5) / deviation))

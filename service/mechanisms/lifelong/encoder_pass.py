@@ -100,15 +100,15 @@ class EncoderPass:
             "sensitivity": "2·clip + rounding, of the sum of gradients of the one batch that a record is in",
         }
 
-    def perturbation(self, kind: Currency, charge: float) -> NoisyDisjointGradientSums:
+    def perturbation(self, currency: Currency, charge: float) -> NoisyDisjointGradientSums:
         """Return how the pass spends at most `charge`, a ρ, on every record. Public. May raise Inaccurate."""
-        if kind is not Currency.ZCDP:
+        if currency is not Currency.ZCDP:
             raise ValueError("noisy gradients have no pure guarantee")
         error = max(SLACK, 2.0 * UNIT * self.batch * (self.batch + 16.0)) * self.clip
         if not error <= self.clip / 2.0:
             raise Inaccurate("double precision cannot add up the gradients of so many records: use smaller batches")
         sensitivity = MARGIN * 2.0 * (self.clip + error)
-        noise = noises.calibrate(kind, sensitivity=sensitivity, charge=charge, dimension=self.dimension)
+        noise = noises.calibrate(currency, sensitivity=sensitivity, charge=charge, dimension=self.dimension)
         return NoisyDisjointGradientSums(noise=noise, sensitivity=sensitivity)
 
     def release(

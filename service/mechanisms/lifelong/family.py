@@ -36,7 +36,7 @@ def build(settings: LifelongMechanism, asked: Asked) -> Lifelong:
         learner=learner,
         origin=linear_settings.origin(learner_settings, learner.shape),
         schedule=tasks(settings),
-        **_maps(settings, asked.stream.mapping()) | {"encoder": _encoder(settings, linear, asked.kind)},
+        **_maps(settings, asked.stream.mapping()) | {"encoder": _encoder(settings, linear, asked.currency)},
         **asked.promise,
     )
 
@@ -80,12 +80,12 @@ def _learner(linear: Linear, settings: LifelongMechanism, asked: LinearLearner) 
     return learner
 
 
-def _encoder(settings: LifelongMechanism, linear: Linear, kind: Currency) -> EncoderPass | None:
+def _encoder(settings: LifelongMechanism, linear: Linear, currency: Currency) -> EncoderPass | None:
     """Return how an encoder of the records of a linear model is learnt, if there is to be one. Raises Refused."""
     asked = settings.encoder
     if asked is None:
         return None
-    if kind is Currency.PURE:
+    if currency is Currency.PURE:
         raise Refused(
             "mechanism.encoder",
             "an encoder is learnt along gradients with Gaussian noise, which has no pure guarantee: give privacy.delta "

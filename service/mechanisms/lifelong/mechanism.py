@@ -134,7 +134,7 @@ class Lifelong(LinearMechanism):
         """Return the encoder learnt from these records."""
         learnt = self.encoder
         assert learnt is not None  # noqa: S101 - nothing is before the first task otherwise
-        perturbation = learnt.perturbation(self.kind, charge)
+        perturbation = learnt.perturbation(self.currency, charge)
         linear = super().model_description()
         return Release(
             version=version,
@@ -167,7 +167,9 @@ class Lifelong(LinearMechanism):
 
     def _perturbation(self) -> NoisyStatistics:
         """Return the noise of every batch: that for the largest, since those of one run must be alike."""
-        return self.learner.perturbation(self.kind, self._charge(self.schedule.lifetime().share), self.schedule.largest)
+        return self.learner.perturbation(
+            self.currency, self._charge(self.schedule.lifetime().share), self.schedule.largest
+        )
 
     def _fits(self) -> list[dict[str, Any]]:
         """Return the encoder's pass and the kinds of batches as JSON."""
@@ -175,7 +177,7 @@ class Lifelong(LinearMechanism):
         if learnt is None:
             return super()._fits()
         charge = self._charge(self.schedule.lifetime().share)
-        noise = noise_told(learnt.perturbation(self.kind, charge))
+        noise = noise_told(learnt.perturbation(self.currency, charge))
         passed = {
             "what": "encoder",
             "when": f"before the first task, once: {learnt.steps} steps along {learnt.records} records",

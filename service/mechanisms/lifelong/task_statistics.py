@@ -128,15 +128,15 @@ class TaskStatistics(Statistics):
         model = sum(self.shape) * self.codes if self.training == "agem" else 0
         return (1 + more) * (self.entries + _SIZES) + model
 
-    def factor(self, kind: Currency) -> Factor:
+    def factor(self, currency: Currency) -> Factor:
         """Return how noise is taken back: as for running sums where they are all that counts, else not at all."""
-        return Blt.decaying(DECAY) if self.adds_up and kind is Currency.ZCDP else super().factor(kind)
+        return Blt.decaying(DECAY) if self.adds_up and currency is Currency.ZCDP else super().factor(currency)
 
     def perturbation(
-        self, kind: Currency, charge: float, records: int, center: Floats | None = None
+        self, currency: Currency, charge: float, records: int, center: Floats | None = None
     ) -> NoisyStatistics:
         """Return how a batch of n = `records` slots spends at most `charge`. Public. May raise Inaccurate."""
-        found = super().perturbation(kind, charge, records, center)
+        found = super().perturbation(currency, charge, records, center)
         return replace(found, rows=self.shape[0]) if self.heads == "per_task" else found
 
     def remembers(self, perturbation: NoisyStatistics, place: Place) -> int:

@@ -192,7 +192,7 @@ class LinearQueries(Mechanism):
             counts: of the records among the first `shown.time` slots, at most `now.paid`.
             shown: the histogram as it stands there.
         """
-        measured = numeric_sparse.measured(self.kind, now.instance.scale, query.count(counts))
+        measured = numeric_sparse.measured(self.currency, now.instance.scale, query.count(counts))
         answer = min(1.0, max(0.0, float(Fraction(measured, STEPS * shown.time))))
         return Measurement(answer=answer, moved=shown.moved(query, answer - query.of(shown.shares)))
 
@@ -232,7 +232,7 @@ class LinearQueries(Mechanism):
 
     def error_of_measured(self, instance: Instance, time: int) -> float:
         """Return the same of a measured answer over `time` slots."""
-        noise = numeric_sparse.reach(self.kind, instance.scale, self.failure_probability)
+        noise = numeric_sparse.reach(self.currency, instance.scale, self.failure_probability)
         return self._error(float(Fraction(noise) / (STEPS * time)))
 
     @staticmethod
@@ -260,13 +260,13 @@ class LinearQueries(Mechanism):
         return Opened(number=number, instance=instance, noise=instance.threshold_noise(), paid=paid)
 
     def _opening_charge(self, instance: Instance) -> float:
-        return round_up(OpenedInstance(instance=instance).cost(self.kind, records=instance.opened))
+        return round_up(OpenedInstance(instance=instance).cost(self.currency, records=instance.opened))
 
     def _answer_charge(self, instance: Instance) -> float:
-        return round_up(self._measured(instance, None).cost(self.kind, records=instance.opened))
+        return round_up(self._measured(instance, None).cost(self.currency, records=instance.opened))
 
     def _measured(self, closed: Instance, following: Instance | None) -> MeasuredQuery:
-        return MeasuredQuery(currency=self.kind, scale=closed.scale, closed=closed, opened=following)
+        return MeasuredQuery(currency=self.currency, scale=closed.scale, closed=closed, opened=following)
 
     def _scale(self, time: int) -> float:
         """Return the scale of the instance that opens at a time. Raises Unaffordable where no noise is that large."""
@@ -281,11 +281,11 @@ class LinearQueries(Mechanism):
         """Return e0: what the first instance costs, in units in which each of its three parts is a third of it."""
         if self.hits is not None:
             share = self.capacity / self.hits * _ROUNDED
-        elif self.kind is Currency.PURE:
+        elif self.currency is Currency.PURE:
             share = self.capacity / (1 + 3 * Fraction(self.reckoned_hits))
         else:
             share = self.capacity / (1 + 2 * Fraction(self.reckoned_hits))
-        if self.kind is Currency.PURE:
+        if self.currency is Currency.PURE:
             return round_down(share)
         return math.sqrt(round_down(share * 18 / 5)) * (1 - 2.0**-50)
 
@@ -320,7 +320,7 @@ class LinearQueries(Mechanism):
         answer = self._answer_charge(first)
         promised = RECKONED if self.accuracy is not None else ()
         return {
-            "kind": self.kind.value,
+            "kind": self.currency.value,
             "guarantee": self.guarantee(),
             "first_releases": [],
             "model": self.model_description(),
@@ -373,7 +373,7 @@ class LinearQueries(Mechanism):
 
     def _loss(self, amount: Fraction) -> dict[str, float]:
         rounded = round_up(amount)
-        if self.kind is Currency.PURE:
+        if self.currency is Currency.PURE:
             return {"epsilon": rounded}
         return {"rho": rounded, "epsilon": zcdp_epsilon(rounded, round_down(Fraction(self.privacy.delta)))}
 

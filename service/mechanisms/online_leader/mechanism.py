@@ -56,7 +56,7 @@ class OnlineLeader(LinearMechanism):
         number = fit.start // records
         parts = parts_of(chain, self.learner.remembers(number))
         charge = self._charge(fit.share)
-        perturbation = self.learner.perturbation(self.kind, charge, records, self.origin, number)
+        perturbation = self.learner.perturbation(self.currency, charge, records, self.origin, number)
         present = read(fit.start, fit.end)
         state = self.learner.advance(
             tuple(part.values for part in parts) or self.learner.start(self.origin),
@@ -87,7 +87,7 @@ class OnlineLeader(LinearMechanism):
         number = fit.start // records
         if self.learner.runs.at(number)[1] == 0:
             return None
-        return self.learner.perturbation(self.kind, self._charge(fit.share), records, self.origin, number).to_json()
+        return self.learner.perturbation(self.currency, self._charge(fit.share), records, self.origin, number).to_json()
 
     def check_units(self) -> None:
         """Raise NotForUnits where records expire, which would end the promise for their units."""
@@ -106,7 +106,7 @@ class OnlineLeader(LinearMechanism):
 
     def first_noise(self) -> NoisyRunningSums:
         """Return the noise of the first step."""
-        return self.learner.perturbation(self.kind, self._charge(Fraction(1)), self._batch, self.origin, 0)
+        return self.learner.perturbation(self.currency, self._charge(Fraction(1)), self._batch, self.origin, 0)
 
     def declassified(self, time: int) -> int:
         """Return how many records' batches were in the clear, their exact sum of gradients, at `time`."""
@@ -151,7 +151,7 @@ class OnlineLeader(LinearMechanism):
         charge, slots = self._charge(pattern.share), self.training.least(pattern.records)
         told, steps = [], self.learner.strong_convexity is None
         for step in self.learner.runs.samples():
-            perturbation = self.learner.perturbation(self.kind, charge, pattern.records, self.origin, step)
+            perturbation = self.learner.perturbation(self.currency, charge, pattern.records, self.origin, step)
             noise = noise_told(perturbation)
             told.append(
                 {

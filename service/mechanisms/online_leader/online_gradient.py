@@ -95,7 +95,7 @@ class OnlineGradient(Linear):
         return self.clip or clipped_at(self)
 
     def perturbation(
-        self, kind: Currency, charge: float, records: int, center: Floats | None = None, step: int = 0
+        self, currency: Currency, charge: float, records: int, center: Floats | None = None, step: int = 0
     ) -> NoisyRunningSums:
         """Return how step number `step`, over n = `records` slots, spends at most `charge`; center: the origin.
 
@@ -106,7 +106,7 @@ class OnlineGradient(Linear):
         largest = MARGIN * records * self.longest + sensitivity
         factor, _ = self.runs.at(step)
         found = running_sums.calibrate(
-            kind, factor=factor, sensitivity=sensitivity, largest=largest, charge=charge, dimension=self.dimension
+            currency, factor=factor, sensitivity=sensitivity, largest=largest, charge=charge, dimension=self.dimension
         )
         return NoisyRunningSums(noise=found.noise, sensitivity=sensitivity, factor=factor, largest=largest)
 

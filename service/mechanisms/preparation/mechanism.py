@@ -110,7 +110,7 @@ class Preparation(Mechanism):
 
     def noise(self) -> CountNoise:
         """Return the noise that the whole capacity buys. Raises Unaffordable."""
-        return calibrate(self.kind, self.change, charge=self._charge(), dimension=self.features * CELLS)
+        return calibrate(self.currency, self.change, charge=self._charge(), dimension=self.features * CELLS)
 
     def draws(self) -> int:
         """Return 0: the noise is exact."""
@@ -122,7 +122,7 @@ class Preparation(Mechanism):
         described = NoisyCellCounts(noise=noise, change=self.change).to_json()
         what = {"what": "counts", "share": "1"}
         return {
-            "kind": self.kind.value,
+            "kind": self.currency.value,
             "guarantee": self.guarantee(),
             "first_releases": [self.records],
             "model": self.model_description() | {"shape": [1, self.features], "passes": 1},
@@ -178,6 +178,6 @@ class Preparation(Mechanism):
 
     def _loss(self) -> dict[str, float]:
         amount = round_up(self.capacity)
-        if self.kind is Currency.PURE:
+        if self.currency is Currency.PURE:
             return {"epsilon": amount}
         return {"rho": amount, "epsilon": zcdp_epsilon(amount, round_down(Fraction(self.privacy.delta)))}

@@ -46,7 +46,7 @@ def on(schedule: Callable[[S, Currency], Schedule]) -> Callable[[S, Asked], OnSc
     """Return what builds a publication that fits models on this schedule, with whichever learner was asked for."""
 
     def build(settings: S, asked: Asked) -> OnSchedule:
-        return _fitted(schedule(settings, asked.kind), asked)
+        return _fitted(schedule(settings, asked.currency), asked)
 
     return build
 
@@ -61,7 +61,7 @@ def _fitted(schedule: Schedule, asked: Asked) -> OnSchedule:
     assert isinstance(settings, LinearLearner)  # noqa: S101 - as of all of these
     model = linear_settings.linear(asked.stream, settings)
     return Scheduled(
-        learner=linear_settings.linear_learner(family, settings, model, asked.kind),
+        learner=linear_settings.linear_learner(family, settings, model, asked.currency),
         origin=linear_settings.origin(settings, model.shape),
         feature_map=asked.stream.mapping(),
         schedule=schedule,
@@ -84,17 +84,17 @@ def _histograms(
     return ScheduledHistograms(learner=learner, origin=np.zeros(learner.shape), schedule=schedule, **asked.promise)
 
 
-def _multi_resolution(settings: MultiResolutionMechanism, kind: Currency) -> Schedule:
-    return MultiResolution(kind=kind, base=settings.base)
+def _multi_resolution(settings: MultiResolutionMechanism, currency: Currency) -> Schedule:
+    return MultiResolution(currency=currency, base=settings.base)
 
 
-def _continual(settings: ContinualMechanism, kind: Currency) -> Schedule:
-    return Continual(kind=kind, base=settings.base, update_every=settings.update_every, shares=settings.shares)
+def _continual(settings: ContinualMechanism, currency: Currency) -> Schedule:
+    return Continual(currency=currency, base=settings.base, update_every=settings.update_every, shares=settings.shares)
 
 
-def _sliding_window(settings: SlidingWindowMechanism, kind: Currency) -> Schedule:
+def _sliding_window(settings: SlidingWindowMechanism, currency: Currency) -> Schedule:
     return SlidingWindow(
-        kind=kind,
+        currency=currency,
         block=settings.block,
         blocks=settings.blocks,
         shares=settings.shares,
@@ -102,23 +102,23 @@ def _sliding_window(settings: SlidingWindowMechanism, kind: Currency) -> Schedul
     )
 
 
-def _independent_batches(settings: IndependentBatchesMechanism, kind: Currency) -> Schedule:  # noqa: ARG001
+def _independent_batches(settings: IndependentBatchesMechanism, currency: Currency) -> Schedule:  # noqa: ARG001
     return IndependentBatches(batch=settings.batch, warm_start=settings.warm_start)
 
 
-def _scheduled_black_box(settings: ScheduledBlackBoxMechanism, kind: Currency) -> Schedule:
+def _scheduled_black_box(settings: ScheduledBlackBoxMechanism, currency: Currency) -> Schedule:
     accuracy = Fraction(settings.accuracy or 0)
     return ScheduledBlackBox(
-        kind=kind,
+        currency=currency,
         first=settings.first,
         growth=Fraction(settings.growth) if settings.growth else accuracy / (1 - accuracy),
         warm_start=settings.warm_start,
     )
 
 
-def _improving_black_box(settings: ImprovingBlackBoxMechanism, kind: Currency) -> Schedule:
+def _improving_black_box(settings: ImprovingBlackBoxMechanism, currency: Currency) -> Schedule:
     return ImprovingBlackBox(
-        kind=kind,
+        currency=currency,
         first=settings.first,
         every=settings.every,
         exponent=settings.exponent,

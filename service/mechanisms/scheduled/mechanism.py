@@ -60,7 +60,7 @@ class Fitting(OnSchedule):
             if not records:  # no slot of any unit counts there
                 continue
             charge = self._charge(fit.share)
-            perturbation = self.learner.perturbation(self.kind, charge, records, center)
+            perturbation = self.learner.perturbation(self.currency, charge, records, center)
             parameters = self.learner.release(present, records, center, perturbation)
             model = Model(version=next_version + len(releases), parameters=parameters)
             models[fit.depth :] = [model]

@@ -93,7 +93,7 @@ class WindowStatistics(LinearMechanism):
         return self._perturbation(fit)
 
     def _perturbation(self, fit: Fit) -> NoisyStatistics:
-        return self.learner.perturbation(self.kind, self._charge(fit.share), fit.end - fit.start)
+        return self.learner.perturbation(self.currency, self._charge(fit.share), fit.end - fit.start)
 
     def _fits(self) -> list[dict[str, Any]]:
         """Return what is done for every block as JSON."""

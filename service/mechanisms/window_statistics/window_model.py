@@ -27,10 +27,10 @@ class WindowModel(Statistics):
 
     blocks: int
 
-    def factor(self, kind: Currency) -> Factor:
+    def factor(self, currency: Currency) -> Factor:
         """Return how noise is taken back: for a sum of W blocks nearly what is best, or not at all in pure ε."""
-        if kind is Currency.PURE or self.blocks == 1:
-            return super().factor(kind)
+        if currency is Currency.PURE or self.blocks == 1:
+            return super().factor(currency)
         return Blt.decaying(1.0 - 1.0 / self.blocks)
 
     def pull(self, perturbation: NoisyStatistics, slots: int, step: int) -> float:

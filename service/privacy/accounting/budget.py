@@ -92,7 +92,7 @@ def component(
     identity: int,
     epsilon: Decimal,
     delta: Decimal,
-    kind: str,
+    currency: str,
     start: int,
     running: bool,
     factor: Fraction = Fraction(1),
@@ -102,7 +102,7 @@ def component(
     of_it = ZcdpComponent if accounting == Accounting.ZCDP else Component
     reserves = cap(accounting, epsilon, delta)
     return of_it(
-        id=identity, kind=Currency(kind), cap=reserves, start=start, running=running, factor=factor, slots=slots
+        id=identity, currency=Currency(currency), cap=reserves, start=start, running=running, factor=factor, slots=slots
     )
 
 

@@ -104,7 +104,7 @@ class Component:
     """
 
     id: int
-    kind: Currency
+    currency: Currency
     cap: PrivacyLoss
     start: int
     running: bool
@@ -116,7 +116,7 @@ class Component:
         if not amount:
             return PrivacyLoss()
         amount *= self.factor
-        if self.kind is Currency.PURE:
+        if self.currency is Currency.PURE:
             return PrivacyLoss(epsilon=amount)
         epsilon = Fraction(_zcdp_epsilon(round_up(amount), round_down(self.cap.delta)))
         return PrivacyLoss(epsilon=min(epsilon, self.cap.epsilon), delta=self.cap.delta)
@@ -127,7 +127,7 @@ class Component:
         Stopping gives back what is unspent: in pure ε everywhere; under zCDP only on records that were never charged,
         because what a record has spent so far, chosen to be looked at now, is no (ε, δ) guarantee (paper-audit.md L1).
         """
-        if self.kind is Currency.PURE:
+        if self.currency is Currency.PURE:
             return self.loss(amount)
         return self.cap if amount else PrivacyLoss()
 
@@ -138,7 +138,7 @@ class ZcdpComponent(Component):
 
     def loss(self, amount: Fraction) -> PrivacyLoss:
         """What charges of this amount count."""
-        return PrivacyLoss(rho=in_rho(self.kind, amount))
+        return PrivacyLoss(rho=in_rho(self.currency, amount))
 
     def kept(self, amount: Fraction) -> PrivacyLoss:
         """What stays reserved: what was charged. All else comes back, record by record."""
@@ -266,7 +266,7 @@ class Holding:
     charged any record, else the capacity; 0 for a Gaussian one.
     """
 
-    kind: Currency
+    currency: Currency
     capacity: Fraction
     pure: Fraction
 
@@ -296,7 +296,7 @@ def tighter(holdings: Iterable[Holding], basic: PrivacyLoss) -> Tighter:
     """
     pure = zcdp = gaussian = Fraction(0)
     for each in holdings:
-        if each.kind is Currency.PURE:
+        if each.currency is Currency.PURE:
             pure += each.pure
             zcdp += each.capacity**2 / 2
         else:

@@ -198,5 +198,5 @@ class ZcdpLedger(_Ledger):
         for start, end, amount in ChargesByRecord.of(publication.charges).ranges():
             yield start, end, publication.factor * self._in_rho(publication.kind, amount)
 
-    def _in_rho(self, kind: Currency, amount: Fraction) -> Fraction:
-        return pure_rho(amount, units=self.bound is not None) if kind is Currency.PURE else amount
+    def _in_rho(self, currency: Currency, amount: Fraction) -> Fraction:
+        return pure_rho(amount, units=self.bound is not None) if currency is Currency.PURE else amount

@@ -195,7 +195,7 @@ def root(square: Fraction) -> Fraction:
 
 
 @lru_cache(maxsize=256)
-def calibrate(kind: Currency, *, sensitivity: float, charge: float, dimension: int) -> SphericalLaplace | Gaussian:
+def calibrate(currency: Currency, *, sensitivity: float, charge: float, dimension: int) -> SphericalLaplace | Gaussian:
     """Return the least noise whose charge for that sensitivity, rounding included, is at most `charge`.
 
     sensitivity > 0 (L2, R⊥), charge > 0 (ε for PURE, ρ for ZCDP), both finite. Unaffordable where the lattice would
@@ -206,7 +206,7 @@ def calibrate(kind: Currency, *, sensitivity: float, charge: float, dimension: i
     """
     if not (0.0 < sensitivity < math.inf and 0.0 < charge < math.inf):
         raise ValueError("noise can only be calibrated to a positive finite sensitivity and charge")
-    law = SphericalLaplace if kind is Currency.PURE else Gaussian
+    law = SphericalLaplace if currency is Currency.PURE else Gaussian
     noise = law(scale=(least := law.least_scale(Fraction(sensitivity), charge)), dimension=dimension)
     while (scale := law.least_scale(_moved(sensitivity, noise), charge)) != noise.scale:
         if scale > 2.0 * least:

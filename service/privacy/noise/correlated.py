@@ -310,7 +310,7 @@ class Correlated:
 
 @lru_cache(maxsize=64)
 def calibrate(
-    kind: Currency, *, factor: Factor, sensitivity: float, largest: float, charge: float, dimension: int
+    currency: Currency, *, factor: Factor, sensitivity: float, largest: float, charge: float, dimension: int
 ) -> Correlated:
     """Return the least noise for which a run costs a record at most `charge`: an ε (PURE) or a ρ (ZCDP).
 
@@ -318,8 +318,8 @@ def calibrate(
     """
     if not (0.0 < sensitivity < math.inf and 0.0 < charge < math.inf and 0.0 <= largest < math.inf):
         raise ValueError("noise can only be calibrated to a positive finite sensitivity and charge")
-    law = SphericalLaplace if kind is Currency.PURE else Gaussian
-    norm = factor.column.total if kind is Currency.PURE else root(factor.column.square)
+    law = SphericalLaplace if currency is Currency.PURE else Gaussian
+    norm = factor.column.total if currency is Currency.PURE else root(factor.column.square)
     least = law.least_scale(norm * Fraction(sensitivity), charge)
     found = Correlated(factor=factor, noise=law(scale=least, dimension=dimension), largest=largest)
     while (scale := law.least_scale(_moved(found, Fraction(sensitivity)), charge)) != found.noise.scale:

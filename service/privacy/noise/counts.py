@@ -56,46 +56,46 @@ class Change:
 class CountNoise:
     """Independent noise of one scale in each of `dimension` counts."""
 
-    kind: Currency
+    currency: Currency
     scale: float
     dimension: int
 
     def sample(self) -> NDArray[np.int64]:
         """Return a fresh draw, shape (dimension,)."""
-        if self.kind is Currency.PURE:
+        if self.currency is Currency.PURE:
             scale = Fraction(self.scale)
             return np.array([discrete_laplace(scale) for _ in range(self.dimension)], dtype=np.int64)
         return discrete_gaussian(Fraction(self.scale) ** 2, self.dimension)
 
     def cost(self, change: Change) -> Fraction:
         """Return what it costs each record, exactly: an ε (PURE) or a ρ (ZCDP)."""
-        if self.kind is Currency.PURE:
+        if self.currency is Currency.PURE:
             return Fraction(change.l1) / Fraction(self.scale)
         return Fraction(change.squared_l2) / (2 * Fraction(self.scale) ** 2)
 
     def deviation(self) -> float:
         """Return the standard deviation of the noise in one count; the Gaussian's is at most that."""
-        if self.kind is Currency.ZCDP:
+        if self.currency is Currency.ZCDP:
             return self.scale
         return 1.0 / (math.sqrt(2.0) * math.sinh(0.5 / self.scale))  # variance 2q/(1 - q)² with q = exp(-1/s)
 
 
-def sensitivity(kind: Currency, change: Change) -> float:
+def sensitivity(currency: Currency, change: Change) -> float:
     """Return the sensitivity that the noise is scaled to, rounded up: L1 for PURE, L2 for ZCDP."""
-    return round_up(Fraction(change.l1) if kind is Currency.PURE else root(Fraction(change.squared_l2)))
+    return round_up(Fraction(change.l1) if currency is Currency.PURE else root(Fraction(change.squared_l2)))
 
 
-def calibrate(kind: Currency, change: Change, *, charge: float, dimension: int) -> CountNoise:
+def calibrate(currency: Currency, change: Change, *, charge: float, dimension: int) -> CountNoise:
     """Return the least noise that costs at most `charge` > 0, an ε (PURE) or a ρ (ZCDP).
 
     Raises Unaffordable where the noise would pass `LARGEST_SCALE`.
     """
     if not 0.0 < charge < math.inf:
         raise ValueError("noise can only be calibrated to a positive finite charge")
-    if kind is Currency.PURE:
+    if currency is Currency.PURE:
         scale = round_up(Fraction(change.l1) / Fraction(charge))
     else:
         scale = Gaussian.least_scale(root(Fraction(change.squared_l2)), charge)
     if scale > LARGEST_SCALE:
         raise Unaffordable("the charge is too small: the noise would pass the largest whole number of a double")
-    return CountNoise(kind=kind, scale=scale, dimension=dimension)
+    return CountNoise(currency=currency, scale=scale, dimension=dimension)

@@ -49,19 +49,19 @@ class Selection:
     dimension: int
 
     @staticmethod
-    def calibrated(kind: Currency, *, sensitivity: float, charge: float, dimension: int) -> Selection:
+    def calibrated(currency: Currency, *, sensitivity: float, charge: float, dimension: int) -> Selection:
         """Return the one of the least scale whose charge for that sensitivity of the errors is at most `charge`."""
         moved = Fraction(sensitivity)
-        if kind is Currency.PURE:
+        if currency is Currency.PURE:
             scale = SphericalLaplace.least_scale(2 * moved, charge)
         else:
             scale = Gaussian.least_scale(moved, charge)
         return Selection(scale=scale, dimension=dimension)
 
-    def charge(self, kind: Currency, sensitivity: float) -> float:
+    def charge(self, currency: Currency, sensitivity: float) -> float:
         """Return 2Δ/scale, an ε (PURE), or Δ²/(2·scale²), a ρ (ZCDP), rounded up."""
         ratio = Fraction(sensitivity) / Fraction(self.scale)
-        return round_up(2 * ratio if kind is Currency.PURE else ratio**2 / 2)
+        return round_up(2 * ratio if currency is Currency.PURE else ratio**2 / 2)
 
     def expected_norm(self) -> None:
         """Return None: nothing is added."""

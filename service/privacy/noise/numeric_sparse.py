@@ -30,30 +30,30 @@ if TYPE_CHECKING:
 DISTRIBUTIONS = {Currency.PURE: "discrete_laplace", Currency.ZCDP: "discrete_gaussian"}
 
 
-def measured(kind: Currency, scale: float, count: int) -> int:
+def measured(currency: Currency, scale: float, count: int) -> int:
     """Return a count, in steps, with fresh noise."""
-    if kind is Currency.PURE:
+    if currency is Currency.PURE:
         return count + discrete_laplace(Fraction(scale))
     return count + int(discrete_gaussian(Fraction(scale) ** 2, 1)[0])
 
 
-def cost(kind: Currency, scale: float) -> Fraction:
+def cost(currency: Currency, scale: float) -> Fraction:
     """Return what that costs each slot, exactly, in a publication's currency."""
     ratio = STEPS / Fraction(scale)
-    return ratio if kind is Currency.PURE else ratio**2 / 2
+    return ratio if currency is Currency.PURE else ratio**2 / 2
 
 
-def cost_of_opening(kind: Currency, instance: Instance) -> Fraction:
+def cost_of_opening(currency: Currency, instance: Instance) -> Fraction:
     """Return what an instance costs each slot that is there while it is open, exactly, in a publication's currency."""
-    return instance.cost if kind is Currency.PURE else instance.cost**2 / 2
+    return instance.cost if currency is Currency.PURE else instance.cost**2 / 2
 
 
-def reach(kind: Currency, scale: float, failure: float) -> float:
+def reach(currency: Currency, scale: float, failure: float) -> float:
     """Return how many steps the noise stays within, but for a probability of `failure`.
 
     Laplace: P(|z| ≥ m) = 2·e^(-m/s)/(1 + e^(-1/s)) ≤ e^(-m/s)·(1 + 1/s). Gaussian: 2·e^(-m²/(2s²)), as the
     continuous one (Canonne, Kamath, Steinke 2020, Proposition 25).
     """
-    if kind is Currency.PURE:
+    if currency is Currency.PURE:
         return scale * (math.log(1.0 / failure) + 1.0 / scale) + 1.0
     return scale * math.sqrt(2.0 * math.log(2.0 / failure)) + 1.0

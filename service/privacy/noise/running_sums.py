@@ -71,7 +71,7 @@ def with_noise(factor: Factor, noise: Gaussian | SphericalLaplace, largest: floa
 
 
 def calibrate(
-    kind: Currency, *, factor: Factor, sensitivity: float, largest: float, charge: float, dimension: int
+    currency: Currency, *, factor: Factor, sensitivity: float, largest: float, charge: float, dimension: int
 ) -> Correlated | Windowed:
     """Return the least noise for which a run costs a record at most `charge`: an ε (PURE) or a ρ (ZCDP).
 
@@ -79,8 +79,8 @@ def calibrate(
     """
     about: dict[str, Any] = {"sensitivity": sensitivity, "largest": largest, "charge": charge, "dimension": dimension}
     if isinstance(factor, WindowTree):
-        return window_tree.calibrate(kind, tree=factor, **about)
-    return correlated.calibrate(kind, factor=factor, **about)
+        return window_tree.calibrate(currency, tree=factor, **about)
+    return correlated.calibrate(currency, factor=factor, **about)
 
 
 def of(described: Mapping[str, Any]) -> Factor:

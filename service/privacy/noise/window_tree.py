@@ -187,7 +187,7 @@ class Windowed:
 
 @lru_cache(maxsize=64)
 def calibrate(
-    kind: Currency, *, tree: WindowTree, sensitivity: float, largest: float, charge: float, dimension: int
+    currency: Currency, *, tree: WindowTree, sensitivity: float, largest: float, charge: float, dimension: int
 ) -> Windowed:
     """Return the least noise for which a record pays at most `charge` until it is declassified: an ε or a ρ.
 
@@ -197,7 +197,7 @@ def calibrate(
     if moved > 2 * sensitivity:
         raise Unaffordable("the window is too long: rounding its sums would cost more than the records")
     share = round_down(Fraction(charge) / tree.levels)
-    law = noises.calibrate(kind, sensitivity=moved, charge=share, dimension=dimension)
+    law = noises.calibrate(currency, sensitivity=moved, charge=share, dimension=dimension)
     return Windowed(factor=tree, noise=law, largest=largest)
 
 

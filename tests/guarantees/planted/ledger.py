@@ -80,7 +80,7 @@ def a_budget_in_rho_whose_pure_charges_are_half_squares() -> None:
     """A pure charge counts ε²/2 when it is spent, and ε·tanh(ε/2) when it is reserved."""
     from service.privacy.accounting.composition import ZcdpComponent
 
-    rewrite(ZcdpComponent.loss, ("in_rho(self.kind, amount)", "self.kind.worth(amount)"))
+    rewrite(ZcdpComponent.loss, ("in_rho(self.currency, amount)", "self.currency.worth(amount)"))
 
 
 @bug(_HISTORIES)

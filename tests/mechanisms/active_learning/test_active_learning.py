@@ -90,7 +90,7 @@ def test_every_slot_is_charged_once_for_its_coin_and_its_update(batching, privac
             assert release.at_arrival
             assert release.time == release.fit[1] == paid
             event = events.from_json(release.perturbation.to_json())
-            cost = event.cost(mechanism.kind, records=release.fit[1] - release.fit[0])
+            cost = event.cost(mechanism.currency, records=release.fit[1] - release.fit[0])
             assert 0.999 * release.charge < cost <= release.charge == mechanism.plan()["arrival"]["charge"]
     assert paid == 200
     assert made >= 8

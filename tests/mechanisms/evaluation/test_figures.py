@@ -15,7 +15,7 @@ from service.privacy.noise.counts import CountNoise
 from tests import chance
 from tests.mechanisms.evaluation.worlds import DATA, PRIVACY, draw, figures, noise_of, privacies, released, world
 
-QUIET = CountNoise(kind=Currency.PURE, scale=1e-3, dimension=1)
+QUIET = CountNoise(currency=Currency.PURE, scale=1e-3, dimension=1)
 RUNS, SLOTS = 1000, 100
 
 

@@ -12,15 +12,15 @@ from service.privacy.noise.counts import CountNoise
 from tests import chance
 from tests.mechanisms.evaluation.worlds import draw, noise_of, privacies
 
-LAWS = [CountNoise(kind=kind, scale=scale, dimension=1) for kind in Currency for scale in (0.4, 2.0, 6.5)]
-by_law = pytest.mark.parametrize("noise", LAWS, ids=lambda noise: f"{noise.kind}-{noise.scale}")
+LAWS = [CountNoise(currency=kind, scale=scale, dimension=1) for kind in Currency for scale in (0.4, 2.0, 6.5)]
+by_law = pytest.mark.parametrize("noise", LAWS, ids=lambda noise: f"{noise.currency}-{noise.scale}")
 SLOTS = 100
 
 
 def weights(noise, reach=4000):
     """The law of one draw, in whole numbers from -reach to reach."""
     z = np.arange(-reach, reach + 1)
-    found = np.exp(-np.abs(z) / noise.scale if noise.kind is Currency.PURE else -(z**2) / (2 * noise.scale**2))
+    found = np.exp(-np.abs(z) / noise.scale if noise.currency is Currency.PURE else -(z**2) / (2 * noise.scale**2))
     return found / found.sum()
 
 
@@ -45,7 +45,7 @@ def test_a_sum_of_noise_has_the_law_of_convolving_its_draws(noise, draws):
 @pytest.mark.parametrize("kind", Currency)
 @pytest.mark.parametrize("draws", [1, 40])
 def test_a_wide_law_is_the_continuous_one_and_a_step_more(kind, draws):
-    noise = CountNoise(kind=kind, scale=1e7, dimension=1)
+    noise = CountNoise(currency=kind, scale=1e7, dimension=1)
     law = total(noise, draws)
     for probability in (0.025, 5e-4):
         if kind is Currency.ZCDP:
@@ -59,7 +59,7 @@ def test_a_wide_law_is_the_continuous_one_and_a_step_more(kind, draws):
 
 @pytest.mark.parametrize("kind", Currency)
 def test_a_normal_number_is_added_with_its_variance(kind):
-    noise, variance = CountNoise(kind=kind, scale=3.0, dimension=1), 400.0
+    noise, variance = CountNoise(currency=kind, scale=3.0, dimension=1), 400.0
     law = total(noise, 2, variance)
     one = weights(noise, 300)
     z = np.arange(-600, 601)
@@ -113,7 +113,7 @@ def test_an_interval_that_forgets_the_noise_is_noticed():
     noise, rng = LAWS[-1], np.random.default_rng(4)
     right = rng.binomial(SLOTS, 0.8, size=1000)
     noisy = right + draw(noise, (1000, 2)).sum(axis=1)
-    forgetful = Counted(noise=CountNoise(kind=noise.kind, scale=0.1, dimension=1), slots=SLOTS)
+    forgetful = Counted(noise=CountNoise(currency=noise.currency, scale=0.1, dimension=1), slots=SLOTS)
     missed = sum(not forgetful.share(float(count), 2).population.holds(0.8) for count in noisy)
     with chance.is_noticed():
         chance.assert_no_more(missed, 1000, 0.05)
@@ -162,14 +162,14 @@ def test_a_ratio_is_held_by_at_least_94_in_100_intervals(noise, share):
 
 
 def test_a_ratio_of_what_may_not_be_there_is_anything():
-    noise = CountNoise(kind=Currency.ZCDP, scale=6.5, dimension=1)
+    noise = CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1)
     for part, rest in ((0.0, 0.0), (-5.0, 2.0), (3.0, 1.0)):
         found = Counted(noise=noise, slots=SLOTS).ratio(part, rest, 1, 1)
         assert found == Figure(estimate=0.5, block=Interval(0.0, 1.0), population=Interval(0.0, 1.0))
 
 
 def test_the_mean_of_ratios_is_theirs_together_where_one_may_not_be_there():
-    noise = CountNoise(kind=Currency.ZCDP, scale=6.5, dimension=1)
+    noise = CountNoise(currency=Currency.ZCDP, scale=6.5, dimension=1)
     counted = Counted(noise=noise, slots=SLOTS)
     sure = counted.mean_ratio([400.0, 450.0], [100.0, 50.0], 1, 1)
     unsure = counted.mean_ratio([400.0, 2.0], [100.0, 1.0], 1, 1)

@@ -40,9 +40,9 @@ class Released:
 
 def evaluation(privacy="pure", *, start=0, period=3, block=4, counts=CLASSES, models=None, of=("a", "b")):
     epsilon, delta = PRIVACY[privacy]
-    kind, cap = capacity(epsilon, delta)
+    currency, cap = capacity(epsilon, delta)
     return Evaluation(
-        kind=kind,
+        currency=currency,
         capacity=cap,
         privacy=Privacy(epsilon=epsilon, delta=delta),
         start=start,
@@ -189,7 +189,7 @@ def test_a_release_costs_its_charge_for_all_publications_together_and_that_is_th
     event = release.perturbation
     told = event.to_json()
     assert events.from_json(told) == event
-    cost = event.cost(mechanism.kind, records=mechanism.block)
+    cost = event.cost(mechanism.currency, records=mechanism.block)
     change = described_counts(release.model).change
     assert told["change"] == {"counts": change.counts, "largest": change.largest}
     assert cost <= Fraction(release.charge) <= mechanism.capacity
@@ -207,7 +207,7 @@ def test_released_counts_are_those_of_the_block_and_noise_of_the_stated_law_and_
     noise = (noisy.reshape(150, -1) - exact).astype(int).ravel()
     scale, reach = mechanism.noise().scale, 1000
     z = np.arange(-reach, reach + 1)
-    weights = np.exp(-np.abs(z) / scale if mechanism.kind is Currency.PURE else -(z**2) / (2 * scale**2))
+    weights = np.exp(-np.abs(z) / scale if mechanism.currency is Currency.PURE else -(z**2) / (2 * scale**2))
     chance.assert_frequencies(np.bincount(noise + reach, minlength=len(z)), weights / weights.sum())
     small = np.rint(noise * chance.TOO_SMALL).astype(int)
     with chance.is_noticed():

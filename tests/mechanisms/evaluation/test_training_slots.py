@@ -47,7 +47,7 @@ def test_sensitivity_and_noise_are_those_of_a_fit_of_so_many_slots(start):
     assert slots in (6, 7)
     assert release.fit == (10, 20)
     alone = mechanism_of("independent_batches", schema=CLASSES, batch=slots)
-    assert release.perturbation == alone.learner.perturbation(alone.kind, release.charge, slots, alone.origin)
+    assert release.perturbation == alone.learner.perturbation(alone.currency, release.charge, slots, alone.origin)
 
 
 def test_a_plan_names_the_least_n():

@@ -65,7 +65,7 @@ class Run:
             self.charge(*release.fit, release.charge)
             self.released.append(release)
             event = events.from_json(release.perturbation.to_json())
-            assert event.cost(self.mechanism.kind, records=1) <= release.charge
+            assert event.cost(self.mechanism.currency, records=1) <= release.charge
         for charge in step.charges:
             self.charge(charge.start, charge.stop, charge.amount)
         self.chain = step.chain
@@ -122,7 +122,7 @@ def at_random(cardinality, choose):
 def test_every_slot_pays_once_for_each_instance_that_was_open(privacy, settings):
     choose = Random(5)
     run = Run(queries(privacy, **settings))
-    kind, owed, hits = run.mechanism.kind, defaultdict(Fraction), 0
+    kind, owed, hits = run.mechanism.currency, defaultdict(Fraction), 0
     run.arrive([choose.randrange(4) for _ in range(25)])
     for _ in range(60):
         now = opened(run.chain)
@@ -297,7 +297,7 @@ def test_a_plan_says_how_many_records_it_takes_and_warns_where_there_are_fewer(p
     assert enough["first_instance"]["error_bound"]["easy"] <= 0.2
     charges = plan["first_instance"]["charge"]
     first = Fraction(charges["comparisons"]) + Fraction(charges["answer"])
-    share = 1 + (3 if mechanism.kind is Currency.PURE else 2) * plan["hits"]
+    share = 1 + (3 if mechanism.currency is Currency.PURE else 2) * plan["hits"]
     assert float(first * Fraction(share) / mechanism.capacity) == pytest.approx(1)
     few = queries(privacy, hits=3, first=10_000)
     assert "warning" not in few.plan()

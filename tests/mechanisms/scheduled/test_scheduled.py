@@ -88,12 +88,12 @@ def test_with_every_record_erased_a_release_is_its_parent_and_noise(mechanism, p
 @pytest.mark.parametrize(("mechanism", "privacy"), CASES)
 def test_noise_covers_the_sensitivity_at_the_charge(mechanism, privacy):
     scheduled = publication(mechanism, privacy)
-    law = SphericalLaplace if scheduled.kind is Currency.PURE else Gaussian
+    law = SphericalLaplace if scheduled.currency is Currency.PURE else Gaussian
     for release in run(scheduled, 300, nothing):
         assert isinstance(release.perturbation.noise, law)
         assert release.perturbation.noise.dimension == 12
         records = release.fit[1] - release.fit[0]
-        assert release.perturbation.cost(scheduled.kind, records) <= release.charge
+        assert release.perturbation.cost(scheduled.currency, records) <= release.charge
         assert release.perturbation.sensitivity >= 2 * 2**0.5 / (0.1 * records)
 
 
@@ -302,7 +302,7 @@ def test_whatever_the_solver_and_the_loss_noise_covers_the_sensitivity_at_the_sh
     scheduled = publication(mechanism, privacy, **learner)
     releases = list(run(scheduled, 600, reader()))
     for release in releases:
-        assert release.perturbation.cost(scheduled.kind, release.fit[1] - release.fit[0]) <= release.charge
+        assert release.perturbation.cost(scheduled.currency, release.fit[1] - release.fit[0]) <= release.charge
     profile = ChargesByRecord.of((*release.fit, release.charge) for release in releases)
     assert scheduled.capacity / 2 < profile.maximum() <= scheduled.capacity
     planned = {(fit["records"], fit["charge"], fit["noise"]["scale"]) for fit in scheduled.plan()["fits"]}
@@ -332,7 +332,7 @@ def test_a_regression_is_published_with_a_sensitivity_of_each_parents_norm(mecha
         lipschitz = (np.linalg.norm(center) + 2) * 2  # R(R‖c‖ + Y)(1 + R/√α)
         slots = -(-n // -(-n // 32)) * -(-n // 32) if solver == "psgd" else n
         assert release.perturbation.sensitivity == pytest.approx(2 * lipschitz / slots, rel=1e-4)
-        assert release.perturbation.cost(scheduled.kind, n) <= release.charge
+        assert release.perturbation.cost(scheduled.currency, n) <= release.charge
         released[release.version] = release.parameters
     profile = ChargesByRecord.of((*release.fit, release.charge) for release in releases)
     assert scheduled.capacity / 2 < profile.maximum() <= scheduled.capacity

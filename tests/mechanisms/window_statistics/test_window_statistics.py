@@ -140,7 +140,7 @@ def test_the_plan_tells_the_noise_and_the_ridge(privacy):
     (told,) = plan["fits"]
     tells_its_noise(mechanism, told)
     assert publication(privacy, ridge=0.3).plan()["fits"][0]["ridge"] == 0.3
-    assert (mechanism.kind is Currency.PURE) == ("rho" not in plan["lifetime"])
+    assert (mechanism.currency is Currency.PURE) == ("rho" not in plan["lifetime"])
 
 
 @IN_EITHER_CURRENCY
@@ -149,7 +149,9 @@ def test_the_ridge_is_a_third_of_the_size_of_the_noise_matrix(privacy):
     mechanism = publication(privacy, features=40, classes=3, learner={"intercept": False}, blocks=1)
     (told,) = mechanism.plan()["fits"]
     learner = mechanism.learner
-    noise = learner.perturbation(mechanism.kind, mechanism._charge(mechanism.schedule.lifetime().share), BLOCK).noise
+    noise = learner.perturbation(
+        mechanism.currency, mechanism._charge(mechanism.schedule.lifetime().share), BLOCK
+    ).noise
     upper, right = np.triu_indices(40)
 
     def longest():

@@ -32,9 +32,9 @@ class NoisyCounts(PrivacyEvent):
     def to_json(self) -> dict[str, Any]:
         """Return the law, its scale and how one record changes the counts."""
         return {
-            "distribution": DISTRIBUTIONS[self.noise.kind],
+            "distribution": DISTRIBUTIONS[self.noise.currency],
             "scale": self.noise.scale,
-            "sensitivity": sensitivity(self.noise.kind, self.change),
+            "sensitivity": sensitivity(self.noise.currency, self.change),
             "dimension": self.noise.dimension,
             "added_to": self.added_to,
             "change": {"counts": self.change.counts, "largest": self.change.largest},
@@ -47,13 +47,15 @@ class NoisyCounts(PrivacyEvent):
         if not currencies:
             raise ValueError(f"noise of distribution {content['distribution']} is not added to counts")
         change = Change(counts=count(content["change"], "counts"), largest=count(content["change"], "largest"))
-        noise = CountNoise(kind=currencies[0], scale=positive(content, "scale"), dimension=count(content, "dimension"))
+        noise = CountNoise(
+            currency=currencies[0], scale=positive(content, "scale"), dimension=count(content, "dimension")
+        )
         return cls(noise=noise, change=change)
 
     def _cost(self, currency: Currency, records: int) -> Fraction:  # noqa: ARG002
-        if currency is not self.noise.kind:
+        if currency is not self.noise.currency:
             expected = DISTRIBUTIONS[currency]
-            raise ValueError(f"counts have {expected} noise in this currency, not {DISTRIBUTIONS[self.noise.kind]}")
+            raise ValueError(f"counts have {expected} noise in this currency, not {DISTRIBUTIONS[self.noise.currency]}")
         return self.noise.cost(self.change)
 
 
