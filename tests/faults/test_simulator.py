@@ -183,7 +183,7 @@ class History(RuleBasedStateMachine):
             new = NewPublication(
                 name=f"p{len(known)}", start=records, configuration=asked, plan=built.plan(),
                 obligations=replace(built.obligations(), draws=built.draws()),
-                kind=built.kind, epsilon=Decimal(1), delta=Decimal(str(delta)),
+                kind=built.currency, epsilon=Decimal(1), delta=Decimal(str(delta)),
                 due=records + built.next_time(0), publish_delay=delay,
                 features_from=features and features.id,
             )  # fmt: skip
