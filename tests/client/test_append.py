@@ -72,6 +72,18 @@ def test_other_kinds_of_streams(service: Service, client):
         numbered(stream, 2)
 
 
+def test_records_of_units(service: Service, client, encoding):
+    stream = client.stream(service.stream(unit={"max_records": 2}))
+    ids = np.array(["anna", "7", 7, 7, "ümläut"], dtype=object)
+    stream.append(X[:5], label=Y[:5], unit=ids, key="units", batch=3)
+    stream.append(pd.DataFrame(X[:5]).assign(y=Y[:5], who=ids), label="y", unit="who", key="units", batch=3)
+    numbered(stream, 5)
+    held = service.client().get(f"/v1/streams/{stream.name}/units/7").json()
+    assert held["records"] == [1, 2]
+    with pytest.raises(Problem, match="exactly the same data"):
+        stream.append(X[:5], label=Y[:5], unit=ids[::-1], key="units", batch=3)
+
+
 def test_a_key_that_may_only_ingest_is_enough(service: Service):
     import perennial
 

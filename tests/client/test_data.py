@@ -172,3 +172,52 @@ def test_features_of_another_number_are_refused():
     assert features_of(pd.DataFrame(X)).shape == (3, 2)
     with pytest.raises(InvalidData, match="takes 3 features, but there are 2"):
         features_of(X, 3)
+
+
+IDS = ["anna", "7", 7]
+
+
+@pytest.mark.parametrize(
+    ("data", "label", "unit"),
+    [
+        (pd.DataFrame(COLUMNS | {"who": IDS}), "y", "who"),
+        (pa.table(COLUMNS | {"who": [str(each) for each in IDS]}), "y", "who"),
+        (pd.DataFrame(COLUMNS), "y", IDS),
+        (COLUMNS | {"who": np.array(IDS, dtype=object)}, "y", "who"),
+        ({"a": X[:, 0], "b": X[:, 1], "who": pd.Series(IDS)}, Y, "who"),
+        (X, Y, IDS),
+        ((X, Y), None, pd.Series(IDS)),
+        (zip(X, Y, strict=True), None, IDS),
+        (iter([row | {"who": each} for row, each in zip(ROWS, IDS, strict=True)]), "y", "who"),
+        ([{"x": x, "y": int(y), "unit": each} for x, y, each in zip(X.tolist(), Y, IDS, strict=True)], None, None),
+    ],
+)
+def test_units_are_the_same_in_every_form(data, label, unit):
+    found = list(blocks(data, label, unit=unit))
+    np.testing.assert_array_equal(np.concatenate([block.x for block in found]), X)
+    np.testing.assert_array_equal(np.concatenate([block.y for block in found]), Y)
+    assert [str(each) for block in found for each in block.unit] == ["anna", "7", "7"]
+    batches = list(cut(iter(found), 2))
+    assert [[str(each) for each in batch.block.unit] for batch in batches] == [["anna", "7"], ["7"]]
+
+
+@pytest.mark.parametrize(
+    ("data", "label", "unit", "said"),
+    [
+        (pd.DataFrame({"a": [1.0, 2.0], "who": [SECRET, None]}), None, "who", "'who': the id in row 1"),
+        (pd.DataFrame({"a": [1.0], "who": [1.5]}), None, "who", "'who': values of type float64"),
+        (pd.DataFrame({"a": [1.0], "who": [True]}), None, "who", "type bool"),
+        (pd.DataFrame({"a": [1.0]}), None, "who", "'who'"),
+        (X, Y, "who", "arrays"),
+        (X.tolist(), Y, "who", "arrays"),
+        (iter([[1.0, 2.0]]), None, "who", "arrays"),
+        (X, Y, IDS[:2], "3 records and 2 ids"),
+        (iter([]), None, IDS, "no records, but 3 ids"),
+        (iter([{"x": [1.0], "unit": SECRET}, {"x": [1.0]}]), None, None, "others have none"),
+        ((X, Y), None, [IDS], "one id for each record"),
+    ],
+)
+def test_ids_that_are_none_are_refused(data, label, unit, said):
+    with pytest.raises(InvalidData, match=said) as refused:
+        list(blocks(data, label, unit=unit))
+    assert SECRET not in str(refused.value)

@@ -51,6 +51,17 @@ def test_a_file_is_loaded_once(service: Service, client, load, tmp_path, capsys,
     numbered(stream, RECORDS)
 
 
+@pytest.mark.parametrize("name", ["days.csv", "days.parquet", "days.ndjson"])
+def test_a_column_of_units_is_loaded_as_it_is_written(service: Service, client, load, tmp_path, capsys, name):
+    ids = [f"{row % 5:03}" for row in range(RECORDS)]
+    WRITERS[name](tmp_path / name, FRAME.assign(who=ids))
+    stream = client.stream(service.stream(unit={"max_records": 3}))
+    for _ in range(2):
+        assert load(stream.name, tmp_path / name, "--unit", "who", "--features", "a,b") == 0, capsys.readouterr().err
+    numbered(stream, RECORDS)
+    assert service.client().get(f"/v1/streams/{stream.name}/units/004").json()["records"] == [4, 9, 14]
+
+
 def test_a_load_that_is_interrupted_goes_on(service: Service, client, faults, load, tmp_path, capsys, monkeypatch):
     interrupted, transport = faults
     path = tmp_path / "days.csv"

@@ -16,6 +16,7 @@ from perennial.data import Block, joined
 MOST_RECORDS = 10_000
 MOST_TEXTS = 1_000
 MOST_BYTES = 2**22  # of a batch's numbers as doubles
+_UNIT_BYTES = 2**8
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 
 
@@ -56,14 +57,15 @@ def _usual_size(block: Block) -> int:
     if block.has_texts:
         return MOST_TEXTS
     width = 1 if block.x is None else max(1, block.x.shape[1])
-    return max(1, min(MOST_RECORDS, MOST_BYTES // (8 * width)))
+    size = 8 * width + (0 if block.unit is None else _UNIT_BYTES)
+    return max(1, min(MOST_RECORDS, MOST_BYTES // size))
 
 
 def encode(block: Block) -> tuple[str, bytes]:
     """Return the media type and the body: Arrow where pyarrow is installed, since the server reads that faster."""
     if _has_arrow() and not block.has_texts:
         return ARROW, _as_arrow(block)
-    columns = {name: column.tolist() for name, column in (("x", block.x), ("y", block.y)) if column is not None}
+    columns = {name: column.tolist() for name, column in vars(block).items() if column is not None}
     return JSON, json.dumps(columns, separators=(",", ":")).encode()
 
 
@@ -81,6 +83,8 @@ def _as_arrow(block: Block) -> bytes:
         columns["x"] = pa.FixedSizeListArray.from_arrays(numbers, block.x.shape[1])
     if block.y is not None:
         columns["y"] = pa.array(np.ascontiguousarray(block.y))
+    if block.unit is not None:
+        columns["unit"] = pa.array([str(each) for each in block.unit.tolist()])  # a number is the unit of its digits
     batch = pa.record_batch(columns)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:

@@ -129,6 +129,7 @@ class Stream:
         data: Any,
         label: Any = None,
         *,
+        unit: Any = None,
         features: Iterable[str] | None = None,
         key: str | None = None,
         batch: int | None = None,
@@ -145,8 +146,10 @@ class Stream:
                 is sent in full batches, however it comes. None: only labels.
             label: the name of the label's column; or the labels, an array (m,). None: there are none, or in the pairs.
                 Where the stream has `class_names`, labels may be these.
-            features: the columns of features, in their order; default all but the label's. Where the stream has
-                `columns`, they count by name.
+            unit: whose each record is, where the stream has units: the name of a column, or the ids, an array (m,) of
+                texts and whole numbers.
+            features: the columns of features, in their order; default all but the label's and the unit's. Where the
+                stream has `columns`, they count by name.
             key: a name for this data, new for new data. Where a call ends early, the same call with the same data, key
                 and `batch` goes on: what is accepted already is not stored again. The service remembers for 24 hours,
                 for each of its API keys.
@@ -169,6 +172,7 @@ class Stream:
                     self.name,
                     data,
                     label=label,
+                    unit=unit,
                     features=features,
                     names=self._names(),
                     key=key,

@@ -6,7 +6,8 @@ No error repeats a value: it names the column, and the row by its number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,44 +16,63 @@ from numpy.typing import NDArray
 from perennial.errors import InvalidData, InvalidRow
 from perennial.extras import needs
 from perennial.names import UNNAMED, Names
+from perennial.units import ids_of
 
 Array: TypeAlias = NDArray[Any]
 ROWS_GATHERED = 10_000
 _NUMBERS = "biuf"  # numpy's kinds
+_NO_COLUMNS = "An array has no columns: give labels and units as arrays, and only the features wanted."
+_OTHERS_HAVE_NONE = "Some records have features, a label or a unit, and others have none."
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Choice:
-    """Which columns are read: `label` of labels, `features` of features; None: no labels, all others. And the names."""
+    """Which columns are read: `label` of labels, `unit` of units, `features` of features; None: none, all others.
+
+    And the stream's names.
+    """
 
     label: str | None = None
+    unit: str | None = None
     features: list[str] | None = None
     names: Names = UNNAMED
 
     def chosen(self, columns: Iterable[Any]) -> list[Any]:
         """Return the columns of features in their order."""
-        others = [name for name in columns if name != self.label] if self.features is None else self.features
+        others = (
+            [name for name in columns if name not in (self.label, self.unit)]
+            if self.features is None
+            else self.features
+        )
         return self.names.ordered(others)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
-    """Some records. x: (m, d), numbers or str objects; None on categorical streams. y: (m,), or None without labels."""
+    """Some records.
+
+    x: (m, d), numbers or str objects; None on categorical streams. y: (m,), or None without labels. unit: (m,), texts
+    and whole numbers, or None without units.
+    """
 
     x: Array | None
     y: Array | None
+    unit: Array | None = None
 
     def __post_init__(self) -> None:
         if self.x is None and self.y is None:
             raise InvalidData("There is neither a feature nor a label: name the label's column, or give labels.")
         if self.x is not None and self.y is not None and len(self.x) != len(self.y):
             raise InvalidData(f"There are {len(self.x)} rows of features and {len(self.y)} labels.")
+        if self.unit is not None and len(self.unit) != len(self):
+            raise InvalidData(f"There are {len(self)} records and {len(self.unit)} ids of units.")
 
     def __len__(self) -> int:
         return len(self.y if self.x is None else self.x)  # type: ignore[arg-type] # one of them is an array
 
     def __getitem__(self, rows: slice) -> Block:
-        return Block(x=None if self.x is None else self.x[rows], y=None if self.y is None else self.y[rows])
+        x, y, unit = (None if column is None else column[rows] for column in (self.x, self.y, self.unit))
+        return Block(x=x, y=y, unit=unit)
 
     @property
     def has_texts(self) -> bool:
@@ -64,21 +84,25 @@ def joined(first: Block, second: Block) -> Block:
     """Return the records of both. Raises InvalidData where they are not alike."""
     if first.has_texts != second.has_texts:
         raise InvalidData("Some records hold texts and others numbers: a stream takes one or the other.")
-    return Block(x=_one_after_the_other(first.x, second.x), y=_one_after_the_other(first.y, second.y))
+    return Block(
+        x=_one_after_the_other(first.x, second.x),
+        y=_one_after_the_other(first.y, second.y),
+        unit=_one_after_the_other(first.unit, second.unit),
+    )
 
 
 def _one_after_the_other(first: Array | None, second: Array | None) -> Array | None:
     if first is None and second is None:
         return None
     if first is None or second is None:
-        raise InvalidData("Some records have features or a label, and others have none.")
+        raise InvalidData(_OTHERS_HAVE_NONE)
     if first.shape[1:] != second.shape[1:]:
         raise InvalidData("Some records have more features than others.")
     return np.concatenate((first, second))
 
 
 def blocks(
-    data: Any, label: Any = None, features: Iterable[str] | None = None, names: Names = UNNAMED
+    data: Any, label: Any = None, features: Iterable[str] | None = None, names: Names = UNNAMED, unit: Any = None
 ) -> Iterator[Block]:
     """Yield the records of `data`, in order.
 
@@ -87,22 +111,39 @@ def blocks(
             an iterable of those, or of rows: mappings, pairs (row, label), or plain rows. None: there are only labels.
         label: the name of the column of labels; or the labels, an array of shape (m,). None: there are none, or they
             are in the pairs.
-        features: the names of the columns of features, in their order; default all but the label's.
+        features: the names of the columns of features, in their order; default all but the label's and the unit's.
         names: the stream's, which put columns in order by their names, and make numbers of labels that are texts.
+        unit: the name of the column of units; or their ids, an array of shape (m,), for which all of `data` is read
+            first. None: there are none.
     """
-    labels = None if isinstance(label, str) else label
     choice = _Choice(
         label=label if isinstance(label, str) else None,
+        unit=unit if isinstance(unit, str) else None,
         features=None if features is None else list(features),
         names=names,
     )
+    made = _blocks(data, None if isinstance(label, str) else label, choice)
+    if unit is None or isinstance(unit, str):
+        yield from made
+    else:
+        ids, pieces = ids_of(unit), list(made)
+        if len(ids) and not pieces:
+            raise InvalidData(f"There are no records, but {len(ids)} ids of units.")
+        if pieces:
+            yield replace(reduce(joined, pieces), unit=ids)
+
+
+def _blocks(data: Any, labels: Any, choice: _Choice) -> Iterator[Block]:
     if labels is None and data is None:
         raise InvalidData("There are no records: give data, or labels.")
     whole = None if data is None else _whole(data, choice)
     if labels is not None:
         if data is not None and whole is None:
+            if choice.unit is not None:
+                raise InvalidData(_NO_COLUMNS)
             whole = Block(x=_features(data), y=None)
-        yield Block(x=None if whole is None else whole.x, y=_labels(labels, names))
+        x, ids = (None, None) if whole is None else (whole.x, whole.unit)
+        yield Block(x=x, y=_labels(labels, choice.names), unit=ids)
     elif whole is not None:
         yield whole
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
@@ -128,8 +169,8 @@ def _whole(data: Any, choice: _Choice) -> Block | None:
     pair = isinstance(data, tuple) and len(data) == 2 and _depth(data[0]) == 2
     if not pair and not isinstance(data, np.ndarray):
         return None
-    if choice.label is not None or choice.features is not None:
-        raise InvalidData("An array has no columns: give its labels as an array, and only the features wanted.")
+    if any(each is not None for each in (choice.label, choice.unit, choice.features)):
+        raise InvalidData(_NO_COLUMNS)
     return Block(x=_features(data[0]), y=_labels(data[1], choice.names)) if pair else Block(x=_features(data), y=None)
 
 
@@ -159,17 +200,19 @@ def _columns(data: Any) -> dict[str, Any] | None:
 
 
 def _from_columns(columns: dict[str, Any], choice: _Choice) -> Block:
-    names, label = choice.chosen(columns), choice.label
-    for name in names if label is None else [*names, label]:
+    names, label, unit = choice.chosen(columns), choice.label, choice.unit
+    for name in (*names, *(each for each in (label, unit) if each is not None)):
         if name not in columns:
             raise InvalidData(f"There is no column {name!r}.")
     y = None if label is None else _labels(columns[label], choice.names, f"Column {label!r}")
+    ids = None if unit is None else ids_of(columns[unit], f"Column {unit!r}")
     if not names:
-        return Block(x=None, y=y)
+        return Block(x=None, y=y, unit=ids)
     values = [_column(columns[name], f"Column {name!r}") for name in names]
     if len({each.dtype.kind == "O" for each in values}) > 1:
         raise InvalidData("Some columns hold texts and others numbers: a stream takes one or the other.")
-    return Block(x=values[0] if len(values) == 1 and values[0].ndim == 2 else _beside(values, names), y=y)
+    x = values[0] if len(values) == 1 and values[0].ndim == 2 else _beside(values, names)
+    return Block(x=x, y=y, unit=ids)
 
 
 def _beside(values: list[Array], names: list[str]) -> Array:
@@ -265,7 +308,7 @@ def _of_items(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
 
 
 def _blocks_or_rows(items: Iterable[Any], choice: _Choice) -> Iterator[Block]:
-    rows: list[tuple[Any, Any]] = []
+    rows: list[tuple[Any, Any, Any]] = []
     for item in items:
         whole = _whole(item, choice) if not _is_row(item) else None
         if whole is None:
@@ -291,31 +334,48 @@ def _is_record(item: Mapping[str, Any]) -> bool:
     return (
         "x" in item
         and (by_name or _depth(item["x"]) == 1)
-        and set(item) <= {"x", "y"}
+        and set(item) <= {"x", "y", "unit"}
         and _depth(item.get("y", 0)) == 0
+        and _depth(item.get("unit", 0)) == 0
     )
 
 
-def _row(item: Any, choice: _Choice) -> tuple[Any, Any]:
-    """Return a row's features and its label; None for what it has not."""
+def _row(item: Any, choice: _Choice) -> tuple[Any, Any, Any]:
+    """Return a row's features, its label and its unit; None for what it has not."""
     if isinstance(item, Mapping):
         if _is_record(item):
             x = item["x"]
-            return [x[name] for name in choice.names.ordered(list(x))] if isinstance(x, Mapping) else x, item.get("y")
-        wanted, label = choice.chosen(item), choice.label
-        if (label is not None and label not in item) or any(name not in item for name in wanted):
+            x = [x[name] for name in choice.names.ordered(list(x))] if isinstance(x, Mapping) else x
+            return x, item.get("y"), item.get("unit")
+        wanted, others = choice.chosen(item), (choice.label, choice.unit)
+        if any(name not in item for name in (*wanted, *others) if name is not None):
             raise InvalidData("A row lacks a column that the others have.")
-        return [item[name] for name in wanted] or None, None if label is None else item[label]
+        label, unit = (None if name is None else item[name] for name in others)
+        return [item[name] for name in wanted] or None, label, unit
+    if choice.unit is not None:
+        raise InvalidData(_NO_COLUMNS)
     if isinstance(item, tuple) and len(item) == 2 and _depth(item[0]) == 1:
-        return item
+        return *item, None
     if _depth(item) == 1:
-        return item, None
+        return item, None, None
     raise InvalidData("A row must be a list of features, a pair of those and a label, or a mapping by column.")
 
 
-def _gathered(rows: list[tuple[Any, Any]], names: Names) -> Block:
-    xs, ys = [x for x, _ in rows], [y for _, y in rows]
-    for column in (xs, ys):
+def _gathered(rows: list[tuple[Any, Any, Any]], names: Names) -> Block:
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    for column in columns:
         if 0 < sum(each is None for each in column) < len(column):
-            raise InvalidData("Some rows have features or a label, and others have none.")
-    return Block(x=None if xs[0] is None else _features(xs), y=None if ys[0] is None else _labels(ys, names))
+            raise InvalidData(_OTHERS_HAVE_NONE)
+    x, y, unit = (None if column[0] is None else column for column in columns)
+    return Block(
+        x=None if x is None else _features(x),
+        y=None if y is None else _labels(y, names),
+        unit=None if unit is None else ids_of(_as_objects(unit)),
+    )
+
+
+def _as_objects(values: list[Any]) -> Array:
+    """Return (m,): numpy would make texts of whole numbers that come with texts."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array

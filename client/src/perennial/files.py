@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from perennial.errors import InvalidData
 from perennial.extras import needs
@@ -17,15 +17,25 @@ ROWS_AT_ONCE = 10_000
 _BUFFER_BYTES_BY_COLUMNS = 2**16  # of a request for a part of a file
 
 
-def read(file: LocalFile | StoredObject, columns: Sequence[str] | None = None) -> Iterator[Any]:
+class _Wanted(NamedTuple):
+    """As for `read`."""
+
+    columns: Sequence[str] | None
+    text: str | None
+
+
+def read(
+    file: LocalFile | StoredObject, columns: Sequence[str] | None = None, text: str | None = None
+) -> Iterator[Any]:
     """Yield tables, or rows, of a file, as `Stream.append` takes them. Raises InvalidData for what can't be read.
 
-    columns: that are enough, where the file can be read by columns; default all.
+    columns: that are enough, where the file can be read by columns; default all. text: a column of texts, also where
+    they look like numbers.
     """
     reader = _READERS.get(_ending(file))
     if reader is None:
         raise InvalidData(f"{file.name}: its name must end in {', '.join(sorted(_READERS))}.")
-    pieces = reader(file, columns)
+    pieces = reader(file, _Wanted(columns, text))
     return pieces if reader is _ndjson else _ahead(pieces)
 
 
@@ -42,7 +52,7 @@ def _ending(file: LocalFile | StoredObject) -> str:
     return PurePath(file.name).suffix.lower()
 
 
-def _ndjson(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Generator[Any]:
+def _ndjson(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
     with file.opened() as opened:
         for number, line in enumerate(iter(opened.readline, b""), start=1):
             try:
@@ -55,7 +65,7 @@ def _ndjson(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Generato
                 yield row
 
 
-def _csv(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Generator[Any]:
+def _csv(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
     with _as_tables(file):
         import pyarrow as pa
         from pyarrow import csv
@@ -65,21 +75,24 @@ def _csv(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Generator[A
             types = {
                 field.name: pa.float64() if pa.types.is_integer(field.type) else field.type for field in first.schema
             }
+        if wanted.text in types:
+            types[wanted.text] = pa.string()
         options = csv.ConvertOptions(column_types=types)
         with file.opened() as opened, csv.open_csv(opened, convert_options=options) as batches:
             yield from batches
 
 
-def _parquet(file: LocalFile | StoredObject, columns: Sequence[str] | None) -> Generator[Any]:
+def _parquet(file: LocalFile | StoredObject, wanted: _Wanted) -> Generator[Any]:
     with _as_tables(file):
         from pyarrow import parquet
 
         with file.opened(buffer=_BUFFER_BYTES_BY_COLUMNS) as opened, parquet.ParquetFile(opened) as parts:
-            known = None if columns is None else [name for name in columns if name in parts.schema_arrow.names]
+            columns, there = wanted.columns, parts.schema_arrow.names
+            known = None if columns is None else [name for name in columns if name in there]
             yield from parts.iter_batches(batch_size=ROWS_AT_ONCE, columns=known)
 
 
-def _arrow(file: LocalFile | StoredObject, _: Sequence[str] | None) -> Generator[Any]:
+def _arrow(file: LocalFile | StoredObject, _: _Wanted) -> Generator[Any]:
     with _as_tables(file):
         import pyarrow as pa
 
@@ -121,7 +134,7 @@ def _as_tables(file: LocalFile | StoredObject) -> Iterator[None]:
         ) from None
 
 
-_READERS: dict[str, Callable[[LocalFile | StoredObject, Sequence[str] | None], Generator[Any]]] = {
+_READERS: dict[str, Callable[[LocalFile | StoredObject, _Wanted], Generator[Any]]] = {
     ".csv": _csv,
     ".parquet": _parquet,
     ".arrow": _arrow,

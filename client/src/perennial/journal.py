@@ -183,4 +183,6 @@ def digest(block: Block) -> str:
         )
     if block.y is not None:
         made.update(np.ascontiguousarray(block.y, dtype=np.float64).data)
+    if block.unit is not None:
+        made.update(json.dumps([str(each) for each in block.unit.tolist()]).encode())
     return made.hexdigest()

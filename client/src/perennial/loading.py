@@ -26,8 +26,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     command.add_argument("files", metavar="FILE", nargs="+", type=_source)
     command.add_argument("--label", metavar="COLUMN", help="the column of labels")
+    command.add_argument("--unit", metavar="COLUMN", help="the column of units, where the stream has units")
     command.add_argument(
-        "--features", metavar="A,B,…", type=lambda names: names.split(","), help="default: all columns but the label's"
+        "--features",
+        metavar="A,B,…",
+        type=lambda names: names.split(","),
+        help="default: all columns but the label's and the unit's",
     )
     command.add_argument("--batch", metavar="N", type=int, help="records of a request; default: by the features")
     command.add_argument("--name", help="of this data in place of the files' places, where those may change")
@@ -56,10 +60,12 @@ def run(client: Client, asked: argparse.Namespace) -> None:
 def _load(stream: Stream, file: LocalFile | StoredObject, asked: argparse.Namespace) -> None:
     name = f"{asked.name}/{file.name}" if asked.name else file.place
     key = "load-" + hashlib.sha256(f"{stream.name} {name}".encode()).hexdigest()
-    columns = None if asked.features is None else [*asked.features, *([asked.label] if asked.label else [])]
+    others = [column for column in (asked.label, asked.unit) if column]
+    columns = None if asked.features is None else [*asked.features, *others]
     appended = stream.append(
-        files.read(file, columns),
+        files.read(file, columns, asked.unit),
         label=asked.label,
+        unit=asked.unit,
         features=asked.features,
         key=key,
         batch=asked.batch,

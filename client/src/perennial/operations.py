@@ -227,6 +227,7 @@ def append(
     data: Any,
     *,
     label: Any = None,
+    unit: Any = None,
     features: Iterable[str] | None = None,
     names: Names = UNNAMED,
     key: str | None = None,
@@ -244,7 +245,7 @@ def append(
     records, entries = 0, []
     try:
         confirmed = journal is not None and (yield from _has_newest(stream, journal))
-        for piece in cut(blocks(data, label, features, names), batch):
+        for piece in cut(blocks(data, label, features, names, unit), batch):
             pending = [piece]
             while pending:
                 entry = (
