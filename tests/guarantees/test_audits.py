@@ -163,12 +163,16 @@ def moves(scheduled, record, x, until):
 
 def attack(scheduled, record, until, count):
     """Whether the attacker says 'the first record', in `count` runs in which it was, and in as many in which not."""
-    runs = [[moves(scheduled, record, x, until) for _ in range(PILOTS + count)] for x in ACROSS]
-    first, second = (np.array(each) for each in runs)
+    return tell_apart(lambda x: moves(scheduled, record, x, until), scheduled.currency, count)
+
+
+def tell_apart(run, currency, count):
+    """Return the same of runs that each return what is seen of them."""
+    first, second = (np.array([run(x) for _ in range(PILOTS + count)]) for x in ACROSS)
     pilot = first[:PILOTS], second[:PILOTS]
     apart = np.median(pilot[0], axis=0) - np.median(pilot[1], axis=0)
     middle = (np.median(pilot[0], axis=0) + np.median(pilot[1], axis=0)) / 2
-    if scheduled.currency is Currency.PURE:  # where noise has heavy tails, far out tells no more than just beyond
+    if currency is Currency.PURE:  # where noise has heavy tails, far out tells no more than just beyond
         spread = np.mean([np.abs(each - np.median(each, axis=0)).mean(axis=0) for each in pilot], axis=0)
         first, second = (
             np.clip((each - middle) / apart, -0.5, 0.5) @ np.abs(apart / spread) for each in (first, second)
@@ -176,7 +180,7 @@ def attack(scheduled, record, until, count):
     else:
         spread = np.mean([np.atleast_2d(np.cov(each, rowvar=False)) for each in pilot], axis=0)
         first, second = (each @ np.linalg.solve(spread, apart) for each in (first, second))
-    line = draw_line(first[:PILOTS], second[:PILOTS], scheduled.currency)
+    line = draw_line(first[:PILOTS], second[:PILOTS], currency)
     return first[PILOTS:] > line, second[PILOTS:] > line
 
 

@@ -222,3 +222,49 @@ def a_group_factor_that_nobody_computes_anew() -> None:
     from service.ledger.verify import released
 
     rewrite(released.paid_for, ('> Fraction(unit["factor"])', "< 0"))
+
+
+_AUDIT = "tests/guarantees/test_unit_audits.py::test_nobody_can_tell_two_persons_apart_better_than_promised"
+
+
+@bug(f"{_AUDIT}[independent_batches]")
+def a_person_who_is_protected_as_a_record_is() -> None:
+    """The capacity is not divided by the group factor, seen by somebody who looks at the releases."""
+    a_slot_that_is_charged_what_its_unit_was_promised()
+
+
+@bug(f"{_AUDIT}[online_leader]")
+def a_person_who_is_protected_as_a_record_is_where_noise_is_carried_on() -> None:
+    """The same, where a unit's records add up in later releases."""
+    a_slot_that_is_charged_what_its_unit_was_promised()
+
+
+@bug(f"{_AUDIT}[window_statistics]")
+def a_person_who_is_protected_as_a_record_is_in_statistics() -> None:
+    """The same, of sums of statistics."""
+    a_slot_that_is_charged_what_its_unit_was_promised()
+
+
+@bug(f"{_AUDIT}[independent_batches, all in one]")
+def a_person_whose_records_in_a_batch_add_up() -> None:
+    """Weights are forgotten where gradients are summed up, seen by somebody who looks at the releases."""
+    gradients_that_each_record_of_a_unit_adds_whole()
+
+
+@bug(f"{_COUNTING}::test_no_slot_of_an_erased_unit_counts_though_it_is_erased_while_it_is_counted[while-bench0]")
+def an_erasure_that_comes_while_slots_are_counted() -> None:
+    """Slots are numbered by the counts from before it."""
+    from service.store import numbering
+
+    rewrite(
+        numbering.seal,
+        ("locks.stream(connection, stream.id).units_erased != counts.units_erased", "False"),
+    )
+
+
+@bug(f"{_MECHANISMS}::test_a_learner_that_takes_each_record_by_itself_takes_no_units")
+def a_perturbed_objective_that_takes_records_of_a_unit_one_by_one() -> None:
+    """Two orthogonal records of one unit make a curvature of twice the rank that is allowed for."""
+    from service.learners.linear import Linear
+
+    rewrite(Linear.prepared, ("if weights is not None:", "if False:"))

@@ -28,3 +28,4 @@ DOCUMENTS = {
 OF_UNITS = {"window_statistics": KIND | {"block": 8, "blocks": 3}}  # what is shown of people who are in several records
 AUDITED = {"window_statistics": SHORT | {"ridge": 1e6}}  # sums, nearly as they are
 AUDITS = {("window_statistics", "gaussian"): (4, 500)}
+AUDITED_UNITS = {"window_statistics": SHORT | {"blocks": 3, "ridge": 1e6}}

@@ -1,0 +1,110 @@
+"""Somebody who knows everything but one person's records tries to tell which of two persons it was.
+
+As in `test_audits`, but all counting records of one unit differ, as much as any can, at the pattern that costs most: in
+neighbouring batches. All other slots are of nobody.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from service.learning.records import Records
+from service.mechanisms.building import build
+from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.scheduled.mechanism import Scheduled
+from service.privacy.currency import capacity
+from service.streams.schema import StreamSchema
+from service.streams.units import contributions
+from tests import chance
+from tests.guarantees.test_audits import FAR, PRIVACY, tell_apart
+from tests.mechanisms import cases
+
+DESCENT = {"kind": "noisy_gradient_descent", "origin": FAR, "momentum": 0.0}
+LEADER = {"kind": "online_leader", "batch": 2, "averaging": False}
+
+
+class Case(NamedTuple):
+    """A publication, the slots of the one unit, until when it is watched, and how often, with either's records."""
+
+    mechanism: dict
+    slots: tuple[int, ...]
+    until: int
+    runs: int
+    learner: dict = DESCENT
+    privacy: str = "gaussian"
+    separation: int = 1
+
+
+BATCHES, ONE_STEP = {"kind": "independent_batches", "batch": 2}, DESCENT | {"steps": 1}
+CASES = {
+    "online_leader": Case(LEADER, (0, 2, 4), 10, 330),
+    "independent_batches": Case(BATCHES, (0, 2, 4), 6, 330, ONE_STEP),
+    "independent_batches, all in one": Case(BATCHES | {"batch": 4}, (0, 1, 2, 3), 4, 330, ONE_STEP),
+    **{
+        name: Case(mechanism, (0, 2, 4), 6, 400, {"kind": "output_perturbation"})
+        for name, mechanism in cases.of_families("AUDITED_UNITS").items()
+    },
+}
+LONG = {
+    "online_leader, toeplitz": Case(LEADER | {"noise": "toeplitz", "decay": 0.9}, (0, 2, 4), 10, 1300),
+    "online_leader, tree": Case(LEADER | {"noise": "tree"}, (0, 2, 4, 6), 8, 1300),
+    "online_leader, far apart": Case(LEADER, (0, 6, 12), 16, 1300, separation=6),
+    "online_leader, together": Case(LEADER, (0, 1, 2, 3), 8, 1300),
+    "online_leader, pure": Case(LEADER, (0, 2), 4, 1800, privacy="pure"),
+    "sliding_window": Case({"kind": "sliding_window", "block": 2, "blocks": 2}, (0, 2, 4), 8, 1300, ONE_STEP),
+    "continual": Case({"kind": "continual", "base": 4, "update_every": 2}, (0, 4, 8), 16, 1300, ONE_STEP),
+}
+
+
+def published(case):
+    unit = {"max_records": len(case.slots), "min_separation": case.separation}
+    schema = {"features": 2, "task": {"kind": "classification", "classes": 2}, "unit": unit}
+    learner = {"intercept": False} | case.learner
+    asked = {"mechanism": case.mechanism, "learner": learner, "privacy": PRIVACY[case.privacy]}
+    return build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(asked))
+
+
+def moves(built, slots, x, until):
+    """One run: how far each release that follows from the unit's records moved along the second axis."""
+
+    def read(start, end):
+        here = np.array([slot for slot in slots if start <= slot < end], dtype=np.int64)
+        return Records(
+            x=np.repeat(x, len(here), axis=0),
+            y=np.ones(len(here), dtype=np.int64),
+            slots=here,
+            weights=contributions(np.zeros(len(here), dtype=np.int64)),
+            units=min(1, len(here)),
+        )
+
+    time, chain, released, seen = 0, (), {None: built.origin}, []
+    while (time := built.next_time(time)) <= until:
+        step = built.step(time, chain, len(released), read)
+        chain = step.chain
+        for release in step.releases:
+            released[release.version] = release.parameters
+            known = release.fit[0] if isinstance(built, Scheduled) else 0
+            if any(known <= slot < release.fit[1] for slot in slots):
+                seen.append(float((release.parameters - released[release.parent])[0, -1]))
+    return seen
+
+
+def audit(case):
+    built = published(case)
+    guesses = tell_apart(lambda x: moves(built, case.slots, x, case.until), built.currency, case.runs)
+    least = chance.least_loss(*guesses, built.currency)
+    chance.assert_loses_no_more(least, capacity(built.privacy.epsilon, built.privacy.delta)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_nobody_can_tell_two_persons_apart_better_than_promised(name):
+    audit(CASES[name])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES | LONG)
+def test_nor_by_many_more_runs(name):
+    case = (CASES | LONG)[name]
+    audit(case if name in LONG else case._replace(runs=4 * case.runs))
