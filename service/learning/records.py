@@ -48,6 +48,8 @@ class Records:
     """(m,): 1/k or a little less, k being how many slots of the record's unit count in the range; None: no units"""
     units: int | None = None
     """n, of how many units slots count in the range, by the public pattern; None: no units"""
+    firsts: NDArray[np.bool_] | None = None
+    """(m,): whether it is in the first slot of its unit that counts in the range, by the pattern; None: no units"""
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.shape != self.x.shape[:1]:
@@ -56,6 +58,18 @@ class Records:
             raise ValueError("each record is in one slot")
         if (self.weights is None) != (self.units is None):
             raise ValueError("records have weights where they have units")
+
+    def one_of_each_unit(self) -> Records:
+        """Return the records of units' first slots in the range, for whole-number counts; without units all of them.
+
+        A unit whose first slot is empty is not among them, whatever its other slots hold.
+        """
+        if self.units is None:
+            return self
+        if self.firsts is None:
+            raise ValueError("it is not known which records are in the first slots of their units")
+        slots = None if self.slots is None else self.slots[self.firsts]
+        return Records(x=self.x[self.firsts], y=self.y[self.firsts], slots=slots)
 
     def in_slots(self, start: int, end: int) -> NDArray[np.int64]:
         """Return which of the slots of [start, end) each is in, (m,). ValueError if nobody can tell."""

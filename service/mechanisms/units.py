@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from service.inputs.refused import Refused
 from service.privacy.accounting.carried_groups import rounding_share, settled
-from service.privacy.accounting.groups import Batching, UnitBound
+from service.privacy.accounting.groups import Batching, UnitBound, group_factor, independent
 from service.privacy.currency import Currency
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ def of_carried_noise(
         return rounding_share(cast("Correlated", found.sums), found.sensitivity)
 
     return settled(planned.factor, Batching(bound=bound, batch=batch), share_at)
+
+
+def of_fits(bound: UnitBound, records: int) -> Fraction:
+    """Return g of fits with noise of their own, of at most so many slots, a unit having one contribution a fit: m."""
+    return group_factor(independent(Batching(bound=bound, batch=records)))
 
 
 def build_for_units(

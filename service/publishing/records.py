@@ -148,7 +148,7 @@ def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
             y[record - start] = label
         columns["y"] = y
     present = np.ones(stop - start, dtype=np.bool_)
-    shares, units = _contributions(columns) if "unit" in columns else (None, None)
+    shares, firsts, units = _contributions(columns) if "unit" in columns else (None, None, None)
     if shares is not None:
         present &= shares > 0
     for low, high in located.erased:
@@ -160,7 +160,8 @@ def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
     x = columns.get("x", np.zeros((len(y), 0), dtype=np.float32))
     slots = np.flatnonzero(present) + (start - located.origin)
     weights = None if shares is None else shares[present]
-    return Records(x=x.astype(np.float32, copy=False), y=y, slots=slots, weights=weights, units=units)
+    firsts = None if firsts is None else firsts[present]
+    return Records(x=x.astype(np.float32, copy=False), y=y, slots=slots, weights=weights, units=units, firsts=firsts)
 
 
 def _may_be_read(located: Located) -> NDArray[np.bool_]:
@@ -172,16 +173,18 @@ def _may_be_read(located: Located) -> NDArray[np.bool_]:
     return evaluated if located.evaluates else ~evaluated
 
 
-def _contributions(columns: Columns) -> tuple[NDArray[np.float64], int]:
-    """Return what part of its unit's contribution each slot of a range is, 0 of slots that do not count, and n.
+def _contributions(columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.bool_], int]:
+    """Return what part of its unit's contribution each slot of a range is, which are the first of a unit, and n.
 
-    By the public pattern: erased and empty slots have their part too. n is the number of units.
+    By the public pattern: erased and empty slots have their part too, and slots that do not count have none. n is the
+    number of units.
     """
     counting = columns.pop("counts").astype(np.bool_)
     pseudonyms, places = distinct(columns.pop("unit")[counting])
-    shares = np.zeros(len(counting))
+    shares, firsts = np.zeros(len(counting)), np.zeros(len(counting), dtype=np.bool_)
     shares[counting] = contributions(places)
-    return shares, len(pseudonyms)
+    firsts[np.flatnonzero(counting)[np.unique(places, return_index=True)[1]]] = True
+    return shares, firsts, len(pseudonyms)
 
 
 def read_records(

@@ -112,6 +112,32 @@ def test_a_mechanism_that_nobody_has_shown_is_refused(service: Service, people: 
     assert answer.status_code == 422, answer.text
 
 
+def test_scales_are_learnt_of_units_and_models_are_counted_on_them(service: Service):
+    stream = unique("people")
+    asked = {
+        "name": stream,
+        "features": 1,
+        "task": {"kind": "classification", "classes": 2},
+        "unit": {"max_records": 4},
+    }
+    done(service.client().post("/v1/streams", json=asked | {"budget": {"epsilon": 10, "delta": 1e-5}}))
+    common = {"stream": stream, "privacy": {"epsilon": 1, "delta": 1e-6}, "start": 0, "publish_delay": 0}
+    scales, leader, counted = (unique(kind) for kind in ("scales", "leader", "counted"))
+    for name, more in {
+        scales: {"mechanism": {"kind": "preparation", "records": 4}},
+        leader: {"mechanism": LEADER, "learner": LEARNER, "features": {"from": scales}},
+        counted: {"mechanism": {"kind": "evaluation", "of": [leader], "block": 4}},
+    }.items():
+        done(service.client().post("/v1/publications", json=common | {"name": name} | more))
+    done(post(service, stream, ["a", "a", "b", "a", "c", "a", "a", "b"]))
+    service.reaches(counted, time=8)
+    units = []
+    for name in (scales, counted):
+        newest = done(service.client().get(f"/v1/publications/{name}/releases/latest"))
+        units.append(newest["model"].get("units", newest["model"].get("slots")))
+    assert units == [2, 3]
+
+
 def test_an_erased_unit_leaves_nothing_and_comes_back_as_nothing(service: Service, caplog):
     stream = unique("people")
     asked = {

@@ -4,6 +4,7 @@ As in `test_audits`, but all counting records of one unit differ, as much as any
 neighbouring batches. All other slots are of nobody.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,11 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.scheduled.mechanism import Scheduled
 from service.privacy.currency import capacity
+from service.privacy.noise import counts
 from service.streams.schema import StreamSchema
 from service.streams.units import contributions
 from tests import chance
-from tests.guarantees.test_audits import FAR, PRIVACY, tell_apart
+from tests.guarantees.test_audits import FAR, PRIVACY, Signs, tell_apart
 from tests.mechanisms import cases
 
 DESCENT = {"kind": "noisy_gradient_descent", "origin": FAR, "momentum": 0.0}
@@ -31,7 +33,7 @@ class Case(NamedTuple):
     slots: tuple[int, ...]
     until: int
     runs: int
-    learner: dict = DESCENT
+    learner: dict | None = DESCENT
     privacy: str = "gaussian"
     separation: int = 1
 
@@ -60,13 +62,13 @@ LONG = {
 def published(case):
     unit = {"max_records": len(case.slots), "min_separation": case.separation}
     schema = {"features": 2, "task": {"kind": "classification", "classes": 2}, "unit": unit}
-    learner = {"intercept": False} | case.learner
-    asked = {"mechanism": case.mechanism, "learner": learner, "privacy": PRIVACY[case.privacy]}
+    learner = {} if case.learner is None else {"learner": {"intercept": False} | case.learner}
+    asked = {"mechanism": case.mechanism, "privacy": PRIVACY[case.privacy]} | learner
     return build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(asked))
 
 
-def moves(built, slots, x, until):
-    """One run: how far each release that follows from the unit's records moved along the second axis."""
+def reading(slots, x):
+    """Return what reads a stream of which one unit has all records, each x."""
 
     def read(start, end):
         here = np.array([slot for slot in slots if start <= slot < end], dtype=np.int64)
@@ -76,8 +78,15 @@ def moves(built, slots, x, until):
             slots=here,
             weights=contributions(np.zeros(len(here), dtype=np.int64)),
             units=min(1, len(here)),
+            firsts=np.arange(len(here)) == 0,
         )
 
+    return read
+
+
+def moves(built, slots, x, until):
+    """One run: how far each release that follows from the unit's records moved along the second axis."""
+    read = reading(slots, x)
     time, chain, released, seen = 0, (), {None: built.origin}, []
     while (time := built.next_time(time)) <= until:
         step = built.step(time, chain, len(released), read)
@@ -108,3 +117,33 @@ def test_nobody_can_tell_two_persons_apart_better_than_promised(name):
 def test_nor_by_many_more_runs(name):
     case = (CASES | LONG)[name]
     audit(case if name in LONG else case._replace(runs=4 * case.runs))
+
+
+COUNTS = {
+    "preparation": ({"kind": "preparation", "records": 8}, (0, 3, 5)),
+    "evaluation": ({"kind": "evaluation", "of": ["a"], "block": 2}, (0, 2, 4)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", COUNTS)
+def test_nobody_can_tell_two_persons_apart_by_counts(kind):
+    """Two persons' records differ in the cell of each feature, and a model is right about one of them alone."""
+    mechanism, slots = COUNTS[kind]
+    built = published(Case(mechanism, slots, 8, 600, None))
+    if kind == "evaluation":
+        built = replace(built, models=Signs())
+
+    def released(x):
+        read, times = reading(slots, np.full((1, 2), x)), built.plan()["first_releases"][: len(slots)]
+        return np.array([built.step(time, (), 1, read).releases[0].parameters.ravel() for time in times])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counts, "discrete_gaussian", lambda variance, size: np.zeros(size, dtype=np.int64))
+        exact = released(1.0), released(-1.0)
+    apart = exact[0] - exact[1]
+    assert (apart != 0).any(axis=1).all()
+    first, second = (np.array([(released(x) * apart).sum() for _ in range(600)]) for x in (1.0, -1.0))
+    line = ((exact[0] + exact[1]) * apart).sum() / 2
+    least = chance.least_loss(first > line, second > line, built.currency)
+    chance.assert_loses_no_more(least, capacity(built.privacy.epsilon, built.privacy.delta)[1])

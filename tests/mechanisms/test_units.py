@@ -1,7 +1,8 @@
 """Publications on streams with units: what a slot may be charged, and that a unit is one contribution."""
 
+from dataclasses import replace
 from fractions import Fraction
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from service.learning.records import Records
 from service.mechanisms.admission import admit
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
+from service.mechanisms.evaluation.models import Made, Progress
+from service.mechanisms.evaluation.tables import Predictions
+from service.mechanisms.preparation.cells import counts_of
 from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.units import UnitTerms
 from service.privacy.accounting.obligations import Obligations
@@ -25,6 +29,8 @@ DESCENT, OUTPUT = {"kind": "noisy_gradient_descent"}, {"kind": "output_perturbat
 LEADER = {"kind": "online_leader", "batch": 100}
 (SUMS,) = cases.of_families("OF_UNITS").values()
 WINDOW = {"kind": "sliding_window", "block": 8, "blocks": 3}
+SCALES = {"kind": "preparation", "records": 16}
+EVALUATION = {"kind": "evaluation", "of": ["a", "b"], "block": 4}
 
 
 def schema(unit=None):
@@ -56,6 +62,8 @@ def test_noise_that_is_carried_on_grows_as_the_law_says(separation, times):
         (SUMS, OUTPUT, 0, 16),
         (SUMS | {"blocks": 1}, OUTPUT, 1e-6, 16),
         (WINDOW, DESCENT, 1e-6, 16),
+        (SCALES, None, 1e-6, 16),
+        (EVALUATION, None, 0, 16),
     ],
 )
 def test_a_slot_may_be_charged_a_factors_part_of_what_a_unit_was_promised(mechanism, learner, delta, factor):
@@ -96,6 +104,8 @@ def test_a_mechanism_that_nobody_has_shown_is_refused_on_a_stream_with_units(set
         SUMS["kind"]: OUTPUT,
         "lifelong": {},
         "active_learning": {},
+        "preparation": None,
+        "evaluation": None,
     }.get(settings["kind"], DESCENT if MECHANISMS[settings["kind"]].takes_learner else {})
     unit = {"max_records": 4, "min_separation": 2}
     if known == learner:
@@ -156,6 +166,61 @@ def test_all_records_of_a_unit_together_move_a_sum_as_far_as_one(what):
         sums = [value(of_one_unit(each)) for each in contents]
         farthest = max(float(np.linalg.norm(one - other)) for one, other in product(sums, repeat=2))
         assert 0.7 * most < farthest <= most
+
+
+class Signs:
+    """Publications whose only model predicts whether the first feature is above 0, with the same confidence always."""
+
+    def progress(self, name, first_slot):
+        return Progress(releases=(Made(version=1, time=0),), passed=first_slot)
+
+    def predict(self, name, version, x):
+        return Predictions(labels=(x[:, 0] > 0).astype(int), confidences=np.full(len(x), 0.9))
+
+
+def first_slots(contents):
+    """Return records of one unit in slots 0, 1, …, those with content None gone, and which is the unit's first slot."""
+    whole = of_one_unit(contents)
+    slots = np.array([place for place, each in enumerate(contents) if each is not None], dtype=np.int64)
+    return replace(whole, slots=slots, firsts=slots == 0)
+
+
+@pytest.mark.parametrize("mechanism", [SCALES, EVALUATION], ids=lambda each: each["kind"])
+def test_all_records_of_a_unit_together_move_counts_as_far_as_one(monkeypatch, mechanism):
+    """Whatever they are and whichever are gone; and some of them that far."""
+    monkeypatch.setattr(
+        "service.privacy.noise.counts.discrete_gaussian", lambda variance, size: np.zeros(size, np.int64)
+    )
+    built = made(mechanism, None, unit={"max_records": 3})
+    if mechanism is EVALUATION:
+        built = replace(built, models=Signs())
+    change = built.change if mechanism is SCALES else built.counts.change
+
+    def counts(contents):
+        (release,) = built.step(built.next_time(0), (), 1, lambda start, end: first_slots(contents)).releases
+        return release.parameters
+
+    found = [counts(each) for each in product([*CORNERS, None], repeat=3)]
+    farthest = max(float(np.square(one - other).sum()) for one, other in combinations(found, 2))
+    assert farthest == change.squared_l2
+
+
+def test_counts_are_of_the_first_slots_of_units_and_scales_of_as_many_as_there_are(monkeypatch):
+    monkeypatch.setattr(
+        "service.privacy.noise.counts.discrete_gaussian", lambda variance, size: np.zeros(size, np.int64)
+    )
+    built = made(SCALES, None, unit={"max_records": 3})
+    x = np.array([[1.0, 2.0], [8.0, 8.0], [1.0, 2.0]], dtype=np.float32)
+    shares = contributions(np.array([0, 0, 1]))
+    records = Records(x=x, y=np.zeros(3), weights=shares, units=2, firsts=np.array([True, False, True]))
+    (release,) = built.step(16, (), 1, lambda start, end: records).releases
+    assert np.array_equal(release.parameters, 2 * counts_of(x[:1]))
+    assert release.model["units"] == 2
+    nobody = Records(x=x[:0], y=np.zeros(0), weights=np.zeros(0), units=0, firsts=np.zeros(0, dtype=bool))
+    (release,) = built.step(16, (), 1, lambda start, end: nobody).releases
+    assert not release.parameters.any()
+    with pytest.raises(ValueError, match="first slots"):
+        built.step(16, (), 1, lambda start, end: replace(records, firsts=None))
 
 
 def test_two_units_of_many_records_are_two_contributions():

@@ -16,6 +16,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.privacy.accounting.composition import PrivacyLoss
 from service.privacy.accounting.groups import UnitBound
+from service.privacy.currency import capacity
 from service.store import publications, streams, tables
 from service.store.publications import NewPublication
 from service.streams.schema import stored_schema
@@ -37,6 +38,7 @@ LEADER = {"mechanism": {"kind": "online_leader", "batch": 4}, "learner": {"kind"
 (WINDOWS,) = cases.of_families("OF_UNITS").values()
 SUMS = {"mechanism": WINDOWS | {"block": 4, "blocks": 2}, "learner": {"kind": "output_perturbation"}}
 WINDOW = {"mechanism": {"kind": "sliding_window", "block": 4, "blocks": 2}, "learner": LEADER["learner"]}
+SCALES = {"mechanism": {"kind": "preparation", "records": 8}}
 PATTERN = np.array([0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 1, 0, 0, 0, 0, 0, 2, 3, 1, 0, 0, 0, 0, 0], dtype=np.int64)
 
 
@@ -172,6 +174,16 @@ def test_a_factor_that_somebody_changed_is_found(bench: Bench):
             found = verify(connection, isolated=False).findings
             transaction.rollback()
         assert [each for each in found if "less often" in each or "units of its stream" in each], other
+
+
+@pytest.mark.parametrize("bench", [SCALES | {"privacy": GAUSSIAN}], ids=["scales"], indirect=True)
+def test_scales_of_units_are_charged_a_part_and_stay_reserved(bench: Bench):
+    bench.publish_all()
+    now = bench.now()
+    assert (now.position, now.state) == (8, "stopped")
+    assert 0 < Fraction(now.worst_amount) * M <= capacity(now.epsilon, now.delta)[1]
+    assert reserved(bench, 10**6) == PrivacyLoss.of(now.epsilon, now.delta)
+    assert findings(bench) == []
 
 
 def test_a_stream_without_units_knows_none(bench: Bench, world: World):

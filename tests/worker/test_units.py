@@ -180,6 +180,7 @@ def test_a_unit_that_was_never_there_can_be_erased(bench: Bench):
 def test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern(bench: Bench):
     """The second slot of unit 1 is erased: the first one still weighs a half, and n stays."""
     sealed(bench, [1, 2, 2, 1, 3, 3], 6)  # slots 2 and 5 are too near
+    assert read_records(bench.database, bench.files, bench.now(), 0, 0, 6).firsts.tolist() == [True, True, False, True]
     with bench.database.transaction() as connection:
         erasing.erase(connection, bench.stream.id, 3, 4)
     for _ in range(2):
@@ -189,6 +190,10 @@ def test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern(bench: Bench
         assert records.units == 3
         bench.successor().step(wait_milliseconds=10)  # deletes the bytes
     assert stored(bench)["counts"].tolist() == [1, 1, 0, 1, 1, 0]
+    with bench.database.transaction() as connection:
+        erasing.erase(connection, bench.stream.id, 0, 1)
+    rest = read_records(bench.database, bench.files, bench.now(), 0, 0, 6)
+    assert (rest.slots.tolist(), rest.firsts.tolist()) == ([1, 4], [True, True])
     part = read_records(bench.database, bench.files, bench.now(), 1, 1, 4)
     assert (part.slots.tolist(), part.weights.tolist(), part.units) == ([3], [1.0], 2)
 

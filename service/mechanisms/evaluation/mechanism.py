@@ -8,6 +8,10 @@ Why. The versions that a block uses are released before, so for the block they a
 slots are in it is public, and only that block's counts read the slot. The noise is for all counts of all publications
 together (`Change`), and costs the whole capacity. Everything else, `figures` and `drift`, is computed from releases.
 
+Units. Neighbours: U⊥. Of all records of a unit in a block that of its first slot there counts, by the public pattern,
+or none where that slot is empty. So all of them together change a block's counts as one record does; a unit is in at
+most m blocks, each with noise of its own, and every slot is charged 1/m of the capacity (`groups`).
+
 Times and ranges are relative to the publication's start, as of every mechanism; evaluation slots and the times of the
 evaluated publications' releases are absolute (`streams.slots`). A release's `fit` is the range of its block; of that
 range only the evaluation slots are charged.
@@ -26,6 +30,7 @@ from service.mechanisms.evaluation.models import has_passed, version_used
 from service.mechanisms.evaluation.noise_sums import total
 from service.mechanisms.evaluation.tables import UNIT, ClassCounts, Counts
 from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
+from service.mechanisms.units import of_fits
 from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.events import NoisyCounts
 from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from service.learning.records import Records
     from service.mechanisms.evaluation.models import Models
     from service.mechanisms.evaluation.tables import Predictions
+    from service.privacy.accounting.groups import UnitBound
     from service.privacy.noise.counts import CountNoise
     from service.streams.slots import EvaluationSlots
 
@@ -128,6 +134,13 @@ class Evaluation(Mechanism):
         """Return 0: the noise is exact."""
         return 0
 
+    def check_units(self) -> None:
+        """Do nothing: a unit is counted once."""
+
+    def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
+        """Return m: a unit is counted once in a block, with noise of its own."""
+        return of_fits(bound, self.block * self.slots.period)
+
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and how wide its intervals are, as JSON: for a person."""
         noise = self.noise()
@@ -171,14 +184,16 @@ class Evaluation(Mechanism):
     ) -> tuple[NDArray[np.floating], NDArray[np.float64], int]:
         """Return x and y of every evaluation slot of the block, and how many of them were not erased.
 
-        Each slot has its public place; x of an empty one is zeros, and its label is NaN. A library may compute of a row
-        what depends on its place and on how many there are, and no record may move what others are counted as.
+        Each slot has its public place; x of an empty one is zeros, and its label is NaN. So it is of a slot that is not
+        the first of its unit, which nobody counts. A library may compute of a row what depends on its place and on how
+        many there are, and no record may move what others are counted as.
         """
         first = self.slots.before(self.start + begin)
         x, y, present = np.zeros((self.block, 0), dtype=np.float32), np.full(self.block, np.nan), 0
-        for start in range(begin, time, AT_ONCE):
-            stop = min(time, start + AT_ONCE)
-            records = read(start, stop)
+        at_once = AT_ONCE if self.unit is None else time - begin  # only so is a unit's first slot known
+        for start in range(begin, time, at_once):
+            stop = min(time, start + at_once)
+            records = read(start, stop).one_of_each_unit()
             slots = records.in_slots(start, stop) + self.start
             evaluated = self.slots.among(slots)
             filled = evaluated & np.isfinite(records.x).all(axis=1)
@@ -216,7 +231,7 @@ class Evaluation(Mechanism):
         return round_down(Fraction(self.capacity))
 
     def _loss(self) -> dict[str, float]:
-        amount = round_up(self.capacity)
+        amount = round_up(self.capacity * self.factor)
         if self.currency is Currency.PURE:
             return {"epsilon": amount}
         return {"rho": amount, "epsilon": zcdp_epsilon(amount, round_down(Fraction(self.privacy.delta)))}

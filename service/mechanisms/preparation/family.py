@@ -20,11 +20,6 @@ def build(settings: PreparationMechanism, asked: Asked) -> Preparation:
     feature_map = asked.stream.mapping()
     if asked.stream.features is None:
         raise Refused("mechanism.kind", "a categorical stream has no features to prepare")
-    if asked.stream.unit is not None:
-        raise Refused(
-            "mechanism.kind",
-            "scales are learnt of records, and the budget of this stream is of units: give it a public standardize",
-        )
     if feature_map.features > MOST_FEATURES:
         raise Refused(
             "mechanism.kind",

@@ -10,6 +10,12 @@ none, moves at most 2d of all counts of all features together, each by at most 1
 their L2 distance at most √(2d), and both are met by records that differ in the cell of every feature. Exact discrete
 noise for that change costs the whole capacity (`noise.counts`). Scales are computed from the noisy counts alone.
 
+Units. Neighbours: U⊥. All records of a unit among the first N are one: that of the unit's first slot there which
+counts, by the public pattern, or none where that slot is empty. So a unit is in one cell of each feature or in none,
+all its records together move the counts as far as one record does, and the same noise is right. The ledger charges
+every slot 1/m of the capacity, so that a unit with slots behind N, too, stays within its promise (`groups`). Scales are
+of n units, by the pattern.
+
 What others do with it. The released map, a clip to ±3 behind it and a shortening to the norm √d are functions of one
 record and of released numbers. So for a publication that names it they are like a public feature map, for the first N
 records too; what it charges and what this charged add up (adaptive composition). Its guarantee holds whatever the map
@@ -28,6 +34,7 @@ import numpy as np
 from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
 from service.mechanisms.preparation.cells import CELLS, counts_of
 from service.mechanisms.preparation.scales import LIMIT, scales
+from service.mechanisms.units import of_fits
 from service.privacy.accounting.events import NoisyCellCounts
 from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
 from service.privacy.noise.counts import Change, calibrate
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.records import Records
+    from service.privacy.accounting.groups import UnitBound
     from service.privacy.noise.counts import CountNoise
     from service.streams.feature_maps import FeatureMap
 
@@ -71,7 +79,8 @@ class Preparation(Mechanism):
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:  # noqa: ARG002 - it is the first
         """Count the first N slots and release the counts with noise; see `Mechanism.step`."""
         noise = self.noise()
-        noisy = self._counts(read) + noise.sample().reshape(self.features, CELLS)
+        counts, units = self._counted(read)
+        noisy = counts + noise.sample().reshape(self.features, CELLS)
         release = Release(
             version=next_version,
             role="model",
@@ -82,13 +91,17 @@ class Preparation(Mechanism):
             parameters=noisy.astype(np.float64),
             perturbation=NoisyCellCounts(noise=noise, change=self.change),
             charge=self._charge(),
-            model=self.released_model(noisy),
+            model=self.released_model(noisy, units),
         )
         return Step(releases=(release,), chain=(), finishes=True)
 
-    def released_model(self, noisy: NDArray[np.integer]) -> dict[str, Any]:
-        """Return what a release says of itself: the whole map from a record as it is sent, and the map's norm."""
-        center, factor = scales(noisy, self.training.count(0, self.records))
+    def released_model(self, noisy: NDArray[np.integer], units: int | None = None) -> dict[str, Any]:
+        """Return what a release says of itself: the whole map from a record as it is sent, and the map's norm.
+
+        units: of how many units the counts are; None: they are of records.
+        """
+        center, factor = scales(noisy, self.training.count(0, self.records) if units is None else max(1, units))
+        counted = {} if units is None else {"units": units}
         map_step = {
             "kind": "clipped_scale",
             "version": 1,
@@ -96,7 +109,7 @@ class Preparation(Mechanism):
             "factor": factor.tolist(),
             "limit": LIMIT,
         }
-        return self.model_description() | {"feature_map": followed_by(self.feature_map.description, map_step)}
+        return self.model_description() | counted | {"feature_map": followed_by(self.feature_map.description, map_step)}
 
     @property
     def features(self) -> int:
@@ -115,6 +128,13 @@ class Preparation(Mechanism):
     def draws(self) -> int:
         """Return 0: the noise is exact."""
         return 0
+
+    def check_units(self) -> None:
+        """Do nothing: a unit is counted once."""
+
+    def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
+        """Return m: a unit is counted once in N, with noise of its own."""
+        return of_fits(bound, self.records)
 
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and how rough its scales are, as JSON: for a person."""
@@ -155,12 +175,19 @@ class Preparation(Mechanism):
             "norm_bound": math.sqrt(self.features),
         }
 
-    def _counts(self, read: Callable[[int, int], Records]) -> NDArray[np.int64]:
+    def _counted(self, read: Callable[[int, int], Records]) -> tuple[NDArray[np.int64], int | None]:
+        """Return the counts of the first N slots, and of how many units they are; None: of records.
+
+        Units are read all at once: only so is it known which slots are the first of theirs.
+        """
+        if self.unit is not None:
+            records = read(0, self.records)
+            return counts_of(records.one_of_each_unit().x), records.units
         at_once = max(1, READ_AT_ONCE // self.features)
         total = np.zeros((self.features, CELLS), dtype=np.int64)
         for start in range(0, self.records, at_once):
             total += counts_of(read(start, min(start + at_once, self.records)).x)
-        return total
+        return total, None
 
     def _expected(self, noise: CountNoise) -> dict[str, Any]:
         """Return how far off a quantile may be: the deviation of noise in half the cells, as a share of the records."""
@@ -177,7 +204,7 @@ class Preparation(Mechanism):
         return round_down(Fraction(self.capacity))
 
     def _loss(self) -> dict[str, float]:
-        amount = round_up(self.capacity)
+        amount = round_up(self.capacity * self.factor)
         if self.currency is Currency.PURE:
             return {"epsilon": amount}
         return {"rho": amount, "epsilon": zcdp_epsilon(amount, round_down(Fraction(self.privacy.delta)))}

@@ -20,8 +20,7 @@ from service.learners.noisy_gradient_descent import NoisyGradientDescent
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
 from service.mechanisms.on_schedule import OnSchedule, PlannedLearner
-from service.mechanisms.units import NotForUnits
-from service.privacy.accounting.groups import Batching, group_factor, independent
+from service.mechanisms.units import NotForUnits, of_fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -106,5 +105,4 @@ class Scheduled(Fitting, LinearMechanism):
     def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
         """Return m: each fit's noise is its own, whatever fits overlap, and a unit enters it once."""
         self.check_units()
-        batch = max(pattern.records for pattern in self.schedule.patterns())
-        return group_factor(independent(Batching(bound=bound, batch=batch)))
+        return of_fits(bound, max(pattern.records for pattern in self.schedule.patterns()))

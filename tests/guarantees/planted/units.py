@@ -268,3 +268,23 @@ def a_perturbed_objective_that_takes_records_of_a_unit_one_by_one() -> None:
     from service.learners.linear import Linear
 
     rewrite(Linear.prepared, ("if weights is not None:", "if False:"))
+
+
+@bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_counts_as_far_as_one[preparation]")
+def cells_that_count_every_record_of_a_unit() -> None:
+    """Histograms take all records of a unit, as of a stream without units."""
+    from service.learning.records import Records
+
+    rewrite(Records.one_of_each_unit, ("if self.units is None:", "if True:"))
+
+
+@bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_counts_as_far_as_one[evaluation]")
+def tables_that_count_every_record_of_a_unit() -> None:
+    """The same, of an evaluation."""
+    cells_that_count_every_record_of_a_unit()
+
+
+@bug("tests/guarantees/test_unit_audits.py::test_nobody_can_tell_two_persons_apart_by_counts[evaluation]")
+def a_person_who_is_counted_as_a_record_in_every_block() -> None:
+    """The capacity is not divided by the group factor, so that each block costs a unit all that it was promised."""
+    a_slot_that_is_charged_what_its_unit_was_promised()

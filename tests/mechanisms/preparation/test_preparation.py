@@ -183,7 +183,6 @@ def test_a_publication_with_features_of_another_keeps_its_promise_before_and_aft
     [
         ({"features": None, "task": {"kind": "categorical", "cardinality": 3}}, SCALE, "no features to prepare"),
         ({"features": 5000}, SCALE, "at most 4096 features"),
-        ({"unit": {"max_records": 3}}, SCALE, "the budget of this stream is of units"),
         ({}, SCALE | {"features": True}, "takes no features"),
     ],
 )
