@@ -96,6 +96,20 @@ class Stage:
     steps: int = 0
     releases: int = 0
 
+    def wait_for(self, coroutine):
+        """Return what it returns; or Crash, when that is where it went."""
+
+        async def watched():
+            task = asyncio.ensure_future(coroutine)
+            while not task.done() and not self.accidents.dead:  # noqa: ASYNC110 - it happens in whatever task it hits
+                await asyncio.sleep(0)
+            if self.accidents.dead:
+                task.cancel()
+                raise Crash
+            return task.result()
+
+        return self.loop.run_until_complete(watched())
+
     def worker(self) -> "Worker":
         keeper = LeaseKeeper(self.database, seconds=3600)
         sealer = Sealer(self.database, Reader(self.redis_url), self.files, keeper)

@@ -6,7 +6,6 @@ leases over and does its work before it goes on. Hypothesis chooses, and shrinks
 `--histories 3000` runs more of them than the default, `--seed` the same ones again.
 """
 
-import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from sqlalchemy import select
-from sqlalchemy.engine import make_url
 
 from service.ledger import open_ledger
 from service.ledger.errors import BudgetExceeded
@@ -40,16 +38,12 @@ from service.privacy.accounting.composition import PrivacyLoss
 from service.privacy.accounting.zcdp_budget import pure_rho
 from service.privacy.currency import capacity
 from service.store import erasing, publications, streams, tables
-from service.store.database import Database
 from service.store.publications import NewPublication
-from service.store.segment_files import SegmentFiles
 from service.streams.codec import pack
 from service.streams.schema import StreamSchema
-from service.worker import publisher as publishing
-from tests.conftest import make_world, run_out
+from tests.conftest import run_out
 from tests.faults.load import Batch, check, due
-from tests.faults.stage import APPENDING, WORKING, Accidents, Crash, Stage, accidents
-from tests.faults.steps import instrument
+from tests.faults.stage import APPENDING, WORKING, Stage, accidents
 from tests.mechanisms import cases
 
 SCHEMA = {
@@ -335,40 +329,7 @@ class History(RuleBasedStateMachine):
 
     def wait_for(self, coroutine):
         """Return what it returns; or Crash, when that is where it went."""
-        accidents = self.stage.accidents
-
-        async def watched():
-            task = asyncio.ensure_future(coroutine)
-            while not task.done() and not accidents.dead:  # noqa: ASYNC110 - it happens in whatever task it hits
-                await asyncio.sleep(0)
-            if accidents.dead:
-                task.cancel()
-                raise Crash
-            return task.result()
-
-        return self.stage.loop.run_until_complete(watched())
-
-
-@pytest.fixture
-def stage(servers, tmp_path, monkeypatch):
-    world = make_world(servers, tmp_path)
-    owner = make_url(world.settings.migration_url).set(drivername="postgresql").render_as_string(False)
-    with psycopg.connect(owner, autocommit=True) as connection:
-        for table in tables.APPEND_ONLY:  # so that the rows of one history can make room for the next one's
-            connection.execute(f"ALTER TABLE {table.name} DISABLE TRIGGER USER")
-        name = make_url(owner).database
-        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")  # nobody pulls this plug
-    accidents = Accidents()
-    monkeypatch.setattr(publishing, "AFTER_AN_ERROR_SECONDS", 0)
-    instrument(accidents.reach, monkeypatch.setattr)
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)  # a crash leaves tasks behind
-    database = Database(world.settings.database_url)
-    yield Stage(
-        database, SegmentFiles(world.settings.segment_store), world.settings.redis_url, accidents, loop, clear=owner
-    )
-    database.close()
-    loop.close()
+        return self.stage.wait_for(coroutine)
 
 
 @pytest.mark.slow

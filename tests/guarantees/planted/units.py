@@ -288,3 +288,17 @@ def tables_that_count_every_record_of_a_unit() -> None:
 def a_person_who_is_counted_as_a_record_in_every_block() -> None:
     """The capacity is not divided by the group factor, so that each block costs a unit all that it was promised."""
     a_slot_that_is_charged_what_its_unit_was_promised()
+
+
+@bug("tests/faults/test_unit_histories.py::test_no_unit_counts_too_often_whatever_dies_or_is_lost")
+def counts_that_a_sealer_remembers_from_its_last_segment() -> None:
+    """They are read once, so that a sealer which takes over, or a database that was put back, is not seen."""
+    from service.store import units
+
+    known: dict[bytes, Any] = {}
+
+    def read(true: Any, connection: Any, stream: int, bound: Any, pseudonyms: Any) -> Any:
+        key = pseudonyms.tobytes()
+        return known.setdefault(key, true(connection, stream, bound, pseudonyms))
+
+    wrap(units, "read", read)

@@ -1,0 +1,37 @@
+"""The stage of random histories, with a database, a log and a folder of its own."""
+
+import asyncio
+
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from service.store import tables
+from service.store.database import Database
+from service.store.segment_files import SegmentFiles
+from service.worker import publisher as publishing
+from tests.conftest import make_world
+from tests.faults.stage import Accidents, Stage
+from tests.faults.steps import instrument
+
+
+@pytest.fixture
+def stage(servers, tmp_path, monkeypatch):
+    world = make_world(servers, tmp_path)
+    owner = make_url(world.settings.migration_url).set(drivername="postgresql").render_as_string(False)
+    with psycopg.connect(owner, autocommit=True) as connection:
+        for table in tables.APPEND_ONLY:  # so that the rows of one history can make room for the next one's
+            connection.execute(f"ALTER TABLE {table.name} DISABLE TRIGGER USER")
+        name = make_url(owner).database
+        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")  # nobody pulls this plug
+    accidents = Accidents()
+    monkeypatch.setattr(publishing, "AFTER_AN_ERROR_SECONDS", 0)
+    instrument(accidents.reach, monkeypatch.setattr)
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # a crash leaves tasks behind
+    database = Database(world.settings.database_url)
+    yield Stage(
+        database, SegmentFiles(world.settings.segment_store), world.settings.redis_url, accidents, loop, clear=owner
+    )
+    database.close()
+    loop.close()
