@@ -46,7 +46,7 @@ class UnitHistory(RuleBasedStateMachine):
         self.appender, self.worker = self.new_appender(), self.stage.worker()
         self.stage.accidents.overtake = self.overtake
         self.stage.histories += 1
-        self.closed, self.backup, self.backed_up = {}, None, {}
+        self.closed, self.backup, self.backed_up = {}, None, ({}, {})
 
     def new_appender(self):
         return Appender(self.stage.redis_url, max_batches=1000, max_bytes=10**6)
@@ -108,11 +108,14 @@ class UnitHistory(RuleBasedStateMachine):
     def back_up(self):
         with psycopg.connect(self.stage.clear) as connection:
             self.backup = {each.name: self.copied(connection, each.name) for each in tables.metadata.sorted_tables}
-        self.backed_up = dict(self.closed)
+        self.backed_up = dict(self.closed), {each: each.read_bytes() for each in self.segments()}
 
     @rule()
     def restore(self):
-        """Put an earlier state of the database in the place of the newest, beneath the segments and the log."""
+        """Put an earlier state of the database in the place of the newest, beneath the segments and the log.
+
+        Segments that were replaced since come back beside the newer ones, as from a backup of the folder.
+        """
         if self.backup is None:
             return
         self.worker.end()
@@ -121,7 +124,10 @@ class UnitHistory(RuleBasedStateMachine):
             for name, rows in self.backup.items():
                 with connection.cursor().copy(f"COPY {name} FROM STDIN") as copy:
                     copy.write(rows)
-        self.closed = dict(self.backed_up)
+        closed, files = self.backed_up
+        for path in set(files) - set(self.segments()):
+            path.write_bytes(files[path])
+        self.closed = dict(closed)
         run_out(self.stage.database)
         self.worker = self.stage.worker()
 
@@ -176,6 +182,9 @@ class UnitHistory(RuleBasedStateMachine):
         columns = {name: np.concatenate([empty[name], *(part[name] for part in parts)]) for name in names}
         assert len(columns["x"]) == records
         return columns | {"unit": columns["unit"].astype(np.uint8)}
+
+    def segments(self):
+        return sorted(self.stage.files.root.glob(f"{self.stream.log}/*.safetensors"))
 
     def rows(self):
         with self.stage.database.transaction() as connection:
