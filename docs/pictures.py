@@ -20,6 +20,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from docs.schedule_pictures import SCHEDULES, schedule
+from docs.unit_pictures import units
 from service.explorer import comparison, datasets
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ COMPARISON: dict[str, Any] = {
 
 def pictures() -> dict[str, str]:
     """Return the text of each picture, by the name of its file."""
-    drawn: dict[str, Callable[[], Figure]] = {"flow.svg": flow, "result.svg": result}
+    drawn: dict[str, Callable[[], Figure]] = {"flow.svg": flow, "result.svg": result, "units.svg": units}
     for name in SCHEDULES:
         drawn[f"schedule_{name}.svg"] = lambda name=name: schedule(name)  # type: ignore[misc]
     with mpl.rc_context(STYLE):

@@ -101,7 +101,8 @@ class UnitHistory(RuleBasedStateMachine):
         before, name = self.now().records, pseudonym(self.secret, unit)
         with self.stage.accidents.happening(accident):
             erase_unit(self.stage.database, self.stage.files, self.now(), name)
-        if self.rows()[name].erased:
+        row = self.rows().get(name)
+        if row is not None and row.erased:
             self.closed.setdefault(unit, before)
 
     @rule()
