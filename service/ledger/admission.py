@@ -24,7 +24,7 @@ def admit(connection: Connection, stream: Stream, new: NewPublication, visible: 
         NameTaken: a publication that the asking key may see has this name.
         TooManyDraws: all draws of nearly exact noise on the stream would pass the slack of a budget held in ρ.
     """
-    asked = cap(stream.accounting, new.epsilon, new.delta)
+    asked = cap(stream.accounting, new.epsilon, new.delta, units=new.obligations.unit is not None)
     check(connection, stream, asked, new.start, new.obligations.slots)
     if stream.budget.in_rho:
         draws = drawn(publications.of_stream(connection, stream.id)) + (new.obligations.draws or 0)

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Row, and_, bindparam, func, select
 
 from service.privacy.accounting import budget
+from service.privacy.accounting.budget import Accounting
 from service.privacy.accounting.composition import Component, Slots
 from service.store.publications import SLOTS, UNIT_FACTOR
 from service.store.tables import charges, spent, streams
@@ -98,8 +99,8 @@ def charged(rows: Sequence[Any]) -> list[Charged]:
                 delta=row.delta,
                 currency=row.kind,
                 start=row.since,
-                running=row.state == "running" or row.unit_factor is not None,
-                factor=Fraction(row.unit_factor or 1),
+                running=row.state == "running" or (row.unit_factor is not None and row.accounting == Accounting.BASIC),
+                unit_factor=row.unit_factor,
                 slots=Slots(row.slots),
             )
     return [(components[row.publication_id], row.start, row.stop, _fraction(row.amount)) for row in rows]

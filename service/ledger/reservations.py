@@ -3,7 +3,7 @@
 A publication reserves its cap on every record from its start on, for as long as it runs. Once it has ended, each record
 keeps what it was charged: the most that any later record keeps is a falling staircase, in the table `kept`. It follows
 from the charges: `perennial ledger verify` adds them up anew and compares. On a stream with units one that has charged
-anything reserves its whole cap for ever (`reserving`).
+anything reserves its whole cap for ever, unless the budget is held in ρ (`reserving`).
 """
 
 from bisect import bisect_right
@@ -188,6 +188,6 @@ def _reserved_from(
         total = PrivacyLoss()
         for each in running:
             if each.start <= record:
-                total += budget.cap(each.accounting, each.epsilon, each.delta)
+                total += budget.cap(each.accounting, each.epsilon, each.delta, units=each.unit_factor is not None)
         sums.append((record, total + ended[bisect_right(ended, record, key=itemgetter(0)) - 1][1]))
     return sums

@@ -3,6 +3,7 @@
 from decimal import Decimal
 from typing import Protocol
 
+from service.privacy.accounting.budget import Accounting
 from service.privacy.accounting.composition import Slots
 
 
@@ -31,7 +32,9 @@ def reserves_wholly(publication: Reserving) -> bool:
     """Return whether a publication reserves its whole cap on every record from its start on.
 
     On a stream with units it does so for ever once it has charged anything: the records of one unit may be charged by
-    different publications, each of which may have cost the unit all that it promised (`unit_ledger`).
+    different publications, each of which may have cost the unit all that it promised (`unit_ledger`). Not so where the
+    budget is held in ρ: there charges of slots add up to what their unit lost.
     """
-    charged = publication.unit_factor is not None and publication.worst_amount > 0
+    sums = publication.unit_factor is None or publication.accounting == Accounting.ZCDP
+    charged = not sums and publication.worst_amount > 0
     return publication.state == "running" or charged

@@ -201,7 +201,7 @@ def component_of(publication: Publication) -> Component:
         currency=publication.kind,
         start=publication.start,
         running=reserves_wholly(publication),
-        factor=Fraction(publication.unit_factor or 1),
+        unit_factor=publication.unit_factor,
         slots=publication.slots,
     )
 

@@ -164,12 +164,42 @@ def test_metrics_tell_rho_of_streams_that_are_held_in_it_alone(service: Service,
     assert f'perennial_budget_rho{{stream="{basic}"}}' not in told
 
 
-def test_evaluation_slots_and_units_are_refused_where_the_budget_is_held_in_rho(service: Service):
-    for setting in ({"evaluation": {"every": 20}}, {"unit": {"max_records": 2}}):
-        task = {"kind": "classification", "classes": 2}
-        asked = {"name": "other", "features": 2, "task": task, "budget": IN_RHO} | setting
-        error = refused(service.client().post("/v1/streams", json=asked), 422, "invalid-request")
-        assert "adds up budgets by `basic`: leave accounting out" in error["detail"]
+def test_evaluation_slots_are_refused_where_the_budget_is_held_in_rho(service: Service):
+    task = {"kind": "classification", "classes": 2}
+    asked = {"name": "other", "features": 2, "task": task, "budget": IN_RHO, "evaluation": {"every": 20}}
+    error = refused(service.client().post("/v1/streams", json=asked), 422, "invalid-request")
+    assert "adds up budgets by `basic`: leave accounting out" in error["detail"]
+
+
+def test_what_is_not_charged_comes_back_to_units_too(service: Service):
+    """Of a stream with units, slot by slot: there the ρ of all slots of a unit add up to at most the budget."""
+    people = service.stream(budget=IN_RHO, unit={"max_records": 4})
+    rho = shown(service, people)["budget"]["rho"]
+    leader = {
+        "stream": people,
+        "mechanism": {"kind": "online_leader", "batch": 4},
+        "learner": {"kind": "noisy_gradient_descent"},
+        "publish_delay": 0,
+    }
+    made = ok(service.client().post("/v1/publications", json=leader | {"name": "one", "privacy": {"rho": rho}}), 201)
+    ids = ["a", "a", "b", "c", "a", "b", "a", "a"]
+    ok(service.client().post(f"/v1/streams/{people}/records", json={"x": [[1, 0]] * 8, "y": [1] * 8, "unit": ids}), 202)
+    service.reaches(made["name"], time=8)
+    spent = ok(service.client().get(f"/v1/streams/{people}/units/a"))["spent"]["rho"]
+    assert rho * (1 - 1e-9) <= spent <= rho
+    assert ok(service.client().get(f"/v1/streams/{people}/units/c"))["spent"]["rho"] == pytest.approx(rho / 4)
+    again = leader | {"name": "two", "privacy": {"rho": rho}}
+    refused(service.client().post("/v1/publications", json=again | {"start": 8}), 409, "budget-exceeded")
+    ok(service.client().delete(f"/v1/publications/{made['name']}"))
+    refused(service.client().post("/v1/publications", json=again | {"start": 7}), 409, "budget-exceeded")
+    ok(service.client().post("/v1/publications", json=again | {"start": 8}), 201)
+    nothing_is_wrong(service, people)
+    pure = refused(
+        service.client().post("/v1/publications", json=again | {"name": "pure", "privacy": {"epsilon": 0.2}}),
+        409,
+        "budget-exceeded",
+    )
+    assert pure["asked"]["rho"] == pytest.approx(0.02)
 
 
 def test_an_evaluation_adds_to_the_other_publications(service: Service, stream):

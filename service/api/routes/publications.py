@@ -144,7 +144,9 @@ async def make_publication(
             start=start,
             configuration=configuration.stored(),
             plan=mechanism.plan(),
-            obligations=replace(mechanism.obligations(), draws=mechanism.draws() if stream.budget.in_rho else None),
+            obligations=replace(
+                mechanism.obligations(), draws=mechanism.draws_of_a_unit if stream.budget.in_rho else None
+            ),
             kind=mechanism.currency,
             epsilon=configuration.privacy.epsilon,
             delta=configuration.privacy.delta,
@@ -261,12 +263,13 @@ def _refuse(path: str, reason: str) -> NoReturn:
 
 def _over_budget(stream: streams.Stream, privacy: Privacy, worst: Range) -> Problem:
     """Explain which record can't hold the cap of a publication beside all that is reserved already."""
-    budget = stream.budget
+    budget, units = stream.budget, stream.parsed_schema.unit is not None
+    asked = cap(stream.accounting, privacy.epsilon, privacy.delta, units=units)
     told = {
         "budget": budget.shown(budget.limit),
         "spent": budget.shown(worst.spent),
         "reserved": budget.shown(worst.reserved),
-        "asked": budget.shown(cap(stream.accounting, privacy.epsilon, privacy.delta)),
+        "asked": budget.shown(asked),
         "left": budget.shown_down(worst.reserved.left_of(budget.limit)),
     }
     explain = _in_rho if budget.in_rho else _in_epsilon_and_delta
@@ -295,7 +298,7 @@ def _in_rho(told: dict[str, dict[str, float]], privacy: Privacy) -> str:
         return parts
     return (
         f"{parts} Pure noise hardly fits a budget that is held in rho, where its epsilon counts as "
-        "epsilon·tanh(epsilon/2): a privacy.delta above 0 makes it Gaussian."
+        "epsilon·tanh(epsilon/2), or epsilon²/2 for units: a privacy.delta above 0 makes it Gaussian."
     )
 
 

@@ -40,8 +40,6 @@ class StreamRequest(NewStreamSchema):
         """Refuse what nobody has shown yet to stay within a budget that is held in rho."""
         if self.budget.accounting == "basic":
             return self
-        if self.unit is not None:
-            raise PydanticCustomError("units", "a stream with units adds up budgets by `basic`: leave accounting out")
         if self.evaluation is not None:
             raise PydanticCustomError(
                 "evaluation", "a stream with evaluation slots adds up budgets by `basic`: leave accounting out"

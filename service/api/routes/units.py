@@ -50,7 +50,7 @@ async def get_unit(stream: str, unit: Unit, request: Request, admin: Admin, shar
             state, erased = units.state(connection, found.id, name)
             most = found.parsed_schema.unit.max_records if found.parsed_schema.unit else 1
             spent = spending.of_unit(connection, found.id, slots, most)
-        return UnitInfo(records=slots, counting=state.counted, erased=erased, spent=Loss(**spent.shown()))
+        return UnitInfo(records=slots, counting=state.counted, erased=erased, spent=Loss(**found.budget.shown(spent)))
 
     return await run_in_threadpool(look)
 

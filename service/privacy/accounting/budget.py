@@ -79,10 +79,13 @@ class Budget:
         return round_down(Fraction(self.delta) - LARGEST_DELTA)
 
 
-def cap(accounting: str, epsilon: Decimal, delta: Decimal) -> PrivacyLoss:
-    """Return what a publication that promises (epsilon, delta) reserves on every record from its first on."""
+def cap(accounting: str, epsilon: Decimal, delta: Decimal, *, units: bool = False) -> PrivacyLoss:
+    """Return what a publication that promises (epsilon, delta) reserves on every record from its first on.
+
+    units: whether its stream has units.
+    """
     if accounting == Accounting.ZCDP:
-        return PrivacyLoss(rho=in_rho(*capacity(epsilon, delta)))
+        return PrivacyLoss(rho=in_rho(*capacity(epsilon, delta), units=units))
     return PrivacyLoss.of(epsilon, delta)
 
 
@@ -95,14 +98,21 @@ def component(
     currency: str,
     start: int,
     running: bool,
-    factor: Fraction = Fraction(1),
+    unit_factor: str | None = None,
     slots: Slots = Slots.TRAINING,
 ) -> Component:
-    """Return the component of a publication that promises (epsilon, delta)."""
+    """Return the component of a publication that promises (epsilon, delta); unit_factor: None without units."""
     of_it = ZcdpComponent if accounting == Accounting.ZCDP else Component
-    reserves = cap(accounting, epsilon, delta)
+    units = unit_factor is not None
     return of_it(
-        id=identity, currency=Currency(currency), cap=reserves, start=start, running=running, factor=factor, slots=slots
+        id=identity,
+        currency=Currency(currency),
+        cap=cap(accounting, epsilon, delta, units=units),
+        start=start,
+        running=running,
+        factor=Fraction(unit_factor or 1),
+        units=units,
+        slots=slots,
     )
 
 

@@ -110,6 +110,7 @@ class Component:
     running: bool
     slots: Slots = Slots.TRAINING
     factor: Fraction = Fraction(1)
+    units: bool = False
 
     def loss(self, amount: Fraction) -> PrivacyLoss:
         """What charges of this amount, in the publication's currency, mean as (ε, δ); never more than the cap."""
@@ -134,11 +135,15 @@ class Component:
 
 @dataclass(frozen=True, kw_only=True)
 class ZcdpComponent(Component):
-    """The same where the budget is held in ρ (`zcdp_budget`): charges count as ρ, whatever their currency."""
+    """The same where the budget is held in ρ (`zcdp_budget`): charges count as ρ, whatever their currency.
+
+    On a stream with units what a slot was charged, `factor` times, is a ρ, or the ε = m·ε_i of a ρ = ε²/2, which is at
+    least g·ε_i²/2, since g ≤ m²: so much as `unit_ledger` wants, or more.
+    """
 
     def loss(self, amount: Fraction) -> PrivacyLoss:
         """What charges of this amount count."""
-        return PrivacyLoss(rho=in_rho(self.currency, amount))
+        return PrivacyLoss(rho=in_rho(self.currency, self.factor * amount, units=self.units))
 
     def kept(self, amount: Fraction) -> PrivacyLoss:
         """What stays reserved: what was charged. All else comes back, record by record."""

@@ -66,6 +66,6 @@ def pure_rho(epsilon: Fraction, *, units: bool) -> Fraction:
     return Fraction(round_up(count))
 
 
-def in_rho(currency: Currency, amount: Fraction) -> Fraction:
-    """Return how much ρ an amount counts for a record that was charged it in that currency."""
-    return pure_rho(amount, units=False) if currency is Currency.PURE else amount
+def in_rho(currency: Currency, amount: Fraction, *, units: bool = False) -> Fraction:
+    """Return how much ρ an amount counts for a record, or with units a unit, that was charged it in that currency."""
+    return pure_rho(amount, units=units) if currency is Currency.PURE else amount

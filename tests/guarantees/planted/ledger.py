@@ -61,7 +61,7 @@ def a_budget_that_may_be_passed_in_delta() -> None:
     rewrite(
         reservations._reserved_from,
         (
-            "budget.cap(each.accounting, each.epsilon, each.delta)",
+            "budget.cap(each.accounting, each.epsilon, each.delta, units=each.unit_factor is not None)",
             "PrivacyLoss(epsilon=PrivacyLoss.of(each.epsilon, 0).epsilon)",
         ),
     )
@@ -80,7 +80,13 @@ def a_budget_in_rho_whose_pure_charges_are_half_squares() -> None:
     """A pure charge counts ε²/2 when it is spent, and ε·tanh(ε/2) when it is reserved."""
     from service.privacy.accounting.composition import ZcdpComponent
 
-    rewrite(ZcdpComponent.loss, ("in_rho(self.currency, amount)", "self.currency.worth(amount)"))
+    rewrite(
+        ZcdpComponent.loss,
+        (
+            "in_rho(self.currency, self.factor * amount, units=self.units)",
+            "self.currency.worth(amount)",
+        ),
+    )
 
 
 @bug(_HISTORIES)

@@ -302,3 +302,19 @@ def counts_that_a_sealer_remembers_from_its_last_segment() -> None:
         return known.setdefault(key, true(connection, stream, bound, pseudonyms))
 
     wrap(units, "read", read)
+
+
+@bug("tests/privacy/test_budget.py::test_nor_does_a_unit_whose_records_different_publications_read")
+def a_slot_whose_rho_counts_once_for_its_unit() -> None:
+    """On a stream whose budget is held in ρ the group factor is left out."""
+    from service.privacy.accounting.composition import ZcdpComponent
+
+    rewrite(ZcdpComponent.loss, ("self.factor * amount", "amount"))
+
+
+@bug("tests/privacy/test_budget.py::test_a_slot_that_is_charged_its_part_counts_what_its_unit_was_promised[delta0]")
+def pure_charges_of_a_unit_that_count_as_those_of_a_record() -> None:
+    """ε·tanh(ε/2), whose sum over a unit's slots bounds nothing."""
+    from service.privacy.accounting.composition import ZcdpComponent
+
+    rewrite(ZcdpComponent.loss, ("units=self.units", "units=False"))
