@@ -1,4 +1,8 @@
-"""Hooks of the site: its nav lists mechanisms and learners by the registries; files outside docs/ are not linked."""
+"""Hooks of the site.
+
+Its nav lists mechanisms and learners by the registries, the HTTP interface has the fields of every shape, and files
+outside docs/ are not linked.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
+from docs.http_reference import with_shapes
 from service.learners.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
 
@@ -24,7 +29,9 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Return the page with the paths of files outside docs/ in the place of links to them."""
+    """Return the page with all shapes if it is api.md, and paths in the place of links to files outside docs/."""
+    if page.file.src_uri == "api.md":
+        markdown = with_shapes(markdown)
     folder = posixpath.dirname(page.file.src_uri)
 
     def replaced(match: re.Match[str]) -> str:
