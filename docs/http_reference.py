@@ -101,18 +101,16 @@ def _operation(name: str, operation: dict[str, Any], scope: str | None) -> str:
     needs = f"Scope `{scope}`." if "security" in operation else "No key is needed."
     parameters = (each for each in operation.get("parameters", ()) if each["in"] != "path")
     lines = [line for line in map(_parameter, parameters) if line]
-    if body := operation.get("requestBody"):
-        lines.append(f"- Body, {_content(body)}." + (f" {body['description']}" if "description" in body else ""))
+    calls = [f"takes {_content(operation['requestBody'])}"] if "requestBody" in operation else []
     answers = sorted(operation["responses"].items())
     for status, answer in answers:
         if "application/problem+json" not in answer.get("content", {}):
-            what = "" if answer["description"] == "Successful Response" else f": {answer['description']}"
-            lines.append(f"- {status}{what}{', '.join(['', *filter(None, [_content(answer)])])}.")
-    problems = [
+            meaning = "" if answer["description"] == "Successful Response" else f"({answer['description'].rstrip('.')})"
+            calls.append(" ".join(filter(None, [status, meaning, _content(answer)])))
+    calls += [
         f"{status} ({answer['description']})" for status, answer in answers if _is_problem(status, answer, operation)
     ]
-    if problems:
-        lines.append(f"- Problems: {', '.join(problems)}.")
+    lines.append(f"- {'; '.join(calls)}.")
     return f"\n### {name}\n\n{operation['description']} {needs}\n\n" + "\n".join(lines) + "\n"
 
 
