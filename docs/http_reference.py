@@ -16,7 +16,7 @@ from service.settings import Settings
 from service.streams.feature_maps import FeatureMapShape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _PARTS = (
     "keys",
@@ -51,8 +51,8 @@ Lists are newest first, as {`items`: list}. `limit` is from 1 to 1000, by defaul
 the `id` or `version` of the last item of the page before.
 
 Bodies are `application/json` unless a type is named. A field with `?` may be left out or null; `= …` is its default.
-The fields of each shape (`StreamInfo`, …) are in the OpenAPI document, and on this page of the site that `make docs`
-builds.
+The OpenAPI document, and this page of the site that `make docs` builds, say more of each call, and have the fields of
+each shape (`StreamInfo`, …).
 """
 
 
@@ -63,24 +63,30 @@ def openapi() -> dict[str, Any]:
 
 
 def api(scopes: dict[str, str]) -> str:
-    """Return the page. scopes: what a key needs, by method and path."""
-    document = openapi()
-    parts: dict[str, str] = dict.fromkeys(_PARTS, "")
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            name = f"{method.upper()} {path}"
-            parts[operation["tags"][0]] += _operation(name, operation, scopes.get(name))
-    return _API + "".join(f"\n## {part.capitalize()}\n{operations}" for part, operations in parts.items())
+    """Return the page of docs/: each call with the first paragraph of its description.
+
+    scopes: the scope that a key needs, by method and path.
+    """
+    return _API + _calls(scopes, lambda description: description.partition("\n\n")[0])
 
 
-def with_shapes(page: str) -> str:
-    """Return the page as the site shows it: with every shape, and each name of a shape as a link to it."""
+def site_page(scopes: dict[str, str]) -> str:
+    """Return the page of the site: whole descriptions, every shape, and each name of a shape as a link to it."""
     schemas = openapi()["components"]["schemas"]
     names = [name for name in sorted(schemas) if not _is_elsewhere(name)]
-    shapes = "".join(_shape(name, schemas) for name in names)
-    return re.sub(
-        rf"`({'|'.join(names)})`", lambda name: f"[{name[1]}](#{name[1].lower()})", f"{page}\n## Shapes\n{shapes}"
-    )
+    page = f"{_API}{_calls(scopes, str)}\n## Shapes\n" + "".join(_shape(name, schemas) for name in names)
+    return re.sub(rf"`({'|'.join(names)})`", lambda name: f"[{name[1]}](#{name[1].lower()})", page)
+
+
+def _calls(scopes: dict[str, str], shown: Callable[[str], str]) -> str:
+    """Return a section for each part of the interface. shown: what to show of a description."""
+    parts: dict[str, str] = dict.fromkeys(_PARTS, "")
+    for path, operations in openapi()["paths"].items():
+        for method, operation in operations.items():
+            name = f"{method.upper()} {path}"
+            described = operation | {"description": shown(operation["description"])}
+            parts[operation["tags"][0]] += _operation(name, described, scopes.get(name))
+    return "".join(f"\n## {part.capitalize()}\n{calls}" for part, calls in parts.items())
 
 
 @cache

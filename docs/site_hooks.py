@@ -10,7 +10,8 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
-from docs.http_reference import with_shapes
+from docs.http_reference import site_page
+from docs.reference import SCOPES
 from service.learners.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
 
@@ -31,7 +32,7 @@ def on_config(config: MkDocsConfig) -> None:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Return the page with all shapes if it is api.md, and paths in the place of links to files outside docs/."""
     if page.file.src_uri == "api.md":
-        markdown = with_shapes(markdown)
+        markdown = site_page(SCOPES)
     folder = posixpath.dirname(page.file.src_uri)
 
     def replaced(match: re.Match[str]) -> str:
