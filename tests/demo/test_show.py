@@ -1,4 +1,4 @@
-"""What is added up, printed and drawn."""
+"""The demo adds up, prints and draws what was published."""
 
 import io
 import xml.etree.ElementTree as ET

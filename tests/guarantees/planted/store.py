@@ -320,4 +320,4 @@ def attempts_that_are_counted_over_all_steps() -> None:
     """A publication halts at the second error of its life."""
     from service.store import attempts
 
-    rewrite(attempts.note, ("and (found.position, found.version) == (position, version)", ""))
+    rewrite(attempts.note, ("and (earlier.position, earlier.version) == (position, version)", ""))
