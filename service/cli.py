@@ -63,9 +63,7 @@ def up(
             redis_url=settings.redis_url,
             database_url=settings.database_url,
             admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None,
-            segment_store=str(settings.segment_store.absolute())
-            if "segment_store" in settings.model_fields_set
-            else None,
+            segment_store=_absolute(settings.segment_store) if "segment_store" in settings.model_fields_set else None,
         )
     )
 
@@ -124,7 +122,8 @@ def verify_ledger(
     from service.embedded import EmbeddedError, embedded_database
     from service.ledger.verify import verify, verify_segments
     from service.store.database import Database, DatabaseUnavailable
-    from service.store.segment_files import SegmentFiles
+    from service.store.segment_files import StoreUnsuitable
+    from service.store.segment_places import open_place
 
     settings = _settings()
     try:
@@ -135,9 +134,11 @@ def verify_ledger(
             database = Database(url)
             with database.transaction() as connection:
                 report = verify(connection)
-            findings = [*report.findings, *verify_segments(database, SegmentFiles(segments))]
+            copies = settings.segment_copies if "segment_copies" in settings.model_fields_set else data_dir / "copies"
+            files = open_place(segments, copies, most_bytes=settings.max_copy_bytes)
+            findings = [*report.findings, *verify_segments(database, files)]
             database.close()
-    except (EmbeddedError, DatabaseUnavailable) as error:
+    except (EmbeddedError, DatabaseUnavailable, StoreUnsuitable) as error:
         _fail(str(error))
     for finding in findings:
         print(finding)
@@ -211,6 +212,11 @@ def _client(command: str, extra: str, arguments: list[str]) -> None:
             f"`{command}` is the Python client's: install it from the project's folder, pip install './client[{extra}]'"
         )
     os.execv(sys.executable, [sys.executable, "-m", "perennial", command, *arguments])  # noqa: S606
+
+
+def _absolute(place: str | Path) -> str:
+    """Return a folder's whole path, or the address of an object store as it is."""
+    return str(place.absolute()) if isinstance(place, Path) else place
 
 
 def _checked(model: type[Model], document: object, *above: str) -> Model:

@@ -29,6 +29,10 @@ class SegmentDamaged(Exception):
     """A file does not hold what was written to it. Nothing may be made from it."""
 
 
+class StoreUnsuitable(Exception):
+    """Nothing may be kept in such an object store."""
+
+
 class SegmentFiles:
     """A folder with one folder per stream."""
 
@@ -36,6 +40,16 @@ class SegmentFiles:
         self.root = root
         self._checked: dict[tuple[str, str], tuple[int, ...]] = {}  # as each file was when its hash was last right
         self._marks_read: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}  # as it was when it was last read
+
+    def described(self) -> dict[str, Any]:
+        """Return where the files are, for a process on the same machine (`segment_places.open_described`)."""
+        return {"folder": str(self.root)}
+
+    def probe(self) -> None:
+        """Raise StoreUnsuitable where a store does not do what it must; folders do."""
+
+    def sweep_copies(self) -> None:
+        """Delete copies for as long as the process runs; a folder needs none."""
 
     def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
         """A new file that is on disk when this returns: its name and its SHA-256."""
@@ -82,7 +96,7 @@ class SegmentFiles:
             with (self.root / f"{log}.witness").open("rb") as file:
                 state = _state(file)
                 if (known := self._marks_read.get(log)) is None or known[0] != state:
-                    known = self._marks_read[log] = state, _parsed(file.read())
+                    known = self._marks_read[log] = state, parsed(file.read())
         except FileNotFoundError:
             return None
         return known[1]
@@ -102,7 +116,7 @@ class SegmentFiles:
     def note(self, log: str) -> dict[str, Any]:
         """Return what `put_note` was last given about a stream; {} if it can't be read."""
         try:
-            return _parsed((self.root / f"{log}.walked").read_bytes())
+            return parsed((self.root / f"{log}.walked").read_bytes())
         except OSError:
             return {}
 
@@ -158,6 +172,14 @@ class SegmentFiles:
             self.delete(log, name)
         return orphans
 
+    def logs(self) -> set[str]:
+        """Return the logs of which there are files."""
+        return {path.name for path in self.root.iterdir() if path.is_dir()} if self.root.is_dir() else set()
+
+    def get(self, log: str, name: str) -> bytes:
+        """Return a file as it is."""
+        return (self.root / log / name).read_bytes()
+
     def names(self, log: str) -> set[str]:
         """Return the names of all files of a stream."""
         folder = self.root / log
@@ -184,7 +206,8 @@ def _state(file: BinaryIO) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
+def parsed(content: bytes) -> dict[str, Any]:
+    """Return a JSON object; {} where it is none."""
     try:
         parsed = json.loads(content)
     except ValueError:
