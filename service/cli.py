@@ -146,6 +146,35 @@ def verify_ledger(
     raise typer.Exit(1 if findings else 0)
 
 
+segment_commands = typer.Typer(no_args_is_help=True, help="Move the numbered records.")
+app.add_typer(segment_commands, name="segments")
+
+
+@segment_commands.command("copy")
+def copy_segments(
+    source: Annotated[str, typer.Argument(help="Folder, or object store: s3://BUCKET/PREFIX, gs://…, az://….")],
+    target: Annotated[str, typer.Argument(help="The same; empty, or left by an attempt that was stopped.")],
+) -> None:
+    """Copy all numbered records to another folder or object store, while no API and no worker runs."""
+    from service.store.segment_copying import PlaceTaken, copy
+    from service.store.segment_files import StoreUnsuitable
+    from service.store.segment_places import open_place
+
+    settings = _settings()
+    places = [each if "://" in each else Path(each) for each in (source, target)]
+    if isinstance(places[0], Path) and not places[0].is_dir():
+        _fail(f"there is no folder {source}")
+    try:
+        files = [open_place(each, settings.segment_copies, most_bytes=settings.max_copy_bytes) for each in places]
+        files[1].probe()
+        copied = copy(*files)
+    except (PlaceTaken, StoreUnsuitable) as error:
+        _fail(f"{target}: {error}")
+    except OSError as error:
+        _fail(f"nothing was lost, run it again: {error.strerror}")
+    print(f"{copied} segments copied; now set PERENNIAL_SEGMENT_STORE={target} and run `perennial ledger verify`")
+
+
 @app.command()
 def plan(
     file: Annotated[Path, typer.Argument(help='JSON: {"stream":{…},"publication":{…}}; - reads standard input.')],

@@ -19,6 +19,7 @@ from safetensors import safe_open
 from service.streams.codec import Columns, pack
 
 SECONDS_TO_LOCK = 5.0
+_MARK = ".witness"
 
 
 class FilesReplaced(Exception):
@@ -53,19 +54,23 @@ class SegmentFiles:
 
     def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
         """A new file that is on disk when this returns: its name and its SHA-256."""
+        packed = pack(columns)
+        name = f"{start:012d}-{stop:012d}-{secrets.token_hex(4)}.safetensors"
+        self.put(log, name, packed)
+        return name, hashlib.sha256(packed).digest()
+
+    def put(self, log: str, name: str, content: bytes) -> None:
+        """Write a new file, which is on disk when this returns. Raises FileExistsError."""
         folder = self.root / log
         if not folder.is_dir():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _sync(self.root)
-        packed = pack(columns)
-        name = f"{start:012d}-{stop:012d}-{secrets.token_hex(4)}.safetensors"
         with (folder / name).open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.write(packed)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         _sync(folder)
-        return name, hashlib.sha256(packed).digest()
 
     def read(
         self, log: str, name: str, sha256: bytes, start: int, stop: int, *, only: frozenset[str] | None = None
@@ -93,7 +98,7 @@ class SegmentFiles:
     def high_water_mark(self, log: str) -> dict[str, Any] | None:
         """Return what was last written down about a stream; None: nothing was. {} if it can't be read."""
         try:
-            with (self.root / f"{log}.witness").open("rb") as file:
+            with (self.root / f"{log}{_MARK}").open("rb") as file:
                 state = _state(file)
                 if (known := self._marks_read.get(log)) is None or known[0] != state:
                     known = self._marks_read[log] = state, parsed(file.read())
@@ -110,7 +115,7 @@ class SegmentFiles:
             file.write(json.dumps(content).encode())
             file.flush()
             os.fsync(file.fileno())
-        new.replace(self.root / f"{log}.witness")
+        new.replace(self.root / f"{log}{_MARK}")
         _sync(self.root)
 
     def note(self, log: str) -> dict[str, Any]:
@@ -173,8 +178,9 @@ class SegmentFiles:
         return orphans
 
     def logs(self) -> set[str]:
-        """Return the logs of which there are files."""
-        return {path.name for path in self.root.iterdir() if path.is_dir()} if self.root.is_dir() else set()
+        """Return the logs of which there are files, or a high-water mark."""
+        there = list(self.root.iterdir()) if self.root.is_dir() else []
+        return {path.name for path in there if path.is_dir()} | {path.stem for path in there if path.suffix == _MARK}
 
     def get(self, log: str, name: str) -> bytes:
         """Return a file as it is."""

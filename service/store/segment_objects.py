@@ -25,13 +25,15 @@ import time
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from service.store.segment_files import SegmentDamaged, SegmentFiles, StoreUnsuitable, parsed
 from service.streams.codec import Columns, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 COPY_SECONDS = 3600.0
 SECONDS_BETWEEN_SWEEPS = 30.0
@@ -120,12 +122,12 @@ class SegmentObjects(SegmentFiles):
         return self._listed(log)
 
     def logs(self) -> set[str]:
-        """Return the logs of which the store has files."""
+        """Return the logs of which the store has files, or a high-water mark."""
         import obstore
 
         with _errors():
-            found = obstore.list_with_delimiter(self._store)["common_prefixes"]
-        return {prefix for prefix in found if not prefix.endswith(".witness")}
+            prefixes = _patiently(lambda: obstore.list_with_delimiter(self._store))["common_prefixes"]
+        return {prefix.removesuffix(".witness") for prefix in prefixes}
 
     def high_water_mark(self, log: str) -> dict[str, Any] | None:
         """Return what was last written down about a stream; None: nothing was. {} if it can't be read."""
@@ -190,12 +192,15 @@ class SegmentObjects(SegmentFiles):
     def _fetch(self, log: str, name: str) -> None:
         import obstore
 
-        with _errors():
-            found = obstore.get(self._store, f"{log}/{name}")
-            self._drop_copies(found.meta["size"])
+        def attempt() -> None:
+            content = obstore.get(self._store, f"{log}/{name}")
+            self._drop_copies(content.meta["size"])
             with self._new_copy(log, name) as file:
-                for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
+                for chunk in content.stream(min_chunk_size=_CHUNK_BYTES):
                     file.write(chunk)
+
+        with _errors():
+            _patiently(attempt)
 
     @contextmanager
     def _new_copy(self, log: str, name: str) -> Iterator[Any]:
@@ -212,13 +217,13 @@ class SegmentObjects(SegmentFiles):
 
     def _drop_copies(self, room: int = 0) -> None:
         """Delete old copies, and the oldest until `room` more bytes are within the limit."""
-        found = []
+        copies = []
         for path in self.root.glob("*/*"):
             with suppress(FileNotFoundError):
                 status = path.stat()
-                found.append((status.st_mtime, status.st_size, path))
-        left, oldest = sum(size for _, size, _ in found) + room, time.time() - COPY_SECONDS
-        for written, size, path in sorted(found, key=lambda each: each[0]):
+                copies.append((status.st_mtime, status.st_size, path))
+        left, oldest = sum(size for _, size, _ in copies) + room, time.time() - COPY_SECONDS
+        for written, size, path in sorted(copies, key=lambda each: each[0]):
             if written > oldest and left <= self.most_bytes:
                 return
             path.unlink(missing_ok=True)
@@ -232,8 +237,8 @@ class SegmentObjects(SegmentFiles):
         import obstore
 
         with _errors():
-            pages = obstore.list(self._store, f"{folder}/")
-            return {str(each["path"]).rpartition("/")[2] for page in pages for each in page}
+            objects = _patiently(lambda: obstore.list(self._store, f"{folder}/").collect())
+        return {str(each["path"]).rpartition("/")[2] for each in objects}
 
     def _create(self, path: str, content: bytes) -> bool:
         """Return whether there was no such object."""
@@ -249,7 +254,7 @@ class SegmentObjects(SegmentFiles):
     def _read(self, path: str) -> bytes:
         import obstore
 
-        return obstore.get(self._store, path).bytes().to_bytes()
+        return _patiently(lambda: obstore.get(self._store, path).bytes().to_bytes())
 
     def _remove(self, path: str) -> None:
         import obstore
@@ -277,6 +282,16 @@ def _opened(url: str) -> Any:
             f"the object store can't be opened ({type(error).__name__}): give s3://BUCKET/PREFIX, gs://BUCKET/PREFIX "
             "or az://CONTAINER/PREFIX"
         ) from None
+
+
+def _patiently(attempt: Callable[[], T]) -> T:
+    """Return what an attempt to read returns. obstore itself tries again only until an answer begins."""
+    from obstore.exceptions import BaseError
+
+    for _ in range(TRIES - 1):
+        with suppress(BaseError):
+            return attempt()
+    return attempt()
 
 
 @contextmanager

@@ -87,7 +87,7 @@ BY_A_WORKER = {
     "Sealer._seal: commit",
     "SegmentFiles.delete: delete",
     "SegmentFiles.put_high_water_mark: sync",
-    "SegmentFiles.write: sync",
+    "SegmentFiles.put: sync",
     "Ticker.publish: commit",
     "_sync: sync",
 }

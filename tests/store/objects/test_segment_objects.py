@@ -4,7 +4,6 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -17,23 +16,10 @@ from service.store import segment_objects
 from service.store.segment_files import FilesReplaced, SegmentDamaged, SegmentFiles, StoreUnsuitable
 from service.store.segment_objects import SegmentObjects
 from service.store.segment_places import open_described, open_place
-from tests.store.objects.server import BUCKET, Faults, Server, serving
+from tests.store.objects.server import BUCKET, Faults, Server
 
 COLUMNS = {"x": np.arange(12, dtype=np.float32).reshape(4, 3), "y": np.arange(4, dtype=np.int32)}
 MEBIBYTE = 2**20
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture
-def healthy(server: Server) -> Iterator[Server]:
-    server.faults = Faults()
-    yield server
-    server.faults = Faults()
 
 
 @pytest.fixture
@@ -52,8 +38,8 @@ def elsewhere(address: str, tmp_path: Path) -> SegmentObjects:
     return SegmentObjects(address, tmp_path / "elsewhere", most_bytes=MEBIBYTE)
 
 
-def same(found, start=0, stop=4) -> bool:
-    return all(np.array_equal(found[name], column[start:stop]) for name, column in COLUMNS.items())
+def same(columns, start=0, stop=4) -> bool:
+    return all(np.array_equal(columns[name], column[start:stop]) for name, column in COLUMNS.items())
 
 
 def written(files: SegmentFiles, log: str, content: dict) -> None:
@@ -92,12 +78,12 @@ def test_a_damaged_object_is_not_read_and_a_damaged_copy_is_mended(files, elsewh
 
 
 def test_orphans_are_swept_unless_the_rows_are_older(files, elsewhere):
-    kept, orphan = (files.write("log", 0, 4, COLUMNS)[0] for _ in range(2))
-    assert elsewhere.orphans("log", {kept}) == [orphan]
+    named, orphan = (files.write("log", 0, 4, COLUMNS)[0] for _ in range(2))
+    assert elsewhere.orphans("log", {named}) == [orphan]
     with pytest.raises(FilesReplaced):
-        elsewhere.sweep("log", {"gone"}, {kept, orphan})
-    assert elsewhere.sweep("log", {kept}, {kept, orphan}) == [orphan]
-    assert files.names("log") == {kept}
+        elsewhere.sweep("log", {"gone"}, {named, orphan})
+    assert elsewhere.sweep("log", {named}, {named, orphan}) == [orphan]
+    assert files.names("log") == {named}
 
 
 def test_marks_follow_each_other_and_few_are_kept(files, elsewhere):
@@ -106,7 +92,7 @@ def test_marks_follow_each_other_and_few_are_kept(files, elsewhere):
         written(files if number % 2 else elsewhere, "log", {"charges": number})
         assert files.high_water_mark("log") == elsewhere.high_water_mark("log") == {"charges": number}
     assert len(obstore.list(files._store, "log.witness/").collect()) == segment_objects.MARKS_KEPT
-    assert files.logs() == set()
+    assert files.logs() == {"log"}
 
 
 def test_of_many_machines_that_write_a_mark_at_once_one_does(address, tmp_path):
