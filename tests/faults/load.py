@@ -260,5 +260,11 @@ def set_up(client: httpx.Client, names: list[str], asked_for: dict[str, dict], *
         ok(client.post("/v1/publications", json=asked | {"name": name}), 201)
 
 
+def evaluation(stream: str, of: list[str], block: int) -> dict[str, Any]:
+    """Return a publication that counts others of a stream."""
+    mechanism = {"kind": "evaluation", "of": of, "block": block}
+    return {"stream": stream, "mechanism": mechanism, "privacy": {"epsilon": 1, "delta": 0}, "publish_delay": 0}
+
+
 def _place(entry: str) -> tuple[int, ...]:
     return tuple(map(int, entry.split("-")))
