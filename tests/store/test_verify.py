@@ -1,5 +1,6 @@
 """`ledger verify` finds every tampering and names it; so does a worker, which then publishes nothing more."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from decimal import Decimal
@@ -102,7 +103,7 @@ def test_an_honest_ledger_has_no_findings(published: Database):
 
 LEDGER = {
     tables.charges: "charge",
-    tables.releases: "version",
+    tables.releases: "version|release",
     tables.segments: "segment",
     tables.publications: "publication",
     tables.streams: "stream",
@@ -151,7 +152,7 @@ def test_no_column_of_the_ledger_can_be_changed_unnoticed(published: Database, c
         found = findings(published, tamper)
     except IntegrityError:
         return
-    assert any(LEDGER[table] in each for each in found) == (column not in VERDICTS), found
+    assert any(re.search(LEDGER[table], each) for each in found) == (column not in VERDICTS), found
 
 
 LAST = select(func.max(tables.releases.c.version)).scalar_subquery()
