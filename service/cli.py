@@ -1,6 +1,7 @@
 """`perennial`: the commands."""
 
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -74,8 +75,9 @@ def api() -> None:
     _leave_no_crash_dumps()
     _keep_memory()
     settings = _settings(servers=True, database=True)
-    from service import logs
-    from service.api.http.server import serve
+    with _loading():
+        from service import logs
+        from service.api.http.server import serve
 
     logs.configure(settings.log_level)
     raise typer.Exit(serve(settings))
@@ -87,8 +89,9 @@ def worker() -> None:
     _leave_no_crash_dumps()
     _keep_memory()
     settings = _settings(servers=True, database=True)
-    from service import logs
-    from service.worker.main import run
+    with _loading():
+        from service import logs
+        from service.worker.main import run
 
     logs.configure(settings.log_level)
     raise typer.Exit(run(settings))
@@ -262,6 +265,15 @@ def _checked(model: type[Model], document: object, *above: str) -> Model:
     except ValidationError as error:
         explained = words.explained(error.errors(), model)
         _fail("\n".join(f"{'.'.join(map(str, (*above, *place)))}: {reason}" for place, reason in explained))
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Load modules a fifth faster, and let the garbage collector never look through them: they stay until the end."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def _keep_memory() -> None:
