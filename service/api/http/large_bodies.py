@@ -99,7 +99,7 @@ class LargeBodies:
         raise ReaderFailed
 
     def _start(self) -> None:
-        self._connection, theirs = Pipe()
+        ours, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
                 command(theirs.fileno()),
@@ -109,6 +109,7 @@ class LargeBodies:
                 pass_fds=(theirs.fileno(),),
                 env={name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")},
             )
+        self._connection = ours
 
 
 def command(descriptor: int) -> list[str]:

@@ -1,7 +1,7 @@
 """Read large batches of records in a process of its own: `python -m service.api.http.large_process DESCRIPTOR`.
 
-A body of 16 MB takes a second, in which whoever unpacks and parses it holds the interpreter for many milliseconds at a
-time: in the API's own process nobody else would be answered then. The process knows no server and no key. It reads one
+Who unpacks and parses a body of 16 MB holds the interpreter for up to 70 ms at a time: in the API's own process nobody
+else would be answered then. The process knows no server and no key. It reads one
 body after the other through one socket, `DESCRIPTOR`:
 
 1. parent: `Task` as JSON, then the body as it was sent;
@@ -67,6 +67,8 @@ def _answer(connection: Connection, task: Task, sent: bytes) -> None:
         _send(connection, {"too_long": True})
     except TooManyRecords as many:
         _send(connection, {"too_many": many.most})
+    except MemoryError:  # another process may have more, and else the parent says what to do
+        raise
     except Exception as error:  # noqa: BLE001 - the parent answers that something went wrong
         _send(connection, {"failed": type(error).__name__, "at": place_of(error)})
     else:
