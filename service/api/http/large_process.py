@@ -1,8 +1,8 @@
 """Read large batches of records in a process of its own: `python -m service.api.http.large_process DESCRIPTOR`.
 
-To unpack and parse a body of 16 MB holds the interpreter for up to 70 ms at a time: in the API's own process nobody else
-would be answered then. The process knows no server and no key. It reads one
-body after the other through one socket, `DESCRIPTOR`:
+To unpack and parse a body of 16 MB holds the interpreter for up to 70 ms at a time: in the API's own process nobody
+else would be answered then. The process knows no server and no key. It reads one body after the other through one
+socket, `DESCRIPTOR`:
 
 1. parent: `Task` as JSON, then the body as it was sent;
 2. process: `{"done": {…}}`, what `Batch` says of it, and its bytes; or `{"refused": [[row, reason]…]}`,

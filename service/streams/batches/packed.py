@@ -45,10 +45,8 @@ def known(coding: str) -> bool:
 
 
 def unpack(sent: bytes, coding: str, limit: int) -> bytes:
-    """Return the whole body. Raises TooLong where it has more bytes than the limit, InvalidRecords where it is none."""
-    if coding == IDENTITY:
-        if len(sent) > limit:
-            raise TooLong
+    """Return the whole body. Raises TooLong where it becomes longer than the limit, InvalidRecords where it is none."""
+    if coding == IDENTITY:  # its length was bounded as it came
         return sent
     unpacking = Unpacking(sent, coding)
     return unpacking.whole(unpacking.next(limit + 1), limit)
