@@ -93,6 +93,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         finally:
             await services.notifier.stop()
             await run_in_threadpool(services.answerer.close)
+            await run_in_threadpool(services.large_bodies.close)
             await appender.close()
             database.close()
 
