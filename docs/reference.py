@@ -137,17 +137,10 @@ def _settings() -> str:
     rows = []
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None else _code(field.default)
-        rows.append((_code(f"PERENNIAL_{name.upper()}"), default, field.description or "", _python(field.annotation)))
-    return f"{_SETTINGS}\n{_table(('variable', 'default', 'meaning', 'value'), rows)}"
-
-
-def _python(annotation: Any) -> str:
-    """Return what may be written, in words."""
-    words = {"int": "whole number", "float": "number", "Path": "path", "str": "text", "SecretStr": "text"}
-    arguments = [each for each in get_args(annotation) if each is not type(None)]
-    if not arguments:
-        return words[annotation.__name__]
-    return " or ".join(_code(each) if isinstance(each, str) else _python(each) for each in arguments)
+        rows.append((_code(f"PERENNIAL_{name.upper()}"), default, field.description or ""))
+    choices = ", ".join(map(_code, get_args(Settings.model_fields["log_level"].annotation)))
+    levels = f"`PERENNIAL_LOG_LEVEL` is one of {choices}."
+    return f"{_SETTINGS}\n{_table(('variable', 'default', 'meaning'), rows)}\n{levels}\n"
 
 
 def _metrics() -> str:
