@@ -156,7 +156,7 @@ def _sum_up(connection: sa.Connection) -> None:
         components = [
             Component(
                 id=row.id,
-                kind=Currency(row.kind),
+                currency=Currency(row.kind),
                 cap=PrivacyLoss.of(row.epsilon, row.delta),
                 start=row.start,
                 running=row.state == "running",
