@@ -234,9 +234,9 @@ def make_world(servers: Servers, folder: Path, **more: Any) -> World:
             redis_url=servers.redis_url,
             database_url=service,
             migration_url=owner,
-            segment_store=folder / "segments",
             admin_key=ADMIN_KEY,
-            **{"metrics_port": 0} | more,  # services of other tests run on this machine at the same time
+            # Services of other tests run on this machine at the same time.
+            **{"metrics_port": 0, "segment_store": folder / "segments"} | more,
         )
     )
 
