@@ -87,7 +87,7 @@ BY_A_WORKER = {
     "Sealer._seal: commit",
     "SegmentFiles.delete: delete",
     "SegmentFiles.put_high_water_mark: sync",
-    "SegmentFiles.write: sync",
+    "SegmentFiles.put: sync",
     "Ticker.publish: commit",
     "_sync: sync",
 }
@@ -102,6 +102,9 @@ WHEN_SOMETHING_IS_WRONG = {
 ELSEWHERE = {
     # tests/worker/test_lost_log.py, test_restored.py and test_dead_letters.py: none needs a process to be seen.
     "Appender.drop_dead: log",
+    # tests/store/objects: copies of what an object store has, which nobody misses.
+    "SegmentObjects._drop_copies: delete",
+    "SegmentObjects._new_copy: delete",
     # tests/worker/test_fits.py: of a process of its own, which writes nothing.
     "_taken: fit",
     "Appender.resume: log",
