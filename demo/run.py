@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from demo import service, weather
+from demo import evaluation, service, weather
 from demo.client import Client
 from demo.follow import Row, follow
 from demo.screen import Screen
@@ -42,6 +42,7 @@ SCHEMA = {
     "features": len(weather.FEATURES),
     "task": {"kind": "classification", "classes": 2},
     "norm_bound": 1.0,
+    "evaluation": evaluation.SLOTS,
     "budget": {"epsilon": len(MECHANISMS), "delta": 0},
 }
 
@@ -55,21 +56,23 @@ async def run(chart_file: Path, screen: Screen, *, seconds: float) -> None:
     days = weather.load()
     screen.introduce(MECHANISMS["sliding-window"]["blocks"] * EVERY, EVERY)
     async with service.running() as up:
-        rows, ledger = await _publish(up, days, screen, seconds)
+        rows, figures, ledger = await _publish(up, days, screen, seconds)
     from demo import chart  # here, because importing matplotlib takes a second
 
-    chart.draw(rows, chart_file)
+    chart.draw(rows, chart_file, figures)
+    screen.compare(figures)
     screen.conclude(rows, ledger, chart_file, time.monotonic() - began)
 
 
 async def _publish(
     up: service.Service, days: weather.Weather, screen: Screen, seconds: float
-) -> tuple[list[Row], dict[str, Any]]:
+) -> tuple[list[Row], list[evaluation.Figure], dict[str, Any]]:
     async with Client(up.address, up.admin_key) as admin:
         await admin.post("/v1/streams", {"name": STREAM, **SCHEMA})
         for name, mechanism in MECHANISMS.items():
             publication = {"name": name, "stream": STREAM, "mechanism": mechanism}
             await admin.post("/v1/publications", publication | {"learner": LEARNER, "privacy": PRIVACY})
+        await admin.post("/v1/publications", evaluation.publication(STREAM, MECHANISMS))
         # The station may only send and the reader only read: neither needs more.
         station_key = (await admin.post("/v1/keys", _key("station", "ingest")))["key"]
         reader_key = (await admin.post("/v1/keys", _key("reader", "read")))["key"]
@@ -88,7 +91,8 @@ async def _publish(
             except* DemoError as errors:
                 raise _first(errors) from None
         rows = [row for task in following for row in task.result()]
-        return rows, await reader.get(f"/v1/streams/{STREAM}/ledger")
+        figures = await evaluation.figures(reader, days)
+        return rows, figures, await reader.get(f"/v1/streams/{STREAM}/ledger")
 
 
 def _key(name: str, scope: str) -> dict[str, Any]:

@@ -15,6 +15,8 @@ A_ROW = re.compile(
     r"^\d{4} (sliding-window|continual) +(\d+) +(\d+) +\d+–\d+ +(\S+)% +\S+% +\S+% +(\S+)$", re.MULTILINE
 )
 
+A_FIGURE = re.compile(r"^│ (?:sliding-window|continual) .*│ +(\d+)%–(\d+)% │ +\d+% │$", re.MULTILINE)
+
 
 def start(tmp_path, *arguments):
     temporary = tmp_path / "tmp"
@@ -59,6 +61,9 @@ def test_it_publishes_prints_draws_and_stops(tmp_path):
         assert spent == sorted(spent)
         assert spent[-1] <= 1.0
     assert re.search(r"the worst record has spent ε = 1\.950 of 2; 2 are reserved", out)
+    figures = A_FIGURE.findall(out)
+    assert len(figures) == 10, "five blocks of two publications"
+    assert all(float(low) <= float(high) for low, high in figures)
     assert ET.parse(chart).getroot().tag.endswith("svg")
     assert left_behind(tmp_path) == []
 
