@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from demo import service, weather
+from demo import evaluation, service, weather
 from demo.client import Client
 from demo.follow import Row, follow
 from demo.screen import Screen
@@ -45,6 +45,7 @@ SCHEMA = {
     "task": {"kind": "classification", "classes": 2},
     "norm_bound": 1.0,
     "budget": {"epsilon": EPSILON * len(PUBLICATIONS), "delta": DELTA * len(PUBLICATIONS)},
+    "evaluation": evaluation.SLOTS,
 }
 
 _BATCH = 25  # about a month of days that are sent
@@ -58,21 +59,23 @@ async def run(chart_file: Path, screen: Screen, *, seconds: float) -> None:
     screen.introduce(PUBLICATIONS["sliding-window"]["mechanism"]["blocks"] * EVERY, EVERY)
     async with service.running() as up:
         screen.dashboard(up.address, up.key_file)
-        rows, ledger = await _publish(up, days, screen, seconds)
+        rows, figures, ledger = await _publish(up, days, screen, seconds)
     from demo import chart  # here, because importing matplotlib takes a second
 
-    chart.draw(rows, chart_file)
+    chart.draw(rows, chart_file, figures)
+    screen.compare(figures)
     screen.conclude(rows, ledger, chart_file, time.monotonic() - began)
 
 
 async def _publish(
     up: service.Service, days: weather.Weather, screen: Screen, seconds: float
-) -> tuple[list[Row], dict[str, Any]]:
+) -> tuple[list[Row], list[evaluation.Figure], dict[str, Any]]:
     async with Client(up.address, up.admin_key) as admin:
         await admin.post("/v1/streams", {"name": STREAM, **SCHEMA})
         privacy = {"epsilon": EPSILON, "delta": DELTA}
         for name, settings in PUBLICATIONS.items():
             await admin.post("/v1/publications", {"name": name, "stream": STREAM, "privacy": privacy, **settings})
+        await admin.post("/v1/publications", evaluation.publication(STREAM, PUBLICATIONS))
         # The station may only send and the reader only read: neither needs more.
         station_key = (await admin.post("/v1/keys", _key("station", "ingest")))["key"]
         reader_key = (await admin.post("/v1/keys", _key("reader", "read")))["key"]
@@ -92,7 +95,8 @@ async def _publish(
             except* DemoError as errors:
                 raise _first(errors) from None
         rows = [row for task in following for row in task.result()]
-        return rows, await reader.get(f"/v1/streams/{STREAM}/ledger")
+        figures = await evaluation.figures(reader, days)
+        return rows, figures, await reader.get(f"/v1/streams/{STREAM}/ledger")
 
 
 def _key(name: str, scope: str) -> dict[str, Any]:

@@ -16,12 +16,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from demo.evaluation import EVERY
 from demo.service import DemoError
 from demo.weather import HELD_OUT_EVERY, HORIZON_YEARS, YEARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from demo.evaluation import Figure
     from demo.follow import Row
 
 # Both fit a terminal of 80 columns.
@@ -91,6 +93,25 @@ class Screen:
         self._console.print(
             f"{row.year:4.0f} {row.publication:14} {row.version:3d} {row.records:7d} {window:>11} "
             f"[bold]{row.accuracy:8.1%}[/bold] {row.without_noise:8.1%} {row.yesterday:9.1%} {row.spent:7.3f}"
+        )
+
+    def compare(self, figures: Sequence[Figure]) -> None:
+        """Show what the service says of its models beside what public test days say."""
+        table = Table(title="Right for how many days? The service, and public test days", title_justify="left")
+        for heading in ("publication", "ver", "years"):
+            table.add_column(heading)
+        for heading in ("the service", "95 % interval", "public"):
+            table.add_column(heading, justify="right")
+        for each in figures:
+            years = f"{each.years[0]:.0f}–{each.years[1]:.0f}"
+            says = f"{each.accuracy:.0%}", f"{each.low:.0%}–{each.high:.0%}", f"{each.public:.0%}"
+            table.add_row(each.publication, str(each.version), years, *says)
+        self._console.print()
+        self._console.print(table)
+        inside = sum(each.low <= each.public <= each.high for each in figures)
+        self._console.print(
+            f"The service counts days that no model reads, one in {EVERY}, with noise: ε = 1 for each of them. "
+            f"{inside} of its {len(figures)} intervals hold the accuracy on public test days of the same years."
         )
 
     def conclude(self, rows: Sequence[Row], ledger: Mapping[str, Any], chart: Path, seconds: float) -> None:

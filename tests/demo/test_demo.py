@@ -15,6 +15,8 @@ A_ROW = re.compile(
     r"^\d{4} (online-leader|sliding-window) +(\d+) +(\d+) +\d+–\d+ +(\S+)% +\S+% +\S+% +(\S+)$", re.MULTILINE
 )
 
+A_FIGURE = re.compile(r"^│ (?:online-leader|sliding-window) .*│ +(\d+)%–(\d+)% │ +\d+% │$", re.MULTILINE)
+
 
 def start(tmp_path, *arguments):
     temporary = tmp_path / "tmp"
@@ -60,6 +62,9 @@ def test_it_publishes_prints_draws_and_stops(tmp_path):
         assert spent[-1] <= 1.0
     assert re.search(r"^Live dashboard, for as long as this runs: http://127\.0\.0\.1:\d+$", out, re.MULTILINE)
     assert re.search(r"the worst record has spent ε = [\d.]+ of 2; 2 are reserved", out)
+    figures = A_FIGURE.findall(out)
+    assert len(figures) >= 5, "five blocks, and publications that may wait for their first model"
+    assert all(float(low) <= float(high) for low, high in figures)
     assert ET.parse(chart).getroot().tag.endswith("svg")
     assert left_behind(tmp_path) == []
 

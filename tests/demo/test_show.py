@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from demo import chart
+from demo.evaluation import Figure
 from demo.follow import Row, Spending
 from demo.screen import Screen, lesson, summary
 from service.privacy.currency import zcdp_epsilon
@@ -29,6 +30,23 @@ ROWS = [
     for name in ("online-leader", "sliding-window")
     for at in range(4)
 ]
+
+JUDGED = [
+    Figure(publication="sliding-window", version=3, years=(1956, 1963), accuracy=0.77, low=0.66, high=0.87, public=public)
+    for public in (0.8, 0.9)
+]
+
+
+def test_the_screen_shows_what_the_service_says_beside_public_test_days():
+    out = io.StringIO()
+    Screen(Console(file=out, width=100)).compare(JUDGED)
+    assert "66%–87%" in out.getvalue()
+    assert "1 of its 2 intervals" in " ".join(out.getvalue().split())
+
+
+def test_the_chart_shows_what_the_service_says():
+    assert chart.figure(ROWS).axes[1].containers == []
+    assert len(chart.figure(ROWS, JUDGED).axes[1].containers) == 1
 
 
 def test_spending_is_that_of_the_record_that_paid_most():

@@ -38,8 +38,8 @@ export function explained({ plan, start, privacy, publish_delay }) {
         {},
         `The record that all its releases for ever charge most is number ${count(start + lifetime.record)}`,
         `. In its whole life it pays ${unit} ${amount(lifetime[guarantee.currency])} of at most ${amount(guarantee.capacity)}`,
+        lifetime.note ? ` (${lifetime.note})` : "",
         parts.length ? ", for these:" : ".",
-        lifetime.note ? ` (${sentence(lifetime.note)}.)` : "",
       ),
     parts.length > 0 && shares(parts),
     parts.length > 0 &&
