@@ -125,7 +125,7 @@ def draws_that_nobody_adds_up_again() -> None:
     _unlooked("reserved", "within_slack")
 
 
-@bug(f"{_COLUMN}[visible.position]")
+@bug(f"{_COLUMN}[shown.position]")
 def what_is_shown_may_be_anything() -> None:
     """What readers see is not compared with what was committed."""
     _unlooked("numbering", "shown")
