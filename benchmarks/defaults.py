@@ -7,8 +7,8 @@ Each run is a line of --results, and a run whose line is there is not made again
 is predicted by the model that was the latest when it came.
 
 `scales`: raw columns at (1, 1e-6) in all. A fifth of ρ pays for the scales of the first 5,000 records (of covtype
-10,000), the rest for the model; beside it public constants, for the whole of ρ, and the raw columns as they are.
-Counted from the record after.
+10,000), or for these and for whitening; the rest pays for the model. Beside them public constants, for the whole of ρ,
+and the raw columns as they are. Counted from the record after.
 
 `rates`: defaults of `online_leader` beside twelve other settings.
 """
@@ -143,22 +143,32 @@ def accuracy(built: Any, stored: Features, x: Features, y: Labels, start: int) -
     return float(np.nanmean(hits(built, replay(built, stored, y), x, y)[start:]))
 
 
-def scaled_privately(name: str, mechanism: dict[str, Any], learner: dict[str, Any], epsilon: float) -> float:
-    """Return the accuracy with scales that are learnt privately; both together cost (epsilon, DELTA)."""
+def prepared_privately(
+    name: str, maps: tuple[str, ...], mechanism: dict[str, Any], learner: dict[str, Any], epsilon: float
+) -> float:
+    """Return the accuracy with maps that are learnt privately, one after another; all cost (epsilon, DELTA) together.
+
+    maps: `scale`, or that and `whiten`; they share SHARE of ρ.
+    """
     x, _, y, _, prepared = data(name)
     schema = _schema(x, y, 1.0)
     rho = capacity(Decimal(str(epsilon)), DELTA)[1]
-    first, second = (zcdp_epsilon(float(part * rho), float(DELTA)) - 1e-8 for part in (SHARE, 1 - SHARE))
+    of_map, of_model = (zcdp_epsilon(float(part * rho), float(DELTA)) - 1e-8 for part in (SHARE / len(maps), 1 - SHARE))
 
     def read(start: int, end: int) -> Records:
         return Records(x=x[start:end], y=y[start:end])
 
-    preparation = build(schema, _asked({"kind": "preparation", "records": prepared}, None, first))
-    (release,) = preparation.step(prepared, (), 1, read).releases
-    assert release.model is not None
-    released = ReleasedMap.of(release.model)
-    built = build(schema, _asked(mechanism, learner, second, features={"from": "scales"}), released)
-    return accuracy(built, released.reading(schema, read)(0, len(x)).x.astype(np.float32), x, y, prepared)
+    released: ReleasedMap | None = None
+    reading: Callable[[int, int], Records] = read
+    for of in maps:
+        named = {"features": {"from": "before"}} if released else {}
+        asked = _asked({"kind": "preparation", "records": prepared, "of": of}, None, of_map, **named)
+        (release,) = build(schema, asked, released).step(prepared, (), 1, reading).releases
+        assert release.model is not None
+        released = ReleasedMap.of(release.model)
+        reading = released.reading(schema, read)
+    built = build(schema, _asked(mechanism, learner, of_model, features={"from": "before"}), released)
+    return accuracy(built, reading(0, len(x)).x.astype(np.float32), x, y, prepared)
 
 
 def scaled_publicly(x: Features, y: Labels, norm_bound: float, asked: Any, start: int) -> float:
@@ -182,7 +192,8 @@ def scales(path: Path, names: list[str], runs: int) -> None:
         for line, (mechanism, learner) in _lines(block).items():
             asked, norm = _asked(mechanism, learner, 1.0), float(np.sqrt(x.shape[1]))
             ways: dict[str, Callable[[], float]] = {
-                "private": partial(scaled_privately, name, mechanism, learner, 1.0),
+                "private": partial(prepared_privately, name, ("scale",), mechanism, learner, 1.0),
+                "whitened": partial(prepared_privately, name, ("scale", "whiten"), mechanism, learner, 1.0),
                 "public": partial(scaled_publicly, public, y, norm, asked, prepared),
                 "raw": partial(scaled_publicly, x, y, norm, asked, prepared),
             }
@@ -229,9 +240,12 @@ def _table(path: Path, part: str, names: list[str]) -> None:
         if each["cell"][0] == part and each["cell"][1] in names:
             _, name, line, way, _ = each["cell"]
             found.setdefault((name, line), {}).setdefault(way, []).append(each["accuracy"])
-    print("| stream | model | private scales | public scales | raw |\n|---|---|---|---|---|")
+    print("| stream | model | private scales | and whitened | public scales | raw |\n|---|---|---|---|---|---|")
     for (name, line), ways in found.items():
-        told = (f"{statistics.mean(ways[way]):.3f}" if way in ways else "" for way in ("private", "public", "raw"))
+        told = (
+            f"{statistics.mean(ways[way]):.3f}" if way in ways else ""
+            for way in ("private", "whitened", "public", "raw")
+        )
         print(f"| {name} | {line} | {' | '.join(told)} |", flush=True)
 
 
