@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -151,6 +151,8 @@ def _settings() -> str:
 def _python(annotation: Any) -> str:
     """Return what may be written, in words."""
     words = {"int": "whole number", "float": "number", "Path": "path", "str": "text", "SecretStr": "text"}
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
     arguments = [each for each in get_args(annotation) if each is not type(None)]
     if not arguments:
         return words[annotation.__name__]

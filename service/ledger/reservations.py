@@ -154,7 +154,7 @@ def tighter(
     if evaluated is None:
         return found
     other = _tighter(stream, publications, Slots.EVALUATION, evaluated)
-    larger = max(found, other, key=attrgetter("loss.epsilon"))
+    larger = max(found, other, key=attrgetter("loss.rho", "loss.epsilon"))
     return replace(larger, loss=found.loss.at_least(other.loss))
 
 
