@@ -101,8 +101,9 @@ def worker() -> None:
 def migrate() -> None:
     """Bring the database's schema up to this version, and grant the service's role what it needs."""
     settings = _settings(database=True)
-    from service.store.migrate import RoleMissing
-    from service.store.migrate import migrate as bring_up
+    with _loading():
+        from service.store.migrate import RoleMissing
+        from service.store.migrate import migrate as bring_up
 
     try:
         with _database_errors():

@@ -39,23 +39,25 @@ class Left:
     digest: str | None
 
 
-def remembered(kept: Mapping[int, Values], terms: Mapping[str, Any] | None) -> Memory:
+def remembered(vectors: Mapping[int, Values], terms: Mapping[str, Any] | None) -> Memory:
     """These parts, with the digest of them and of the terms, public and as JSON, on which the next step goes on."""
-    if not kept:
+    if not vectors:
         return Memory(parts={}, digest=None)
     content = [
         [number, list(values.shape), hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()]
-        for number, values in kept.items()
+        for number, values in vectors.items()
     ]
-    return Memory(parts=kept, digest=digests.of({"terms": terms, "parts": content}))
+    return Memory(parts=vectors, digest=digests.of({"terms": terms, "parts": content}))
 
 
 def load(connection: Connection, publication: int) -> Memory:
     """All that a publication remembers."""
     query = select(parts).where(parts.c.publication_id == publication).order_by(parts.c.number)
-    kept = {row.number: np.frombuffer(row.content, dtype="<f8").reshape(row.shape) for row in connection.execute(query)}
+    vectors = {
+        row.number: np.frombuffer(row.content, dtype="<f8").reshape(row.shape) for row in connection.execute(query)
+    }
     digest = select(memories.c.digest).where(memories.c.publication_id == publication)
-    return Memory(parts=kept, digest=connection.execute(digest).scalar_one_or_none())
+    return Memory(parts=vectors, digest=connection.execute(digest).scalar_one_or_none())
 
 
 def keep(connection: Connection, publication: int, left: Left) -> None:

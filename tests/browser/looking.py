@@ -1,4 +1,4 @@
-"""What tests of pages share: signing in, and looking at a page as people do."""
+"""Helpers of tests of pages: signing in, and looking at a page as people do."""
 
 import contextlib
 import re

@@ -86,7 +86,7 @@ def nobodys_folder() -> Iterator[Path]:
 
 @dataclass
 class Contents:
-    """What a pair of servers holds, seen through the URLs that the API and the worker get."""
+    """The content of a pair of servers, seen through the URLs that the API and the worker get."""
 
     redis_url: str
     database_url: str
@@ -152,13 +152,13 @@ class Up:
     data_dir: Path
     port: int
     output: Path
-    said: Callable[[str], bool] = field(init=False)
+    printed: Callable[[str], bool] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.said = lambda text: text in self.output.read_text()
+        self.printed = lambda text: text in self.output.read_text()
 
     def pid_of(self, name: str) -> int | None:
-        """Of the child that runs now. The stand-ins say theirs; the servers' are asked for."""
+        """The process id of the child that runs now. The stand-ins say theirs; the servers' are asked for."""
         try:
             if name == "postgres":
                 return int((self.data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
@@ -180,7 +180,7 @@ class Up:
 
     def ready(self) -> bool:
         assert self.process.poll() is None, self.output.read_text()
-        return self.said("Perennial is ready")
+        return self.printed("Perennial is ready")
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)

@@ -1,4 +1,4 @@
-"""What every schedule promises, checked for all of them by walking time step by step."""
+"""Promises of every schedule, checked for all of them by walking time step by step."""
 
 from decimal import Decimal
 from fractions import Fraction

@@ -70,9 +70,9 @@ def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float
 
 
 def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[PrivacyLoss], list[PrivacyLoss]]:
-    """What each record has spent by the first so many charges, and what is reserved on it, from the charges alone.
+    """Return the spent and the reserved budget of each record by the first so many charges, from the charges alone.
 
-    If it is in such a slot.
+    Records in other slots have none.
     """
     spent, reserved = [PrivacyLoss()] * RECORDS, [PrivacyLoss()] * RECORDS
     for each in publications.of_stream(connection, 1):
@@ -136,7 +136,7 @@ def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
 
 
 def check_both(connection: Connection) -> None:
-    """That sums over both kinds of slots are the larger ones, record by record."""
+    """Sums over both kinds of slots are the larger ones, record by record."""
     kinds = [brute(connection, streams.get(connection, 1).charges, slots) for slots in Slots]
     spent, reserved = ([one.at_least(two) for one, two in zip(*each, strict=True)] for each in zip(*kinds, strict=True))
     connection.execute(update(tables.streams).values(confirmed_charges=tables.streams.c.charges))

@@ -109,7 +109,7 @@ LEDGER = {
     tables.streams: "stream",
     tables.spent: "publication",
     tables.outlines: "stream",
-    tables.kept: "stream",
+    tables.kept_reservations: "stream",
     tables.shown: "publication",
 }
 VERDICTS = {
@@ -144,7 +144,7 @@ COLUMNS = [column for table in LEDGER for column in table.c if column.identity i
 
 @pytest.mark.parametrize("column", COLUMNS, ids=str)
 def test_no_column_of_the_ledger_can_be_changed_unnoticed(published: Database, column):
-    """Of one row: the first that has something there, else any. What PostgreSQL itself refuses is noticed too."""
+    """Change one row: the first that has something there, else any. PostgreSQL's own refusals count as noticed too."""
     table = column.table
     row = select(literal_column("ctid")).select_from(table).order_by(column.is_(None), literal_column("ctid")).limit(1)
     tamper = update(table).where(literal_column("ctid") == row.scalar_subquery()).values({column: another(column)})
@@ -180,7 +180,10 @@ CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables
         (delete(RELEASES).where(RELEASES.c.version == 2), "version 2: it was charged, but there is no such release"),
         (update(RELEASES).where(RELEASES.c.version == 1).values(fit_start=1), "its charge is not on the records"),
         (update(tables.streams).values(records=9), "end at record 8, not at 9"),
-        (update(tables.kept).values(epsilon=tables.kept.c.epsilon / 2), "what ended publications are said to keep"),
+        (
+            update(tables.kept_reservations).values(epsilon=tables.kept_reservations.c.epsilon / 2),
+            "what ended publications are said to keep",
+        ),
         (update(tables.streams).values(epsilon=Decimal("1.5")), "more is reserved than the stream's budget"),
         (update(RELEASES).where(RELEASES.c.version == 2).values(parameters=b"\0" * 24), "version 2: its digest"),
         (update(RELEASES).where(RELEASES.c.version == 2).values(noise={"scale": 9, "sensitivity": 1}), "2: its digest"),
@@ -220,7 +223,7 @@ CHARGES, RELEASES, SPENT, PUBLICATIONS = tables.charges, tables.releases, tables
             "version 2: its digest",
         ),
         (
-            insert(tables.kept).values(stream_id=1, start=99, epsilon=0, delta=1),
+            insert(tables.kept_reservations).values(stream_id=1, start=99, epsilon=0, delta=1),
             "what ended publications are said to keep",
         ),
         (update(tables.publications).values(version=99), "version 99: it was the newest one"),
@@ -233,7 +236,7 @@ def test_tampering_is_found_and_named(published: Database, tamper, finding):
 
 
 def test_a_publication_that_was_changed_stays_so_when_it_ends(published: Database):
-    """Who stops it seals no clock but the one that was left."""
+    """Stopping it seals no clock but the one that was left."""
     with pytest.raises(Undo), published.transaction() as connection:
         connection.execute(text("SET LOCAL session_replication_role = replica"))
         running = next(each for each in publications.of_stream(connection, 1) if each.state == "running")

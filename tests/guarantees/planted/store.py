@@ -320,7 +320,7 @@ def attempts_that_are_counted_over_all_steps() -> None:
     """A publication halts at the second error of its life."""
     from service.store import attempts
 
-    rewrite(attempts.note, ("and (found.position, found.version) == (position, version)", ""))
+    rewrite(attempts.note, ("and (earlier.position, earlier.version) == (position, version)", ""))
 
 
 _OBJECTS = "tests/store/objects/test_segment_objects.py"
