@@ -7,15 +7,16 @@ Each run is a line of --results, and a run whose line is there is not made again
 is predicted by the model that was the latest when it came.
 
 `scales`: raw columns at (1, 1e-6) in all. A fifth of ρ pays for the scales of the first 5,000 records (of covtype
-10,000), the rest for the model; beside it public constants, for the whole of ρ, and the raw columns as they are.
-Counted from the record after.
+10,000), or for these and for whitening; the rest pays for the model. Beside them public constants, for the whole of ρ,
+and the raw columns as they are. Counted from the record after.
 
-`rates`: defaults of `online_leader` beside twelve other settings.
+`rates`: defaults of `online_leader` beside the best of twelve other settings. With more than three runs the best is
+chosen on the first three and compared on the others. `--streams`, `--batches` and `--epsilons` choose a part.
 """
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -38,6 +39,7 @@ from service.streams.schema import StreamSchema
 
 DELTA = Decimal("1e-6")
 SHARE = Fraction(1, 5)
+CHOSEN_ON = 3  # runs
 WHERE = "benchmarks/README.md says how to make it"
 LEADER, DESCENT = {"kind": "online_leader"}, {"kind": "noisy_gradient_descent"}
 WINDOW, OUTPUT = {"kind": "window_statistics", "blocks": 7}, {"kind": "output_perturbation"}
@@ -143,22 +145,32 @@ def accuracy(built: Any, stored: Features, x: Features, y: Labels, start: int) -
     return float(np.nanmean(hits(built, replay(built, stored, y), x, y)[start:]))
 
 
-def scaled_privately(name: str, mechanism: dict[str, Any], learner: dict[str, Any], epsilon: float) -> float:
-    """Return the accuracy with scales that are learnt privately; both together cost (epsilon, DELTA)."""
+def prepared_privately(
+    name: str, maps: tuple[str, ...], mechanism: dict[str, Any], learner: dict[str, Any], epsilon: float
+) -> float:
+    """Return the accuracy with maps that are learnt privately, one after another; all cost (epsilon, DELTA) together.
+
+    maps: `scale`, or that and `whiten`; they share SHARE of ρ.
+    """
     x, _, y, _, prepared = data(name)
     schema = _schema(x, y, 1.0)
     rho = capacity(Decimal(str(epsilon)), DELTA)[1]
-    first, second = (zcdp_epsilon(float(part * rho), float(DELTA)) - 1e-8 for part in (SHARE, 1 - SHARE))
+    of_map, of_model = (zcdp_epsilon(float(part * rho), float(DELTA)) - 1e-8 for part in (SHARE / len(maps), 1 - SHARE))
 
     def read(start: int, end: int) -> Records:
         return Records(x=x[start:end], y=y[start:end])
 
-    preparation = build(schema, _asked({"kind": "preparation", "records": prepared}, None, first))
-    (release,) = preparation.step(prepared, (), 1, read).releases
-    assert release.model is not None
-    released = ReleasedMap.of(release.model)
-    built = build(schema, _asked(mechanism, learner, second, features={"from": "scales"}), released)
-    return accuracy(built, released.reading(schema, read)(0, len(x)).x.astype(np.float32), x, y, prepared)
+    released: ReleasedMap | None = None
+    reading: Callable[[int, int], Records] = read
+    for of in maps:
+        named = {"features": {"from": "before"}} if released else {}
+        asked = _asked({"kind": "preparation", "records": prepared, "of": of}, None, of_map, **named)
+        (release,) = build(schema, asked, released).step(prepared, (), 1, reading).releases
+        assert release.model is not None
+        released = ReleasedMap.of(release.model)
+        reading = released.reading(schema, read)
+    built = build(schema, _asked(mechanism, learner, of_model, features={"from": "before"}), released)
+    return accuracy(built, reading(0, len(x)).x.astype(np.float32), x, y, prepared)
 
 
 def scaled_publicly(x: Features, y: Labels, norm_bound: float, asked: Any, start: int) -> float:
@@ -182,7 +194,8 @@ def scales(path: Path, names: list[str], runs: int) -> None:
         for line, (mechanism, learner) in _lines(block).items():
             asked, norm = _asked(mechanism, learner, 1.0), float(np.sqrt(x.shape[1]))
             ways: dict[str, Callable[[], float]] = {
-                "private": partial(scaled_privately, name, mechanism, learner, 1.0),
+                "private": partial(prepared_privately, name, ("scale",), mechanism, learner, 1.0),
+                "whitened": partial(prepared_privately, name, ("scale", "whiten"), mechanism, learner, 1.0),
                 "public": partial(scaled_publicly, public, y, norm, asked, prepared),
                 "raw": partial(scaled_publicly, x, y, norm, asked, prepared),
             }
@@ -216,6 +229,28 @@ def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons:
         for (line, asked), run in product(settings(mechanism, schema, epsilon), range(runs)):
             cell = ("rates", name, batch, epsilon, line, run)
             _once(path, cell, partial(scaled_publicly, x, y, norm, asked, 0))
+    _regrets(path)
+
+
+def _regrets(path: Path) -> None:
+    """Print, for every cell that is measured, the default beside the best of the other settings."""
+    found: dict[tuple[str, int, float], dict[str, dict[int, float]]] = {}
+    for each in results.lines(path):
+        if each["cell"][0] == "rates":
+            _, name, batch, epsilon, line, run = each["cell"]
+            found.setdefault((name, batch, epsilon), {}).setdefault(line, {})[run] = each["accuracy"]
+    print("| stream | batch | ε | default | best | settings of the best | loss |\n|---|---|---|---|---|---|---|")
+    for (name, batch, epsilon), lines in found.items():
+        others = {line: runs for line, runs in lines.items() if line != "default"}
+        chosen = max(others, key=lambda line: _mean(others[line], range(CHOSEN_ON)))
+        compared = set(lines["default"]) & set(others[chosen])
+        compared = {run for run in compared if run >= CHOSEN_ON} or compared
+        default, best = _mean(lines["default"], compared), _mean(others[chosen], compared)
+        print(f"| {name} | {batch:,} | {epsilon:g} | {default:.3f} | {best:.3f} | {chosen} | {best - default:.3f} |")
+
+
+def _mean(runs: dict[int, float], which: Collection[int]) -> float:
+    return statistics.mean(accuracy for run, accuracy in runs.items() if run in which)
 
 
 def _once(path: Path, cell: results.Cell, measure: Callable[[], float]) -> None:
@@ -229,9 +264,12 @@ def _table(path: Path, part: str, names: list[str]) -> None:
         if each["cell"][0] == part and each["cell"][1] in names:
             _, name, line, way, _ = each["cell"]
             found.setdefault((name, line), {}).setdefault(way, []).append(each["accuracy"])
-    print("| stream | model | private scales | public scales | raw |\n|---|---|---|---|---|")
+    print("| stream | model | private scales | and whitened | public scales | raw |\n|---|---|---|---|---|---|")
     for (name, line), ways in found.items():
-        told = (f"{statistics.mean(ways[way]):.3f}" if way in ways else "" for way in ("private", "public", "raw"))
+        told = (
+            f"{statistics.mean(ways[way]):.3f}" if way in ways else ""
+            for way in ("private", "whitened", "public", "raw")
+        )
         print(f"| {name} | {line} | {' | '.join(told)} |", flush=True)
 
 

@@ -222,6 +222,45 @@ def plan(
     print(json.dumps(planned | answer, indent=2))
 
 
+@app.command()
+def advise(
+    file: Annotated[Path, typer.Argument(help="CSV with a header: a public sample of the stream, in its order.")],
+    label: Annotated[str, typer.Option(help="The column of labels.")],
+    epsilon: Annotated[float, typer.Option(min=1e-3, max=1000, help="The most that a record may lose.")] = 1.0,
+    delta: Annotated[float, typer.Option(min=1e-18, max=0.5, help="The same.")] = 1e-6,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Records a release.  [default: a fortieth of the sample]")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, max=20, help="Runs of each candidate, with fresh noise.")] = 3,
+    forget: Annotated[bool, typer.Option(help="Only candidates that forget old records.")] = False,
+) -> None:
+    """Measure on a public sample which mechanism suits a stream, and print what to post. Runs without any server."""
+    from service.explorer.advice import advise as measure
+    from service.explorer.report import report
+    from service.explorer.sample import Unusable, read_sample
+    from service.inputs.refused import Refused
+
+    try:
+        sample = read_sample(file, label)
+        advice = measure(
+            sample,
+            epsilon=epsilon,
+            delta=delta,
+            batch=batch,
+            runs=runs,
+            forget=forget,
+            progress=lambda title: typer.echo(f"measuring: {title}", err=True),
+        )
+    except OSError as error:
+        _fail(f"can't read {file}: {error.strerror}")
+    except UnicodeDecodeError:
+        _fail(f"{file} is not a text in UTF-8")
+    except (Unusable, Refused) as problem:
+        _fail(str(problem))
+    typer.echo(report(advice), err=True)
+    print(json.dumps({"stream": advice.stream, "publication": advice.publication}, indent=2))
+
+
 _ANY_BUDGET = {"epsilon": 1000, "delta": 0.5}  # of a stream whose file names none
 _OF_THE_CLIENT = {"allow_extra_args": True, "ignore_unknown_options": True}
 

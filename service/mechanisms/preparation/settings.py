@@ -17,9 +17,13 @@ class PreparationMechanism(Shape):
 
     kind: Literal["preparation"]
     records: Annotated[Count, Field(description="N: the first so many records are read, once")]
-    of: Annotated[Literal["scale"], Field(description="the map: `scale`, a center and a factor for each feature")] = (
-        "scale"
-    )
+    of: Annotated[
+        Literal["scale", "whiten"],
+        Field(
+            description="the map: `scale`, a center and a factor for each feature; `whiten`, a matrix after the map "
+            "in `features` that makes features alike in size and uncorrelated"
+        ),
+    ] = "scale"
     rule: Literal[1, 2] | None = Field(
         None,
         exclude_if=lambda rule: rule is None,
@@ -28,4 +32,4 @@ class PreparationMechanism(Shape):
 
     def begun(self) -> Self:
         """Return it with what a publication gets that begins now and does not say otherwise."""
-        return self if self.rule is not None else self.model_copy(update={"rule": 2})
+        return self if self.rule is not None or self.of == "whiten" else self.model_copy(update={"rule": 2})

@@ -14,7 +14,7 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.features import ReleasedMap, schema_of_features
 from service.mechanisms.preparation.cells import CELLS, LOWER, UPPER, ZERO, cells_of, counts_of
-from service.mechanisms.preparation.mechanism import NEVER
+from service.mechanisms.preparation.once import NEVER
 from service.mechanisms.preparation.scales import full_scales, scales
 from service.privacy.noise.samplers import discrete_gaussian
 from service.streams.feature_maps import steps_of
