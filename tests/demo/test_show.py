@@ -32,7 +32,9 @@ ROWS = [
 ]
 
 JUDGED = [
-    Figure(publication="sliding-window", version=3, years=(1956, 1963), accuracy=0.77, low=0.66, high=0.87, public=public)
+    Figure(
+        publication="sliding-window", version=3, years=(1956, 1963), accuracy=0.77, low=0.66, high=0.87, public=public
+    )
     for public in (0.8, 0.9)
 ]
 
