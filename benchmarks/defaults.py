@@ -6,8 +6,9 @@
 Each run is a line of --results, and a run whose line is there is not made again. Accuracy is prequential: every record
 is predicted by the model that was the latest when it came.
 
-`scales`: raw columns at (1, 1e-6) in all. A fifth of ρ pays for the scales of the first 5,000 records, the rest for
-the model; beside it public constants, for the whole of ρ, and the raw columns as they are. Counted from record 5,000.
+`scales`: raw columns at (1, 1e-6) in all. A fifth of ρ pays for the scales of the first 5,000 records (of covtype
+10,000), the rest for the model; beside it public constants, for the whole of ρ, and the raw columns as they are.
+Counted from the record after.
 
 `rates`: defaults of `online_leader` beside twelve other settings.
 """
@@ -36,7 +37,6 @@ from service.privacy.currency import capacity, zcdp_epsilon
 from service.streams.schema import StreamSchema
 
 DELTA = Decimal("1e-6")
-PREPARED = 5000
 SHARE = Fraction(1, 5)
 WHERE = "benchmarks/README.md says how to make it"
 LEADER, DESCENT = {"kind": "online_leader"}, {"kind": "noisy_gradient_descent"}
@@ -50,6 +50,8 @@ class Data(NamedTuple):
     public: Features
     y: Labels
     block: int
+    prepared: int = 5000
+    """Records that private scales are of, and from which on accuracy is counted."""
 
 
 @lru_cache(maxsize=2)
@@ -69,7 +71,7 @@ def _covtype() -> Data:
     x, y = found["X"][:100_000].astype(np.float32), found["y"][:100_000].astype(np.int64)
     middle = np.array([2800, 180, 15, 250, 50, 2000, 210, 220, 140, 2000] + [0] * 44)
     spread = np.array([300, 100, 8, 200, 60, 1500, 30, 20, 40, 1300] + [1] * 44)
-    return Data(x, np.clip((x - middle) / spread, -3, 3).astype(np.float32), y - y.min(), 1000)
+    return Data(x, np.clip((x - middle) / spread, -3, 3).astype(np.float32), y - y.min(), 1000, 10_000)
 
 
 def _titles() -> Data:
@@ -127,7 +129,7 @@ def _asked(mechanism: dict[str, Any], learner: dict[str, Any] | None, epsilon: f
     privacy = {"epsilon": round(epsilon, 9), "delta": DELTA}
     return PublicationConfiguration.model_validate(
         {"mechanism": mechanism, "learner": learner, "privacy": privacy} | more
-    )
+    ).begun()
 
 
 def _schema(x: Features, y: Labels, norm_bound: float) -> StreamSchema:
@@ -143,7 +145,7 @@ def accuracy(built: Any, stored: Features, x: Features, y: Labels, start: int) -
 
 def scaled_privately(name: str, mechanism: dict[str, Any], learner: dict[str, Any], epsilon: float) -> float:
     """Return the accuracy with scales that are learnt privately; both together cost (epsilon, DELTA)."""
-    x, _, y, _ = data(name)
+    x, _, y, _, prepared = data(name)
     schema = _schema(x, y, 1.0)
     rho = capacity(Decimal(str(epsilon)), DELTA)[1]
     first, second = (zcdp_epsilon(float(part * rho), float(DELTA)) - 1e-8 for part in (SHARE, 1 - SHARE))
@@ -151,12 +153,12 @@ def scaled_privately(name: str, mechanism: dict[str, Any], learner: dict[str, An
     def read(start: int, end: int) -> Records:
         return Records(x=x[start:end], y=y[start:end])
 
-    preparation = build(schema, _asked({"kind": "preparation", "records": PREPARED}, None, first))
-    (release,) = preparation.step(PREPARED, (), 1, read).releases
+    preparation = build(schema, _asked({"kind": "preparation", "records": prepared}, None, first))
+    (release,) = preparation.step(prepared, (), 1, read).releases
     assert release.model is not None
     released = ReleasedMap.of(release.model)
     built = build(schema, _asked(mechanism, learner, second, features={"from": "scales"}), released)
-    return accuracy(built, released.reading(schema, read)(0, len(x)).x.astype(np.float32), x, y, PREPARED)
+    return accuracy(built, released.reading(schema, read)(0, len(x)).x.astype(np.float32), x, y, prepared)
 
 
 def scaled_publicly(x: Features, y: Labels, norm_bound: float, asked: Any, start: int) -> float:
@@ -176,13 +178,13 @@ def _lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 def scales(path: Path, names: list[str], runs: int) -> None:
     """Measure what private scales cost."""
     for name, run in product(names, range(runs)):
-        x, public, y, block = data(name)
+        x, public, y, block, prepared = data(name)
         for line, (mechanism, learner) in _lines(block).items():
             asked, norm = _asked(mechanism, learner, 1.0), float(np.sqrt(x.shape[1]))
             ways: dict[str, Callable[[], float]] = {
                 "private": partial(scaled_privately, name, mechanism, learner, 1.0),
-                "public": partial(scaled_publicly, public, y, norm, asked, PREPARED),
-                "raw": partial(scaled_publicly, x, y, norm, asked, PREPARED),
+                "public": partial(scaled_publicly, public, y, norm, asked, prepared),
+                "raw": partial(scaled_publicly, x, y, norm, asked, prepared),
             }
             for way, measure in ways.items():
                 _once(path, ("scales", name, line, way, run), measure)
@@ -206,7 +208,7 @@ def settings(mechanism: dict[str, Any], schema: StreamSchema, epsilon: float) ->
 def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons: list[float]) -> None:
     """Measure defaults beside the best of other settings."""
     for name, batch, epsilon in product(names, batches, epsilons):
-        _, x, y, _ = data(name)
+        _, x, y, _, _ = data(name)
         x, y = x[:50_000], y[:50_000]
         norm = float(np.sqrt(x.shape[1])) if name in RAW or "turning" in name or name == "phones" else 1.0
         schema = _schema(x, y, norm)

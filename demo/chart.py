@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; line styles and markers tell the lines apart too.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-_TITLES = {"sliding-window": "sliding window", "continual": "continual: all records so far"}
+_TITLES = {"online-leader": "online leader: recommended", "sliding-window": "sliding window: paper A"}
 
 
 def figure(rows: Sequence[Row]) -> Figure:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import statistics
 import sys
+import webbrowser
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,14 +55,24 @@ class Screen:
         self._console.print(
             f"[bold]Perennial[/bold]: {YEARS} years of a station's weather (NOAA, public domain), sent in time order "
             "over HTTP as if every day were secret. Two publications keep a model of 'does it rain on such a day?' up "
-            "to date, each costing a day at most ε = 1 in all its life: "
-            f"[bold]sliding-window[/bold] (the last {window:,} records) and [bold]continual[/bold] (all so far), "
-            f"each anew every {every} records.\n"
+            "to date; each may cost a day at most ε = 1 for life. [bold]online-leader[/bold] is the mechanism that "
+            "docs/choosing.md recommends: it reads each day once, and remembers. [bold]sliding-window[/bold] is paper "
+            f"A's: it forgets all but the last {window:,} records. Both publish after every {every} records.\n"
             f"Accuracy: on public days that are never sent (every {HELD_OUT_EVERY}th), those of the {HORIZON_YEARS} "
             "years after a model's last record. 'No noise' (the same kind of model on the same records, without "
             "privacy) and 'yesterday' (it rains if it rained the day before) are computed here, from the public copy, "
             "not by the service.\n\nStarting Valkey, PostgreSQL, the API and a worker …",
         )
+
+    def dashboard(self, address: str, key_file: Path) -> None:
+        """Say where the live dashboard is, and open it where there is a display."""
+        self._console.print(
+            f"Live dashboard, for as long as this runs: [bold]{address}[/bold]\n"
+            f"It asks for a key: {escape(str(key_file))}\n",
+            soft_wrap=True,
+        )
+        if self._console.is_terminal and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            webbrowser.open(address)
 
     @contextlib.contextmanager
     def replay(self, records: int) -> Iterator[Callable[[int], None]]:
@@ -117,18 +128,18 @@ def summary(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def lesson(lines: Mapping[str, Sequence[float]]) -> str:
-    """Return what to take home, with this run's numbers."""
-    medians = {what: 100 * statistics.median(accuracies) for what, accuracies in lines.items()}
-    private = [f"{name}, ε = 1" for name in ("sliding-window", "continual")]
-    free = [f"{name}, no noise" for name in ("sliding-window", "continual")]
-    cost = [medians[without] - medians[with_noise] for with_noise, without in zip(private, free, strict=True)]
+    """Return the summary of this run in plain words."""
+    medians = {name: 100 * statistics.median(accuracies) for name, accuracies in lines.items()}
     rule = "same as yesterday" if medians["same as yesterday"] > medians["always dry"] else "always dry"
-    gain = [medians[what] - medians[rule] for what in private]
+    sentences = [
+        f"{name} is right on {medians[f'{name}, ε = 1']:.0f} of 100 days; without noise it would be "
+        f"{medians[f'{name}, no noise']:.0f}."
+        for name in ("online-leader", "sliding-window")
+    ]
     return (
-        f"Medians: ε = 1 costs {cost[0]:.0f} points (sliding-window) and {cost[1]:.0f} (continual) against no noise, "
-        f"and is {gain[0]:.0f} and {gain[1]:.0f} above the better simple rule, '{rule}'. Single releases can do much "
-        "worse: each has its own noise. The continual model reads ever more days, yet its noise does not shrink: the "
-        "schedule puts the same on every fit, however many records it reads."
+        f"In plain words (medians): {' '.join(sentences)} The better simple rule, '{rule}', is right on "
+        f"{medians[rule]:.0f}. sliding-window pays for several fits of each day and forgets the rest, so its noise "
+        "never shrinks; online-leader pays for each day once and averages, so it gets better as days come."
     )
 
 

@@ -22,14 +22,14 @@ def of(publication: Publication, memory: str | None, models: Mapping[int, str]) 
         memory: the digest of what it remembers.
         models: the SHA-256 of the parameters of each version in its chain, in hexadecimal.
     """
-    told = {
+    content = {
         "promise": publication.promise,
         "position": publication.position,
         "version": publication.version,
         "memory": memory,
         "models": [[version, models[version]] for version in publication.chain],
     }
-    return digests.of(told)
+    return digests.of(content)
 
 
 def stored(connection: Connection, publication: Publication) -> str:
@@ -41,8 +41,8 @@ def stored(connection: Connection, publication: Publication) -> str:
     models = select(releases.c.version, func.encode(func.sha256(releases.c.parameters), "hex").label("sha256")).where(
         releases.c.publication_id == publication.id, releases.c.version.in_(publication.chain)
     )
-    found = {row.version: row.sha256 for row in connection.execute(models)} if publication.chain else {}
-    return of(publication, memory[0].digest if memory else None, found)
+    sha256_of = {row.version: row.sha256 for row in connection.execute(models)} if publication.chain else {}
+    return of(publication, memory[0].digest if memory else None, sha256_of)
 
 
 _MINE = bindparam("publication", type_=BigInteger)

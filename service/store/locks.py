@@ -57,9 +57,9 @@ def all_of(connection: Connection, identity: int, lease: Lease, *, seconds: floa
     Raises:
         LeaseLost: it ran out or is another's.
     """
-    asked = {"publication": identity, "resource": lease.resource, "owner": lease.owner, "epoch": lease.epoch}
+    values = {"publication": identity, "resource": lease.resource, "owner": lease.owner, "epoch": lease.epoch}
     limit = () if seconds is None else within(connection, seconds)
-    *_, rows = read_together(connection, *limit, (_ALL, asked))
+    *_, rows = read_together(connection, *limit, (_ALL, values))
     if not rows:
         raise LeaseLost(lease.resource)
     row, mine = rows[0], len(publications.NAMES)

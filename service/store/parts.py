@@ -40,23 +40,23 @@ class Left:
     digest: str | None
 
 
-def remembered(kept: Mapping[int, Values], terms: Mapping[str, Any] | None) -> Memory:
+def remembered(vectors: Mapping[int, Values], terms: Mapping[str, Any] | None) -> Memory:
     """These parts, with the digest of them and of the terms, public and as JSON, on which the next step goes on."""
-    if not kept:
+    if not vectors:
         return Memory(parts={}, digest=None)
     content = [
         [number, list(values.shape), hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()]
-        for number, values in kept.items()
+        for number, values in vectors.items()
     ]
-    return Memory(parts=kept, digest=digests.of({"terms": terms, "parts": content}))
+    return Memory(parts=vectors, digest=digests.of({"terms": terms, "parts": content}))
 
 
 def load(connection: Connection, publication: int) -> Memory:
     """All that a publication remembers."""
     mine = {"publication": publication}
     rows, digest = read_together(connection, (_PARTS, mine), (_DIGEST, mine))
-    kept = {row.number: np.frombuffer(row.content, dtype="<f8").reshape(row.shape) for row in rows}
-    return Memory(parts=kept, digest=digest[0].digest if digest else None)
+    vectors = {row.number: np.frombuffer(row.content, dtype="<f8").reshape(row.shape) for row in rows}
+    return Memory(parts=vectors, digest=digest[0].digest if digest else None)
 
 
 _MINE = bindparam("publication", type_=BigInteger)

@@ -1,4 +1,4 @@
-"""What is sent, what is held out, and how a model is judged on the held-out days."""
+"""Days that are sent, days that are held out, and how a model is judged on these."""
 
 import numpy as np
 import pytest

@@ -31,7 +31,7 @@ def build(settings: PreparationMechanism, asked: Asked) -> Preparation:
             f"scales are learnt of at most {MOST_FEATURES} features, and these records have {feature_map.features}: "
             "give the stream a feature_map to fewer features, or a public standardize",
         )
-    return Preparation(records=settings.records, feature_map=feature_map, **asked.promise)
+    return Preparation(records=settings.records, feature_map=feature_map, rule=settings.rule or 1, **asked.promise)
 
 
 _KIND = {"kind": "preparation"}

@@ -10,7 +10,7 @@ none, moves at most 2d of all counts of all features together, each by at most 1
 their L2 distance at most √(2d), and both are met by records that differ in the cell of every feature. Exact discrete
 noise for that change costs the whole capacity (`noise.counts`). Scales are computed from the noisy counts alone.
 
-What others do with it. The released map, a clip to ±3 behind it and a shortening to the norm √d are functions of one
+For those who name it: the released map, a clip to ±3 behind it and a shortening to the norm √d are functions of one
 record and of released numbers. So for a publication that names it they are like a public feature map, for the first N
 records too; what it charges and what this charged add up (adaptive composition). Its guarantee holds whatever the map
 is.
@@ -21,13 +21,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
 from service.mechanisms.preparation.cells import CELLS, counts_of
-from service.mechanisms.preparation.scales import LIMIT, scales
+from service.mechanisms.preparation.scales import LIMIT, Scaling, full_scales, scales
 from service.privacy.accounting.events import NoisyCellCounts
 from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
 from service.privacy.noise.counts import Change, calibrate
@@ -55,6 +55,8 @@ class Preparation(Mechanism):
     records: int
     feature_map: FeatureMap
     """What was done to the records before this reads them."""
+    rule: Literal[1, 2] = 1
+    """How counts become scales: see `scales`."""
 
     def next_time(self, after: int) -> int:
         """Return N, and after it no time that comes."""
@@ -88,15 +90,22 @@ class Preparation(Mechanism):
 
     def released_model(self, noisy: NDArray[np.integer]) -> dict[str, Any]:
         """Return what a release says of itself: the whole map from a record as it is sent, and the map's norm."""
-        center, factor = scales(noisy, self.training.count(0, self.records))
+        scaling = self._scaling(noisy)
         map_step = {
             "kind": "clipped_scale",
             "version": 1,
-            "center": center.tolist(),
-            "factor": factor.tolist(),
-            "limit": LIMIT,
+            "center": scaling.center.tolist(),
+            "factor": scaling.factor.tolist(),
+            "limit": scaling.limit,
         }
         return self.model_description() | {"feature_map": followed_by(self.feature_map.description, map_step)}
+
+    def _scaling(self, noisy: NDArray[np.integer]) -> Scaling:
+        records = self.training.count(0, self.records)
+        if self.rule == 1:
+            center, factor = scales(noisy, records)
+            return Scaling(center=center, factor=factor, limit=LIMIT)
+        return full_scales(noisy, records, self.noise().deviation())
 
     @property
     def features(self) -> int:

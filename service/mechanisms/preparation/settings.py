@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -20,3 +20,12 @@ class PreparationMechanism(Shape):
     of: Annotated[Literal["scale"], Field(description="the map: `scale`, a center and a factor for each feature")] = (
         "scale"
     )
+    rule: Literal[1, 2] | None = Field(
+        None,
+        exclude_if=lambda rule: rule is None,
+        description="How counts become scales. Default 2; of preparations that were made before there was another, 1",
+    )
+
+    def begun(self) -> Self:
+        """Return it with what a publication gets that begins now and does not say otherwise."""
+        return self if self.rule is not None else self.model_copy(update={"rule": 2})

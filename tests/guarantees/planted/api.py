@@ -280,7 +280,7 @@ def held_out_records_that_are_learned_from() -> None:
     """Accuracies are of records that the model has seen."""
     from service.explorer import comparison
 
-    rewrite(comparison.run, ("kept, judged = order[~held_out],", "kept, judged = order,"))
+    rewrite(comparison.run, ("sent, judged = order[~held_out],", "sent, judged = order,"))
 
 
 @bug("tests/explorer/test_comparison.py::test_no_record_that_is_judged_has_a_say_in_any_model[None-False]")
