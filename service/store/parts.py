@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import BigInteger, Connection, bindparam, delete, insert, select
 from sqlalchemy.dialects import postgresql
 
 from service.store import digests
+from service.store.database import read_together
 from service.store.tables import memories, parts
 
 Values = NDArray[np.float64]
@@ -52,12 +53,15 @@ def remembered(vectors: Mapping[int, Values], terms: Mapping[str, Any] | None) -
 
 def load(connection: Connection, publication: int) -> Memory:
     """All that a publication remembers."""
-    query = select(parts).where(parts.c.publication_id == publication).order_by(parts.c.number)
-    vectors = {
-        row.number: np.frombuffer(row.content, dtype="<f8").reshape(row.shape) for row in connection.execute(query)
-    }
-    digest = select(memories.c.digest).where(memories.c.publication_id == publication)
-    return Memory(parts=vectors, digest=connection.execute(digest).scalar_one_or_none())
+    mine = {"publication": publication}
+    rows, digest = read_together(connection, (_PARTS, mine), (_DIGEST, mine))
+    vectors = {row.number: np.frombuffer(row.content, dtype="<f8").reshape(row.shape) for row in rows}
+    return Memory(parts=vectors, digest=digest[0].digest if digest else None)
+
+
+_MINE = bindparam("publication", type_=BigInteger)
+_PARTS = select(parts).where(parts.c.publication_id == _MINE).order_by(parts.c.number)
+_DIGEST = select(memories.c.digest).where(memories.c.publication_id == _MINE)
 
 
 def keep(connection: Connection, publication: int, left: Left) -> None:

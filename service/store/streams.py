@@ -193,7 +193,10 @@ def find(connection: Connection, name: str) -> Stream | None:
 
 
 def get(connection: Connection, identity: int) -> Stream:
-    return _stream(connection.execute(select(streams).where(streams.c.id == identity)).one())
+    return _stream(connection.execute(_ONE, {"stream": identity}).one())
+
+
+_ONE = select(streams).where(streams.c.id == bindparam("stream", type_=BigInteger))
 
 
 def every(connection: Connection) -> list[Stream]:
