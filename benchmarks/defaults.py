@@ -6,15 +6,17 @@
 Each run is a line of --results, and a run whose line is there is not made again. Accuracy is prequential: every record
 is predicted by the model that was the latest when it came.
 
-`scales`: raw columns at (1, 1e-6) in all. A fifth of ρ pays for the scales of the first 5,000 records, the rest for
-the model; beside it public constants, for the whole of ρ, and the raw columns as they are. Counted from record 5,000.
+`scales`: raw columns at (1, 1e-6) in all. A fifth of ρ pays for the scales of the first 5,000 records (of covtype
+10,000), or for these and for whitening; the rest pays for the model. Beside them public constants, for the whole of ρ,
+and the raw columns as they are. Counted from the record after.
 
-`rates`: defaults of `online_leader` beside twelve other settings.
+`rates`: defaults of `online_leader` beside the best of twelve other settings. With more than three runs the best is
+chosen on the first three and compared on the others. `--streams`, `--batches` and `--epsilons` choose a part.
 """
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -36,8 +38,8 @@ from service.privacy.currency import capacity, zcdp_epsilon
 from service.streams.schema import StreamSchema
 
 DELTA = Decimal("1e-6")
-PREPARED = 5000
 SHARE = Fraction(1, 5)
+CHOSEN_ON = 3  # runs
 WHERE = "benchmarks/README.md says how to make it"
 LEADER, DESCENT = {"kind": "online_leader"}, {"kind": "noisy_gradient_descent"}
 WINDOW, OUTPUT = {"kind": "window_statistics", "blocks": 7}, {"kind": "output_perturbation"}
@@ -50,6 +52,8 @@ class Data(NamedTuple):
     public: Features
     y: Labels
     block: int
+    prepared: int = 5000
+    """Records that private scales are of, and from which on accuracy is counted."""
 
 
 @lru_cache(maxsize=2)
@@ -69,7 +73,7 @@ def _covtype() -> Data:
     x, y = found["X"][:100_000].astype(np.float32), found["y"][:100_000].astype(np.int64)
     middle = np.array([2800, 180, 15, 250, 50, 2000, 210, 220, 140, 2000] + [0] * 44)
     spread = np.array([300, 100, 8, 200, 60, 1500, 30, 20, 40, 1300] + [1] * 44)
-    return Data(x, np.clip((x - middle) / spread, -3, 3).astype(np.float32), y - y.min(), 1000)
+    return Data(x, np.clip((x - middle) / spread, -3, 3).astype(np.float32), y - y.min(), 1000, 10_000)
 
 
 def _titles() -> Data:
@@ -127,7 +131,7 @@ def _asked(mechanism: dict[str, Any], learner: dict[str, Any] | None, epsilon: f
     privacy = {"epsilon": round(epsilon, 9), "delta": DELTA}
     return PublicationConfiguration.model_validate(
         {"mechanism": mechanism, "learner": learner, "privacy": privacy} | more
-    )
+    ).begun()
 
 
 def _schema(x: Features, y: Labels, norm_bound: float) -> StreamSchema:
@@ -141,22 +145,32 @@ def accuracy(built: Any, stored: Features, x: Features, y: Labels, start: int) -
     return float(np.nanmean(hits(built, replay(built, stored, y), x, y)[start:]))
 
 
-def scaled_privately(name: str, mechanism: dict[str, Any], learner: dict[str, Any], epsilon: float) -> float:
-    """Return the accuracy with scales that are learnt privately; both together cost (epsilon, DELTA)."""
-    x, _, y, _ = data(name)
+def prepared_privately(
+    name: str, maps: tuple[str, ...], mechanism: dict[str, Any], learner: dict[str, Any], epsilon: float
+) -> float:
+    """Return the accuracy with maps that are learnt privately, one after another; all cost (epsilon, DELTA) together.
+
+    maps: `scale`, or that and `whiten`; they share SHARE of ρ.
+    """
+    x, _, y, _, prepared = data(name)
     schema = _schema(x, y, 1.0)
     rho = capacity(Decimal(str(epsilon)), DELTA)[1]
-    first, second = (zcdp_epsilon(float(part * rho), float(DELTA)) - 1e-8 for part in (SHARE, 1 - SHARE))
+    of_map, of_model = (zcdp_epsilon(float(part * rho), float(DELTA)) - 1e-8 for part in (SHARE / len(maps), 1 - SHARE))
 
     def read(start: int, end: int) -> Records:
         return Records(x=x[start:end], y=y[start:end])
 
-    preparation = build(schema, _asked({"kind": "preparation", "records": PREPARED}, None, first))
-    (release,) = preparation.step(PREPARED, (), 1, read).releases
-    assert release.model is not None
-    released = ReleasedMap.of(release.model)
-    built = build(schema, _asked(mechanism, learner, second, features={"from": "scales"}), released)
-    return accuracy(built, released.reading(schema, read)(0, len(x)).x.astype(np.float32), x, y, PREPARED)
+    released: ReleasedMap | None = None
+    reading: Callable[[int, int], Records] = read
+    for of in maps:
+        named = {"features": {"from": "before"}} if released else {}
+        asked = _asked({"kind": "preparation", "records": prepared, "of": of}, None, of_map, **named)
+        (release,) = build(schema, asked, released).step(prepared, (), 1, reading).releases
+        assert release.model is not None
+        released = ReleasedMap.of(release.model)
+        reading = released.reading(schema, read)
+    built = build(schema, _asked(mechanism, learner, of_model, features={"from": "before"}), released)
+    return accuracy(built, reading(0, len(x)).x.astype(np.float32), x, y, prepared)
 
 
 def scaled_publicly(x: Features, y: Labels, norm_bound: float, asked: Any, start: int) -> float:
@@ -176,13 +190,14 @@ def _lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 def scales(path: Path, names: list[str], runs: int) -> None:
     """Measure what private scales cost."""
     for name, run in product(names, range(runs)):
-        x, public, y, block = data(name)
+        x, public, y, block, prepared = data(name)
         for line, (mechanism, learner) in _lines(block).items():
             asked, norm = _asked(mechanism, learner, 1.0), float(np.sqrt(x.shape[1]))
             ways: dict[str, Callable[[], float]] = {
-                "private": partial(scaled_privately, name, mechanism, learner, 1.0),
-                "public": partial(scaled_publicly, public, y, norm, asked, PREPARED),
-                "raw": partial(scaled_publicly, x, y, norm, asked, PREPARED),
+                "private": partial(prepared_privately, name, ("scale",), mechanism, learner, 1.0),
+                "whitened": partial(prepared_privately, name, ("scale", "whiten"), mechanism, learner, 1.0),
+                "public": partial(scaled_publicly, public, y, norm, asked, prepared),
+                "raw": partial(scaled_publicly, x, y, norm, asked, prepared),
             }
             for way, measure in ways.items():
                 _once(path, ("scales", name, line, way, run), measure)
@@ -206,7 +221,7 @@ def settings(mechanism: dict[str, Any], schema: StreamSchema, epsilon: float) ->
 def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons: list[float]) -> None:
     """Measure defaults beside the best of other settings."""
     for name, batch, epsilon in product(names, batches, epsilons):
-        _, x, y, _ = data(name)
+        _, x, y, _, _ = data(name)
         x, y = x[:50_000], y[:50_000]
         norm = float(np.sqrt(x.shape[1])) if name in RAW or "turning" in name or name == "phones" else 1.0
         schema = _schema(x, y, norm)
@@ -214,6 +229,28 @@ def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons:
         for (line, asked), run in product(settings(mechanism, schema, epsilon), range(runs)):
             cell = ("rates", name, batch, epsilon, line, run)
             _once(path, cell, partial(scaled_publicly, x, y, norm, asked, 0))
+    _regrets(path)
+
+
+def _regrets(path: Path) -> None:
+    """Print, for every cell that is measured, the default beside the best of the other settings."""
+    found: dict[tuple[str, int, float], dict[str, dict[int, float]]] = {}
+    for each in results.lines(path):
+        if each["cell"][0] == "rates":
+            _, name, batch, epsilon, line, run = each["cell"]
+            found.setdefault((name, batch, epsilon), {}).setdefault(line, {})[run] = each["accuracy"]
+    print("| stream | batch | ε | default | best | settings of the best | loss |\n|---|---|---|---|---|---|---|")
+    for (name, batch, epsilon), lines in found.items():
+        others = {line: runs for line, runs in lines.items() if line != "default"}
+        chosen = max(others, key=lambda line: _mean(others[line], range(CHOSEN_ON)))
+        compared = set(lines["default"]) & set(others[chosen])
+        compared = {run for run in compared if run >= CHOSEN_ON} or compared
+        default, best = _mean(lines["default"], compared), _mean(others[chosen], compared)
+        print(f"| {name} | {batch:,} | {epsilon:g} | {default:.3f} | {best:.3f} | {chosen} | {best - default:.3f} |")
+
+
+def _mean(runs: dict[int, float], which: Collection[int]) -> float:
+    return statistics.mean(accuracy for run, accuracy in runs.items() if run in which)
 
 
 def _once(path: Path, cell: results.Cell, measure: Callable[[], float]) -> None:
@@ -227,9 +264,12 @@ def _table(path: Path, part: str, names: list[str]) -> None:
         if each["cell"][0] == part and each["cell"][1] in names:
             _, name, line, way, _ = each["cell"]
             found.setdefault((name, line), {}).setdefault(way, []).append(each["accuracy"])
-    print("| stream | model | private scales | public scales | raw |\n|---|---|---|---|---|")
+    print("| stream | model | private scales | and whitened | public scales | raw |\n|---|---|---|---|---|---|")
     for (name, line), ways in found.items():
-        told = (f"{statistics.mean(ways[way]):.3f}" if way in ways else "" for way in ("private", "public", "raw"))
+        told = (
+            f"{statistics.mean(ways[way]):.3f}" if way in ways else ""
+            for way in ("private", "whitened", "public", "raw")
+        )
         print(f"| {name} | {line} | {' | '.join(told)} |", flush=True)
 
 

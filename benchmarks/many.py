@@ -84,7 +84,7 @@ def fill(running: Service, connection: Connection, streams: int) -> None:
     copied = select(*_columns(first, name=first.c.name + suffix, log=first.c.log + suffix)).select_from(first)
     _copy(connection, first, copied.join(copies, literal(True)))
     of_it = ours.c.name.like(first.c.name + "-%")
-    for table in (tables.publications, tables.kept):
+    for table in (tables.publications, tables.kept_reservations):
         columns = _columns(table, stream_id=ours.c.id)
         if table is tables.publications:
             columns = _columns(table, stream_id=ours.c.id, name=table.c.name + func.replace(ours.c.name, made, ""))

@@ -185,11 +185,11 @@ class Noisy:
     def grow(self, counts: Counts, time: int) -> None:
         """Divide the epoch's share among its queries."""
         self.counts, self.time = counts, time
-        self.scale = Fraction(noise_for_each(self.currency, self.capacity, time) / GRID)
+        self.scale = Fraction(noise_for_each(self.kind, self.capacity, time) / GRID)
 
     def ask(self, query: LinearQuery) -> float:
         """Add noise to the true answer."""
-        if self.currency is Currency.PURE:
+        if self.kind is Currency.PURE:
             noise = discrete_laplace(self.scale)
         else:
             noise = int(discrete_gaussian(self.scale**2, 1)[0])

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from demo import evaluation
     from demo.follow import Row
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; line styles and markers tell the lines apart too.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-_TITLES = {"sliding-window": "sliding window", "continual": "continual: all records so far"}
+_PURPLE = "#CC79A7"
+_TITLES = {"online-leader": "online leader: recommended", "sliding-window": "sliding window: paper A"}
 
 
-def figure(rows: Sequence[Row]) -> Figure:
+def figure(rows: Sequence[Row], judged: Sequence[evaluation.Figure] = ()) -> Figure:
     """Return the chart: one column per publication, accuracy above, ε spent below."""
     drawn = Figure(figsize=(11, 6.6), layout="constrained")
     FigureCanvasSVG(drawn)
@@ -32,6 +34,7 @@ def figure(rows: Sequence[Row]) -> Figure:
     for column, name in enumerate(names):
         mine = [row for row in rows if row.publication == name]
         _accuracy(axes[0][column], mine)
+        _judged(axes[0][column], [each for each in judged if each.publication == name])
         _spent(axes[1][column], mine)
         axes[0][column].set_title(_TITLES.get(name, name))
     axes[0][0].set_ylabel("accuracy on held-out days,\nthe two years after each release")
@@ -44,12 +47,14 @@ def figure(rows: Sequence[Row]) -> Figure:
     return drawn
 
 
-def draw(rows: Sequence[Row], file: Path) -> None:
+def draw(rows: Sequence[Row], file: Path, judged: Sequence[evaluation.Figure] = ()) -> None:
     """Write the chart as SVG. The file appears whole or not at all."""
     unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with mpl.rc_context({"svg.hashsalt": "perennial"}):
-            figure(rows).savefig(unfinished, format="svg", metadata={"Title": "Perennial: releases", "Date": None})
+            figure(rows, judged).savefig(
+                unfinished, format="svg", metadata={"Title": "Perennial: releases", "Date": None}
+            )
         unfinished.replace(file)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -71,6 +76,21 @@ def _accuracy(axes: Axes, rows: Sequence[Row]) -> None:
     )
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.grid(alpha=0.3)
+
+
+def _judged(axes: Axes, figures: Sequence[evaluation.Figure]) -> None:
+    if figures:
+        axes.errorbar(
+            [sum(each.years) / 2 for each in figures],
+            [each.accuracy for each in figures],
+            yerr=[[each.accuracy - each.low for each in figures], [each.high - each.accuracy for each in figures]],
+            color=_PURPLE,
+            linestyle="none",
+            marker="D",
+            markersize=5,
+            capsize=3,
+            label="what the service says, 95 %",
+        )
 
 
 def _spent(axes: Axes, rows: Sequence[Row]) -> None:

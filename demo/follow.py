@@ -9,6 +9,7 @@ import numpy as np
 
 from demo import model
 from demo.service import DemoError
+from service.privacy.currency import zcdp_epsilon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,23 +36,24 @@ class Row:
 
 
 class Spending:
-    """Adds up what each record was charged."""
+    """Adds up the ρ that each record was charged."""
 
-    def __init__(self, records: int) -> None:
-        self._epsilon = np.zeros(records)
+    def __init__(self, records: int, delta: float) -> None:
+        self._rho = np.zeros(records)
+        self._delta = delta
 
     def add(self, charge: Mapping[str, Any]) -> None:
         """Count one charge of the ledger."""
-        self._epsilon[charge["start"] : charge["end"]] += charge["epsilon"]
+        self._rho[charge["start"] : charge["end"]] += charge["rho"]
 
     @property
     def worst(self) -> float:
-        """Return what the record that paid most has paid."""
-        return float(np.max(self._epsilon))
+        """Return the ε that the charges of the record that paid most imply."""
+        return float(zcdp_epsilon(float(np.max(self._rho)), self._delta))
 
 
 async def follow(
-    client: Client, weather: Weather, publication: str, *, last: int, show: Callable[[Row], None]
+    client: Client, weather: Weather, publication: str, *, last: int, delta: float, show: Callable[[Row], None]
 ) -> list[Row]:
     """Wait for each model until the one of `last` records, show it, and return them all.
 
@@ -59,7 +61,7 @@ async def follow(
     are charged as well.
     """
     path = f"/v1/publications/{publication}"
-    spending = Spending(len(weather.sent))
+    spending = Spending(len(weather.sent), delta)
     rows: list[Row] = []
     seen, tag = 0, ""
     while not rows or rows[-1].records < last:

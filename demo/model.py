@@ -19,14 +19,21 @@ _REGULARIZATION = 1e-4
 _STEPS = 100
 
 
-def inputs(x: Features, *, norm_bound: float, intercept: bool) -> Floats:
-    """Return what enters the model: rows no longer than the norm bound, then with an intercept (x, norm_bound)/√2."""
+_HALF = 0.5**0.5  # as much of the norm bound for the intercept as for the features
+
+
+def inputs(x: Features, *, norm_bound: float, intercept: bool, intercept_scale: float = _HALF) -> Floats:
+    """Return rows as they enter the model: no longer than the norm bound, then with an intercept.
+
+    intercept_scale: sin θ of (x·cos θ, norm_bound·sin θ).
+    """
     rows = x.astype(np.float64)
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     rows *= np.minimum(1.0, norm_bound / np.maximum(length, 1e-300))
     if not intercept:
         return rows
-    return np.asarray(np.column_stack((rows, np.full(len(rows), norm_bound))) / np.sqrt(2.0))
+    rest = (1.0 - intercept_scale**2) ** 0.5
+    return np.asarray(np.column_stack((rest * rows, np.full(len(rows), intercept_scale * norm_bound))))
 
 
 def from_release(release: Mapping[str, Any]) -> Callable[[Features], NDArray[np.bool_]]:
@@ -35,7 +42,8 @@ def from_release(release: Mapping[str, Any]) -> Callable[[Features], NDArray[np.
     if (model["kind"], model["loss"], model["feature_map"]) != ("linear", "logistic", None):
         raise ValueError(f"not a model that this program can apply: {model}")
     weights = np.array(release["parameters"]["values"], dtype=np.float64)[0]
-    return _predictor(weights, norm_bound=model["norm_bound"], intercept=model["intercept"])
+    scale = model.get("intercept_scale", _HALF)
+    return _predictor(weights, norm_bound=model["norm_bound"], intercept=model["intercept"], intercept_scale=scale)
 
 
 def without_noise(x: Features, y: NDArray[np.int8], *, norm_bound: float) -> Callable[[Features], NDArray[np.bool_]]:
@@ -62,8 +70,8 @@ def without_noise(x: Features, y: NDArray[np.int8], *, norm_bound: float) -> Cal
     return _predictor(weights, norm_bound=norm_bound, intercept=True)
 
 
-def _predictor(weights: Floats, *, norm_bound: float, intercept: bool) -> Callable[[Features], NDArray[np.bool_]]:
+def _predictor(weights: Floats, **settings: Any) -> Callable[[Features], NDArray[np.bool_]]:
     def predict(x: Features) -> NDArray[np.bool_]:
-        return np.asarray(inputs(x, norm_bound=norm_bound, intercept=intercept) @ weights > 0.0)
+        return np.asarray(inputs(x, **settings) @ weights > 0.0)
 
     return predict

@@ -6,6 +6,7 @@ import contextlib
 import os
 import statistics
 import sys
+import webbrowser
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from demo.evaluation import EVERY
 from demo.service import DemoError
 from demo.weather import HELD_OUT_EVERY, HORIZON_YEARS, YEARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from demo.evaluation import Figure
     from demo.follow import Row
 
 # Both fit a terminal of 80 columns.
@@ -54,14 +57,24 @@ class Screen:
         self._console.print(
             f"[bold]Perennial[/bold]: {YEARS} years of a station's weather (NOAA, public domain), sent in time order "
             "over HTTP as if every day were secret. Two publications keep a model of 'does it rain on such a day?' up "
-            "to date, each costing a day at most ε = 1 in all its life: "
-            f"[bold]sliding-window[/bold] (the last {window:,} records) and [bold]continual[/bold] (all so far), "
-            f"each anew every {every} records.\n"
+            "to date; each may cost a day at most ε = 1 for life. [bold]online-leader[/bold] is the mechanism that "
+            "docs/choosing.md recommends: it reads each day once, and remembers. [bold]sliding-window[/bold] is paper "
+            f"A's: it forgets all but the last {window:,} records. Both publish after every {every} records.\n"
             f"Accuracy: on public days that are never sent (every {HELD_OUT_EVERY}th), those of the {HORIZON_YEARS} "
             "years after a model's last record. 'No noise' (the same kind of model on the same records, without "
             "privacy) and 'yesterday' (it rains if it rained the day before) are computed here, from the public copy, "
             "not by the service.\n\nStarting Valkey, PostgreSQL, the API and a worker …",
         )
+
+    def dashboard(self, address: str, key_file: Path) -> None:
+        """Say where the live dashboard is, and open it where there is a display."""
+        self._console.print(
+            f"Live dashboard, for as long as this runs: [bold]{address}[/bold]\n"
+            f"It asks for a key: {escape(str(key_file))}\n",
+            soft_wrap=True,
+        )
+        if self._console.is_terminal and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            webbrowser.open(address)
 
     @contextlib.contextmanager
     def replay(self, records: int) -> Iterator[Callable[[int], None]]:
@@ -80,6 +93,25 @@ class Screen:
         self._console.print(
             f"{row.year:4.0f} {row.publication:14} {row.version:3d} {row.records:7d} {window:>11} "
             f"[bold]{row.accuracy:8.1%}[/bold] {row.without_noise:8.1%} {row.yesterday:9.1%} {row.spent:7.3f}"
+        )
+
+    def compare(self, figures: Sequence[Figure]) -> None:
+        """Show what the service says of its models beside what public test days say."""
+        table = Table(title="Right for how many days? The service, and public test days", title_justify="left")
+        for heading in ("publication", "ver", "years"):
+            table.add_column(heading)
+        for heading in ("the service", "95 % interval", "public"):
+            table.add_column(heading, justify="right")
+        for each in figures:
+            years = f"{each.years[0]:.0f}–{each.years[1]:.0f}"
+            says = f"{each.accuracy:.0%}", f"{each.low:.0%}–{each.high:.0%}", f"{each.public:.0%}"
+            table.add_row(each.publication, str(each.version), years, *says)
+        self._console.print()
+        self._console.print(table)
+        inside = sum(each.low <= each.public <= each.high for each in figures)
+        self._console.print(
+            f"The service counts days that no model reads, one in {EVERY}, with noise: ε = 1 for each of them. "
+            f"{inside} of its {len(figures)} intervals hold the accuracy on public test days of the same years."
         )
 
     def conclude(self, rows: Sequence[Row], ledger: Mapping[str, Any], chart: Path, seconds: float) -> None:
@@ -117,18 +149,18 @@ def summary(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def lesson(lines: Mapping[str, Sequence[float]]) -> str:
-    """Return what to take home, with this run's numbers."""
-    medians = {what: 100 * statistics.median(accuracies) for what, accuracies in lines.items()}
-    private = [f"{name}, ε = 1" for name in ("sliding-window", "continual")]
-    free = [f"{name}, no noise" for name in ("sliding-window", "continual")]
-    cost = [medians[without] - medians[with_noise] for with_noise, without in zip(private, free, strict=True)]
+    """Return the summary of this run in plain words."""
+    medians = {name: 100 * statistics.median(accuracies) for name, accuracies in lines.items()}
     rule = "same as yesterday" if medians["same as yesterday"] > medians["always dry"] else "always dry"
-    gain = [medians[what] - medians[rule] for what in private]
+    sentences = [
+        f"{name} is right on {medians[f'{name}, ε = 1']:.0f} of 100 days; without noise it would be "
+        f"{medians[f'{name}, no noise']:.0f}."
+        for name in ("online-leader", "sliding-window")
+    ]
     return (
-        f"Medians: ε = 1 costs {cost[0]:.0f} points (sliding-window) and {cost[1]:.0f} (continual) against no noise, "
-        f"and is {gain[0]:.0f} and {gain[1]:.0f} above the better simple rule, '{rule}'. Single releases can do much "
-        "worse: each has its own noise. The continual model reads ever more days, yet its noise does not shrink: the "
-        "schedule puts the same on every fit, however many records it reads."
+        f"In plain words (medians): {' '.join(sentences)} The better simple rule, '{rule}', is right on "
+        f"{medians[rule]:.0f}. sliding-window pays for several fits of each day and forgets the rest, so its noise "
+        "never shrinks; online-leader pays for each day once and averages, so it gets better as days come."
     )
 
 

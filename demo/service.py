@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ class Service:
 
     address: str
     admin_key: str
+    key_file: Path
     process: subprocess.Popen[bytes]
     log: Path
 
@@ -58,7 +59,7 @@ async def running() -> AsyncIterator[Service]:
             try:
                 with _started(folder / str(attempt)) as service:
                     await _await_ready(service)
-                    yield _with_key(service, folder / str(attempt))
+                    yield _with_key(service)
                     return
             except _PortTaken:
                 continue
@@ -99,7 +100,7 @@ def _started(folder: Path) -> Iterator[Service]:
         except OSError as error:
             raise DemoError(f"can't start {program}: {error.strerror}; run `make demo`, which installs it") from error
     try:
-        yield Service(f"http://127.0.0.1:{port}", "", process, log)
+        yield Service(f"http://127.0.0.1:{port}", "", folder / "data" / "admin.key", process, log)
     finally:
         _stop(process)
 
@@ -130,17 +131,17 @@ async def _await_ready(service: Service) -> None:
             await asyncio.sleep(0.1)
 
 
-def _with_key(service: Service, folder: Path) -> Service:
+def _with_key(service: Service) -> Service:
     # Another service that answers on this port is ready before ours has made its key, or does not know it.
     try:
-        key = (folder / "data" / "admin.key").read_text().strip()
+        key = service.key_file.read_text().strip()
     except FileNotFoundError:
         raise _PortTaken from None
     headers = {"Authorization": f"Bearer {key}"}
     answer = httpx.get(f"{service.address}/v1/streams", headers=headers, trust_env=False, timeout=_READY_SECONDS)
     if answer.status_code == 401:
         raise _PortTaken
-    return Service(service.address, key, service.process, service.log)
+    return replace(service, admin_key=key)
 
 
 def _free_port() -> int:

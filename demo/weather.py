@@ -60,6 +60,12 @@ class Weather:
         rows = self.sent[start:end]
         return self.x[rows], self.y[rows]
 
+    def held_out(self, start: int, end: int) -> tuple[Features, Labels]:
+        """Return the held-out days between the records `start` and `end` - 1."""
+        rows = np.arange(self.sent[start], self.sent[end - 1] + 1)
+        rows = rows[self._is_held_out(rows)]
+        return self.x[rows], self.y[rows]
+
     def judge(self, predict: Callable[[Features], NDArray[np.bool_]], records: int) -> float:
         """Return the accuracy on the held-out days of the two years after the first `records` records."""
         rows = self._days_after(records)

@@ -5,7 +5,6 @@ Run as `python -m docs.reference` (or `make docs`).
 
 from __future__ import annotations
 
-from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -82,24 +81,18 @@ directory. Nothing else of the service reads the environment. An empty value is 
 
 _METRICS = """# Metrics
 
-Written by `make docs` from `service/metrics.py`: what `GET /metrics` tells Prometheus, beside the client library's own
-`python_*` and `process_*`. Counts, sizes, times and sums of charges, and figures of
-released evaluations; nothing else is computed from a record's content.
-Counts are exact, and nothing hides when they change, so metrics are inside the trust boundary
-([privacy.md](privacy.md)):
+Written by `make docs` from `service/metrics.py`, beside the client library's own `python_*` and `process_*`: counts,
+sizes, times, sums of charges, and figures of released evaluations. Counts are exact, so metrics are inside the trust
+boundary ([privacy.md](privacy.md)):
 
 - `PERENNIAL_METRICS_PORT` serves them without a key, on 127.0.0.1 unless `PERENNIAL_METRICS_HOST` says otherwise
   ([settings.md](settings.md)). Let nobody but Prometheus reach that port. If another process has the default port, the
-  service runs without it and logs `metrics_port_in_use`; if the setting names the port, the service does not start.
-- The API's own port serves them to a key with the scope `metrics` (or `admin`) that is not limited to streams. A
-  worker has no such port.
+  service runs without it and logs `metrics_port_in_use`.
+- The API's own port serves them to a key with the scope `metrics` (or `admin`) that is not limited to streams.
 
-How long a fit takes depends on its records. So times to fit and to publish are rounded up to 1, 10, 60, 600 or 3600
-seconds, a worker does not tell its processor time, and no metric counts label requests or labels, nor calls that
-concern them. A counter ends in `_total`; a histogram has `_bucket`, `_sum` and `_count`.
-
-A stream has 15 series. A running publication has 6, and 15 of the worker that fits it. One that has ended keeps
-`perennial_publication_running` and `perennial_publication_halted`; a worker drops its own within minutes.
+How long a fit takes depends on its records, so times to fit and to publish are rounded up to 1, 10, 60, 600 or 3600
+seconds, and no metric counts label requests or labels. A stream has 15 series; a running publication 6, and 15 of the
+worker that fits it. One that has ended keeps `perennial_publication_running` and `perennial_publication_halted`.
 """
 
 
@@ -144,17 +137,10 @@ def _settings() -> str:
     rows = []
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None else _code(field.default)
-        rows.append((_code(f"PERENNIAL_{name.upper()}"), default, field.description or "", _python(field.annotation)))
-    return f"{_SETTINGS}\n{_table(('variable', 'default', 'meaning', 'value'), rows)}"
-
-
-def _python(annotation: Any) -> str:
-    """Return what may be written, in words."""
-    words = {"int": "whole number", "float": "number", "Path": "path", "str": "text", "SecretStr": "text"}
-    arguments = [each for each in get_args(annotation) if each is not type(None)]
-    if not arguments:
-        return words[annotation.__name__]
-    return " or ".join(_code(each) if isinstance(each, str) else _python(each) for each in arguments)
+        rows.append((_code(f"PERENNIAL_{name.upper()}"), default, field.description or ""))
+    choices = ", ".join(map(_code, get_args(Settings.model_fields["log_level"].annotation)))
+    levels = f"`PERENNIAL_LOG_LEVEL` is one of {choices}."
+    return f"{_SETTINGS}\n{_table(('variable', 'default', 'meaning'), rows)}\n{levels}\n"
 
 
 def _metrics() -> str:
@@ -165,20 +151,32 @@ def _metrics() -> str:
         ("Timed by a worker", [(each, *each.describe()) for each in counted if each in _of(metrics.WORKER)]),
         ("Read from PostgreSQL and the log when asked", [(each, each) for each in read]),
     )
-    return _METRICS + "".join(
-        f"\n## {title}\n\n{_table(('metric', 'type', 'labels', 'meaning'), starmap(_metric, rows))}"
-        for title, rows in parts
+    return _METRICS + "".join(f"\n## {title}\n{_by_labels(rows)}" for title, rows in parts)
+
+
+def _by_labels(rows: Iterable[tuple[Any, ...]]) -> str:
+    """Return a table for each set of labels, in the order in which they first come."""
+    by_labels: dict[tuple[str, ...], list[Metric]] = {}
+    for holder, family in rows:
+        # A family without samples tells its labels nowhere else.
+        by_labels.setdefault(tuple(holder._labelnames), []).append(family)  # noqa: SLF001
+    return "".join(
+        f"\n{_labelled(labels)}\n\n{_table(('metric', 'type', 'meaning'), map(_metric, families))}"
+        for labels, families in by_labels.items()
     )
+
+
+def _labelled(labels: Sequence[str]) -> str:
+    return f"Labels: {', '.join(map(_code, labels))}." if labels else "No labels."
 
 
 def _of(registry: Any) -> set[Any]:
     return set(registry._collector_to_names)  # noqa: SLF001 - there is no other way to ask a registry what it holds
 
 
-def _metric(holder: Any, family: Metric) -> tuple[str, ...]:
-    labels = ", ".join(map(_code, holder._labelnames))  # noqa: SLF001 - a family without samples tells them nowhere else
+def _metric(family: Metric) -> tuple[str, str, str]:
     name = family.name + ("_total" if family.type == "counter" else "")
-    return _code(name), family.type, labels, family.documentation
+    return _code(name), family.type, family.documentation
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`perennial`: the commands."""
 
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -63,9 +64,7 @@ def up(
             redis_url=settings.redis_url,
             database_url=settings.database_url,
             admin_key=settings.admin_key.get_secret_value() if settings.admin_key else None,
-            segment_store=str(settings.segment_store.absolute())
-            if "segment_store" in settings.model_fields_set
-            else None,
+            segment_store=_absolute(settings.segment_store) if "segment_store" in settings.model_fields_set else None,
         )
     )
 
@@ -76,8 +75,9 @@ def api() -> None:
     _leave_no_crash_dumps()
     _keep_memory()
     settings = _settings(servers=True, database=True)
-    from service import logs
-    from service.api.http.server import serve
+    with _loading():
+        from service import logs
+        from service.api.http.server import serve
 
     logs.configure(settings.log_level)
     raise typer.Exit(serve(settings))
@@ -89,8 +89,9 @@ def worker() -> None:
     _leave_no_crash_dumps()
     _keep_memory()
     settings = _settings(servers=True, database=True)
-    from service import logs
-    from service.worker.main import run
+    with _loading():
+        from service import logs
+        from service.worker.main import run
 
     logs.configure(settings.log_level)
     raise typer.Exit(run(settings))
@@ -100,8 +101,9 @@ def worker() -> None:
 def migrate() -> None:
     """Bring the database's schema up to this version, and grant the service's role what it needs."""
     settings = _settings(database=True)
-    from service.store.migrate import RoleMissing
-    from service.store.migrate import migrate as bring_up
+    with _loading():
+        from service.store.migrate import RoleMissing
+        from service.store.migrate import migrate as bring_up
 
     try:
         with _database_errors():
@@ -124,7 +126,8 @@ def verify_ledger(
     from service.embedded import EmbeddedError, embedded_database
     from service.ledger.verify import verify, verify_segments
     from service.store.database import Database, DatabaseUnavailable
-    from service.store.segment_files import SegmentFiles
+    from service.store.segment_files import StoreUnsuitable
+    from service.store.segment_places import open_place
 
     settings = _settings()
     try:
@@ -135,14 +138,45 @@ def verify_ledger(
             database = Database(url)
             with database.transaction() as connection:
                 report = verify(connection)
-            findings = [*report.findings, *verify_segments(database, SegmentFiles(segments))]
+            copies = settings.segment_copies if "segment_copies" in settings.model_fields_set else data_dir / "copies"
+            files = open_place(segments, copies, most_bytes=settings.max_copy_bytes)
+            findings = [*report.findings, *verify_segments(database, files)]
             database.close()
-    except (EmbeddedError, DatabaseUnavailable) as error:
+    except (EmbeddedError, DatabaseUnavailable, StoreUnsuitable) as error:
         _fail(str(error))
     for finding in findings:
         print(finding)
     print(f"{report.charges} charges on {report.streams} streams: {len(findings)} findings")
     raise typer.Exit(1 if findings else 0)
+
+
+segment_commands = typer.Typer(no_args_is_help=True, help="Move the numbered records.")
+app.add_typer(segment_commands, name="segments")
+
+
+@segment_commands.command("copy")
+def copy_segments(
+    source: Annotated[str, typer.Argument(help="Folder, or object store: s3://BUCKET/PREFIX, gs://…, az://….")],
+    target: Annotated[str, typer.Argument(help="The same; empty, or left by an attempt that was stopped.")],
+) -> None:
+    """Copy all numbered records to another folder or object store, while no API and no worker runs."""
+    from service.store.segment_copying import PlaceTaken, copy
+    from service.store.segment_files import StoreUnsuitable
+    from service.store.segment_places import open_place
+
+    settings = _settings()
+    places = [each if "://" in each else Path(each) for each in (source, target)]
+    if isinstance(places[0], Path) and not places[0].is_dir():
+        _fail(f"there is no folder {source}")
+    try:
+        files = [open_place(each, settings.segment_copies, most_bytes=settings.max_copy_bytes) for each in places]
+        files[1].probe()
+        copied = copy(*files)
+    except (PlaceTaken, StoreUnsuitable) as error:
+        _fail(f"{target}: {error}")
+    except OSError as error:
+        _fail(f"nothing was lost, run it again: {error.strerror}")
+    print(f"{copied} segments copied; now set PERENNIAL_SEGMENT_STORE={target} and run `perennial ledger verify`")
 
 
 @app.command()
@@ -188,6 +222,45 @@ def plan(
     print(json.dumps(planned | answer, indent=2))
 
 
+@app.command()
+def advise(
+    file: Annotated[Path, typer.Argument(help="CSV with a header: a public sample of the stream, in its order.")],
+    label: Annotated[str, typer.Option(help="The column of labels.")],
+    epsilon: Annotated[float, typer.Option(min=1e-3, max=1000, help="The most that a record may lose.")] = 1.0,
+    delta: Annotated[float, typer.Option(min=1e-18, max=0.5, help="The same.")] = 1e-6,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Records a release.  [default: a fortieth of the sample]")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, max=20, help="Runs of each candidate, with fresh noise.")] = 3,
+    forget: Annotated[bool, typer.Option(help="Only candidates that forget old records.")] = False,
+) -> None:
+    """Measure on a public sample which mechanism suits a stream, and print what to post. Runs without any server."""
+    from service.explorer.advice import advise as measure
+    from service.explorer.report import report
+    from service.explorer.sample import Unusable, read_sample
+    from service.inputs.refused import Refused
+
+    try:
+        sample = read_sample(file, label)
+        advice = measure(
+            sample,
+            epsilon=epsilon,
+            delta=delta,
+            batch=batch,
+            runs=runs,
+            forget=forget,
+            progress=lambda title: typer.echo(f"measuring: {title}", err=True),
+        )
+    except OSError as error:
+        _fail(f"can't read {file}: {error.strerror}")
+    except UnicodeDecodeError:
+        _fail(f"{file} is not a text in UTF-8")
+    except (Unusable, Refused) as problem:
+        _fail(str(problem))
+    typer.echo(report(advice), err=True)
+    print(json.dumps({"stream": advice.stream, "publication": advice.publication}, indent=2))
+
+
 _ANY_BUDGET = {"epsilon": 1000, "delta": 0.5}  # of a stream whose file names none
 _OF_THE_CLIENT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -213,6 +286,11 @@ def _client(command: str, extra: str, arguments: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "perennial", command, *arguments])  # noqa: S606
 
 
+def _absolute(place: str | Path) -> str:
+    """Return a folder's whole path, or the address of an object store as it is."""
+    return str(place.absolute()) if isinstance(place, Path) else place
+
+
 def _checked(model: type[Model], document: object, *above: str) -> Model:
     """Return a document as a model, or say what is wrong with which of its fields and exit.
 
@@ -227,6 +305,15 @@ def _checked(model: type[Model], document: object, *above: str) -> Model:
     except ValidationError as error:
         explained = words.explained(error.errors(), model)
         _fail("\n".join(f"{'.'.join(map(str, (*above, *place)))}: {reason}" for place, reason in explained))
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Load modules a fifth faster, and let the garbage collector never look through them: they stay until the end."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def _keep_memory() -> None:

@@ -4,10 +4,12 @@ Settings are `PERENNIAL_*` environment variables, or lines of a `.env` file in t
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ObjectStore = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+://")]
 
 API_METRICS_PORT = 9464
 WORKER_METRICS_PORT = 9465
@@ -32,7 +34,15 @@ class Settings(BaseSettings):
         description="The same database as the role that owns it, for `migrate` alone; unset: as the service's role",
     )
     admin_key: SecretStr | None = Field(None, description="The first admin key; `up` makes one if unset")
-    segment_store: Path = Field(Path("perennial-data/segments"), description="Folder of the numbered records")
+    segment_store: ObjectStore | Path = Field(
+        Path("perennial-data/segments"),
+        union_mode="left_to_right",
+        description="Folder of the numbered records, or an object store: `s3://BUCKET/PREFIX`, `gs://…`, `az://…`",
+    )
+    segment_copies: Path = Field(
+        Path("perennial-data/copies"), description="Folder for this machine's copies of segments of an object store"
+    )
+    max_copy_bytes: int = Field(10 * 2**30, gt=0, description="Size of all copies from which on the oldest ones go")
     host: str = Field("127.0.0.1", description="Address the API listens on")
     port: int = Field(8000, ge=0, le=65535, description="Port the API listens on")
     metrics_host: str = Field("127.0.0.1", description="Address that the metrics port listens on")

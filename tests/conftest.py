@@ -74,9 +74,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         other = [item for item in items if bool(item.get_closest_marker(mark)) != wanted]
         config.hook.pytest_deselected(items=other)
         items[:] = [item for item in items if item not in other]
-    # Processes take a file after the other: who begins the longest ones last ends long after the others.
+    # Processes take a file after the other: who begins the longest ones last ends long after the others. Those come
+    # first, then all that wait for servers, then those that only compute.
     long = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in long)
+    serving = {item.path for item in items if "servers" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: (item.path not in long, item.path not in serving))
 
 
 def pytest_collection_finish() -> None:
@@ -232,9 +234,9 @@ def make_world(servers: Servers, folder: Path, **more: Any) -> World:
             redis_url=servers.redis_url,
             database_url=service,
             migration_url=owner,
-            segment_store=folder / "segments",
             admin_key=ADMIN_KEY,
-            **{"metrics_port": 0} | more,  # services of other tests run on this machine at the same time
+            # Services of other tests run on this machine at the same time.
+            **{"metrics_port": 0, "segment_store": folder / "segments"} | more,
         )
     )
 

@@ -114,7 +114,7 @@ def _digest_releases(connection: sa.Connection) -> None:
         ).one_or_none():
             version = row.version
             moment = row.published_at.astimezone(UTC)
-            told: dict[str, Any] = {
+            content: dict[str, Any] = {
                 "publication": name,
                 "version": version,
                 "charge": row.charged_hash,
@@ -130,7 +130,7 @@ def _digest_releases(connection: sa.Connection) -> None:
                 "published_at": moment.isoformat(timespec="microseconds").replace("+00:00", "Z"),
                 "previous_digest": previous,
             }
-            previous = hashlib.sha256(rfc8785.dumps(told)).hexdigest()
+            previous = hashlib.sha256(rfc8785.dumps(content)).hexdigest()
             connection.execute(
                 sa.text(
                     "UPDATE releases SET digest = :digest WHERE publication_id = :publication AND version = :version"
@@ -156,7 +156,7 @@ def _sum_up(connection: sa.Connection) -> None:
         components = [
             Component(
                 id=row.id,
-                kind=Currency(row.kind),
+                currency=Currency(row.kind),
                 cap=PrivacyLoss.of(row.epsilon, row.delta),
                 start=row.start,
                 running=row.state == "running",

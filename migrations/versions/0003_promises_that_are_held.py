@@ -99,8 +99,8 @@ def _digest_segments(connection: sa.Connection) -> None:
     sums: dict[int, int] = {}
     rows = connection.execute(sa.text("SELECT g.*, s.log FROM segments g JOIN streams s ON s.id = g.stream_id")).all()
     for row in rows:
-        told = {name: getattr(row, name) for name in ("log", "start", "stop", "file")}
-        digest = _digest(told | {"sha256": bytes(row.sha256).hex()})
+        content = {name: getattr(row, name) for name in ("log", "start", "stop", "file")}
+        digest = _digest(content | {"sha256": bytes(row.sha256).hex()})
         sums[row.stream_id] = (sums.get(row.stream_id, 0) + int(digest, 16)) % MODULUS
         connection.execute(
             sa.text("UPDATE segments SET digest = :digest WHERE stream_id = :stream AND start = :start"),
@@ -119,13 +119,13 @@ def _rechain(connection: sa.Connection, *, promised: bool) -> None:
     A release that is not what its digest says keeps that digest, so it is found as it was before.
     """
     connection.execute(sa.text("ALTER TABLE releases DISABLE TRIGGER append_only"))
-    found = connection.execute(sa.text("SELECT id, name, digest, promise FROM publications")).all()
-    for publication in found:
+    publications = connection.execute(sa.text("SELECT id, name, digest, promise FROM publications")).all()
+    for publication in publications:
         old, new = (None, publication.promise) if promised else (publication.promise, None)
         for row in _releases(connection, publication.id):
-            told = _told(row, publication.name)
-            whole = row.digest == _digest(told | {"previous_digest": old})
-            old, new = row.digest, _digest(told | {"previous_digest": new}) if whole else row.digest
+            content = _content(row, publication.name)
+            whole = row.digest == _digest(content | {"previous_digest": old})
+            old, new = row.digest, _digest(content | {"previous_digest": new}) if whole else row.digest
             connection.execute(
                 sa.text("UPDATE releases SET digest = :new WHERE publication_id = :id AND version = :version"),
                 {"new": new, "id": publication.id, "version": row.version},
@@ -153,10 +153,10 @@ def _releases(connection: sa.Connection, publication: int) -> Iterator[Any]:
         yield row
 
 
-def _told(row: Any, publication: str) -> dict[str, Any]:
+def _content(row: Any, publication: str) -> dict[str, Any]:
     """As `digest` in service/store/releases.py."""
-    told = {name: getattr(row, name) for name in ("version", "time", "role", "parent", "shape", "model", "noise")}
-    return told | {
+    content = {name: getattr(row, name) for name in ("version", "time", "role", "parent", "shape", "model", "noise")}
+    return content | {
         "publication": publication,
         "charge": row.charged_hash,
         "window": [row.window_start, row.window_stop],
@@ -169,12 +169,12 @@ def _told(row: Any, publication: str) -> dict[str, Any]:
 def _seal(connection: sa.Connection) -> None:
     """As `sealed` in service/store/publications.py."""
     for row in connection.execute(sa.text("SELECT * FROM publications")).all():
-        told = {name: getattr(row, name) for name in (*_CHANGING, "promise")}
-        told["digest"] = row.digest or row.promise
-        told["worst_amount"] = str(Fraction(row.worst_amount))
+        content = {name: getattr(row, name) for name in (*_CHANGING, "promise")}
+        content["digest"] = row.digest or row.promise
+        content["worst_amount"] = str(Fraction(row.worst_amount))
         connection.execute(
             sa.text("UPDATE publications SET digest = :digest, seal = :seal WHERE id = :id"),
-            {"digest": told["digest"], "seal": _digest(told), "id": row.id},
+            {"digest": content["digest"], "seal": _digest(content), "id": row.id},
         )
 
 

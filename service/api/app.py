@@ -44,7 +44,7 @@ from service.publishing.answering import Answerer
 from service.settings import Settings
 from service.store import keys as stored_keys
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
+from service.store.segment_places import open_segments
 
 _log = structlog.get_logger(__name__)
 
@@ -72,7 +72,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         appender = Appender(
             settings.redis_url, max_batches=settings.max_backlog_batches, max_bytes=settings.max_backlog_bytes
         )
-        files = SegmentFiles(settings.segment_store)
+        files = open_segments(settings)
         services = Services(
             settings=settings,
             database=database,
@@ -93,6 +93,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
         finally:
             await services.notifier.stop()
             await run_in_threadpool(services.answerer.close)
+            await run_in_threadpool(services.large_bodies.close)
             await appender.close()
             database.close()
 

@@ -12,8 +12,9 @@ from fastapi.concurrency import run_in_threadpool
 
 from service.api.auth.allowance import Allowance
 from service.api.auth.known_keys import KnownKeys
-from service.api.http.bodies import read_body
+from service.api.http.bodies import Large, read_body, receive
 from service.api.http.flight import Body, InFlight
+from service.api.http.large_bodies import LargeBodies
 from service.api.http.representations import Rendered
 from service.api.newest_models import NewestModels
 from service.api.notifier import Notifier
@@ -52,7 +53,8 @@ class Services:
     gathered_metrics: tuple[float, bytes] = (-math.inf, b"")  # the time at which they were gathered, and their text
     running: set[str] = field(default_factory=set)  # requests with an Idempotency-Key
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """Large bodies are unpacked and parsed one after the other: two at once would keep the loop waiting for longer."""
+    """Large bodies are unpacked one after the other: two at once would keep the loop waiting for longer."""
+    large_bodies: LargeBodies = field(default_factory=LargeBodies)
     answering: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_ANSWERING))
 
     def __post_init__(self) -> None:
@@ -64,6 +66,10 @@ class Services:
     async def body(self, request: Request, held: Body) -> bytes:
         """Read a request's body, or refuse it."""
         return await read_body(request, self.settings.max_body_bytes, held, self.large)
+
+    async def batch(self, request: Request, held: Body) -> bytes | Large:
+        """Read the body of a request that sends records, or refuse it; a large one is neither unpacked nor parsed."""
+        return await receive(request, self.settings.max_body_bytes, held)
 
     async def run(self, function: Callable[..., T], *args: Any, undone: bool = False, **options: Any) -> T:
         """Call `function(connection, …)` in a transaction of its own, off the event loop.

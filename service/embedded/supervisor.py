@@ -145,6 +145,7 @@ class _Service:
         if admin_key is None:
             admin_key, key_file = ensure_admin_key(self._directory)
         environment = {
+            "PERENNIAL_SEGMENT_COPIES": str(self._directory.path / "copies"),
             **os.environ,
             "PERENNIAL_REDIS_URL": redis_url,
             "PERENNIAL_DATABASE_URL": database_url,

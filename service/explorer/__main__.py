@@ -22,19 +22,19 @@ SECONDS_BETWEEN_TELLING = 0.5
 
 def main() -> None:
     os.nice(int(sys.argv[1]))
-    asked = json.loads(sys.stdin.buffer.readline())
-    data = unpacked(sys.stdin.buffer.read(asked["size"]))
+    request = json.loads(sys.stdin.buffer.readline())
+    data = unpacked(sys.stdin.buffer.read(request["size"]))
     threading.Thread(target=_until_the_input_ends, daemon=True).start()
-    comparison = Comparison.model_validate(asked["comparison"])
+    comparison = Comparison.model_validate(request["comparison"])
     for number, cell in enumerate(cells(comparison)):
-        if number in asked["done"]:
+        if number in request["done"]:
             continue
-        told = 0.0
+        reported_at = 0.0
 
         def progress(part: float, number: int = number) -> None:
-            nonlocal told
-            if time.monotonic() > told + SECONDS_BETWEEN_TELLING:
-                told = time.monotonic()
+            nonlocal reported_at
+            if time.monotonic() > reported_at + SECONDS_BETWEEN_TELLING:
+                reported_at = time.monotonic()
                 _tell({"cell": number, "progress": round(part, 3)})
 
         _tell({"cell": number, "found": run(comparison, cell, data, progress)})

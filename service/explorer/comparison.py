@@ -77,13 +77,13 @@ class Cell:
 
 def cells(comparison: Comparison) -> list[Cell]:
     """Return all there is to run, in an order in which what was found so far tells most."""
-    found = [
+    every_cell = [
         Cell(line=line, epsilon=float(epsilon), run=run)
         for run in range(comparison.runs)
         for epsilon in sorted(comparison.epsilons, reverse=True)
         for line in range(len(comparison.lines))
     ]
-    return [Cell(line=line, epsilon=None, run=0) for line in range(len(comparison.lines))] + found
+    return [Cell(line=line, epsilon=None, run=0) for line in range(len(comparison.lines))] + every_cell
 
 
 def mechanism(comparison: Comparison, line: int, epsilon: float, shape: dict[str, int]) -> LinearMechanism:
@@ -91,7 +91,7 @@ def mechanism(comparison: Comparison, line: int, epsilon: float, shape: dict[str
 
     shape: of the data set.
     """
-    asked = comparison.lines[line]
+    compared = comparison.lines[line]
     try:
         stream = StreamSchema(
             features=shape["features"],
@@ -102,7 +102,11 @@ def mechanism(comparison: Comparison, line: int, epsilon: float, shape: dict[str
     except ValidationError as problem:  # of the data set with the map: each by itself is fine
         raise Refused("feature_map", problem.errors()[0]["msg"]) from None
     configuration = PublicationConfiguration.model_validate(
-        {"mechanism": asked.mechanism, "learner": asked.learner, "privacy": {"epsilon": epsilon, "delta": asked.delta}}
+        {
+            "mechanism": compared.mechanism,
+            "learner": compared.learner,
+            "privacy": {"epsilon": epsilon, "delta": compared.delta},
+        }
     ).begun()
     try:
         built = build(stream, configuration)
@@ -147,12 +151,12 @@ def run(
     if comparison.shuffle:
         order = np.random.default_rng(cell.run).permutation(order)
     held_out = np.arange(len(order)) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
-    kept, judged = order[~held_out], order[held_out][:MOST_JUDGED]
+    sent, judged = order[~held_out], order[held_out][:MOST_JUDGED]
     publication = mechanism(comparison, cell.line, cell.epsilon or float(max(comparison.epsilons)), data.shape)
-    x, y = publication.feature_map(data.x[kept]), data.y[kept]
+    x, y = publication.feature_map(data.x[sent]), data.y[sent]
     description = publication.model_description()
-    ends = [round(len(kept) * number / CHECKPOINTS) for number in range(1, CHECKPOINTS + 1)]
-    found: dict[str, Any] = {"curve": [], "scores": None}
+    ends = [round(len(sent) * number / CHECKPOINTS) for number in range(1, CHECKPOINTS + 1)]
+    result: dict[str, Any] = {"curve": [], "scores": None}
     try:
         for release, following in releases(
             publication, lambda start, end: Records(x=x[start:end], y=y[start:end]), len(y)
@@ -166,11 +170,11 @@ def run(
                 window = slice(*release.window)
                 parameters = _without_noise(publication, Records(x=x[window], y=y[window]))
             labels, _ = predict(description, parameters, data.x[judged])
-            found["scores"] = score(data.y[judged], labels, len(data.names))
-            found["curve"].append([release.time, found["scores"]["accuracy"]])
+            result["scores"] = score(data.y[judged], labels, len(data.names))
+            result["curve"].append([release.time, result["scores"]["accuracy"]])
     except (Inaccurate, Unaffordable) as problem:
-        found["problem"] = str(problem)
-    return found
+        result["problem"] = str(problem)
+    return result
 
 
 def _without_noise(publication: LinearMechanism, records: Records) -> np.ndarray[Any, np.dtype[np.float64]]:

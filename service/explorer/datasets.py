@@ -82,12 +82,12 @@ def read_npz(content: bytes) -> Dataset:
                     with archive.open(member) as file:
                         _check_length(file, member.file_size)
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            found = {key.lower(): np.asarray(arrays[key]) for key in arrays.files if key.lower() in ("x", "y")}
+            named = {key.lower(): np.asarray(arrays[key]) for key in arrays.files if key.lower() in ("x", "y")}
     except (ValueError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, NotImplementedError):
         raise Unreadable("it is no npz file of plain arrays: numpy.savez(file, x=…, y=…) makes one") from None
-    if set(found) != {"x", "y"}:
+    if set(named) != {"x", "y"}:
         raise Unreadable("it needs an array x, a row per record, and an array y, a class per record")
-    return _checked(found["x"], found["y"])
+    return _checked(named["x"], named["y"])
 
 
 def _check_length(file: IO[bytes], size: int) -> None:
@@ -173,8 +173,8 @@ def _checked(x: NDArray[Any], y: NDArray[Any], names: tuple[str, ...] | None = N
     if names is None:
         if not np.isfinite(y.astype(np.float64)).all() or (y != np.floor(y)).any():
             raise Unreadable("y must hold classes, whole numbers: there is no explorer of regressions")
-        found, y = np.unique(y, return_inverse=True)
-        names = tuple(str(int(each)) for each in found)
+        values, y = np.unique(y, return_inverse=True)
+        names = tuple(str(int(each)) for each in values)
     if not 2 <= len(names) <= MOST_CLASSES:
         raise Unreadable(f"it needs 2 to {MOST_CLASSES} classes")
     return Dataset(x=single, y=y.astype(np.int64), names=names)

@@ -20,20 +20,20 @@ def score(truth: NDArray[np.integer], predicted: NDArray[np.generic], classes: i
     """Return each of `SCORES` for two arrays (m,) of classes, m ≥ 1."""
     table = np.zeros((classes, classes))
     np.add.at(table, (truth, predicted.astype(np.int64)), 1.0)
-    right, true, said, total = np.diag(table), table.sum(axis=1), table.sum(axis=0), table.sum()
+    right, true, predictions, total = np.diag(table), table.sum(axis=1), table.sum(axis=0), table.sum()
     positive = [1] if classes == 2 else range(classes)
-    precision, recall = _ratio(right, said)[positive], _ratio(right, true)[positive]
-    negative = _ratio(total - true - said + right, total - true)[positive]
-    f1 = _ratio(2 * right, true + said)[positive]
-    found = (right.sum() / total, precision.mean(), recall.mean(), negative.mean(), f1.mean(), _mcc(table))
-    return {name: round(float(value), 6) for name, value in zip(SCORES, found, strict=True)}
+    precision, recall = _ratio(right, predictions)[positive], _ratio(right, true)[positive]
+    negative = _ratio(total - true - predictions + right, total - true)[positive]
+    f1 = _ratio(2 * right, true + predictions)[positive]
+    scores = (right.sum() / total, precision.mean(), recall.mean(), negative.mean(), f1.mean(), _mcc(table))
+    return {name: round(float(value), 6) for name, value in zip(SCORES, scores, strict=True)}
 
 
 def _mcc(table: NDArray[np.float64]) -> float:
     """Return Matthews' correlation coefficient, of many classes Gorodkin's R_K (2004); 0 where it has none."""
-    right, true, said, total = np.trace(table), table.sum(axis=1), table.sum(axis=0), table.sum()
-    spread = (total**2 - said @ said) * (total**2 - true @ true)
-    return float((right * total - true @ said) / np.sqrt(spread)) if spread > 0 else 0.0
+    right, true, predictions, total = np.trace(table), table.sum(axis=1), table.sum(axis=0), table.sum()
+    spread = (total**2 - predictions @ predictions) * (total**2 - true @ true)
+    return float((right * total - true @ predictions) / np.sqrt(spread)) if spread > 0 else 0.0
 
 
 def _ratio(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -199,12 +199,12 @@ def build(description: Mapping[str, Any], features: int, rows: int = 0) -> Encod
         if width * height != features:
             raise ValueError(f"a convolutional encoder's width times height must be the number of features, {features}")
         layers = _convolutions(width, height, description["channels"], description["kernel"])
-    found = Encoder(features, norm_bound, tuple(layers))
-    if found.dimension(rows) > MOST_WEIGHTS:
-        raise ValueError(f"an encoder and its head have at most {MOST_WEIGHTS} weights, not {found.dimension(rows)}")
-    if max(layer.positions * layer.inputs for layer in found.layers) > MOST_MULTIPLIED:
+    encoder = Encoder(features, norm_bound, tuple(layers))
+    if encoder.dimension(rows) > MOST_WEIGHTS:
+        raise ValueError(f"an encoder and its head have at most {MOST_WEIGHTS} weights, not {encoder.dimension(rows)}")
+    if max(layer.positions * layer.inputs for layer in encoder.layers) > MOST_MULTIPLIED:
         raise ValueError(f"a layer multiplies at most {MOST_MULTIPLIED} numbers: use smaller images, kernels or layers")
-    return found
+    return encoder
 
 
 def _dense(inputs: int, units: Sequence[int]) -> Iterator[Dense]:

@@ -61,15 +61,15 @@ def minimize(problem: Objective, tolerance: float, certified: Callable[[Floats, 
                 target, roughly = enough, False
             inverse = inverse.after(problem, products)
             direction, products = _conjugate_gradients(problem, inverse, at.gradient, target)
-        found = _line_search(problem, at, direction, roughly=roughly)
+        step = _line_search(problem, at, direction, roughly=roughly)
         if memory is not None:
-            if found is None or (len(sizes) > _REMEMBERED and norm(found.gradient) * _WORTH_IT > sizes[-_REMEMBERED]):
+            if step is None or (len(sizes) > _REMEMBERED and norm(step.gradient) * _WORTH_IT > sizes[-_REMEMBERED]):
                 memory = None
             else:
-                memory.add(at, found)
-        elif found is None and not at.roughly:
+                memory.add(at, step)
+        elif step is None and not at.roughly:
             return None
-        at = found or _Point.of(problem, at.weights, roughly=False)  # single precision sees no progress any more
+        at = step or _Point.of(problem, at.weights, roughly=False)  # single precision sees no progress any more
         sizes.append(norm(at.gradient))
     return None
 

@@ -82,7 +82,7 @@ class Hindsight:
     origin: Floats
     strong_convexity: float = 0.0
     precision: float = 1e-5
-    _found: dict[int, Best] = field(default_factory=dict, init=False, repr=False)
+    _bests: dict[int, Best] = field(default_factory=dict, init=False, repr=False)
 
     def regret(self, plays: Iterable[tuple[int, Floats]], after: Sequence[int]) -> list[Regret]:
         """Return the regret after so many records each, which are 1 to m and rise.
@@ -104,14 +104,14 @@ class Hindsight:
         """
         if not 1 <= records <= len(self.y):
             raise ValueError(f"there are no {records} records")
-        if records not in self._found:
-            self._found[records] = self._search(records)
-        return self._found[records]
+        if records not in self._bests:
+            self._bests[records] = self._search(records)
+        return self._bests[records]
 
     def _search(self, records: int) -> Best:
         x, y = self.x[:records], self.y[:records]
         steepest = (self.loss.smoothness(float(x.norms().max())) + self.strong_convexity) or 1.0
-        at = ahead = self.origin if not self._found else self._found[max(self._found)].weights
+        at = ahead = self.origin if not self._bests else self._bests[max(self._bests)].weights
         momentum, least = 1.0, -math.inf
 
         def mean(weights: Floats) -> tuple[float, Floats]:
@@ -119,26 +119,26 @@ class Hindsight:
 
         for _ in range(MOST_STEPS):
             value, slope = mean(ahead)
-            found = self.constraint.project(ahead - slope / steepest, self.origin)
-            offset = found - ahead
+            projected = self.constraint.project(ahead - slope / steepest, self.origin)
+            offset = projected - ahead
             most = value + float(np.vdot(slope, offset)) + steepest / 2.0 * float(np.vdot(offset, offset))
             least = max(least, value + self._least(ahead, slope))
             if most - least <= self.precision:
-                value, _ = mean(found)
-                return Best(weights=found, loss=records * value, gap=records * max(0.0, value - least))
-            if np.vdot(offset, found - at) < 0.0:  # momentum leads uphill
+                value, _ = mean(projected)
+                return Best(weights=projected, loss=records * value, gap=records * max(0.0, value - least))
+            if np.vdot(offset, projected - at) < 0.0:  # momentum leads uphill
                 momentum = 1.0
             before, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
-            at, ahead = found, found + (before - 1.0) / momentum * (found - at)
+            at, ahead = projected, projected + (before - 1.0) / momentum * (projected - at)
         raise Uncertified(f"no point was proved to be within {self.precision:g} of the best mean loss")
 
     def _least(self, near: Floats, slope: Floats) -> float:
         """Return a lower bound of <slope, w - near> + (μ/2)·‖w - near‖² for all w of the set."""
         convexity = self.strong_convexity
-        found = self.constraint.project(near - slope / convexity, self.origin) if convexity else near
-        offset = found - near
+        projected = self.constraint.project(near - slope / convexity, self.origin) if convexity else near
+        offset = projected - near
         rest = slope + convexity * offset
-        beyond = self.constraint.lowest(rest, self.origin) - found
+        beyond = self.constraint.lowest(rest, self.origin) - projected
         return float(np.vdot(slope, offset) + convexity / 2.0 * np.vdot(offset, offset) + np.vdot(rest, beyond))
 
     def _lost(self, plays: Iterable[tuple[int, Floats]], after: Sequence[int]) -> list[float]:

@@ -260,10 +260,10 @@ def exact(
     if len(y) == 0:
         return center.copy() if tilt is None else center - tilt / regularization
     problem = Objective(loss, x, y, records, regularization, center, tilt)
-    found = minimize(problem, promise.tolerance, promise.certifies)
-    if found is None:
-        found = _descend(problem, promise, loss.smoothness(norm_bound) + regularization)
-    return found
+    minimiser = minimize(problem, promise.tolerance, promise.certifies)
+    if minimiser is None:
+        minimiser = _descend(problem, promise, loss.smoothness(norm_bound) + regularization)
+    return minimiser
 
 
 def _descent_steps(steepest: float, regularization: float, smoothness: float, tolerance: float) -> int:

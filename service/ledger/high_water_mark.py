@@ -7,14 +7,14 @@ content, and what they cost would be forgotten. Nothing is visible before the ma
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Connection, and_, bindparam, func, select
 
 from service.ledger.errors import LedgerBroken
-from service.store.database import TIMELINE
+from service.store.database import TIMELINE, read_together
 from service.store.segment_files import SegmentFiles
 from service.store.streams import Stream
 from service.store.tables import charges, erasures, releases
@@ -39,7 +39,14 @@ class Mark:
 def marks(connection: Connection, streams: Iterable[Stream]) -> dict[str, Mark]:
     """How far streams have come, by the name of their logs."""
     streams = list(streams)
-    rows = connection.execute(_ASKED, {"streams": [stream.id for stream in streams]}).all()
+    return _marks(streams, connection.execute(_ASKED, _bound(streams)).all())
+
+
+def _bound(streams: Iterable[Stream]) -> dict[str, Any]:
+    return {"streams": [stream.id for stream in streams]}
+
+
+def _marks(streams: Iterable[Stream], rows: Sequence[Any]) -> dict[str, Mark]:
     asked = {row.stream_id: row.asked for row in rows}
     timeline = rows[0].timeline if rows else None
     return {
@@ -136,8 +143,8 @@ def contradictions(
             )
     if not readable:
         return reasons
-    now = marks(connection, readable)
-    others = _differences(connection, known)
+    asked, newest = read_together(connection, (_ASKED, _bound(readable)), (_NEWEST, _names(known)))
+    now, others = _marks(readable, asked), _other(known, newest)
     for stream in readable:
         mark = known[stream.id]
         if lost := _lost(mark, now[stream.log]):
@@ -168,13 +175,20 @@ def hold(connection: Connection, known: Mapping[int, Mark]) -> set[int]:
 
 def _differences(connection: Connection, known: Mapping[int, Mark]) -> dict[int, str]:
     """Which of what marks name is another, or missing, in this database, by the stream's id."""
-    bound = {
+    return _other(known, connection.execute(_NEWEST, _names(known)).all())
+
+
+def _names(known: Mapping[int, Mark]) -> dict[str, Any]:
+    return {
         "streams": list(known),
         "charges": [mark.charges for mark in known.values()],
         "releases": [mark.releases for mark in known.values()],
     }
+
+
+def _other(known: Mapping[int, Mark], newest: Sequence[Any]) -> dict[int, str]:
     differences = {}
-    for row in connection.execute(_NEWEST, bound):
+    for row in newest:
         mark = known[row.stream]
         if mark.charges and row.hash != mark.head:
             differences[row.stream] = f"another charge {mark.charges}"

@@ -25,7 +25,7 @@ from service.store.database import any_of
 from service.store.publications import Publication, of_stream
 from service.store.rows import Rows
 from service.store.streams import Stream
-from service.store.tables import evaluation_kept, kept
+from service.store.tables import evaluation_kept, kept_reservations
 
 
 def reserved(
@@ -99,7 +99,7 @@ def settle(connection: Connection, stream: int) -> None:
         )
 
 
-KEPT = {Slots.TRAINING: kept, Slots.EVALUATION: evaluation_kept}
+KEPT = {Slots.TRAINING: kept_reservations, Slots.EVALUATION: evaluation_kept}
 
 
 def stairs(
@@ -154,7 +154,7 @@ def tighter(
     if evaluated is None:
         return found
     other = _tighter(stream, publications, Slots.EVALUATION, evaluated)
-    larger = max(found, other, key=attrgetter("loss.epsilon"))
+    larger = max(found, other, key=attrgetter("loss.rho", "loss.epsilon"))
     return replace(larger, loss=found.loss.at_least(other.loss))
 
 

@@ -45,7 +45,7 @@ def build(
     if learner is not None and not family.takes_learner:
         raise Refused("learner", f"{family.kind} fits no model: leave learner out")
     if publication.features is not None:
-        if family.releases_map or not family.has_ticks:
+        if not (family.takes_features(publication.mechanism) and family.has_ticks):
             raise Refused("features", f"{family.kind} takes no features of another publication: leave features out")
         if family.evaluates:
             raise Refused("features", f"{family.kind} counts what others predict: leave features out")

@@ -19,6 +19,7 @@ from service.learners.linear import LinearLearner
 from service.learners.registry import LearnerSettings
 from service.mechanisms.family import MechanismFamily
 from service.mechanisms.features import FeaturesFrom
+from service.mechanisms.preparation.settings import PreparationMechanism
 from service.mechanisms.registry import MECHANISMS, MechanismSettings
 from service.privacy.accounting.budget import Accounting, Budget, epsilon_within
 
@@ -148,9 +149,12 @@ class PublicationConfiguration(PublicationSettings[Privacy]):
 
     def begun(self) -> Self:
         """Return it with what a publication gets that begins now and does not say otherwise."""
-        if not isinstance(self.learner, LinearLearner):
-            return self
-        return self.model_copy(update={"learner": self.learner.begun()})
+        parts: dict[str, Any] = {}
+        if isinstance(self.mechanism, PreparationMechanism):
+            parts["mechanism"] = self.mechanism.begun()
+        if isinstance(self.learner, LinearLearner):
+            parts["learner"] = self.learner.begun()
+        return self.model_copy(update=parts)
 
     def stored(self) -> dict[str, Any]:
         """Return it as JSON to be stored, whose digest is promised: what was not set is not in it."""

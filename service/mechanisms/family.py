@@ -97,6 +97,11 @@ def for_ever(settings: Any) -> None:
     """Return None: a model adds up the records of all batches so far."""
 
 
+def always(settings: Any) -> bool:  # noqa: ARG001
+    """Return True."""
+    return True
+
+
 def by_nothing(settings: Any) -> None:
     """Return None: nothing is against it."""
 
@@ -113,6 +118,7 @@ class MechanismFamily(Family[S]):
     | has_ticks | its steps are due at public numbers of records |
     | asks_people | on an unlabelled stream people give labels |
     | releases_map | it releases a feature map, which other publications of the stream can name |
+    | takes_features | whether it reads features that another publication releases |
     | adds_up | of how many batches, at most, a model adds up the records; None: for ever |
     | evaluates | its releases tell how good other publications are; it has their names in `of` |
     | not_evaluated | why no evaluation may count how well it predicts; None: it may |
@@ -124,6 +130,7 @@ class MechanismFamily(Family[S]):
     has_ticks: bool = True
     asks_people: bool = False
     releases_map: bool = False
+    takes_features: Callable[[S], bool] = always
     adds_up: Callable[[S], int | None] = for_ever
     evaluates: bool = False
     not_evaluated: Callable[[S], str | None] = by_nothing

@@ -103,6 +103,15 @@ def sufficient_statistics(*, second: float, first: float, label: float, count: f
     return math.nextafter(math.sqrt(round_up(square)), math.inf)
 
 
+def second_moments() -> float:
+    """Return how far one record moves a sum of a⊗a with ‖a‖ ≤ 1, in the Frobenius norm under R⊥, rounded up.
+
+    ‖a⊗a - b⊗b‖² = ‖a‖⁴ + ‖b‖⁴ - 2⟨a, b⟩² ≤ 2, attained for unit vectors a ⊥ b; from an empty slot a record is at most
+    1 away.
+    """
+    return math.nextafter(math.sqrt(2.0), math.inf)
+
+
 def moments_square(
     *,
     second: Fraction | float,

@@ -23,7 +23,7 @@ from service.ledger import high_water_mark, open_free_ledgers, open_ledger, summ
 from service.ledger.high_water_mark import Mark
 from service.logs import place_of
 from service.privacy.accounting.composition import Slots
-from service.store import publications, shown, streams
+from service.store import changes, publications, shown, streams
 from service.store.database import (
     CONFIRM,
     NEW_RELEASE,
@@ -78,10 +78,13 @@ class Confirmer:
 
     def log(self, stream: int) -> str:
         """Return the name of a stream's log, which never changes."""
-        if stream not in self._logs:
-            with self._database.transaction() as connection:
-                self._logs[stream] = streams.get(connection, stream).log
+        self._learn_logs([stream])
         return self._logs[stream]
+
+    def _learn_logs(self, streams: Iterable[int]) -> None:
+        if unknown := [each for each in streams if each not in self._logs]:
+            with self._database.transaction() as connection:
+                self._logs |= changes.logs(connection, unknown)
 
     def soon(self, stream: int) -> None:
         """Confirm a stream in the thread of `run`; without one, now. One mark confirms all that came meanwhile."""
@@ -140,6 +143,7 @@ class Confirmer:
 
     def _confirm(self, asked: Sequence[int]) -> None:
         """Confirm streams together, in the order of their ids: so nobody waits for each other's locks for ever."""
+        self._learn_logs(asked)
         with ExitStack() as stack:
             told = {}
             for stream in asked:

@@ -13,8 +13,8 @@ from service.store.tables import attempts
 
 def note(connection: Connection, publication: int, position: int, version: int) -> bool:
     """Note that an attempt at a step ended without a public reason; return whether one had ended so before."""
-    found = connection.execute(select(attempts).where(attempts.c.publication_id == publication)).one_or_none()
-    if found is not None and (found.position, found.version) == (position, version):
+    earlier = connection.execute(select(attempts).where(attempts.c.publication_id == publication)).one_or_none()
+    if earlier is not None and (earlier.position, earlier.version) == (position, version):
         return True
     noted = {"position": position, "version": version}
     put = postgresql.insert(attempts).values(publication_id=publication, **noted)

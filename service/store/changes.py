@@ -74,9 +74,9 @@ _digests = _STATES.order_by(None).subquery().c
 _DIGEST = select(func.count(), func.sum(func.hashtextextended(func.concat_ws("/", _digests.id, _digests.digest), 0)))
 
 
-def logs(connection: Connection, found: Sequence[int]) -> dict[int, str]:
+def logs(connection: Connection, identities: Sequence[int]) -> dict[int, str]:
     """The names of streams' logs, which never change."""
-    return dict(connection.execute(select(streams.c.id, streams.c.log).where(streams.c.id == any_of(found))).all())
+    return dict(connection.execute(select(streams.c.id, streams.c.log).where(streams.c.id == any_of(identities))).all())
 
 
 def short_ledgers(
@@ -89,9 +89,9 @@ def short_ledgers(
     query = select(streams.c.id, streams.c.log, streams.c.charges).where(
         streams.c.id == any_of(among), streams.c.charges <= charges
     )
-    found = {row.id: row for row in connection.execute(query)}
+    ledgers = {row.id: row for row in connection.execute(query)}
     short: dict[int, str] = {}
-    for row in (found[each] for each in dict.fromkeys(among) if each in found and found[each].log not in but):
+    for row in (ledgers[each] for each in dict.fromkeys(among) if each in ledgers and ledgers[each].log not in but):
         charges -= row.charges
         if charges < 0 or len(short) == most:
             break

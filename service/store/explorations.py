@@ -55,8 +55,8 @@ _INFO = [column for column in datasets.c if column is not datasets.c.content]
 
 def add_dataset(connection: Connection, key: int, name: str, shape: Mapping[str, int], content: bytes) -> DatasetInfo:
     """Keeps one. Raises TooMany."""
-    kept = select(func.count()).select_from(datasets).where(datasets.c.key_id == key)
-    if connection.execute(kept).scalar_one() >= MOST_DATASETS:
+    stored = select(func.count()).select_from(datasets).where(datasets.c.key_id == key)
+    if connection.execute(stored).scalar_one() >= MOST_DATASETS:
         raise TooMany
     values = {"key_id": key, "name": name, "content": content, **shape}
     return DatasetInfo(**connection.execute(insert(datasets).values(values).returning(*_INFO)).one()._asdict())
@@ -73,10 +73,10 @@ def find_dataset(connection: Connection, identity: int, key: int) -> DatasetInfo
 
 
 def content(connection: Connection, identity: int) -> bytes | None:
-    found: bytes | None = connection.execute(
+    content_bytes: bytes | None = connection.execute(
         select(datasets.c.content).where(datasets.c.id == identity)
     ).scalar_one_or_none()
-    return found
+    return content_bytes
 
 
 def drop_dataset(connection: Connection, identity: int) -> None:
@@ -111,7 +111,7 @@ def page(connection: Connection, key: int, *, limit: int, before: int | None) ->
     return [_exploration(row) for row in connection.execute(query)]
 
 
-def found(connection: Connection, identity: int) -> dict[int, dict[str, Any]]:
+def findings_by_cell(connection: Connection, identity: int) -> dict[int, dict[str, Any]]:
     """Return what its cells found, by their numbers."""
     rows = connection.execute(
         select(findings.c.cell, findings.c.found).where(findings.c.exploration_id == identity).order_by(findings.c.cell)

@@ -46,14 +46,14 @@ def source(connection: Connection, publication: Publication) -> Source | None:
     """Return where a publication has its features from; None: it needs none."""
     if publication.features_from is None:
         return None
-    found = publications.get(connection, publication.features_from)
+    source = publications.get(connection, publication.features_from)
     model = connection.execute(
         select(released.c.model).where(
-            released.c.publication_id == found.id, released.c.version == VERSION, releases.is_visible()
+            released.c.publication_id == source.id, released.c.version == VERSION, releases.is_visible()
         )
     ).scalar_one_or_none()
     gone = connection.execute(select(lost()).where(table.c.id == publication.id)).scalar_one()
-    return Source(publication=found, model=model, lost=gone)
+    return Source(publication=source, model=model, lost=gone)
 
 
 def published_at() -> Any:

@@ -161,8 +161,8 @@ def progress(connection: Connection, of: Collection[int]) -> dict[int, Progress]
         .where(_visible(of))
         .group_by(label_requests.c.publication_id)
     )
-    found = {row.publication_id: Progress(waiting=row.waiting, answered=row.answered) for row in rows}
-    return {each: found.get(each, Progress()) for each in of}
+    progress_of = {row.publication_id: Progress(waiting=row.waiting, answered=row.answered) for row in rows}
+    return {each: progress_of.get(each, Progress()) for each in of}
 
 
 def answer(connection: Connection, publication: int, name: str, record: int, label: int) -> bool:

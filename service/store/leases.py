@@ -167,8 +167,8 @@ def appear(connection: Connection, owner: str, *, seconds: float) -> Lease:
 
 def sealers(seconds: float) -> ColumnElement[int]:
     """How many workers number streams, in a query; `seconds`: as in `is_free`."""
-    found = select(func.count()).where(leases.c.resource.startswith(_SEALER), not_(is_free(seconds)))
-    return found.scalar_subquery()
+    sealing = select(func.count()).where(leases.c.resource.startswith(_SEALER), not_(is_free(seconds)))
+    return sealing.scalar_subquery()
 
 
 def renew(connection: Connection, held: Iterable[Lease], *, seconds: float) -> list[Lease]:

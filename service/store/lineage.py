@@ -6,9 +6,10 @@ A step drawn on top of the lost one may not follow the new one, whose noise it d
 
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import BigInteger, Connection, bindparam, func, select
 
 from service.store import digests
+from service.store.database import read_together
 from service.store.publications import Publication
 from service.store.tables import memories, parked, releases
 
@@ -21,30 +22,34 @@ def of(publication: Publication, memory: str | None, models: Mapping[int, str]) 
         memory: the digest of what it remembers.
         models: the SHA-256 of the parameters of each version in its chain, in hexadecimal.
     """
-    told = {
+    content = {
         "promise": publication.promise,
         "position": publication.position,
         "version": publication.version,
         "memory": memory,
         "models": [[version, models[version]] for version in publication.chain],
     }
-    return digests.of(told)
+    return digests.of(content)
 
 
 def stored(connection: Connection, publication: Publication) -> str:
     """Return the digest of the state that a publication has here once all its parked steps are published."""
-    query = (
-        select(parked.c.lineage)
-        .where(parked.c.publication_id == publication.id)
-        .order_by(parked.c.position.desc(), parked.c.version.desc())
-        .limit(1)
-    )
-    waiting: str | None = connection.execute(query).scalar_one_or_none()
-    if waiting is not None:
-        return waiting
-    memory = select(memories.c.digest).where(memories.c.publication_id == publication.id)
+    mine = {"publication": publication.id}
+    waiting, memory = read_together(connection, (_WAITING, mine), (_MEMORY, mine))
+    if waiting:
+        return str(waiting[0].lineage)
     models = select(releases.c.version, func.encode(func.sha256(releases.c.parameters), "hex").label("sha256")).where(
         releases.c.publication_id == publication.id, releases.c.version.in_(publication.chain)
     )
-    found = {row.version: row.sha256 for row in connection.execute(models)} if publication.chain else {}
-    return of(publication, connection.execute(memory).scalar_one_or_none(), found)
+    sha256_of = {row.version: row.sha256 for row in connection.execute(models)} if publication.chain else {}
+    return of(publication, memory[0].digest if memory else None, sha256_of)
+
+
+_MINE = bindparam("publication", type_=BigInteger)
+_WAITING = (
+    select(parked.c.lineage)
+    .where(parked.c.publication_id == _MINE)
+    .order_by(parked.c.position.desc(), parked.c.version.desc())
+    .limit(1)
+)
+_MEMORY = select(memories.c.digest).where(memories.c.publication_id == _MINE)

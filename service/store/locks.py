@@ -19,7 +19,7 @@ look. Where another transaction holds that lock, it does not wait, and its answe
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, bindparam, select, true
+from sqlalchemy import BigInteger, Connection, bindparam, select, true
 
 from service.store import leases, publications
 from service.store.database import any_of, read_together, within
@@ -34,8 +34,7 @@ from service.store.tables import streams as stream_rows
 
 def stream(connection: Connection, identity: int) -> Stream:
     """Lock a stream and return it."""
-    query = select(stream_rows).where(stream_rows.c.id == identity).with_for_update()
-    return Stream(**connection.execute(query).one()._asdict())
+    return Stream(**connection.execute(_STREAM, {"stream": identity}).one()._asdict())
 
 
 def free_streams(connection: Connection, identities: Sequence[int]) -> list[Stream]:
@@ -46,8 +45,7 @@ def free_streams(connection: Connection, identities: Sequence[int]) -> list[Stre
 
 def publication(connection: Connection, identity: int) -> Publication:
     """Lock a publication and return it. The caller holds the lock of its stream."""
-    query = publications.select_all().where(publication_rows.c.id == identity).with_for_update(of=publication_rows)
-    return Publication(**connection.execute(query).one()._asdict())
+    return Publication(**connection.execute(_PUBLICATION, {"publication": identity}).one()._asdict())
 
 
 def all_of(connection: Connection, identity: int, lease: Lease, *, seconds: float | None) -> tuple[Publication, Stream]:
@@ -59,9 +57,9 @@ def all_of(connection: Connection, identity: int, lease: Lease, *, seconds: floa
     Raises:
         LeaseLost: it ran out or is another's.
     """
-    asked = {"publication": identity, "resource": lease.resource, "owner": lease.owner, "epoch": lease.epoch}
+    values = {"publication": identity, "resource": lease.resource, "owner": lease.owner, "epoch": lease.epoch}
     limit = () if seconds is None else within(connection, seconds)
-    *_, rows = read_together(connection, *limit, (_ALL, asked))
+    *_, rows = read_together(connection, *limit, (_ALL, values))
     if not rows:
         raise LeaseLost(lease.resource)
     row, mine = rows[0], len(publications.NAMES)
@@ -71,6 +69,12 @@ def all_of(connection: Connection, identity: int, lease: Lease, *, seconds: floa
     )
 
 
+_STREAM = select(stream_rows).where(stream_rows.c.id == bindparam("stream", type_=BigInteger)).with_for_update()
+_PUBLICATION = (
+    publications.select_all()
+    .where(publication_rows.c.id == bindparam("publication", type_=BigInteger))
+    .with_for_update(of=publication_rows)
+)
 _ALL = (
     select(*publications.select_all().selected_columns, stream_rows)
     .select_from(

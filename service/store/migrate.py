@@ -81,10 +81,10 @@ def is_current(url: str) -> bool:
     engine = create_engine(driver_url(url), connect_args=CONNECTING)
     try:
         with engine.connect() as connection:
-            found = MigrationContext.configure(connection).get_current_heads()
+            heads = MigrationContext.configure(connection).get_current_heads()
     finally:
         engine.dispose()
-    return set(found) == set(ScriptDirectory.from_config(configuration()).get_heads())
+    return set(heads) == set(ScriptDirectory.from_config(configuration()).get_heads())
 
 
 def configuration() -> Config:

@@ -114,12 +114,12 @@ def due(connection: Connection, stream: int, *, limit: int) -> list[Waiting]:
         .order_by(parked.c.tick, parked.c.due_at.nulls_first(), *columns[:3])
         .limit(limit)
     )
-    found: list[Waiting] = []
+    waiting: list[Waiting] = []
     for row in connection.execute(query):
-        if found and row.size + sum(each.size for each in found) > MOST_BYTES:
+        if waiting and row.size + sum(each.size for each in waiting) > MOST_BYTES:
             break
-        found.append(Waiting(**row._asdict()))
-    return found
+        waiting.append(Waiting(**row._asdict()))
+    return waiting
 
 
 def take(connection: Connection, step: Waiting) -> Parked:

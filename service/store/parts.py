@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import BigInteger, Connection, bindparam, delete, insert, select
 from sqlalchemy.dialects import postgresql
 
 from service.store import digests
+from service.store.database import read_together
 from service.store.tables import memories, parts
 
 Values = NDArray[np.float64]
@@ -39,23 +40,28 @@ class Left:
     digest: str | None
 
 
-def remembered(kept: Mapping[int, Values], terms: Mapping[str, Any] | None) -> Memory:
+def remembered(vectors: Mapping[int, Values], terms: Mapping[str, Any] | None) -> Memory:
     """These parts, with the digest of them and of the terms, public and as JSON, on which the next step goes on."""
-    if not kept:
+    if not vectors:
         return Memory(parts={}, digest=None)
     content = [
         [number, list(values.shape), hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()]
-        for number, values in kept.items()
+        for number, values in vectors.items()
     ]
-    return Memory(parts=kept, digest=digests.of({"terms": terms, "parts": content}))
+    return Memory(parts=vectors, digest=digests.of({"terms": terms, "parts": content}))
 
 
 def load(connection: Connection, publication: int) -> Memory:
     """All that a publication remembers."""
-    query = select(parts).where(parts.c.publication_id == publication).order_by(parts.c.number)
-    kept = {row.number: np.frombuffer(row.content, dtype="<f8").reshape(row.shape) for row in connection.execute(query)}
-    digest = select(memories.c.digest).where(memories.c.publication_id == publication)
-    return Memory(parts=kept, digest=connection.execute(digest).scalar_one_or_none())
+    mine = {"publication": publication}
+    rows, digest = read_together(connection, (_PARTS, mine), (_DIGEST, mine))
+    vectors = {row.number: np.frombuffer(row.content, dtype="<f8").reshape(row.shape) for row in rows}
+    return Memory(parts=vectors, digest=digest[0].digest if digest else None)
+
+
+_MINE = bindparam("publication", type_=BigInteger)
+_PARTS = select(parts).where(parts.c.publication_id == _MINE).order_by(parts.c.number)
+_DIGEST = select(memories.c.digest).where(memories.c.publication_id == _MINE)
 
 
 def keep(connection: Connection, publication: int, left: Left) -> None:

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Connection,
     Row,
@@ -218,7 +220,12 @@ def as_left(publication: Publication) -> bool:
 
 
 def get(connection: Connection, identity: int) -> Publication:
-    return _publication(connection.execute(select_all().where(publications.c.id == identity)).one())
+    return _publication(connection.execute(_one(), {"publication": identity}).one())
+
+
+@cache
+def _one() -> Select[Any]:
+    return select_all().where(publications.c.id == bindparam("publication", type_=BigInteger))
 
 
 def find(connection: Connection, name: str, *, visible: frozenset[str] | None = None) -> Publication | None:

@@ -56,8 +56,8 @@ class RowsTogether(Rows):
 
     def _by_owner(self, query: Select[Any], owner: ColumnElement[int]) -> Mapping[int, Sequence[Row[Any]]]:
         if (query, owner) not in self._known:
-            found = self._connection.execute(query.where(owner == any_of(self._owners[owner.name])))
-            self._known[query, owner] = _grouped(found, owner.name)
+            rows = self._connection.execute(query.where(owner == any_of(self._owners[owner.name])))
+            self._known[query, owner] = _grouped(rows, owner.name)
         return self._known[query, owner]
 
 

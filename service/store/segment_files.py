@@ -19,6 +19,7 @@ from safetensors import safe_open
 from service.streams.codec import Columns, pack
 
 SECONDS_TO_LOCK = 5.0
+_MARK = ".witness"
 
 
 class FilesReplaced(Exception):
@@ -29,6 +30,10 @@ class SegmentDamaged(Exception):
     """A file does not hold what was written to it. Nothing may be made from it."""
 
 
+class StoreUnsuitable(Exception):
+    """Nothing may be kept in such an object store."""
+
+
 class SegmentFiles:
     """A folder with one folder per stream."""
 
@@ -37,21 +42,35 @@ class SegmentFiles:
         self._checked: dict[tuple[str, str], tuple[int, ...]] = {}  # as each file was when its hash was last right
         self._marks_read: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}  # as it was when it was last read
 
+    def described(self) -> dict[str, Any]:
+        """Return where the files are, for a process on the same machine (`segment_places.open_described`)."""
+        return {"folder": str(self.root)}
+
+    def probe(self) -> None:
+        """Raise StoreUnsuitable where a store does not do what it must; folders do."""
+
+    def sweep_copies(self) -> None:
+        """Delete copies for as long as the process runs; a folder needs none."""
+
     def write(self, log: str, start: int, stop: int, columns: Columns) -> tuple[str, bytes]:
         """A new file that is on disk when this returns: its name and its SHA-256."""
+        packed = pack(columns)
+        name = f"{start:012d}-{stop:012d}-{secrets.token_hex(4)}.safetensors"
+        self.put(log, name, packed)
+        return name, hashlib.sha256(packed).digest()
+
+    def put(self, log: str, name: str, content: bytes) -> None:
+        """Write a new file, which is on disk when this returns. Raises FileExistsError."""
         folder = self.root / log
         if not folder.is_dir():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _sync(self.root)
-        packed = pack(columns)
-        name = f"{start:012d}-{stop:012d}-{secrets.token_hex(4)}.safetensors"
         with (folder / name).open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.write(packed)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         _sync(folder)
-        return name, hashlib.sha256(packed).digest()
 
     def read(
         self, log: str, name: str, sha256: bytes, start: int, stop: int, *, only: frozenset[str] | None = None
@@ -79,10 +98,10 @@ class SegmentFiles:
     def high_water_mark(self, log: str) -> dict[str, Any] | None:
         """Return what was last written down about a stream; None: nothing was. {} if it can't be read."""
         try:
-            with (self.root / f"{log}.witness").open("rb") as file:
+            with (self.root / f"{log}{_MARK}").open("rb") as file:
                 state = _state(file)
                 if (known := self._marks_read.get(log)) is None or known[0] != state:
-                    known = self._marks_read[log] = state, _parsed(file.read())
+                    known = self._marks_read[log] = state, parsed(file.read())
         except FileNotFoundError:
             return None
         return known[1]
@@ -96,13 +115,13 @@ class SegmentFiles:
             file.write(json.dumps(content).encode())
             file.flush()
             os.fsync(file.fileno())
-        new.replace(self.root / f"{log}.witness")
+        new.replace(self.root / f"{log}{_MARK}")
         _sync(self.root)
 
     def note(self, log: str) -> dict[str, Any]:
         """Return what `put_note` was last given about a stream; {} if it can't be read."""
         try:
-            return _parsed((self.root / f"{log}.walked").read_bytes())
+            return parsed((self.root / f"{log}.walked").read_bytes())
         except OSError:
             return {}
 
@@ -158,6 +177,15 @@ class SegmentFiles:
             self.delete(log, name)
         return orphans
 
+    def logs(self) -> set[str]:
+        """Return the logs of which there are files, or a high-water mark."""
+        there = list(self.root.iterdir()) if self.root.is_dir() else []
+        return {path.name for path in there if path.is_dir()} | {path.stem for path in there if path.suffix == _MARK}
+
+    def get(self, log: str, name: str) -> bytes:
+        """Return a file as it is."""
+        return (self.root / log / name).read_bytes()
+
     def names(self, log: str) -> set[str]:
         """Return the names of all files of a stream."""
         folder = self.root / log
@@ -184,7 +212,8 @@ def _state(file: BinaryIO) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
+def parsed(content: bytes) -> dict[str, Any]:
+    """Return a JSON object; {} where it is none."""
     try:
         parsed = json.loads(content)
     except ValueError:

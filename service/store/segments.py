@@ -188,14 +188,14 @@ def erased_of_each(connection: Connection, records: Mapping[int, int], *, most: 
 
     records: by stream, how many it has.
     """
-    asked = {"streams": list(records), "records": list(records.values()), "most": most}
-    found = dict.fromkeys(records, Erased())
-    rows = connection.execute(_ERASED_OF_EACH, asked)
+    values = {"streams": list(records), "records": list(records.values()), "most": most}
+    erased_of = dict.fromkeys(records, Erased())
+    rows = connection.execute(_ERASED_OF_EACH, values)
     for stream, of_it in groupby(rows, key=itemgetter(0)):
         ranges = list(of_it)
         *_, erased_records, waiting = ranges[0]
-        found[stream] = Erased(int(erased_records), tuple((low, high) for _, low, high, *_ in ranges), waiting)
-    return found
+        erased_of[stream] = Erased(int(erased_records), tuple((low, high) for _, low, high, *_ in ranges), waiting)
+    return erased_of
 
 
 def undeleted_erasures(connection: Connection, stream: int) -> list[tuple[int, int, int]]:

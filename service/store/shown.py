@@ -28,14 +28,14 @@ class Unseen(NamedTuple):
     worst_amount: Decimal
 
 
-def unseen(connection: Connection, found: Sequence[int]) -> list[Unseen]:
+def unseen(connection: Connection, identities: Sequence[int]) -> list[Unseen]:
     """Return what of these streams' publications is committed and not shown."""
     query = (
         select(publications.c.stream_id, publications.c.id, *(publications.c[name] for name in Unseen._fields[2:]))
         .join(shown, shown.c.publication_id == publications.c.id)
         .where(
             or_(*(publications.c[name] != shown.c[name] for name in _CLOCK)),
-            publications.c.stream_id == any_of(found),
+            publications.c.stream_id == any_of(identities),
         )
     )
     return [Unseen(*row) for row in connection.execute(query)]

@@ -101,8 +101,8 @@ class Stream:
     @property
     def evaluation_slots(self) -> EvaluationSlots | None:
         """The slots that it sets aside; None: it sets none aside."""
-        told = self.schema.get("evaluation")
-        return None if told is None else EvaluationSlots(period=told["every"])
+        settings = self.schema.get("evaluation")
+        return None if settings is None else EvaluationSlots(period=settings["every"])
 
     def grain_of(self, slots: Slots) -> int:
         """Return of what the edges of the outline of such slots are multiples."""
@@ -193,7 +193,10 @@ def find(connection: Connection, name: str) -> Stream | None:
 
 
 def get(connection: Connection, identity: int) -> Stream:
-    return _stream(connection.execute(select(streams).where(streams.c.id == identity)).one())
+    return _stream(connection.execute(_ONE, {"stream": identity}).one())
+
+
+_ONE = select(streams).where(streams.c.id == bindparam("stream", type_=BigInteger))
 
 
 def every(connection: Connection) -> list[Stream]:

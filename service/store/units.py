@@ -55,8 +55,8 @@ def read(
     query = select(streams.c.units_erased).where(streams.c.id == stream)
     units_erased: int = connection.execute(query).scalar_one()  # first: what is erased after it is seen when numbering
     states = UnitStates.of([UnitState()] * len(pseudonyms))
-    asked = {"stream": stream, "many": len(pseudonyms), **_joined(pseudonyms)}
-    for place, counted, last, gone in connection.execute(_READ, asked):
+    values = {"stream": stream, "many": len(pseudonyms), **_joined(pseudonyms)}
+    for place, counted, last, gone in connection.execute(_READ, values):
         state = UnitState(counted=counted, last=last)
         states.counted[place], states.last[place] = erased(bound, state) if gone else state
     return units_erased, states

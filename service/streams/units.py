@@ -91,7 +91,7 @@ def pseudonyms(secret: bytes, ids: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 
 class UnitState(NamedTuple):
-    """What counting knows of a unit."""
+    """The state of a unit as its slots are counted."""
 
     counted: int = 0
     """how many of its slots count"""
@@ -144,8 +144,8 @@ def counting_slots(
     while (active := active[counted[active] < bound.max_records]).size:
         free = np.where(last[active] == NEVER, first, last[active] + bound.min_separation)
         places = np.searchsorted(keys, active * slots + np.clip(free - first, 0, slots))
-        found = places < np.searchsorted(keys, (active + 1) * slots)
-        active, here = active[found], order[places[found]]
+        is_there = places < np.searchsorted(keys, (active + 1) * slots)
+        active, here = active[is_there], order[places[is_there]]
         counts[here] = True
         counted[active] += 1
         last[active] = first + here

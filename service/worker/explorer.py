@@ -60,7 +60,7 @@ class Explorer:
                     continue
                 with self._database.transaction() as connection:
                     exploration = explorations.begin(connection, identity)
-                    known = {} if exploration is None else explorations.found(connection, identity)
+                    known = {} if exploration is None else explorations.findings_by_cell(connection, identity)
                 if exploration is None:
                     continue
                 outcome = self._explore(exploration, sorted(known), stop)
@@ -92,7 +92,7 @@ class Explorer:
                     if not explorations.report(connection, exploration.id, told.get("progress", exploration.progress)):
                         return None
         with self._database.transaction() as connection:
-            whole = len(explorations.found(connection, exploration.id)) == exploration.cells
+            whole = len(explorations.findings_by_cell(connection, exploration.id)) == exploration.cells
         return ("done", None) if whole else ("failed", BROKEN)
 
     def _content(self, dataset: int | str) -> bytes | None:

@@ -36,7 +36,8 @@ from service.mechanisms.mechanism import Forgotten, Kept, Model, Part
 from service.privacy.noise.additive import Unaffordable
 from service.publishing.prepared import packed, prepare
 from service.publishing.records import Located, SegmentsMissing, load
-from service.store.segment_files import SegmentDamaged, SegmentFiles
+from service.store.segment_files import SegmentDamaged
+from service.store.segment_places import open_described
 from service.streams.schema import stored_schema
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Task:
 
     schema: dict[str, Any]
     configuration: dict[str, Any]
-    folder: str
+    segments: dict[str, Any]
     start: int
     time: int
     next_version: int
@@ -104,7 +105,7 @@ def main() -> None:
 
 def _taken(task: Task, chain: Sequence[Kept], connection: Connection) -> bytes:
     """Return the step as bytes."""
-    files = SegmentFiles(Path(task.folder))
+    files = open_described(task.segments)
     configuration = PublicationConfiguration.model_validate(task.configuration)
     schema = stored_schema(task.schema)
     released = None if task.released is None else ReleasedMap(**task.released)

@@ -90,7 +90,7 @@ def _apart(database: Database, files: SegmentFiles, turn: Turn, cost: Cost, want
     task = Task(
         schema=turn.stream.schema,
         configuration=publication.configuration,
-        folder=str(files.root),
+        segments=files.described(),
         start=publication.start,
         time=turn.time_due(),
         next_version=publication.version + 1,

@@ -13,7 +13,8 @@ from service.log import Reader
 from service.logs import place_of
 from service.settings import Settings
 from service.store.database import Database
-from service.store.segment_files import SegmentFiles
+from service.store.segment_files import SegmentFiles, StoreUnsuitable
+from service.store.segment_places import open_segments
 from service.worker.explorer import Explorer
 from service.worker.leases import LeaseKeeper
 from service.worker.publisher import Publisher
@@ -37,7 +38,8 @@ def work(settings: Settings, stop: threading.Event) -> None:
     assert settings.redis_url is not None  # noqa: S101
     database = Database(settings.database_url, connections=settings.publishers + settings.explorations + 9)
     reader = Reader(settings.redis_url)
-    files = SegmentFiles(settings.segment_store)
+    files = open_segments(settings)
+    _probe(files, stop)
     keeper = LeaseKeeper(database, seconds=settings.lease_seconds)
     shop = Workshop(database, files, keeper)
     keeper.start()
@@ -74,10 +76,22 @@ def run(settings: Settings) -> int:
     try:
         with metrics.worker_serving(settings):
             work(settings, stop)
-    except metrics.CannotListen as error:
+    except (metrics.CannotListen, StoreUnsuitable) as error:
         print(f"perennial: {error}", file=sys.stderr)  # noqa: T201
         return CONFIGURATION_ERROR
     return 0
+
+
+def _probe(files: SegmentFiles, stop: threading.Event) -> None:
+    """Wait for an object store until it answers, and see that it is one that may be used."""
+    while not stop.is_set():
+        try:
+            files.probe()
+        except OSError as error:
+            _log.warning("part_unavailable", part="segment store", reason=error.strerror)
+            stop.wait(1.0)
+        else:
+            return
 
 
 def _until_stopped(job: Callable[[threading.Event], None], stop: threading.Event) -> None:

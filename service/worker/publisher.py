@@ -35,7 +35,7 @@ from service.publishing.commit import (
 from service.publishing.evaluated import with_models
 from service.publishing.prepared import Prepared, halting
 from service.publishing.records import SegmentsMissing
-from service.store import attempts, leases, lineage, parked, publications, streams
+from service.store import attempts, leases, lineage, parked, publications
 from service.store.database import ONE_VIEW, DatabaseUnavailable
 from service.store.due_steps import DueStep, due_steps
 from service.store.leases import Lease, LeaseLost
@@ -173,8 +173,6 @@ class Publisher:
             self._queue.serve(publication, seconds)
             if not self._step(lease, turn, stop) or time.monotonic() > turn_ends:
                 return
-            with self._database.transaction() as connection:
-                turn.stream = streams.get(connection, turn.stream.id)
 
     def _waits(self, turn: Turn) -> bool:
         """Return whether its next step waits for others' releases; then it is left alone for a while."""
@@ -307,7 +305,10 @@ class Publisher:
         return self._keeper.holds(lease) and not stop.is_set()
 
     def _commit(self, lease: Lease, turn: Turn, step: Prepared) -> Publication | None:
-        """Park a step, or charge and release it at once; None: the publication was stopped or went on meanwhile."""
+        """Park a step, or charge and release it at once; None: the publication was stopped or went on meanwhile.
+
+        The turn goes on with the stream as it was then: its records may have become more.
+        """
         try:
             return self._committed(lease, turn, step)
         except TickFirst:
@@ -327,10 +328,12 @@ class Publisher:
             check(entry)
             if publication.publish_delay:
                 ticks.park(connection, publication, step, turn.after(step).lineage, turn.memory.parts)
+                turn.stream = entry.stream
                 return step.following(publication)
             if parked.any_due(connection, current.stream_id):  # of other publications, whose times are earlier
                 raise TickFirst
-            return commit(entry, step)[0]
+            moved, turn.stream = commit(entry, step)
+            return moved
 
     def _halt(self, lease: Lease, turn: Turn, reason: str) -> None:
         """End a publication: at its tick, if it has one."""

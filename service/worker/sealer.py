@@ -42,6 +42,7 @@ AFTER_AN_ERROR_SECONDS = 5.0  # before a stream that failed in a way nobody fore
 MERGED_AT_ONCE = 16
 MERGED_VALUES = 2**26  # most numbers of one merged segment: 256 MiB as float32
 LARGE_ENOUGH = 4  # the size class of 65,536 records and more: such segments are left alone
+NEWEST = MERGED_AT_ONCE * LARGE_ENOUGH  # segments that may be merged
 TIDY_SECONDS = 5.0  # between two looks at whether a log is still whole, and at what is needed no more
 TIDIED_AT_ONCE = 50  # streams; so with many of them it takes longer until each has its turn
 LOOK_SECONDS = 2.0  # between two looks for streams whose sealer died; free ones are notified
@@ -219,25 +220,22 @@ class Sealer:
         letters = [_letter(entry) for entry in dead]
         with self._database.transaction() as connection:
             numbering.seal(connection, lease, stream, segment, sealed, letters, counts)
+            after, newest = streams.get(connection, stream.id), segments.newest(connection, stream.id, NEWEST)
         if counts is not None:
             metrics.OVER_BOUND.labels(stream.name).inc(counts.over)
         for letter in letters:
             _log.error("dead_letter", stream=stream.name, entry=letter.entry, reason=letter.reason)
-        self._held[log] = (lease, self._again(stream))
-        self._reader.trim(log, self._held[log][1].sealed_entry)
-        self._merge(log)
+        self._held[log] = (lease, after)
+        self._reader.trim(log, after.sealed_entry)
+        self._merge(log, newest)
 
     def _write(self, stream: Stream, stop: int, columns: list[Columns]) -> tuple[Segment, UnitCounts | None]:
         mapped, counts = counting.counted(self._database, stream, stream.layout.mapped(_joined(columns)))
         file, sha256 = self._files.write(stream.log, stream.records, stop, mapped)
         return Segment(start=stream.records, stop=stop, file=file, sha256=sha256), counts
 
-    def _again(self, stream: Stream) -> Stream:
-        with self._database.transaction() as connection:
-            return streams.get(connection, stream.id)
-
-    def _merge(self, log: str) -> None:
-        """Puts many small neighbours into one segment, so that a fit opens few files however records trickled in.
+    def _merge(self, log: str, newest: list[Segment]) -> None:
+        """Put many small neighbours among the newest segments into one, so that a fit opens few files.
 
         Sixteen neighbours of at most one size class, half of them of just that class, become one, like the digits of
         a counter: each record is rewritten about once per class, and a few dozen segments at most stay small. A
@@ -245,8 +243,6 @@ class Sealer:
         """
         lease, stream = self._held[log]
         most = MERGED_VALUES // max(1, stream.layout.mapped_features)
-        with self._database.transaction() as connection:
-            newest = segments.newest(connection, stream.id, MERGED_AT_ONCE * LARGE_ENOUGH)
         for size_class in range(LARGE_ENOUGH):
             run = list(takewhile(lambda each: _size_class(each) <= size_class, reversed(newest)))[::-1]  # noqa: B023
             alike = sum(_size_class(each) == size_class for each in run)

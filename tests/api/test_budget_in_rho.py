@@ -164,13 +164,6 @@ def test_metrics_tell_rho_of_streams_that_are_held_in_it_alone(service: Service,
     assert f'perennial_budget_rho{{stream="{basic}"}}' not in told
 
 
-def test_evaluation_slots_are_refused_where_the_budget_is_held_in_rho(service: Service):
-    task = {"kind": "classification", "classes": 2}
-    asked = {"name": "other", "features": 2, "task": task, "budget": IN_RHO, "evaluation": {"every": 20}}
-    error = refused(service.client().post("/v1/streams", json=asked), 422, "invalid-request")
-    assert "adds up budgets by `basic`: leave accounting out" in error["detail"]
-
-
 def test_what_is_not_charged_comes_back_to_units_too(service: Service):
     """Of a stream with units, slot by slot: there the ρ of all slots of a unit add up to at most the budget."""
     people = service.stream(budget=IN_RHO, unit={"max_records": 4})
@@ -200,6 +193,30 @@ def test_what_is_not_charged_comes_back_to_units_too(service: Service):
         "budget-exceeded",
     )
     assert pure["asked"]["rho"] == pytest.approx(0.02)
+
+
+def test_evaluation_slots_have_the_whole_rho_and_training_slots_too(service: Service):
+    stream = service.stream(budget=IN_RHO, evaluation={"every": 2})
+    rho = shown(service, stream)["budget"]["rho"]
+    learns = ask(service, stream, rho=0.6 * rho)["name"]
+    figures = {"name": f"of-{stream}", "stream": stream, "publish_delay": 0, "privacy": {"rho": 0.9 * rho}}
+    figures["mechanism"] = {"kind": "evaluation", "of": [learns], "block": 5}
+    ok(service.client().post("/v1/publications", json=figures), 201)
+    more = figures | {"name": f"more-of-{stream}", "privacy": {"rho": 0.2 * rho}}
+    assert refused(service.client().post("/v1/publications", json=more), 409, "budget-exceeded")["reserved"][
+        "rho"
+    ] == pytest.approx(0.9 * rho)
+    ask(service, stream, rho=0.3 * rho)
+    service.post(stream, [[1, 0]] * 10, [0, 1] * 5)
+    service.reaches(figures["name"], time=10)
+    for sums in (shown(service, stream), ledger(service, stream)):
+        assert sums["reserved"]["rho"] == pytest.approx(0.9 * rho)
+        assert sums["reserved"]["evaluation"]["rho"] == pytest.approx(0.9 * rho)
+        assert sums["spent"]["evaluation"]["rho"] == pytest.approx(0.9 * rho)
+    assert ledger(service, stream)["tighter"]["zcdp"] == pytest.approx(0.9 * rho)
+    ok(service.client().delete(f"/v1/publications/{figures['name']}"))
+    assert shown(service, stream)["reserved"]["rho"] == pytest.approx(0.9 * rho), "its records stay charged"
+    nothing_is_wrong(service, stream)
 
 
 def test_an_evaluation_adds_to_the_other_publications(service: Service, stream):

@@ -19,7 +19,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from service.api.http.bodies import zstd
+from service.streams.batches.packed import zstd
 from tests.api.formats import WRITERS
 from tests.api.leaks.sitecustomize import FAILS
 from tests.conftest import publication, wait_until

@@ -62,6 +62,28 @@ def test_a_release_tells_how_good_each_publication_is(service: Service, evaluate
         assert 0 <= told["calibration_error"]["estimate"] <= 1
 
 
+def test_publications_are_compared_on_the_same_slots(service: Service):
+    """Labels flip at record 80. The first has learnt that 40 records later; the second has no newer model."""
+    stream = service.stream(epsilon=LARGE, delta=1e-6, evaluation={"every": EVERY})
+    often, seldom = (
+        service.publish(stream, {"kind": "independent_batches", "batch": batch}, epsilon=LARGE / 2, delta=5e-7)
+        for batch in (40, 80)
+    )
+    evaluation = evaluate(service, stream, [often, seldom])["name"]
+    x, y = records(0, 160)
+    service.post(stream, x, [label if place < 80 else 1 - label for place, label in enumerate(y)])
+    _, alone, both, apart = (each["evaluation"] for each in service.released(evaluation, time=160))
+    assert alone[often]["better_than"] == {}, "the second had no model yet"
+    assert "better_than" not in alone[seldom]
+    assert both[often]["better_than"][seldom]["low"] < 0 < both[often]["better_than"][seldom]["high"]
+    gap = apart[often]["better_than"][seldom]
+    assert (apart[often]["version"], apart[seldom]["version"]) == (3, 1)
+    assert gap["estimate"] == 1.0
+    assert 0 < gap["low"] < gap["high"] <= 1
+    assert apart[seldom]["better_than"][often]["high"] == -gap["low"]
+    assert ok(service.client().get(f"/v1/publications/{often}"))["evaluation"]["better_than"] == {seldom: gap}
+
+
 def test_lists_events_and_the_publication_tell_it_too(service: Service, evaluated):
     _, name, evaluation = evaluated
     client = service.client()

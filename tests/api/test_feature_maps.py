@@ -40,6 +40,7 @@ STREAMS = {
     "text": (WORDS, sentences()),
     "standardize": (STANDARDIZE | {"scale": [0.5, 4]}, numbers(2)),
     "clipped_scale": ({"kind": "clipped_scale", "center": 0.5, "factor": [2, 0], "limit": 1}, numbers(2)),
+    "linear": ({"kind": "linear", "matrix": [[1, -0.5], [0, 2], [3, 1]]}, numbers(2)),
 }
 
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from starlette.requests import Request
 
-from service.api.http.bodies import read_body, zstd
+from service.api.http.bodies import read_body
 from service.api.http.flight import InFlight
 from service.api.http.problems import Problem
 from service.streams.batches import READERS, InvalidRecords, arrow
+from service.streams.batches.packed import zstd
 from service.streams.layout import RecordLayout
 from service.streams.schema import stored_schema
 from tests.api.formats import ARROW, JSON, NDJSON, WRITERS, Arrow, as_json, as_stream

@@ -103,3 +103,20 @@ def test_a_plan_says_when_fits_are_made_and_how_rough_scales_are(service: Servic
     scales = prepare(service, stream)
     plan = ok(service.client().post("/v1/plan", json=publication(stream, BATCH, features={"from": scales})))
     assert any(scales in note for note in plan["notes"])
+
+
+def test_whitening_follows_on_the_scales_and_models_predict_with_both(service: Service):
+    stream = service.stream(epsilon=1000, delta=1e-5)
+    scales = prepare(service, stream, epsilon=300)
+    asked = publication(stream, SCALE | {"of": "whiten"}, epsilon=300, delta=1e-6) | {"learner": None}
+    whitened = ok(service.client().post("/v1/publications", json=asked | {"features": {"from": scales}}), 201)["name"]
+    name = service.publish(
+        stream, BATCH, epsilon=300, delta=1e-6, features={"from": whitened}, learner={"regularization": 0.01}
+    )
+    service.post(stream, *records())
+    newest = service.released(name, time=200)[-1]
+    assert [each["kind"] for each in steps_of(newest["model"]["feature_map"])] == ["clipped_scale", "linear"]
+    fresh, _ = records(seed=2)
+    answer = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": fresh}))
+    np.testing.assert_allclose(answer["scores"], [offline(newest, each) for each in fresh], atol=1e-5)
+    nothing_is_wrong(service, stream)

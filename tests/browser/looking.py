@@ -1,4 +1,4 @@
-"""What tests of pages share: signing in, and looking at a page as people do."""
+"""Helpers of tests of pages: signing in, and looking at a page as people do."""
 
 import contextlib
 import re
@@ -82,10 +82,10 @@ def show(page: Page, name: str) -> None:
     for size, scheme, rules in (("phone", "light", None), ("desktop", "dark", ALL_RULES), ("desktop", "light", COLORS)):
         page.set_viewport_size(SIZES[size])
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        page.wait_for_timeout(150)  # charts are drawn anew
+        page.wait_for_timeout(150)
+        until(page, "document.documentElement.scrollWidth <= innerWidth")  # charts that are drawn anew fit into it
         if KEEP_SCREENSHOTS:
             page.screenshot(path=SCREENSHOTS / f"{name}-{size}-{scheme}.png", full_page=True)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the window"
         cut_off = page.evaluate(CUT_OFF)
         assert cut_off == [], f"these tables are cut off: {cut_off}"
         if rules is not None:

@@ -51,6 +51,14 @@ def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: 
         " class; no drift seen."
     )
     expect(page.locator("#quality-facts")).to_contain_text("Recall of rain")
+    page.get_by_text("Which classes it takes for which").click()
+    counts = page.locator("#quality-table tbody").get_by_role("row")
+    expect(counts).to_have_count(2)
+    expect(page.locator("#quality-table thead")).to_contain_text("predicted rain")
+    assert counts.nth(1).get_by_role("cell").all_inner_texts() == [
+        "rain",
+        *(f"{each:,}".replace("-", "−") for each in told["table"][1]),
+    ]
     until(page, "document.getElementById('quality-chart').data")
     drawn = page.evaluate("document.getElementById('quality-chart').data.map(({ x, y }) => ({ x, y }))")
     blocks = service.released(evaluation, time=RECORDS)[1:]
@@ -67,7 +75,12 @@ def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: 
 def test_an_evaluation_shows_its_publications_side_by_side(service: Service, page: Page, evaluated):
     learns, stays, evaluation = evaluated
     visit(page, service, evaluation)
+    newest = service.released(evaluation, time=RECORDS)[-1]["evaluation"]
+    gap = newest[learns]["better_than"][stays]
     expect(page.locator("#compared-said")).to_contain_text(f"{learns} is the best")
+    expect(page.locator("#compared-said")).to_contain_text(
+        f"{round(100 * gap['low'])} to {round(100 * gap['high'])} points more than {stays}"
+    )
     rows = page.locator("#compared-table tbody").get_by_role("row")
     expect(rows).to_have_count(2)
     expect(rows.filter(has_text=stays)).to_contain_text("%")

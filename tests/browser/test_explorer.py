@@ -12,18 +12,23 @@ from tests.conftest import Service
 TABLE = "".join(f"{row % 7},{(row * 3) % 11},{'up' if row % 7 > 3 else 'down'}\n" for row in range(400))
 
 
+def upload(page: Page, name: str) -> None:
+    """Choose the table as the data, 20 records of it a release."""
+    page.get_by_text("Use data of your own").click()
+    page.get_by_label("CSV or npz file").set_input_files(
+        {"name": name, "mimeType": "text/csv", "buffer": TABLE.encode()}
+    )
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_text(f"{name} is there")).to_be_visible()
+    for batch in page.get_by_label("Records a release").all():
+        batch.fill("20")
+
+
 def test_a_comparison_is_asked_for_and_its_curves_and_table_appear(reader: Page, service: Service):
     page = reader
     page.goto("/dashboard/explorer")
     expect(page.get_by_text("Nothing shown here is private")).to_be_visible()
-    page.get_by_text("Use data of your own").click()
-    page.get_by_label("CSV or npz file").set_input_files(
-        {"name": "up.csv", "mimeType": "text/csv", "buffer": TABLE.encode()}
-    )
-    page.get_by_role("button", name="Upload").click()
-    expect(page.get_by_text("up.csv is there")).to_be_visible()
-    for batch in page.get_by_label("Records a release").all():
-        batch.fill("20")
+    upload(page, "up.csv")
     page.get_by_label("Privacy, ε").fill("1, 10")
     page.get_by_label("Runs of each").fill("2")
     page.get_by_role("button", name="Compare").click()
@@ -50,7 +55,7 @@ def test_a_comparison_is_asked_for_and_its_curves_and_table_appear(reader: Page,
 def test_what_is_wrong_is_said_and_what_runs_can_be_cancelled(reader: Page):
     page = reader
     page.goto("/dashboard/explorer")
-    page.get_by_label("Data set", exact=True).select_option("weather")
+    upload(page, "another.csv")
     page.get_by_text("The map as JSON").click()
     page.get_by_label("Feature map as JSON").fill("{not json")
     page.get_by_role("button", name="Compare").click()

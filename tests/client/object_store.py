@@ -1,7 +1,7 @@
 """An S3 server for tests, as a process of its own: `python -m tests.client.object_store`.
 
-It prints its port, answers 503 to every third request for an object, and tells at `/asked` for which
-ranges.
+It makes the bucket `days` and then prints its port: its first answer takes seconds, in which nobody waits for it. It
+answers 503 to every third request for an object, and tells at `/asked` for which ranges.
 """
 
 import json
@@ -9,6 +9,7 @@ from itertools import count
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
+from werkzeug.test import Client
 from werkzeug.wrappers import Request, Response
 
 BUSY_EVERY = 3
@@ -34,6 +35,8 @@ class Busy:
 
 
 if __name__ == "__main__":
-    server = make_server("127.0.0.1", 0, Busy(), threaded=True)
+    busy = Busy()
+    assert Client(busy).put("/days").status_code == 200
+    server = make_server("127.0.0.1", 0, busy, threaded=True)
     print(server.port, flush=True)
     server.serve_forever()

@@ -24,6 +24,7 @@ _HOG = {"kind": "hog", "width": SIDE, "height": SIDE, "orientations": 5, "cell":
 _BLOCKS = {"kind": "hog", "width": SIDE, "height": SIDE, "orientations": 1, "cell": 1, "block": 3}
 _STANDARDIZE = {"kind": "standardize", "mean": [0.25] * SIDE**2, "scale": 2.0}
 _CLIPPED = {"kind": "clipped_scale", "center": 0.25, "factor": [2.0] * (SIDE**2 - 1) + [0.0], "limit": 1.5}
+_LINEAR = {"kind": "linear", "matrix": [[(row + at) % 3 - 1.0 for at in range(SIDE**2)] for row in range(4)]}
 _NORMALIZE, _CENTER = {"kind": "normalize"}, {"kind": "center"}
 MAPS: dict[str, dict[str, Any] | None] = {
     "none": None,
@@ -32,6 +33,7 @@ MAPS: dict[str, dict[str, Any] | None] = {
     "hog of one orientation": _BLOCKS,
     "standardize": _STANDARDIZE,
     "clipped_scale": _CLIPPED,
+    "linear": _LINEAR,
     "center": _CENTER,
     "normalize": _NORMALIZE,
     "compose": {"kind": "compose", "maps": [_STANDARDIZE, _NORMALIZE, _CENTER, _FOURIER]},

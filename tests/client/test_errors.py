@@ -1,4 +1,4 @@
-"""What goes wrong on the way to a server, in words; never a key, never a record."""
+"""Failures on the way to a server, in words; never a key, never a record."""
 
 import http.server
 import pickle

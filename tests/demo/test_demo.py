@@ -12,8 +12,10 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 A_ROW = re.compile(
-    r"^\d{4} (sliding-window|continual) +(\d+) +(\d+) +\d+–\d+ +(\S+)% +\S+% +\S+% +(\S+)$", re.MULTILINE
+    r"^\d{4} (online-leader|sliding-window) +(\d+) +(\d+) +\d+–\d+ +(\S+)% +\S+% +\S+% +(\S+)$", re.MULTILINE
 )
+
+A_FIGURE = re.compile(r"^│ (?:online-leader|sliding-window) .*│ +(\d+)%–(\d+)% │ +\d+% │$", re.MULTILINE)
 
 
 def start(tmp_path, *arguments):
@@ -49,16 +51,20 @@ def test_it_publishes_prints_draws_and_stops(tmp_path):
     out, errors = demo.communicate()
     assert (demo.returncode, errors) == (0, "")
     rows = A_ROW.findall(out)
-    for name in ("sliding-window", "continual"):
+    for name, first in (("online-leader", 400), ("sliding-window", 1200)):
         mine = [row for row in rows if row[0] == name]
-        assert [int(row[2]) for row in mine] == list(range(1200, 13_601, 400))
+        assert [int(row[2]) for row in mine] == list(range(first, 13_601, 400))
         versions = [int(row[1]) for row in mine]
         assert versions == sorted(set(versions))
         assert all(0.0 < float(row[3]) < 100.0 for row in mine)  # the noise of one model can be anything
         spent = [float(row[4]) for row in mine]
         assert spent == sorted(spent)
         assert spent[-1] <= 1.0
-    assert re.search(r"the worst record has spent ε = 1\.950 of 2; 2 are reserved", out)
+    assert re.search(r"^Live dashboard, for as long as this runs: http://127\.0\.0\.1:\d+$", out, re.MULTILINE)
+    assert re.search(r"the worst record has spent ε = [\d.]+ of 2; 2 are reserved", out)
+    figures = A_FIGURE.findall(out)
+    assert len(figures) >= 5, "five blocks, and publications that may wait for their first model"
+    assert all(float(low) <= float(high) for low, high in figures)
     assert ET.parse(chart).getroot().tag.endswith("svg")
     assert left_behind(tmp_path) == []
 

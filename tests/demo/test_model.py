@@ -47,7 +47,7 @@ def test_a_release_predicts_what_the_service_predicts():
 
     days = weather.load()
     weights = [[1.0, -2.0, 0.5, 0.1, 0.7, -0.3]]
-    described = release(weights[0], norm_bound=1.0, classes=2, features=5)
+    described = release(weights[0], norm_bound=1.0, classes=2, features=5, intercept_scale=0.3)
     labels, _ = predict(described["model"], np.array(weights), days.x[:500])
     assert np.array_equal(model.from_release(described)(days.x[:500]), labels == 1)
 

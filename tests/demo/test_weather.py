@@ -1,4 +1,4 @@
-"""What is sent, what is held out, and how a model is judged on the held-out days."""
+"""Days that are sent, days that are held out, and how a model is judged on these."""
 
 import numpy as np
 import pytest
@@ -56,6 +56,14 @@ def test_a_model_is_judged_on_held_out_days_after_its_last_record(days, records)
     assert np.array_equal(seen[0], days.x[rows])
     assert accuracy == days.judge_dry(records) == pytest.approx((days.y[rows] == 0).mean())
     assert days.judge_yesterday(records) == pytest.approx((days.y[rows] == days.y[rows - 1]).mean())
+
+
+def test_held_out_days_of_a_range_lie_between_its_records(days):
+    x, _ = days.held_out(2000, 4000)
+    assert len(x) == pytest.approx(500, abs=1), "a day for every four that are sent"
+    first, last = days.sent[2000], days.sent[3999]
+    rows = [row for row in range(first, last) if row % weather.HELD_OUT_EVERY == weather.HELD_OUT_EVERY - 1]
+    assert np.array_equal(x, days.x[rows])
 
 
 def test_all_that_are_sent_have_two_years_after_them(days):

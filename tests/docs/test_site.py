@@ -50,7 +50,8 @@ def pages(site: Path) -> dict[Path, Links]:
 
 
 def test_every_page_of_docs_is_in_it(site: Path):
-    names = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    paths = (path for kind in ("md", "ipynb") for path in (ROOT / "docs").rglob(f"*.{kind}"))
+    names = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in paths}
     for name in names:
         assert (site / str(name).replace("README", "index")).exists(), name
 
@@ -74,6 +75,12 @@ def test_no_link_is_broken(pages):
             assert target.exists(), f"{path.name}: {link}"
             if address.fragment and target in pages:
                 assert unquote(address.fragment) in pages[target].ids, f"{path.name}: {link}"
+
+
+def test_the_http_interface_has_the_fields_of_every_shape(site: Path):
+    text = (site / "api.html").read_text()
+    assert 'id="streaminfo"' in text
+    assert 'href="#streaminfo"' in text
 
 
 def test_it_can_be_searched(site: Path):

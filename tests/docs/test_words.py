@@ -12,17 +12,13 @@ from tests.docs.words import Finding, findings
 
 ROOMS = {
     "opening": """
-        benchmarks service/mechanisms service/privacy service/streams tests tests/api tests/benchmarks
-        tests/browser tests/client tests/demo tests/embedded tests/explorer tests/faults tests/guarantees
-        tests/learners tests/learning tests/log tests/mechanisms tests/monitoring tests/mutation tests/privacy
-        tests/publishing tests/schedules tests/store tests/streams tests/worker
+        benchmarks service/mechanisms service/privacy tests tests/api tests/benchmarks tests/faults
+        tests/guarantees tests/mechanisms tests/privacy tests/worker
     """,
     "stand-in": """
-        benchmarks client/src migrations/versions service/api service/explorer service/learning service/ledger
-        service/mechanisms service/privacy service/publishing service/store service/streams service/worker tests
-        tests/api tests/benchmarks tests/browser tests/client tests/embedded tests/explorer tests/faults
-        tests/guarantees tests/learners tests/learning tests/mechanisms tests/monitoring tests/mutation
-        tests/privacy tests/publishing tests/store tests/streams tests/upgrades tests/worker
+        benchmarks client/src service/api service/ledger service/mechanisms service/privacy service/publishing
+        service/worker tests tests/api tests/benchmarks tests/browser tests/client tests/faults
+        tests/guarantees tests/mechanisms tests/privacy tests/store tests/worker
     """,
     "unit": "",
 }

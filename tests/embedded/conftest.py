@@ -86,7 +86,7 @@ def nobodys_folder() -> Iterator[Path]:
 
 @dataclass
 class Contents:
-    """What a pair of servers holds, seen through the URLs that the API and the worker get."""
+    """The content of a pair of servers, seen through the URLs that the API and the worker get."""
 
     redis_url: str
     database_url: str
@@ -121,11 +121,12 @@ def contents(table: str) -> Callable[[Servers], Contents]:
     return lambda servers: Contents(servers.redis_url, servers.database_url, table)
 
 
-def _uses(process: Path, folder: str) -> bool:
+def _uses(process: str, folder: str) -> bool:
     """Whether a process works in the folder or has a file of it open. A process we may not look into isn't ours."""
     try:
-        links = (process / "cwd", *(process / "fd").iterdir())
-        return any(f"{link.readlink()}/".startswith(folder) for link in links)
+        with os.scandir(f"{process}/fd") as files:
+            links = [f"{process}/cwd", *(each.path for each in files)]
+        return any(f"{os.readlink(link)}/".startswith(folder) for link in links)  # noqa: PTH115 - a tenth of Path's time
     except OSError:
         return False
 
@@ -133,8 +134,9 @@ def _uses(process: Path, folder: str) -> bool:
 def used_by(data_dir: Path) -> set[int]:
     """The ids of all processes on a data directory, found without its lock."""
     folder = f"{data_dir.resolve()}/"
-    others = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid())
-    return {int(process.name) for process in others if _uses(process, folder)}
+    with os.scandir("/proc") as entries:
+        others = {int(entry.name) for entry in entries if entry.name.isdigit()} - {os.getpid()}
+    return {process for process in others if _uses(f"/proc/{process}", folder)}
 
 
 @pytest.fixture
@@ -150,13 +152,13 @@ class Up:
     data_dir: Path
     port: int
     output: Path
-    said: Callable[[str], bool] = field(init=False)
+    printed: Callable[[str], bool] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.said = lambda text: text in self.output.read_text()
+        self.printed = lambda text: text in self.output.read_text()
 
     def pid_of(self, name: str) -> int | None:
-        """Of the child that runs now. The stand-ins say theirs; the servers' are asked for."""
+        """The process id of the child that runs now. The stand-ins say theirs; the servers' are asked for."""
         try:
             if name == "postgres":
                 return int((self.data_dir / "postgres" / "postmaster.pid").read_text().split()[0])
@@ -178,7 +180,7 @@ class Up:
 
     def ready(self) -> bool:
         assert self.process.poll() is None, self.output.read_text()
-        return self.said("Perennial is ready")
+        return self.printed("Perennial is ready")
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)

@@ -17,9 +17,9 @@ def test_it_says_where_it_is_and_where_the_key_lies_but_not_the_key(running):
     key = key_file.read_text().strip()
     assert len(key) >= 43
     assert key_file.stat().st_mode & 0o777 == 0o600
-    assert running.said(f"http://127.0.0.1:{running.port}")
-    assert running.said(str(key_file))
-    assert not running.said(key)
+    assert running.printed(f"http://127.0.0.1:{running.port}")
+    assert running.printed(str(key_file))
+    assert not running.printed(key)
 
 
 def test_children_get_their_settings(running):
@@ -38,7 +38,7 @@ def settings_of_the_api(up) -> list[str]:
 def test_a_second_supervisor_waits_then_names_the_first(running, start_beside):
     second = start_beside(lock_wait_seconds=0.5)
     assert second.process.wait(timeout=HANG_SECONDS) == 1
-    assert second.said(f"another perennial up is running on {running.data_dir}, pid {running.process.pid}")
+    assert second.printed(f"another perennial up is running on {running.data_dir}, pid {running.process.pid}")
     assert running.process.poll() is None
 
 
@@ -47,7 +47,7 @@ def test_a_killed_child_is_started_again(name, running):
     before = running.pid_of(name)
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: running.pid_of(name) not in (None, before) and running.serves())
-    assert running.said(f"{name} (pid {before}) killed by SIGKILL")
+    assert running.printed(f"{name} (pid {before}) killed by SIGKILL")
 
 
 def test_a_part_is_not_started_again_before_the_database_answers(running):
@@ -55,7 +55,7 @@ def test_a_part_is_not_started_again_before_the_database_answers(running):
     os.kill(database, signal.SIGSTOP)
     try:
         os.kill(worker, signal.SIGKILL)
-        wait_until(lambda: running.said(f"worker (pid {worker}) killed by SIGKILL"))
+        wait_until(lambda: running.printed(f"worker (pid {worker}) killed by SIGKILL"))
         time.sleep(1.0)
         assert running.pid_of("worker") == worker
     finally:
@@ -105,33 +105,33 @@ def test_a_taken_port_ends_it_at_once(start_up, free_port, processes_on):
         taken.listen()
         up = start_up()
         assert up.process.wait(timeout=HANG_SECONDS) == 78
-    assert up.said("can't listen on")
+    assert up.printed("can't listen on")
     assert not processes_on(up.data_dir)
 
 
 def test_a_child_that_keeps_dying_ends_it(start_up):
     up = start_up(API="exits 3")
     assert up.process.wait(timeout=HANG_SECONDS) == 1
-    assert up.said("exited with status 3, death 5 within 60 s: stopping")
+    assert up.printed("exited with status 3, death 5 within 60 s: stopping")
 
 
 def test_a_worker_that_keeps_dying_ends_nothing_else(start_up):
     up = start_up(WORKER="exits 3")
-    wait_until(lambda: up.said("exited with status 3; starting it again in 0.32 s"))
+    wait_until(lambda: up.printed("exited with status 3; starting it again in 0.32 s"))
     assert up.process.poll() is None
-    assert up.said("Perennial is ready")
+    assert up.printed("Perennial is ready")
 
 
 def test_a_child_that_cannot_run_as_configured_ends_it(start_up):
     up = start_up(API="exits 78")
     assert up.process.wait(timeout=HANG_SECONDS) == 78
-    assert up.said("exited with status 78: it can't run as configured")
+    assert up.printed("exited with status 78: it can't run as configured")
 
 
 def test_failed_migrations_end_it(start_up):
     up = start_up(MIGRATE="exits 4")
     assert up.process.wait(timeout=HANG_SECONDS) == 1
-    assert up.said("the migrations failed: migrate exited with status 4")
+    assert up.printed("the migrations failed: migrate exited with status 4")
 
 
 def test_a_key_and_servers_that_are_given_are_used(start_up, tmp_path, new_data_dir):

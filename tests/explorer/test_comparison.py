@@ -1,4 +1,4 @@
-"""What a comparison runs and what it says of the models: against the definitions, on made-up data."""
+"""A comparison's runs and its figures of the models: against the definitions, on made-up data."""
 
 import numpy as np
 import pytest
@@ -40,43 +40,48 @@ def data(records=500, classes=2):
 def test_scores_of_two_classes_are_those_of_the_positive_one():
     """tp 3, fn 1, fp 2, tn 4."""
     truth = np.array([1] * 4 + [0] * 6)
-    said = np.array([1, 1, 1, 0, 1, 1, 0, 0, 0, 0])
+    predicted = np.array([1, 1, 1, 0, 1, 1, 0, 0, 0, 0])
     expected = (7 / 10, 3 / 5, 3 / 4, 4 / 6, 6 / 9, (3 * 4 - 2 * 1) / np.sqrt(5 * 4 * 6 * 5))
-    assert score(truth, said, 2) == pytest.approx(dict(zip(SCORES, expected, strict=True)), abs=1e-6)
+    assert score(truth, predicted, 2) == pytest.approx(dict(zip(SCORES, expected, strict=True)), abs=1e-6)
 
 
 def test_scores_of_more_classes_are_means_and_a_class_that_never_came_counts_nothing():
-    truth, said = np.array([0, 0, 1, 1, 2]), np.array([0, 1, 1, 1, 1])
-    found = score(truth, said, 4)
-    assert found["accuracy"] == pytest.approx(3 / 5)
-    assert found["precision"] == pytest.approx((1 + 2 / 4) / 4)
-    assert found["recall"] == pytest.approx((1 / 2 + 1) / 4)
-    assert found["specificity"] == pytest.approx((1 + 1 / 3 + 1 + 1) / 4, abs=1e-6)
+    truth, predicted = np.array([0, 0, 1, 1, 2]), np.array([0, 1, 1, 1, 1])
+    scores = score(truth, predicted, 4)
+    assert scores["accuracy"] == pytest.approx(3 / 5)
+    assert scores["precision"] == pytest.approx((1 + 2 / 4) / 4)
+    assert scores["recall"] == pytest.approx((1 / 2 + 1) / 4)
+    assert scores["specificity"] == pytest.approx((1 + 1 / 3 + 1 + 1) / 4, abs=1e-6)
     assert score(truth, truth, 3)["mcc"] == 1
     assert score(truth, np.zeros(5, dtype=int), 3)["mcc"] == 0
 
 
 def test_every_line_runs_without_noise_once_and_with_each_epsilon_as_often_as_asked():
-    found = cells(comparison(runs=3))
-    assert found[:2] == [Cell(line=0, epsilon=None, run=0), Cell(line=1, epsilon=None, run=0)]
-    assert {(each.line, each.epsilon, each.run) for each in found[2:]} == {
+    every_cell = cells(comparison(runs=3))
+    assert every_cell[:2] == [Cell(line=0, epsilon=None, run=0), Cell(line=1, epsilon=None, run=0)]
+    assert {(each.line, each.epsilon, each.run) for each in every_cell[2:]} == {
         (line, epsilon, number) for line in (0, 1) for epsilon in (1.0, 1000.0) for number in range(3)
     }
-    assert len(found) == 2 + 12
+    assert len(every_cell) == 2 + 12
 
 
 @pytest.mark.parametrize("line", [0, 1])
 def test_without_noise_it_learns_and_with_much_it_does_not(line):
-    """Of eight classes: noise alone gets all of them right with probability 8^-8, of two it often would."""
-    told = []
+    """With eight classes noise alone gets all of them right with probability 8^-8, with two it often would."""
+    progress = []
     clean, loud = (
-        run(comparison(epsilons=[1000, 0.001]), Cell(line=line, epsilon=epsilon, run=0), data(classes=8), told.append)
+        run(
+            comparison(epsilons=[1000, 0.001]),
+            Cell(line=line, epsilon=epsilon, run=0),
+            data(classes=8),
+            progress.append,
+        )
         for epsilon in (None, 0.001)
     )
     assert clean["scores"]["accuracy"] > 0.99
     assert loud["scores"]["accuracy"] < 0.99
-    assert told
-    assert 0 < min(told) <= max(told) <= 1
+    assert progress
+    assert 0 < min(progress) <= max(progress) <= 1
     times = [time for time, _ in clean["curve"]]
     assert times == sorted(set(times))
     assert times[0] <= 100
@@ -89,8 +94,8 @@ def test_held_out_records_are_never_learned_from():
     clean = data()
     y = clean.y.copy()
     y[4::5] = 1 - y[4::5]
-    found = run(comparison(), Cell(line=0, epsilon=None, run=0), Dataset(x=clean.x, y=y, names=clean.names))
-    assert found["scores"]["accuracy"] < 0.01
+    result = run(comparison(), Cell(line=0, epsilon=None, run=0), Dataset(x=clean.x, y=y, names=clean.names))
+    assert result["scores"]["accuracy"] < 0.01
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

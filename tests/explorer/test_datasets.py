@@ -1,4 +1,4 @@
-"""What may be uploaded to try things out on, and what is said of the rest."""
+"""Data sets that may be uploaded to try things out on, and how the rest is refused."""
 
 import io
 import zipfile
@@ -61,7 +61,7 @@ def test_classes_are_numbered_in_order_whatever_their_numbers_are():
 
 
 @pytest.mark.parametrize(
-    ("read", "content", "told"),
+    ("read", "content", "reason"),
     [
         (read_csv, b"", "it is empty"),
         (read_csv, b"\xff\xfe\x00", "not UTF-8"),
@@ -81,8 +81,8 @@ def test_classes_are_numbered_in_order_whatever_their_numbers_are():
         (read_npz, npz(x=np.zeros((12, 4097)), y=np.arange(12) % 2), "up to 4096 features"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_what_to_do_and_repeats_nothing(read, content, told):
-    with pytest.raises(Unreadable, match=told) as refused:
+def test_what_cannot_be_used_is_refused_with_what_to_do_and_repeats_nothing(read, content, reason):
+    with pytest.raises(Unreadable, match=reason) as refused:
         read(content)
     assert SECRET not in str(refused.value)
 

@@ -187,9 +187,8 @@ def numbered(database: Database, files: SegmentFiles, name: str) -> dict[str, Ba
         left = set(range(kept, stream.records))
         for start, stop in segments.erased(connection, stream.id, kept, stream.records):
             left -= set(range(start, stop))
-    x = read_records(database, files, stream, 0, kept, stream.records).x.astype(int).tolist() if left else []
-    assert len(x) == len(left)
-    told = dict(zip(sorted(left), x, strict=True))
+    told = _records(database, files, stream, kept) if left else {}
+    assert set(told) == left
     found: dict[str, Batch | None] = {}
     position = 0
     for entry, start, stop in ranges:
@@ -203,6 +202,17 @@ def numbered(database: Database, files: SegmentFiles, name: str) -> dict[str, Ba
         found[entry], position = next(iter(batches), None), stop
     assert position == stream.records
     return found
+
+
+def _records(database: Database, files: SegmentFiles, stream: streams.Stream, start: int) -> dict[int, list[int]]:
+    """Return x of every record from `start` on, of either kind of slot, by its number."""
+    kinds = (False,) if stream.evaluation_slots is None else (False, True)
+    each = [read_records(database, files, stream, 0, start, stream.records, evaluates=kind) for kind in kinds]
+    return {
+        slot: x
+        for some in each
+        for slot, x in zip(some.in_slots(start, stream.records).tolist(), some.x.astype(int).tolist(), strict=True)
+    }
 
 
 def check(database: Database, files: SegmentFiles, producers: list[Producer]) -> None:
@@ -248,6 +258,12 @@ def set_up(client: httpx.Client, names: list[str], asked_for: dict[str, dict], *
         ok(client.post("/v1/streams", json=asked | more), 201)
     for name, asked in asked_for.items():
         ok(client.post("/v1/publications", json=asked | {"name": name}), 201)
+
+
+def evaluation(stream: str, of: list[str], block: int) -> dict[str, Any]:
+    """Return a publication that counts others of a stream."""
+    mechanism = {"kind": "evaluation", "of": of, "block": block}
+    return {"stream": stream, "mechanism": mechanism, "privacy": {"epsilon": 1, "delta": 0}, "publish_delay": 0}
 
 
 def _place(entry: str) -> tuple[int, ...]:

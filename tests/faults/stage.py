@@ -18,7 +18,7 @@ from service.worker.workshop import Workshop
 
 APPENDING = [("Appender._evaluate: log", "before"), ("Appender._evaluate: log", "after")]
 WORKING = [
-    ("SegmentFiles.write: sync", "after"),
+    ("SegmentFiles.put: sync", "after"),
     ("Sealer._seal: commit", "after"),
     ("Reader.trim: log", "after"),
     ("Sealer._replace: commit", "after"),

@@ -24,7 +24,7 @@ from service.store.database import Database
 from service.store.segment_files import SegmentFiles
 from service.worker.publisher import ENDED_TWICE
 from tests.conftest import ok, publication, wait_until
-from tests.faults.load import Producer, Watcher, check, drained, due, set_up
+from tests.faults.load import Producer, Watcher, check, drained, due, evaluation, set_up
 from tests.faults.up import PARTS, ROOT, Up
 
 KILLS_IN_A_ROUND = 20
@@ -55,9 +55,11 @@ def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up, round_, ki
         "windows": publication("one", {"kind": "sliding_window", "block": 20, "blocks": 3}),
         "batches": publication("one", {"kind": "independent_batches", "batch": 50}, learner={"solver": "psgd"}),
         "everything": publication("two", gaussian, delta=1e-6),
+        "figures": evaluation("two", ["everything"], block=10),
     }
     with up.client() as client:
-        set_up(client, ["one", "two"], publications)
+        set_up(client, ["one"], {})
+        set_up(client, ["two"], publications, evaluation={"every": 5})
     producers = [
         Producer(up.client, stream, number, repeats=number < 3, seed=seed)
         for number, stream in enumerate(["one", "two", "one", "two"])

@@ -1,4 +1,4 @@
-"""Random histories of posts, crashes, restarts, redeliveries, publications, stops, erasures, beside a model of them.
+"""Random histories of posts, crashes, restarts, publications, evaluations, stops, erasures, beside a model of them.
 
 The store, the log, the sealer and the publisher are the real ones on real servers, in this process. A crash is raised
 at a random step (steps.py) and nothing of that worker does anything any more; or, there, another worker takes all its
@@ -10,7 +10,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from fractions import Fraction
 from secrets import token_hex
 
 import hypothesis
@@ -29,21 +28,21 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 
+from service.inputs.refused import Refused
 from service.ledger import open_ledger
 from service.ledger.errors import BudgetExceeded
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.privacy.accounting.budget import Accounting, Budget
-from service.privacy.accounting.composition import PrivacyLoss
-from service.privacy.accounting.zcdp_budget import pure_rho
-from service.privacy.currency import capacity
 from service.store import erasing, publications, streams, tables
 from service.store.publications import NewPublication
 from service.streams.codec import pack
 from service.streams.schema import StreamSchema
 from tests.conftest import run_out
+from tests.faults.evaluations import Evaluations
 from tests.faults.load import Batch, check, due
 from tests.faults.stage import APPENDING, WORKING, Stage, accidents
+from tests.faults.sums import Sums
 from tests.mechanisms import cases
 
 SCHEMA = {
@@ -83,7 +82,7 @@ class Promises:
     out_of_turn: set[Batch] = field(default_factory=set)
 
 
-class History(RuleBasedStateMachine):
+class History(Evaluations, Sums, RuleBasedStateMachine):
     """The other half of the model: what was ever seen stays as it was."""
 
     stage: Stage
@@ -103,17 +102,21 @@ class History(RuleBasedStateMachine):
         retention=st.sampled_from(["keep", "needed"]),
         accounting=st.sampled_from(sorted(BUDGETS)),
         which=st.integers(0, 2),
+        every=st.sampled_from([None, 2, 3]),
     )
-    def begin(self, retention, accounting, which):
+    def begin(self, retention, accounting, which, every):
         budget = BUDGETS[accounting]
+        self.schema = SCHEMA | ({} if every is None else {"evaluation": {"every": every}})
         log = token_hex(16)
         self.wait_for(self.appender.create(log))
         with self.stage.database.transaction() as connection:
             self.stream = streams.create(
-                connection, name="s", log=log, schema=SCHEMA, retention=retention,
+                connection, name="s", log=log, schema=self.schema, retention=retention,
                 epsilon=budget.epsilon, delta=budget.delta, accounting=accounting,
             )  # fmt: skip
         self.begin_publication(which)
+        if every is not None:
+            self.begin_evaluation([0], 2, 0, ticks=False)
 
     @rule(records=st.integers(1, 6), accident=accidents(WORKING))
     def post_and_work(self, records, accident):
@@ -163,17 +166,26 @@ class History(RuleBasedStateMachine):
     @rule(which=st.integers(0, len(MECHANISMS) - 1), ticks=st.booleans())
     def begin_publication(self, which, ticks=True, features=None):
         mechanism, learner, delta = MECHANISMS[which]
-        delay = TICK if ticks and mechanism["kind"] != AT_ARRIVAL else Decimal(0)
+        self.admit(mechanism, learner, delta, ticks and mechanism["kind"] != AT_ARRIVAL, features)
+
+    def admit(self, mechanism, learner, delta, ticks, features=None):
+        delay = TICK if ticks else Decimal(0)
         asked = {
             "mechanism": mechanism,
             "learner": learner,
             "privacy": {"epsilon": 1, "delta": delta},
             "publish_delay": float(delay),
         } | ({} if features is None else {"features": {"from": features.name, "version": 1}})
-        built = build(StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(asked))
+        checked = PublicationConfiguration.model_validate(asked)
         with self.stage.database.transaction() as connection:
             ledger = open_ledger(connection, self.stream.id)
             known, records = publications.of_stream(connection, self.stream.id), ledger.stream.records
+            try:
+                built = build(StreamSchema.model_validate(self.schema), checked, start=records)
+            except Refused:
+                if "evaluation" not in self.schema:
+                    raise
+                return  # some fit would have evaluation slots alone
             new = NewPublication(
                 name=f"p{len(known)}", start=records, configuration=asked, plan=built.plan(),
                 obligations=replace(built.obligations(), draws=built.draws()),
@@ -235,6 +247,7 @@ class History(RuleBasedStateMachine):
         charged = {row.id: tuple(row) for row in charges}
         assert charged.items() >= self.charged.items()
         self.charged = charged
+        self.check_versions(found, known)
         early = {each.id for each in known if each.configuration["mechanism"]["kind"] == AT_ARRIVAL}
         assert all((each.version is None) == (each.publication_id in early) for each in charges)
         own = [(each.publication_id, each.version) for each in charges if each.publication_id not in early]
@@ -272,35 +285,6 @@ class History(RuleBasedStateMachine):
         check(self.stage.database, self.stage.files, [self.promises])
         self.check_sums()
         self.stage.releases += len(self.shown)
-
-    def check_sums(self):
-        """Record by record: what it paid each publication is within its cap, and what all may ask within the budget."""
-        with self.stage.database.transaction() as connection:
-            charges = connection.execute(select(tables.charges).order_by(tables.charges.c.id)).all()
-            known = {each.id: each for each in publications.of_stream(connection, self.stream.id)}
-            records = streams.get(connection, self.stream.id).records
-        in_rho = self.stream.budget.in_rho
-        for record in range(records):
-            reserved = PrivacyLoss()
-            for identity, each in known.items():
-                paid = sum(
-                    (
-                        Fraction(charge.rho if charge.epsilon is None else charge.epsilon)
-                        for charge in charges
-                        if charge.publication_id == identity and charge.start <= record < charge.stop
-                    ),
-                    start=Fraction(0),
-                )
-                assert paid <= capacity(each.epsilon, each.delta)[1]
-                asks = each.state == "running" and each.start <= record
-                if in_rho:
-                    whole = capacity(each.epsilon, each.delta)[1] if asks else paid
-                    reserved += PrivacyLoss(rho=whole if each.delta else pure_rho(whole, units=False))
-                    continue
-                whole = PrivacyLoss.of(each.epsilon, each.delta)
-                gaussian = whole if paid else PrivacyLoss()
-                reserved += whole if asks else (gaussian if each.delta else PrivacyLoss(epsilon=paid))
-            assert reserved.within(self.stream.budget.limit)
 
     def send(self, batch, key, accident):
         numbers = np.arange(batch.first, batch.stop)

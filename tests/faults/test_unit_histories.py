@@ -29,7 +29,7 @@ from tests.streams.test_units import counted_by_definition
 
 COUNTING = [
     *[(step, when) for step in ("counted: commit", "Sealer._seal: commit") for when in ("before", "after")],
-    ("SegmentFiles.write: sync", "after"),
+    ("SegmentFiles.put: sync", "after"),
     ("Reader.trim: log", "after"),
     ("Sealer._replace: commit", "after"),
     ("Sealer._delete_erased: commit", "before"),

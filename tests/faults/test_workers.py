@@ -31,9 +31,8 @@ class Scene:
         self.api = Api(world.settings)
         asked = {
             "windows": {"kind": "sliding_window", "block": 10, "blocks": 2},
-            "batches": {"kind": "independent_batches"},
+            "batches": {"kind": "independent_batches", "batch": 10},
         }
-        asked["batches"]["batch"] = 20
         self.publications = {f"{kind}-of-{of}": publication(of, asked[kind]) for of in STREAMS for kind in asked}
         with self.api.client() as client:
             set_up(client, STREAMS, self.publications)

@@ -261,6 +261,25 @@ def test_nobody_can_tell_two_records_apart_by_a_preparation(privacy):
     chance.assert_loses_no_more(least, preparation.capacity)
 
 
+@pytest.mark.parametrize("privacy", [pytest.param("pure", marks=pytest.mark.slow), "gaussian"])
+def test_nobody_can_tell_two_records_apart_by_a_whitening(privacy):
+    """All other slots are empty, and the two records are orthogonal and as long as they like."""
+    whitening = build(
+        StreamSchema.model_validate({"features": 2, "task": {"kind": "classification", "classes": 2}}),
+        PublicationConfiguration.model_validate(
+            {"mechanism": {"kind": "preparation", "records": 4, "of": "whiten"}, "privacy": PRIVACY[privacy]}
+        ),
+    )
+
+    def moved(x):
+        (release,) = whitening.step(4, (), 1, lambda *_: Records(x=x, y=np.zeros(1))).releases
+        return release.parameters[0, 0] - release.parameters[1, 1]
+
+    first, second = (np.array([moved(np.array([x])) for _ in range(1500)]) for x in ([100.0, 0.0], [0.0, 100.0]))
+    tell = chance.least_loss_without_gaussians if whitening.currency is Currency.PURE else chance.least_loss
+    chance.assert_loses_no_more(tell(first > 0, second > 0, whitening.currency), whitening.capacity)
+
+
 class Signs:
     """Publications whose only model predicts whether the first feature is above 0, with the same confidence always."""
 

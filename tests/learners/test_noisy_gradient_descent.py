@@ -92,8 +92,8 @@ def test_some_neighbours_come_close(case, n, silent):
         first, second = (Records(x=np.array([[np.cos(a), np.sin(a)]]), y=labels) for a in angles)
         return -moved(one, first, second, n, center, silent)
 
-    found = optimize.minimize(closeness, [1.0, -1.0], method="Nelder-Mead", options={"maxfev": 80})
-    assert 0.99 < -found.fun <= 1.0
+    best = optimize.minimize(closeness, [1.0, -1.0], method="Nelder-Mead", options={"maxfev": 80})
+    assert 0.99 < -best.fun <= 1.0
 
 
 def test_a_gradient_is_clipped_and_short_ones_are_left_alone():
@@ -200,8 +200,8 @@ def test_regularization_pulls_towards_the_centre(silent):
     for alpha in (0.0, 0.1, 1.0, 10.0):
         one = learner("logistic", 2, regularization=alpha)
         center = np.full(one.shape, -1.0)
-        found = one.release(records, 64, center, one.perturbation(Currency.ZCDP, RHO, 64, center))
-        distances.append(np.linalg.norm(found - center))
+        weights = one.release(records, 64, center, one.perturbation(Currency.ZCDP, RHO, 64, center))
+        distances.append(np.linalg.norm(weights - center))
     assert distances == sorted(distances, reverse=True)
     assert distances[-1] > 0
 

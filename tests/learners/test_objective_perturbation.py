@@ -107,7 +107,7 @@ def test_densities_never_differ_by_more(case, log_alpha, log_epsilon, others, se
 
 @pytest.mark.parametrize("case", CASES)
 def test_some_curvature_comes_close(case):
-    """Of a record that is alone: found by optimisation over where it is looked at."""
+    """The bound is reached by a record that is alone: found by optimisation over where it is looked at."""
     one = learner(*case, features=1, alpha=0.02, width=0.25)
     rank, trace = one.loss.curvature(one.shape[0])
     bound = curvature(rank=rank, steepness=trace, records=1, regularization=0.02)
@@ -120,8 +120,8 @@ def test_some_curvature_comes_close(case):
     start = {"huber_hinge": -np.ones(one.shape[0])}.get(case[0], np.zeros(one.shape[0]))
     if case[0] == "huber_hinge":
         start[0] = 1.0 if one.shape[0] > 1 else -1.0
-    found = optimize.minimize(lambda w: -curved(w), start, method="Nelder-Mead")
-    assert 0.999 * bound < -found.fun <= bound
+    best = optimize.minimize(lambda w: -curved(w), start, method="Nelder-Mead")
+    assert 0.999 * bound < -best.fun <= bound
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -161,7 +161,7 @@ def test_the_minimiser_is_as_near_as_stated(case, n):
     center = rng.normal(size=one.shape)
     spent = one.perturbation(Currency.PURE, 0.5, n, center)
     tilt = spent.noise.scale / n * rng.normal(size=one.shape)
-    found = one.fit(Records(x=x, y=y), n, center, spent, tilt)
+    weights = one.fit(Records(x=x, y=y), n, center, spent, tilt)
     rows, _ = one.prepared(Records(x=x, y=y))
 
     def objective(flat):
@@ -171,9 +171,9 @@ def test_the_minimiser_is_as_near_as_stated(case, n):
         pull = spent.regularization / 2 * np.sum((w - center) ** 2) + np.sum(tilt * (w - center))
         return value / n + pull, gradient.ravel()
 
-    assert np.linalg.norm(objective(found.ravel())[1]) <= spent.output_sensitivity * spent.regularization / 2
+    assert np.linalg.norm(objective(weights.ravel())[1]) <= spent.output_sensitivity * spent.regularization / 2
     rough = optimize.minimize(objective, center.ravel(), jac=True, method="L-BFGS-B", options={"gtol": 1e-8})
-    assert np.linalg.norm(rough.x - found.ravel()) < 1e-2 * max(1.0, np.linalg.norm(found))
+    assert np.linalg.norm(rough.x - weights.ravel()) < 1e-2 * max(1.0, np.linalg.norm(weights))
 
 
 def test_no_records_are_no_obstacle():

@@ -39,8 +39,8 @@ def every(queries, cardinality):
 
 def candidates(learner):
     """Each multiset of m cells of N + 1, one by one."""
-    found = itertools.combinations_with_replacement(range(learner.cardinality + 1), learner.size)
-    return np.array([np.bincount(each, minlength=learner.cardinality + 1)[:-1] for each in found])
+    multisets = itertools.combinations_with_replacement(range(learner.cardinality + 1), learner.size)
+    return np.array([np.bincount(each, minlength=learner.cardinality + 1)[:-1] for each in multisets])
 
 
 def records(counts):
@@ -110,7 +110,7 @@ def test_what_is_released_follows_the_law_of_the_paper(kind, planted, monkeypatc
     weights = np.exp(-epsilon * n * off / 2)
     draws = 2000
     errors = dict(zip(map(tuple, rows), off, strict=True))
-    found = np.array(
+    expected_errors = np.array(
         [
             errors[
                 tuple(np.rint(learner.release(records(counts), n, np.zeros((1, 4)), perturbation)[0] * learner.size))
@@ -119,7 +119,7 @@ def test_what_is_released_follows_the_law_of_the_paper(kind, planted, monkeypatc
         ]
     )
     cells, which = np.unique(off, return_inverse=True)
-    seen = np.bincount(np.searchsorted(cells, found), minlength=len(cells))
+    seen = np.bincount(np.searchsorted(cells, expected_errors), minlength=len(cells))
     with chance.is_noticed() if planted else nullcontext():
         chance.assert_frequencies(seen, np.bincount(which, weights / weights.sum()))
 

@@ -122,6 +122,10 @@ def clipped_scale(description, x):
     return [min(max((float(value) - c) * f, -limit), limit) for value, c, f in zip(x, center, factor, strict=True)]
 
 
+def linear(description, x):
+    return [sum(w * float(value) for w, value in zip(row, x, strict=True)) for row in description["matrix"]]
+
+
 def center(_, x):
     return [value - sum(x) / len(x) for value in x]
 
@@ -131,4 +135,7 @@ def normalize(_, x):
     return [value / length if length else 0.0 for value in x]
 
 
-_KINDS = {each.__name__: each for each in (random_fourier, hashing, hog, standardize, clipped_scale, center, normalize)}
+_KINDS = {
+    each.__name__: each
+    for each in (random_fourier, hashing, hog, standardize, clipped_scale, linear, center, normalize)
+}

@@ -40,35 +40,35 @@ def inside(name, weights):
 @pytest.mark.parametrize("name", get_args(Name))
 def test_a_projection_is_the_nearest_point_of_the_set(name):
     """It is, if and only if no point of the set lies on the far side of it."""
-    kept, rng = ConstraintSet(name=name, radius=RADIUS), np.random.default_rng(0)
+    constraint, rng = ConstraintSet(name=name, radius=RADIUS), np.random.default_rng(0)
     everywhere = list(members(name, rng))
     for size in (0.1, 1.0, 10.0, 1e6):
         for _ in range(20):
             weights = ORIGIN + size * rng.normal(size=ORIGIN.shape)
-            nearest = kept.project(weights, ORIGIN)
+            nearest = constraint.project(weights, ORIGIN)
             assert inside(name, nearest)
             assert all(np.vdot(weights - nearest, other - nearest) <= 1e-9 * size for other in everywhere)
-            assert np.linalg.norm(nearest) <= kept.farthest(ORIGIN) + 1e-12
-            assert kept.holds(nearest, ORIGIN)
-            assert kept.holds(weights, ORIGIN) == inside(name, weights)
+            assert np.linalg.norm(nearest) <= constraint.farthest(ORIGIN) + 1e-12
+            assert constraint.holds(nearest, ORIGIN)
+            assert constraint.holds(weights, ORIGIN) == inside(name, weights)
 
 
 @pytest.mark.parametrize("name", get_args(Name))
 def test_what_is_in_the_set_stays(name):
-    kept = ConstraintSet(name=name, radius=RADIUS)
+    constraint = ConstraintSet(name=name, radius=RADIUS)
     for weights in members(name, np.random.default_rng(1)):
-        np.testing.assert_allclose(kept.project(weights, ORIGIN), weights, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(constraint.project(weights, ORIGIN), weights, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", get_args(Name))
 def test_no_point_of_the_set_is_lower_along_a_slope_than_the_lowest(name):
-    kept, rng = ConstraintSet(name=name, radius=RADIUS), np.random.default_rng(2)
+    constraint, rng = ConstraintSet(name=name, radius=RADIUS), np.random.default_rng(2)
     everywhere = list(members(name, rng))
     for _ in range(20):
         slope = rng.normal(size=ORIGIN.shape)
-        lowest = kept.lowest(slope, ORIGIN)
+        lowest = constraint.lowest(slope, ORIGIN)
         assert inside(name, lowest)
         assert all(np.vdot(slope, lowest) <= np.vdot(slope, other) + 1e-12 for other in everywhere)
-        far = kept.project(ORIGIN - 1e9 * slope, ORIGIN)  # nearly there
+        far = constraint.project(ORIGIN - 1e9 * slope, ORIGIN)  # nearly there
         assert np.vdot(slope, far) == pytest.approx(np.vdot(slope, lowest), rel=1e-5)
-    assert inside(name, kept.lowest(np.zeros_like(ORIGIN), ORIGIN))
+    assert inside(name, constraint.lowest(np.zeros_like(ORIGIN), ORIGIN))

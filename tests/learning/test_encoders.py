@@ -59,12 +59,12 @@ def test_features_are_codes_at_length_1_and_scores_those_of_the_head(case):
     rng = np.random.default_rng(1)
     weights, x = rng.normal(size=encoder.dimension(5)), rng.normal(size=(3, encoder.input_features))
     rows, finite = encoder.rows(x)
-    found, scores = encoder(weights[None, :], x.astype(np.float32)), encoder.scores(weights, rows)
+    features, scores = encoder(weights[None, :], x.astype(np.float32)), encoder.scores(weights, rows)
     assert finite.all()
-    assert found.shape == (3, encoder.features)
+    assert features.shape == (3, encoder.features)
     for number, record in enumerate(x.tolist()):
         code, head = layers_by_definition(description, encoder, weights, record)
-        np.testing.assert_allclose(found[number], code / np.linalg.norm(code), atol=1e-5)
+        np.testing.assert_allclose(features[number], code / np.linalg.norm(code), atol=1e-5)
         np.testing.assert_allclose(scores[number], head @ code, atol=1e-5)
 
 
@@ -77,9 +77,9 @@ def test_its_sizes_are_those_of_smaller_and_smaller_images():
 
 def test_it_is_built_again_from_what_it_says(case):
     description, encoder = case
-    told = json.loads(json.dumps(encoder.described()))
-    assert told == description
-    assert encoders.build(told, encoder.input_features) == encoder
+    read_back = json.loads(json.dumps(encoder.described()))
+    assert read_back == description
+    assert encoders.build(read_back, encoder.input_features) == encoder
 
 
 def test_what_it_begins_with_is_public_and_the_same_everywhere(case):
@@ -102,9 +102,9 @@ def test_a_record_has_the_same_features_whoever_is_beside_it(case):
     weights, x = rng.normal(size=encoder.dimension(0)), rng.normal(size=(50, encoder.input_features))
     other = np.where(np.arange(50)[:, None] == 20, 1e30, x)
     other[30] = np.nan
-    found, changed = encoder(weights, x), encoder(weights, other)
+    features, changed = encoder(weights, x), encoder(weights, other)
     same = ~np.isin(np.arange(50), (20, 30))
-    np.testing.assert_array_equal(found[same], changed[same])
+    np.testing.assert_array_equal(features[same], changed[same])
     assert np.isfinite(changed[20]).all()
     assert np.isnan(changed[30]).all()
 
@@ -113,8 +113,8 @@ def test_weights_without_bounds_make_features_without_bounds_of_nobody():
     """Noise may be as large as it likes: a code is NaN or within [-1, 1], nothing is raised, and a NaN is no record."""
     encoder = encoders.build(DENSE, 6)
     x = np.random.default_rng(3).normal(size=(20, 6))
-    found = encoder(np.full(encoder.dimension(0), 1e300), x)
-    assert (np.abs(found[np.isfinite(found)]) <= 1.0).all()
+    features = encoder(np.full(encoder.dimension(0), 1e300), x)
+    assert (np.abs(features[np.isfinite(features)]) <= 1.0).all()
     assert not encoder(np.zeros(encoder.dimension(0)), x).any()
 
 

@@ -33,8 +33,8 @@ def is_bound(computed: float, exact: Fraction) -> bool:
 
 
 def setting(**changed) -> Setting:
-    asked = {"loss": LOSSES["logistic"], "norm_bound": 1.0, "regularization": 0.125, "shape": (1, 1)}
-    return Setting(**asked | {"center_norm": 0.0} | changed)
+    settings = {"loss": LOSSES["logistic"], "norm_bound": 1.0, "regularization": 0.125, "shape": (1, 1)}
+    return Setting(**settings | {"center_norm": 0.0} | changed)
 
 
 # In each of these another term is the largest: scores, evaluation, summation, the tilt, the regularizer, the step.
@@ -69,27 +69,27 @@ def test_a_computed_gradient_is_as_near_as_its_formula_says(public: Setting):
 @pytest.mark.parametrize("public", [SETTINGS[0], SETTINGS[2]], ids=["small", "classes"])
 @pytest.mark.parametrize("records", [1, 2**16, 2**40])
 def test_a_minimiser_is_certified_as_its_formula_says(public: Setting, records):
-    """Of few records by the slack, of many by five times the error."""
+    """With few records by the slack, with many by five times the error."""
     lipschitz, alpha = Fraction(public.lipschitz), Fraction(public.regularization)
-    found = _accuracy(public, records)
-    assert is_bound(found.radius, min(2 * lipschitz / alpha, Fraction(public.reach)))
-    assert found.error == public.error(found.radius)
-    tolerance = max(SLACK * lipschitz / records, 5 * Fraction(found.error))
-    assert is_bound(found.tolerance, tolerance)
-    moved = 2 * lipschitz / (alpha * records) + 2 * Fraction(found.tolerance) / alpha
+    accuracy = _accuracy(public, records)
+    assert is_bound(accuracy.radius, min(2 * lipschitz / alpha, Fraction(public.reach)))
+    assert accuracy.error == public.error(accuracy.radius)
+    tolerance = max(SLACK * lipschitz / records, 5 * Fraction(accuracy.error))
+    assert is_bound(accuracy.tolerance, tolerance)
+    moved = 2 * lipschitz / (alpha * records) + 2 * Fraction(accuracy.tolerance) / alpha
     assert moved <= Fraction(Exact().sensitivity(public, records)) <= moved * (1 + 4 * U)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
 def test_a_solver_that_counts_its_steps_moves_as_its_formula_says(steps):
-    asked = {"lipschitz": 1.5, "strong_convexity": 0.25, "tolerance": 2.0**-12}
+    settings = {"lipschitz": 1.5, "strong_convexity": 0.25, "tolerance": 2.0**-12}
     once = 2 * Fraction(3, 2) / (Fraction(1, 4) * 10)
     inexact = 2 * Fraction(1, 2**12) / Fraction(1, 4)
     moved = once * (1 - Fraction(3, 4) ** steps) + inexact
-    found = Fraction(sensitivity.gradient_descent(**asked, records=10, step=1.0, steps=steps))
-    assert moved * (1 + Fraction(1, 2**42)) <= found <= moved * (1 + Fraction(1, 2**39))
-    found = Fraction(sensitivity.permutation_sgd(**asked, slots=10))
-    assert (once + inexact) * (1 + Fraction(1, 2**42)) <= found <= (once + inexact) * (1 + Fraction(1, 2**39))
+    bound = Fraction(sensitivity.gradient_descent(**settings, records=10, step=1.0, steps=steps))
+    assert moved * (1 + Fraction(1, 2**42)) <= bound <= moved * (1 + Fraction(1, 2**39))
+    bound = Fraction(sensitivity.permutation_sgd(**settings, slots=10))
+    assert (once + inexact) * (1 + Fraction(1, 2**42)) <= bound <= (once + inexact) * (1 + Fraction(1, 2**39))
 
 
 LINEAR = {"loss": LOSSES["logistic"], "intercept": False, "norm_bound": 1.0, "features": 3, "classes": 2}
@@ -157,6 +157,6 @@ def test_an_epsilon_covers_32_roundings_of_each_of_its_terms(order):
     """Only one term is large there, so that the others' share hides nothing."""
     rho, inverse = 0.0, 2.0**40
     terms = [Fraction(inverse) / Fraction(order)]
-    found = Fraction(losses._epsilon_at(order, rho, inverse))
-    assert terms[0] * (1 + 31 * U) - 64 <= found
+    epsilon = Fraction(losses._epsilon_at(order, rho, inverse))
+    assert terms[0] * (1 + 31 * U) - 64 <= epsilon
     assert Fraction(losses._INFLATION) >= 32 * U

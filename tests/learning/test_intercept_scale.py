@@ -47,9 +47,9 @@ def test_without_a_scale_rows_are_what_they_were():
 
 
 def test_a_new_publication_gets_the_default_and_stored_json_without_it_keeps_the_old():
-    asked = AskedPublication.model_validate(ASKED).configuration(BUDGET)
-    assert asked.stored()["learner"]["intercept_scale"] == 0.3
-    assert build(STREAM, asked).model_description()["intercept_scale"] == 0.3
+    configuration = AskedPublication.model_validate(ASKED).configuration(BUDGET)
+    assert configuration.stored()["learner"]["intercept_scale"] == 0.3
+    assert build(STREAM, configuration).model_description()["intercept_scale"] == 0.3
     old = PublicationConfiguration.model_validate(ASKED)
     assert "intercept_scale" not in old.stored()["learner"]
     assert "intercept_scale" not in build(STREAM, old).model_description()
@@ -57,8 +57,8 @@ def test_a_new_publication_gets_the_default_and_stored_json_without_it_keeps_the
 
 @pytest.mark.parametrize("more", [{"intercept": False}, {"origin": [[0, 0, 0, 1]]}])
 def test_an_origin_means_what_it_meant_and_no_intercept_has_no_scale(more):
-    asked = AskedPublication.model_validate(ASKED | {"learner": ASKED["learner"] | more}).configuration(BUDGET)
-    assert "intercept_scale" not in asked.stored()["learner"]
+    configuration = AskedPublication.model_validate(ASKED | {"learner": ASKED["learner"] | more}).configuration(BUDGET)
+    assert "intercept_scale" not in configuration.stored()["learner"]
 
 
 def test_a_scale_of_no_intercept_is_refused():
@@ -81,16 +81,16 @@ def test_models_of_sums_have_the_same_scores_whatever_the_scale(mechanism, learn
     model = rng.normal(size=(1, 4))
     scores = []
     for scale in (None, 0.3):
-        asked = ASKED | {
+        request = ASKED | {
             "mechanism": mechanism,
             "learner": {"kind": learner} | ({"intercept_scale": scale} if scale else {}),
         }
-        found = build(STREAM, PublicationConfiguration.model_validate(asked)).learner
+        built = build(STREAM, PublicationConfiguration.model_validate(request)).learner
         x = np.array([[0.5, -0.25, 1.0]])
-        scores.append(found.rows(x)[0].rows() @ (model * found.turned).T)
+        scores.append(built.rows(x)[0].rows() @ (model * built.turned).T)
         second = np.diag([1.0, 2.0, 3.0, 4.0]) * 100
-        solved = found.minimiser(second, np.array([[10.0, 20.0, -30.0, 40.0]]), 400, 0.01, model * found.turned)
-        scores.append(found.rows(x)[0].rows() @ solved.T)
+        solved = built.minimiser(second, np.array([[10.0, 20.0, -30.0, 40.0]]), 400, 0.01, model * built.turned)
+        scores.append(built.rows(x)[0].rows() @ solved.T)
     np.testing.assert_allclose(scores[0], scores[2], rtol=1e-9)
     np.testing.assert_allclose(scores[1], scores[3], rtol=1e-9)
 
@@ -99,14 +99,14 @@ def test_models_of_sums_have_the_same_scores_whatever_the_scale(mechanism, learn
 @pytest.mark.parametrize(("mechanism", "learner"), MECHANISMS)
 def test_no_record_moves_sums_farther_than_is_said_whatever_the_scale(mechanism, learner, scale):
     """A record in a corner, against the opposite one with the other label."""
-    asked = ASKED | {"mechanism": mechanism, "learner": {"kind": learner, "intercept_scale": scale}}
-    found = build(STREAM, PublicationConfiguration.model_validate(asked)).learner
+    request = ASKED | {"mechanism": mechanism, "learner": {"kind": learner, "intercept_scale": scale}}
+    built = build(STREAM, PublicationConfiguration.model_validate(request)).learner
     moved = [
-        found.statistics(Records(x=np.array([[side * 9.0, 0.0, 0.0]]), y=np.array([label])), 400)
+        built.statistics(Records(x=np.array([[side * 9.0, 0.0, 0.0]]), y=np.array([label])), 400)
         for side, label in ((1, 0), (1, 1), (-1, 0), (-1, 1))
     ]
     farthest = max(np.linalg.norm(one - other) for one in moved for other in moved)
-    weighted = found.weights
+    weighted = built.weights
     stated = sufficient_statistics(
         second=weighted.second, first=weighted.first, label=weighted.label, count=weighted.count, codes=2
     )
@@ -114,5 +114,5 @@ def test_no_record_moves_sums_farther_than_is_said_whatever_the_scale(mechanism,
 
 
 def test_every_learner_of_linear_models_has_it():
-    found = {family.kind for family in LEARNERS if "intercept_scale" in family.settings.model_fields}
-    assert found == {family.kind for family in LEARNERS if "intercept" in family.settings.model_fields} != set()
+    with_scale = {family.kind for family in LEARNERS if "intercept_scale" in family.settings.model_fields}
+    assert with_scale == {family.kind for family in LEARNERS if "intercept" in family.settings.model_fields} != set()

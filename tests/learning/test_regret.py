@@ -19,7 +19,7 @@ SMALL, LARGE = 0.4, 20.0  # a radius at which the set binds, and one at which on
 
 
 def hindsight(case=("logistic", 2), name="ball", radius=SMALL, **settings):
-    """Of two weights, or of three for three classes."""
+    """A problem of two weights, or of three for three classes."""
     rng, loss, shape = np.random.default_rng(5), LOSSES[case[0]], (1, 2) if case[1] < 3 else (3, 1)
     x = rng.normal(size=(RECORDS, shape[1]))
     y = (x[:, 0] + rng.normal(size=RECORDS) > 0.3).astype(int) + (rng.uniform(size=RECORDS) < 0.2) * (case[1] == 3)
@@ -27,8 +27,8 @@ def hindsight(case=("logistic", 2), name="ball", radius=SMALL, **settings):
     if name == "simplex":
         origin = np.full(shape, radius / origin.size)
     constraint = ConstraintSet(name=name, radius=radius)
-    about = {"loss": loss, "x": Prepared.as_they_are(x), "y": y, "constraint": constraint, "origin": origin}
-    return Hindsight(**about, **settings)
+    game = {"loss": loss, "x": Prepared.as_they_are(x), "y": y, "constraint": constraint, "origin": origin}
+    return Hindsight(**game, **settings)
 
 
 def total(game, weights, start=0, end=RECORDS):
@@ -85,9 +85,9 @@ def test_regret_is_what_was_lost_less_what_the_best_point_of_each_prefix_loses()
     rng = np.random.default_rng(1)
     starts, after = [0, 4, 5, 11, 25], [3, 4, 9, 12, 20, 30]
     models = [game.constraint.project(rng.normal(size=(1, 2)), game.origin) for _ in starts]
-    found = game.regret(zip(starts, models, strict=True), after)
-    assert [each.records for each in found] == after
-    for each in found:
+    regrets = game.regret(zip(starts, models, strict=True), after)
+    assert [each.records for each in regrets] == after
+    for each in regrets:
         played = [models[np.searchsorted(starts, i, side="right") - 1] for i in range(each.records)]
         lost = sum(total(game, weights, i, i + 1) for i, weights in enumerate(played))
         least = brute(game, each.records)
@@ -98,8 +98,8 @@ def test_regret_is_what_was_lost_less_what_the_best_point_of_each_prefix_loses()
 def test_the_best_fixed_point_has_no_regret():
     game = hindsight(name="simplex", strong_convexity=0.3)
     best = game.best(RECORDS)
-    (found,) = game.regret([(0, best.weights)], [RECORDS])
-    assert found.value == pytest.approx(0.0, abs=1e-9)
+    (regret,) = game.regret([(0, best.weights)], [RECORDS])
+    assert regret.value == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", get_args(Name))

@@ -78,10 +78,10 @@ def test_the_certificate_covers_five_errors_or_the_slack_of_a_record(setting, re
     promise = promised(setting, records)
     steepest = setting.lipschitz + setting.tilt
     radius = min(2 * MARGIN * steepest / setting.regularization, setting.reach)
-    found = float(error(setting, radius))
+    bound = float(error(setting, radius))
     assert (promise.radius, promise.steepest) == (same(radius, rel=1e-12), same(steepest, rel=1e-12))
-    assert promise.error == same(found, rel=1e-12)
-    assert promise.tolerance == same(max(SLACK * setting.lipschitz / records, 5 * found), rel=1e-12)
+    assert promise.error == same(bound, rel=1e-12)
+    assert promise.tolerance == same(max(SLACK * setting.lipschitz / records, 5 * bound), rel=1e-12)
 
 
 def test_as_many_steps_are_proved_to_be_enough_as_are_taken():
@@ -94,10 +94,10 @@ def test_as_many_steps_are_proved_to_be_enough_as_are_taken():
 
 @pytest.mark.parametrize(("regularization", "is_fit"), [(0.01, True), (0.001, False)])
 def test_a_fit_that_could_take_longer_than_ten_million_steps_is_refused(regularization, is_fit):
-    beta, about = 0.25 * 30.0**2, {"norm_bound": 30.0, "shape": (1, 3), "records": 1, "center_norm": 0.0}
+    beta, settings = 0.25 * 30.0**2, {"norm_bound": 30.0, "shape": (1, 3), "records": 1, "center_norm": 0.0}
     assert (40 * 4 * beta / (3 * regularization) < 1e7) == is_fit  # a logarithm near 40
     with contextlib.nullcontext() if is_fit else pytest.raises(Inaccurate, match="too long"):
-        accuracy(LOSSES["logistic"], regularization=regularization, **about)
+        accuracy(LOSSES["logistic"], regularization=regularization, **settings)
 
 
 def step_error(setting):
@@ -115,10 +115,10 @@ def test_gradient_descent_counts_its_rounding(setting):
     beta = setting.loss.smoothness(setting.norm_bound) + setting.regularization
     step = 2 / (beta + setting.regularization)
     tau = MARGIN * (float(error(setting, radius)) + rounding / step)
-    found = GradientDescent(steps=3).sensitivity(setting, MANY)
+    sensitivity = GradientDescent(steps=3).sensitivity(setting, MANY)
     moved = 1 - (1 - step * setting.regularization) ** 3
     expected = 2 * setting.lipschitz / (setting.regularization * MANY) * moved + 2 * tau / setting.regularization
-    assert found == same(expected, rel=1e-6)
+    assert sensitivity == same(expected, rel=1e-6)
     assert descent._step(setting) <= step
 
 
@@ -128,15 +128,15 @@ def test_permutation_sgd_counts_its_rounding(setting):
     beta = setting.loss.smoothness(setting.norm_bound) + setting.regularization
     fastest = max(beta, setting.regularization * passes * 10)
     tau = MARGIN * (float(error(setting, radius)) + rounding * fastest)
-    found = PermutationSGD(passes=passes, batch=batch).sensitivity(setting, MANY)
-    assert found == same(2 / setting.regularization * (setting.lipschitz / MANY + tau), rel=1e-6)
+    sensitivity = PermutationSGD(passes=passes, batch=batch).sensitivity(setting, MANY)
+    assert sensitivity == same(2 / setting.regularization * (setting.lipschitz / MANY + tau), rel=1e-6)
 
 
 @pytest.mark.parametrize(("rho", "epsilon"), [(0.5, 1.0), (2.0, 2.0), (0.3, math.sqrt(0.6))])
 def test_the_epsilon_of_a_rho_is_the_largest_double_that_does_not_pass_it(rho, epsilon):
-    found = _epsilon(rho)
-    assert found == same(epsilon, rel=1e-15)
-    assert Fraction(found) ** 2 <= 2 * Fraction(rho) < Fraction(math.nextafter(found, 9.0)) ** 2
+    root = _epsilon(rho)
+    assert root == same(epsilon, rel=1e-15)
+    assert Fraction(root) ** 2 <= 2 * Fraction(rho) < Fraction(math.nextafter(root, 9.0)) ** 2
 
 
 @pytest.mark.parametrize(("name", "classes"), [("logistic", 2), ("softmax", 4), ("squared", 0)])
@@ -157,18 +157,18 @@ def test_a_clipped_sum_counts_its_rounding(name, classes, records):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_noisy_steps_stay_in_twice_the_ball_that_they_and_their_noise_reach(momentum):
     steps, step, clip, records, charge = 5, 0.5, 0.3, 1000, 0.01
-    found = noisy("softmax", 4, steps=steps, step=step, clip=clip, momentum=momentum).perturbation(
+    perturbation = noisy("softmax", 4, steps=steps, step=step, clip=clip, momentum=momentum).perturbation(
         Currency.ZCDP, charge, records
     )
     still = [1 - momentum**t for t in range(steps, 0, -1)]
     scale = 1.5 * 2 * clip * math.sqrt(steps / (2 * charge))
     noise = step * scale / records * math.hypot(*still) * (math.sqrt(24) + 8)
-    assert found.radius == same(2 * (step * clip * sum(still) + noise), rel=1e-12)
-    assert found.noise.scale < scale
+    assert perturbation.radius == same(2 * (step * clip * sum(still) + noise), rel=1e-12)
+    assert perturbation.noise.scale < scale
 
 
 def noisy(name, classes, **changed):
-    about = {"steps": None, "step": None, "clip": None, "momentum": 0.0} | changed
+    settings = {"steps": None, "step": None, "clip": None, "momentum": 0.0} | changed
     return NoisyGradientDescent(
         loss=SQUARED if name == "squared" else LOSSES[name],
         regularization=0.0,
@@ -176,5 +176,5 @@ def noisy(name, classes, **changed):
         norm_bound=1.5,
         features=6,
         classes=classes,
-        **about,
+        **settings,
     )

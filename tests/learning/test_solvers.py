@@ -1,4 +1,4 @@
-"""What the solver returns is certified: its exact gradient is below the public tolerance, whatever the records."""
+"""The solver's result is certified: its exact gradient is below the public tolerance, whatever the records."""
 
 import math
 from dataclasses import replace
@@ -125,15 +125,15 @@ def test_it_holds_for_any_problem(case, m, features, log_alpha, log_center, seed
 def test_it_is_the_minimiser_that_scipy_finds(name, classes):
     p = problem(name, classes, m=60, center=3.0)
     shape = p["center"].shape
-    found = optimize.minimize(
+    minimum = optimize.minimize(
         lambda w: value(p, w.reshape(shape)),
         np.zeros(math.prod(shape)),
         jac=lambda w: gradient(p, w.reshape(shape), np.float64).ravel(),
         method="BFGS",
         options={"gtol": 1e-12},
     ).x.reshape(shape)
-    apart = (p["promise"].tolerance + length(gradient(p, found))) / p["regularization"]
-    assert length(solved(**p) - found) <= apart < 1e-4
+    apart = (p["promise"].tolerance + length(gradient(p, minimum))) / p["regularization"]
+    assert length(solved(**p) - minimum) <= apart < 1e-4
 
 
 @pytest.mark.parametrize(("name", "classes"), CASES)
@@ -218,7 +218,7 @@ def test_more_records_than_slots_are_refused():
 
 
 def test_a_preconditioner_that_misleads_is_dropped(monkeypatch):
-    """Of the 256 records in it few may be curved, and in other classes: then it is worse than none."""
+    """Few of the 256 records in it may be curved, and in other classes: then it is worse than none."""
     products = 0
     curve = Objective.curve
 

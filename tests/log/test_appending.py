@@ -1,4 +1,4 @@
-"""What is promised is on disk, what is remembered is forgotten in time, and no more waits than may."""
+"""Promised batches are on disk, remembered answers are forgotten in time, and no more waits than may."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ Work = Callable[[Appender], Awaitable[Any]]
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory) -> Iterator[str]:
-    """Of a server of its own, whose settings may be changed."""
+    """A log on a server of its own, whose settings may be changed."""
     stop = StopRequest()
     with open_data_directory(tmp_path_factory.mktemp("log"), stop) as directory:
         server = Valkey(directory)

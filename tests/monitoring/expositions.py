@@ -14,7 +14,7 @@ needs_prometheus = pytest.mark.skipif(
 
 
 class Samples:
-    """Of one look at `/metrics`."""
+    """The samples of one look at `/metrics`."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -24,14 +24,14 @@ class Samples:
 
     def of(self, name: str, **labels: str) -> float | None:
         """The value of one series; None: there is none."""
-        found = [
+        values = [
             sample.value
             for family in self.families
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         ]
-        assert len(found) <= 1, found
-        return found[0] if found else None
+        assert len(values) <= 1, values
+        return values[0] if values else None
 
 
 def look(url: str, key: str | None = None) -> Samples:

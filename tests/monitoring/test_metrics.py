@@ -1,4 +1,4 @@
-"""What `/metrics` tells, against what the service knows otherwise."""
+"""Metrics are compared with what the service knows otherwise."""
 
 import re
 import socket
@@ -133,30 +133,30 @@ def test_fits_are_timed_by_the_worker(service: Service):
 
 @pytest.mark.parametrize("histogram", [metrics.FIT, metrics.PUBLISH])
 def test_what_a_worker_tells_of_a_fit_of_20_ms_it_tells_of_one_of_300_ms(histogram):
-    def told(*seconds: float) -> list[str]:
+    def buckets(*seconds: float) -> list[str]:
         name = unique("timed")
         for each in seconds:
             histogram.labels(name).observe(each)
         lines = metrics.exposition(metrics.WORKER).decode().splitlines()
         return [line.replace(name, "timed") for line in lines if f'"{name}"' in line]
 
-    assert told(0.02) == told(0.3) != []
-    assert told(0.02, 61.0) == told(0.999, 600.0)
-    assert told(700.0) == told(70_000.0)
-    assert len({tuple(told(each)) for each in (1.0, 1.001, 10.5, 60.5, 600.5)}) == 5
+    assert buckets(0.02) == buckets(0.3) != []
+    assert buckets(0.02, 61.0) == buckets(0.999, 600.0)
+    assert buckets(700.0) == buckets(70_000.0)
+    assert len({tuple(buckets(each)) for each in (1.0, 1.001, 10.5, 60.5, 600.5)}) == 5
 
 
 def test_answers_are_timed_by_the_template_of_their_route(service: Service):
     hidden = unique("never-in-a-metric")
     name = "perennial_http_request_duration_seconds_count"
-    asked = {"method": "GET", "route": "/v1/streams/{stream}", "status": "404"}
-    before = look(service.url, ADMIN_KEY).of(name, **asked) or 0
+    labels = {"method": "GET", "route": "/v1/streams/{stream}", "status": "404"}
+    before = look(service.url, ADMIN_KEY).of(name, **labels) or 0
     service.client().get(f"/v1/streams/{hidden}")
     service.client().get(f"/{hidden}")
     service.client().request("BREW", f"/v1/streams/{hidden}")
     service.client().post(f"/v1/streams/{hidden}/records", json={"x": [[1, 2]], "y": [0]})
     samples = look(service.url, ADMIN_KEY)
-    assert samples.of(name, **asked) == before + 1
+    assert samples.of(name, **labels) == before + 1
     assert samples.of(name, route="unknown", status="404") >= 1
     assert samples.of(name, method="POST", route="/v1/streams/{stream}/records", status="404") >= 1
     assert hidden not in samples.text
@@ -229,7 +229,7 @@ class TestWorkerBesideIt:
 
 
 class TestPorts:
-    """Of metrics alone: the API's, and that of a worker on its own."""
+    """Ports of metrics alone: the API's, and that of a worker on its own."""
 
     @pytest.fixture(autouse=True)
     def _default_ports(self, monkeypatch):
@@ -247,10 +247,10 @@ class TestPorts:
     def test_the_api_opens_the_default_port_or_the_one_that_is_set_or_none(self, wanted):
         port = self.other if wanted == "other" else wanted
         sockets = server.listen(self.settings(metrics_port=port, host="127.0.0.2"))
-        found = [each.getsockname() for each in sockets[1:]]
+        addresses = [each.getsockname() for each in sockets[1:]]
         for each in sockets:
             each.close()
-        assert found == {None: [("127.0.0.1", self.port)], 0: [], "other": [("127.0.0.1", self.other)]}[wanted]
+        assert addresses == {None: [("127.0.0.1", self.port)], 0: [], "other": [("127.0.0.1", self.other)]}[wanted]
 
     def test_the_default_port_is_given_up_if_another_process_has_it_and_the_log_says_so(self):
         with socket.create_server(("127.0.0.1", self.port)), structlog.testing.capture_logs() as lines:

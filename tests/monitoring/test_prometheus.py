@@ -114,9 +114,9 @@ def watched(tmp_path: Path) -> Iterator[tuple[Up, Prometheus]]:
 
 def evaluate(up: Up) -> None:
     mechanism = {"kind": "evaluation", "of": ["p"], "block": 5}
-    asked = {"name": "e", "stream": "s", "mechanism": mechanism, "publish_delay": 0}
+    publication = {"name": "e", "stream": "s", "mechanism": mechanism, "publish_delay": 0}
     with up.client() as client:
-        ok(client.post("/v1/publications", json=asked | {"privacy": {"epsilon": 1, "delta": 0}}), 201)
+        ok(client.post("/v1/publications", json=publication | {"privacy": {"epsilon": 1, "delta": 0}}), 201)
         ok(client.post("/v1/streams/s/records", json={"x": [[1, 0]] * 5, "y": [0, 1, 0, 1, 0]}), 202)
 
 
@@ -140,10 +140,10 @@ def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
     evaluate(up)  # five records show of no model that it is good, which is an alert
     filled(prometheus, of_evaluations)
     metadata = prometheus.client.get("/api/v1/metadata").json()["data"]
-    told = {family.name for family in look(up.url, up.key()).families}
-    assert {name.removesuffix("_total") for name in metadata if name.startswith("perennial_")} <= told
+    served = {family.name for family in look(up.url, up.key()).families}
+    assert {name.removesuffix("_total") for name in metadata if name.startswith("perennial_")} <= served
     used = set(re.findall(r"perennial_[a-z_]+", " ".join([*GRAPHS, *(rule["expr"] for rule in RULES)])))
-    assert {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in used} <= told
+    assert {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in used} <= served
 
 
 DAY = [{"kind": "sliding_window", "block": 5, "blocks": 1 + number % 3} for number in range(10)]

@@ -40,8 +40,8 @@ def publish(up: Up) -> None:
     with up.client() as client:
         task = {"kind": "classification", "classes": 2}
         ok(client.post("/v1/streams", json={"name": "s", "features": 2, "task": task, "budget": budget}), 201)
-        asked = publication("s", {"kind": "sliding_window", "block": 5, "blocks": 1}) | {"name": "p"}
-        ok(client.post("/v1/publications", json=asked), 201)
+        request = publication("s", {"kind": "sliding_window", "block": 5, "blocks": 1}) | {"name": "p"}
+        ok(client.post("/v1/publications", json=request), 201)
         ok(client.post("/v1/streams/s/records", json={"x": [[1, 0]] * 5, "y": [0, 1, 0, 1, 0]}), 202)
         wait_until(lambda: client.get("/v1/publications/p/releases/latest").status_code == 200)
 

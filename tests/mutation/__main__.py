@@ -34,19 +34,19 @@ SPARE_SECONDS, TIMES_SLOWER = 60, 10
 
 
 def main() -> None:
-    asked = _arguments()
+    arguments = _arguments()
     os.chdir(ROOT)
     rooms = [path for room in ROOMS for path in sorted((ROOT / "service" / room).rglob("*.py"))]
-    found = [mutant for path in rooms for mutant in mutants(ROOT, str(path.relative_to(ROOT)))]
-    if asked.names:
-        found = [mutant for mutant in found if any(_is_of(mutant, name) for name in asked.names)]
-    print(" ".join(f"{room}: {count}" for room, count in _by_room(found).items()), "mutants")
-    sample = asked.sample if asked.sample or asked.names else 400
-    if sample and sample < len(found):
-        found = random.Random(asked.seed).sample(found, sample)
-        print(f"--sample {sample} --seed {asked.seed}")
-    if asked.list:
-        for mutant in found:
+    everything = [mutant for path in rooms for mutant in mutants(ROOT, str(path.relative_to(ROOT)))]
+    if arguments.names:
+        everything = [mutant for mutant in everything if any(_is_of(mutant, name) for name in arguments.names)]
+    print(" ".join(f"{room}: {count}" for room, count in _by_room(everything).items()), "mutants")
+    sample = arguments.sample if arguments.sample or arguments.names else 400
+    if sample and sample < len(everything):
+        everything = random.Random(arguments.seed).sample(everything, sample)
+        print(f"--sample {sample} --seed {arguments.seed}")
+    if arguments.list:
+        for mutant in everything:
             print(f"{mutant.name}\n{mutant.diff}")
         return
     equivalents = Equivalents.read(ROOT)
@@ -58,7 +58,7 @@ def main() -> None:
     if not _has_right_types(unchanged, (ROOT / unchanged).read_text()):
         raise RuntimeError("mypy refuses the code without any mutant: run make check")
     results: dict[Mutant, str] = {}
-    for mutant in found:
+    for mutant in everything:
         started = time.monotonic()
         results[mutant] = EQUIVALENT if mutant in equivalents else _result(mutant, reached)
         print(f"{results[mutant]:<10} {time.monotonic() - started:4.0f} s {mutant.name}", flush=True)
@@ -106,8 +106,8 @@ def _has_right_types(path: str, source: str) -> bool:
     return done.returncode == 0
 
 
-def _by_room(found) -> Counter[str]:
-    return Counter(mutant.path.split("/")[1] for mutant in found)
+def _by_room(chosen) -> Counter[str]:
+    return Counter(mutant.path.split("/")[1] for mutant in chosen)
 
 
 def _too_many(results: dict[Mutant, str]) -> bool:

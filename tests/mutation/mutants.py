@@ -57,7 +57,7 @@ def mutants(root: Path, path: str) -> list[Mutant]:
     wrapper = MetadataWrapper(cst.parse_module((root / path).read_text()), unsafe_skip_copy=True)
     visitor = _Visitor(path, wrapper.module)
     wrapper.visit(visitor)
-    return visitor.found
+    return visitor.mutants
 
 
 class _Visitor(cst.CSTVisitor):
@@ -65,7 +65,7 @@ class _Visitor(cst.CSTVisitor):
 
     def __init__(self, path: str, module: cst.Module) -> None:
         super().__init__()
-        self.found: list[Mutant] = []
+        self.mutants: list[Mutant] = []
         self._path, self._module = path, module
         self._names: list[str] = []
         self._lines: list[range] = []
@@ -95,7 +95,7 @@ class _Visitor(cst.CSTVisitor):
     def _add(self, node: cst.CSTNode, changed: cst.CSTNode) -> None:
         function = ".".join(self._names) or "<module>"
         number = self._numbers[function] = self._numbers.get(function, 0) + 1
-        self.found.append(Mutant(self._path, function, number, self._lines[-1], self._module, node, changed))
+        self.mutants.append(Mutant(self._path, function, number, self._lines[-1], self._module, node, changed))
 
     def _of_statement(self, node: cst.CSTNode) -> range:
         """The lines of a statement; of one with a body, those before the body."""

@@ -28,7 +28,7 @@ LOADING = ""  # the lines that run while a file of tests is loaded, the service'
 
 @dataclass(frozen=True)
 class Reach:
-    """What one file of tests runs: `lines` of each test in each file, and the processor `seconds` of each test."""
+    """The `lines` that each test of a file runs, in each file, and the `seconds` of processor time that it takes."""
 
     file: str
     lines: dict[str, dict[str, list[int]]]
@@ -37,8 +37,8 @@ class Reach:
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Return the tests that may notice a mutant, the quickest first.
 
-        What runs only while modules are loaded, as constants do, any test may notice that runs some of the same file,
-        and any of the same room.
+        A line that runs only while modules are loaded, as constants do, may be noticed by any test that runs some of
+        the same file, and by any of the same room.
         """
 
         def runs(test: str) -> bool:
@@ -80,17 +80,17 @@ def _digest(paths) -> str:
 
 def _measured(file: str, shared: str) -> Reach:
     key = hashlib.sha256((shared + _digest([ROOT / file])).encode()).hexdigest()[:16]
-    kept = CACHE / f"{file.replace('/', '.')}.{key}.json"
-    if not kept.exists():
+    cached = CACHE / f"{file.replace('/', '.')}.{key}.json"
+    if not cached.exists():
         for older in CACHE.glob(f"{file.replace('/', '.')}.*"):
             older.unlink()
         output = CACHE / "output.txt"
-        if in_child(lambda: _watch(file, kept), str(output)):
+        if in_child(lambda: _watch(file, cached), str(output)):
             raise RuntimeError(f"{file} fails without any mutant:\n{output.read_text()[-4000:]}")
-    return Reach(file, **json.loads(kept.read_text()))
+    return Reach(file, **json.loads(cached.read_text()))
 
 
-def _watch(file: str, kept) -> int:
+def _watch(file: str, cached) -> int:
     os.environ["COVERAGE_CORE"] = "ctrace"  # the others cannot tell tests apart
     include = [str(ROOT / "service" / room / "*") for room in ROOMS]
     watcher = coverage.Coverage(data_file=None, config_file=False, include=include)
@@ -99,7 +99,7 @@ def _watch(file: str, kept) -> int:
     code = run_file(file, tests)
     watcher.stop()
     if not code:
-        kept.write_text(json.dumps({"lines": _lines(watcher.get_data()), "seconds": tests.seconds}))
+        cached.write_text(json.dumps({"lines": _lines(watcher.get_data()), "seconds": tests.seconds}))
     return code
 
 

@@ -50,6 +50,7 @@ ONE_OF_EACH = (
     GAUSSIAN | {"added_to": "disjoint_gradient_sums"},
     GAUSSIAN | {"added_to": "running_sums", "factor": {"kind": "tree", "steps": 4}, "largest": 9.0},
     STATISTICS,
+    GAUSSIAN | {"added_to": "second_moments"},
     GAUSSIAN | {"added_to": "selected_gradients", "selection": COIN},
     TILT,
     CANDIDATE,

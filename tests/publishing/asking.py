@@ -64,7 +64,7 @@ class Bench:
         published.number(self.database, self.files, self.now().stream_id, columns)
 
     def count_in(self) -> None:
-        """What a worker does as long as something is due."""
+        """Take steps as a worker does, as long as something is due."""
         while self.publisher.step(threading.Event()):
             pass
 
@@ -107,8 +107,8 @@ class Bench:
 
 def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0, **more) -> Bench:
     mechanism = {"kind": "linear_queries", "first": 20, "hits": 4, "accuracy": ALPHA} | more
-    asked = PublicationConfiguration.model_validate({"mechanism": mechanism, "privacy": privacy})
-    built = build(StreamSchema.model_validate(SCHEMA), asked)
+    configuration = PublicationConfiguration.model_validate({"mechanism": mechanism, "privacy": privacy})
+    built = build(StreamSchema.model_validate(SCHEMA), configuration)
     exact = {name: Decimal(str(value)) for name, value in privacy.items()}
     with database.transaction() as connection:
         name = unique("stream")
@@ -116,7 +116,7 @@ def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0,
         new = NewPublication(
             name=unique("publication"),
             start=start,
-            configuration=asked.stored(),
+            configuration=configuration.stored(),
             plan=built.plan(),
             obligations=built.obligations(),
             kind=built.currency,
@@ -165,17 +165,17 @@ def easy(answer: Answer, guess: float) -> bool:
 
 def by_hand(bench: Bench) -> None:
     """Each record pays once for each instance that was open while it was there, and for each answer that counted it."""
-    found = bench.now()
-    kind = Currency(found.kind)
+    publication = bench.now()
+    kind = Currency(publication.kind)
     with bench.database.transaction() as connection:
         released = list(releases.walk(Rows(connection), bench.identity))
-        kept = list(spending.changes(Rows(connection), [bench.identity]))
-    charged = [Fraction(0)] * found.position
+        changes = list(spending.changes(Rows(connection), [bench.identity]))
+    charged = [Fraction(0)] * publication.position
     for each in bench.charges():
         for record in range(each["start"], each["end"]):
             charged[record] += Fraction(each["epsilon"] if kind is Currency.PURE else each["rho"])
-    owed = [Fraction(0)] * found.position
-    every = [found.obligations["charging"]["event"], *(each["noise"]["next"] for each in released)]
+    owed = [Fraction(0)] * publication.position
+    every = [publication.obligations["charging"]["event"], *(each["noise"]["next"] for each in released)]
     arrived = [each["end"] for each in bench.charges()]
     closed = [each["id"] for each in bench.charges() if each["version"] is not None]
     for number, instance in enumerate(every):
@@ -189,13 +189,13 @@ def by_hand(bench: Bench) -> None:
         for record in range(each["fit_stop"]):
             owed[record] += events.from_json(each["noise"]).cost(kind, records=1)
     assert all(0 <= paid - debt < Fraction(1, 10**12) for paid, debt in zip(charged, owed, strict=True))
-    level, walked = Fraction(0), {record: change for record, _, change in kept}
-    for record in range(found.position):
+    level, walked = Fraction(0), {record: change for record, _, change in changes}
+    for record in range(publication.position):
         level += walked.get(record, 0)
         assert level == charged[record]
     assert (
         max(charged)
         <= build(
-            StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(found.configuration)
+            StreamSchema.model_validate(SCHEMA), PublicationConfiguration.model_validate(publication.configuration)
         ).capacity
     )

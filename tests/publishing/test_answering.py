@@ -173,8 +173,8 @@ def test_with_a_threshold_from_a_backup_nothing_is_compared_even_before_a_worker
     with bench.database.transaction() as connection:
         stream = streams.get(connection, bench.now().stream_id)
         mark = high_water_mark.marks(connection, [stream])[stream.log]
-    for told, compared in ((mark, True), (replace(mark, charges=mark.charges + 2, head="0" * 64), False)):
-        high_water_mark.write(bench.files, stream.log, told)
+    for written, compared in ((mark, True), (replace(mark, charges=mark.charges + 2, head="0" * 64), False)):
+        high_water_mark.write(bench.files, stream.log, written)
         (answer,) = bench.ask(bench.answerer(), share(2))
         assert (answer.measured, answer.frozen) == (compared, not compared)
     charged = bench.charges()
@@ -272,8 +272,8 @@ def test_whoever_does_not_believe_the_ledger_finds_records_that_did_not_pay(worl
                 for table in tables.APPEND_ONLY:
                     connection.execute(text(f"ALTER TABLE {table.name} DISABLE TRIGGER append_only"))
                 assert connection.execute(changed).rowcount
-                found = list(arrivals.instances(Rows(connection), publications.get(connection, bench.identity)))
-                assert any(finding in each for each in found), (str(changed), found)
+                instances = list(arrivals.instances(Rows(connection), publications.get(connection, bench.identity)))
+                assert any(finding in each for each in instances), (str(changed), instances)
     database.close()
 
 

@@ -58,8 +58,8 @@ def test_after_a_yes_that_could_not_be_committed_nothing_is_compared_until_it_is
         assert from_histogram(after[0], 1 / 7)
         assert from_histogram(after[1], 6 / 7)
         assert len(compared) == 3
-        kept = answerer._held[bench.now().promise].closing
-        measured, step = kept.measurement, kept.step
+        closing = answerer._held[bench.now().promise].closing
+        measured, step = closing.measurement, closing.step
         assert from_histogram(bench.ask(answerer, share(0))[0], 1 / 7)
         assert (len(compared), bench.charges(), bench.open().noise) == (3, charged, noise)
     again = bench.ask(answerer, share(0))[0]

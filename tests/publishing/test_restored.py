@@ -208,19 +208,19 @@ def test_another_publication_of_the_same_id_has_nothing_of_the_first(world: Worl
 
 @pytest.mark.parametrize("trouble", [None, RuntimeError("nobody foresaw")], ids=["none", "one publication's"])
 def test_at_the_end_every_publication_is_seen_to(world: World, alone: Database, monkeypatch, trouble):
-    kept, fine = (with_records(make_bench(world.settings, alone)) for _ in range(2))
-    answerer = kept.answerer()
-    kept.ask(answerer, share(2))
+    old, fine = (with_records(make_bench(world.settings, alone)) for _ in range(2))
+    answerer = old.answerer()
+    old.ask(answerer, share(2))
     with monkeypatch.context() as patch:
         patch.setattr(publications, "move", failing(DatabaseUnavailable("away")))
-        kept.ask(answerer, share(0))
+        old.ask(answerer, share(0))
     assert fine.ask(answerer, share(2))[0].measured
-    answerer._held[kept.now().promise].forget_records()
+    answerer._held[old.now().promise].forget_records()
     with monkeypatch.context() as patch:
         if trouble is not None:
             patch.setattr(instances, "read", failing(trouble))
         answerer.close()
-    assert kept.now().version == (1 if trouble is None else 0)
+    assert old.now().version == (1 if trouble is None else 0)
     charged = fine.charges()
     assert fine.ask(fine.another(), share(2))[0].measured, "its lease was given back"
     assert fine.charges() == charged

@@ -30,7 +30,7 @@ def times(schedule, count):
 
 
 def law(schedule, time):
-    """Of a run every so many records, bounded by the integral (paper-audit.md 3.3): its share and the exponent of t."""
+    """The share of a run every so many records, bounded by the integral (paper-audit.md 3.3)."""
     power = 1 + float(schedule.exponent) * schedule.currency.power()
     return (schedule.first / time) ** power / (1 + schedule.first / schedule.every / (power - 1))
 

@@ -1,4 +1,4 @@
-"""What was charged and released stays as it was written: by the rights of the service's role, and by triggers."""
+"""Charges and releases stay as they were written: by the rights of the service's role, and by triggers."""
 
 import psycopg
 import pytest

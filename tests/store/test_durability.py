@@ -1,4 +1,4 @@
-"""What is committed stays committed, whatever PostgreSQL's configuration says; a server that may lose it is refused."""
+"""Commits stay committed, whatever PostgreSQL's configuration says; a server that may lose it is refused."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -92,7 +92,7 @@ def switch(server: Cluster, names: Iterable[str], value: str) -> None:
 
 @pytest.mark.parametrize("off", [("fsync",), ("full_page_writes",), ("fsync", "full_page_writes")], ids=" and ".join)
 def test_a_server_that_may_lose_commits_is_refused(cluster: Cluster, off):
-    """Whoever connects refuses it. The commands end with the same words; they are started where both are off."""
+    """Every process refuses it. The commands end with the same words; they are started where both are off."""
     service = cluster.urls[1]
     switch(cluster, off, "off")
     wrong = " and ".join(f"{name} = off" for name in off)

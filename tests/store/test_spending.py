@@ -23,7 +23,7 @@ from service.store.publications import NewPublication
 from service.store.rows import Rows
 from tests.conftest import World
 
-RECORDS = 300
+RECORDS = 150
 RANDOM = random.Random(7)
 LITTLE = 2.0**-12
 
@@ -70,9 +70,9 @@ def charge(connection: Connection, identity: int, *ranges: tuple[int, int, float
 
 
 def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[PrivacyLoss], list[PrivacyLoss]]:
-    """What each record has spent by the first so many charges, and what is reserved on it, from the charges alone.
+    """Return the spent and the reserved budget of each record by the first so many charges, from the charges alone.
 
-    If it is in such a slot.
+    Records in other slots have none.
     """
     spent, reserved = [PrivacyLoss()] * RECORDS, [PrivacyLoss()] * RECORDS
     for each in publications.of_stream(connection, 1):
@@ -136,7 +136,7 @@ def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
 
 
 def check_both(connection: Connection) -> None:
-    """That sums over both kinds of slots are the larger ones, record by record."""
+    """Sums over both kinds of slots are the larger ones, record by record."""
     kinds = [brute(connection, streams.get(connection, 1).charges, slots) for slots in Slots]
     spent, reserved = ([one.at_least(two) for one, two in zip(*each, strict=True)] for each in zip(*kinds, strict=True))
     connection.execute(update(tables.streams).values(confirmed_charges=tables.streams.c.charges))
@@ -178,7 +178,7 @@ def test_every_sum_is_that_of_all_charges_record_by_record(
             connection,
             f"p{index}",
             delta="1e-6" if index % 2 else "0",
-            start=40 * index,
+            start=20 * index,
             slots=kinds[index // 2 % len(kinds)],
         )
         for index in range(4)
@@ -194,9 +194,9 @@ def test_every_sum_is_that_of_all_charges_record_by_record(
                     (low, position + 20, LITTLE),
                     (position, position + 5, RANDOM.choice((1, 3)) * LITTLE),
                 )
-        if position in (100, 200):
-            open_entry(connection, made[position // 100]).end("stopped")
-        if position % 100 == 0:
+        if position in (50, 100):
+            open_entry(connection, made[position // 50]).end("stopped")
+        if position % 50 == 0:
             for slots in Slots:
                 check(connection, slots)
     for slots in Slots:

@@ -18,11 +18,12 @@ TEXT = CATEGORIES | {"features": 64, "tokens": "words"}
 HOG = {"kind": "hog", "version": 1, "width": 4, "height": 6, "orientations": 8, "cell": 2, "block": 2}
 STANDARDIZE = {"kind": "standardize", "version": 1, "mean": 0.5, "scale": 1e-6}
 CLIPPED = {"kind": "clipped_scale", "version": 1, "center": 0.5, "factor": 0.25, "limit": 3.0}
+LINEAR = {"kind": "linear", "version": 1, "matrix": [[0.25] * 24, [-1.0, 2.0] * 12, [0.0] * 23 + [1.0]]}
 CENTER = {"kind": "center", "version": 1}
 NORMALIZE = {"kind": "normalize", "version": 1}
 DIGITS = {"kind": "compose", "maps": [HOG, NORMALIZE, CENTER, NORMALIZE]}
 SKETCH = {"kind": "compose", "maps": [HOG, FOURIER]}
-NUMBERS = [FOURIER, CATEGORIES, HOG, STANDARDIZE, CLIPPED, CENTER, NORMALIZE, DIGITS, SKETCH]
+NUMBERS = [FOURIER, CATEGORIES, HOG, STANDARDIZE, CLIPPED, LINEAR, CENTER, NORMALIZE, DIGITS, SKETCH]
 FEATURES = 24
 of_numbers = pytest.mark.parametrize("description", NUMBERS, ids=lambda each: each["kind"])
 

@@ -1,4 +1,4 @@
-"""What is posted, logged and sealed of a stream follows from one layout, which nobody else works out."""
+"""Posted, logged and sealed records of a stream follow from one layout, which nobody else works out."""
 
 import re
 from pathlib import Path
@@ -33,9 +33,9 @@ def layout(task, features=1, feature_map=None) -> RecordLayout:
     ],
 )
 def test_the_log_gives_back_the_records_and_takes_no_others(of, columns):
-    found = of.decode(of.encode(columns))
-    assert of.column_names == sorted(found) == list(columns)
-    assert all(np.array_equal(found[name], column) for name, column in columns.items())
+    decoded = of.decode(of.encode(columns))
+    assert of.column_names == sorted(decoded) == list(columns)
+    assert all(np.array_equal(decoded[name], column) for name, column in columns.items())
     flawed = [
         columns | {"z": CLASS},
         columns | {"z": np.int32(1)},

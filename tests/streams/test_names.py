@@ -70,8 +70,8 @@ def test_records_by_name_are_the_records_by_position(form, by_name):
         }
         for each in plain
     ]
-    wanted, found = read(form, plain), read(form, named)
-    assert {name: (column.dtype, column.tolist()) for name, column in found.items()} == {
+    wanted, columns_by_name = read(form, plain), read(form, named)
+    assert {name: (column.dtype, column.tolist()) for name, column in columns_by_name.items()} == {
         name: (column.dtype, column.tolist()) for name, column in wanted.items()
     }
     assert read(form, [plain[0], named[1]])["x"].tolist() == wanted["x"].tolist()
@@ -101,9 +101,9 @@ KNOWN = 'its columns are "temp", "wind [m/s]", "pressure"'
 )
 def test_a_wrong_name_is_explained_by_those_that_there_are(form, record, reason):
     good = {"x": RIGHT, "y": "dry"}
-    ((row, found),) = reasons(form, [good, record])
+    ((row, refusal),) = reasons(form, [good, record])
     assert row == 1
-    assert reason in found
+    assert reason in refusal
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -127,8 +127,8 @@ def test_a_stream_without_names_says_so(form):
 def test_texts_and_categories_have_names_too(form):
     hashing = {"kind": "hashing", "features": 8, "tokens": "words"}
     texts = {"features": 2, "columns": ["title", "body"], "feature_map": hashing}
-    found = read(form, [{"x": {"body": "b", "title": "a"}, "y": "rain"}], **texts)
-    assert (found["x"].tolist(), found["y"].tolist()) == ([["a", "b"]], [1])
+    columns = read(form, [{"x": {"body": "b", "title": "a"}, "y": "rain"}], **texts)
+    assert (columns["x"].tolist(), columns["y"].tolist()) == ([["a", "b"]], [1])
     assert 'column 1 ("body") is not a text' in reasons(form, [{"x": {"body": 1, "title": "a"}, "y": 0}], **texts)[0][1]
     fruit = {"features": None, "columns": None, "task": {"kind": "categorical", "cardinality": 2}}
     assert read(form, [{"y": "rain"}, {"y": 0}], **fruit)["y"].tolist() == [1, 0]

@@ -35,9 +35,9 @@ def test_a_range_is_split_into_evaluation_and_training_slots(period, start, leng
 @given(PERIODS, LENGTHS)
 def test_the_least_n_is_that_of_the_worst_alignment(period, length):
     slots = EvaluationSlots(period=period)
-    found = {slots.training(start, start + length) for start in range(2 * period)}
-    assert slots.least_training(length) == min(found)
-    assert max(found) - min(found) <= 1, "alignment changes n by at most one"
+    counts = {slots.training(start, start + length) for start in range(2 * period)}
+    assert slots.least_training(length) == min(counts)
+    assert max(counts) - min(counts) <= 1, "alignment changes n by at most one"
 
 
 @quick

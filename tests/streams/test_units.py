@@ -31,12 +31,12 @@ BOUNDS = st.builds(UnitBound, max_records=st.integers(1, 6), min_separation=st.i
 
 def counted_by_definition(bound, pattern, first=0):
     """Which slots count: fewer than m earlier slots of the unit do, and the last of these is s or more before."""
-    found = {}
+    slots_of = {}
     for slot, unit in enumerate(pattern, start=first):
-        earlier = found.setdefault(unit, [])
+        earlier = slots_of.setdefault(unit, [])
         if len(earlier) < bound.max_records and (not earlier or slot - earlier[-1] >= bound.min_separation):
             earlier.append(slot)
-    return {slot for slots in found.values() for slot in slots}
+    return {slot for slots in slots_of.values() for slot in slots}
 
 
 def nobody(units=5):
@@ -46,25 +46,25 @@ def nobody(units=5):
 @settings(deadline=None, derandomize=True)
 @given(PATTERNS, BOUNDS, st.integers(0, 2**40))
 def test_slot_by_slot_it_is_the_definition(pattern, bound, first):
-    states, found = dict.fromkeys(range(5), UnitState()), set()
+    states, counted = dict.fromkeys(range(5), UnitState()), set()
     for slot, unit in enumerate(pattern, start=first):
         after = counting(bound, states[unit], slot)
         if after != states[unit]:
-            found.add(slot)
+            counted.add(slot)
         states[unit] = after
-    assert found == counted_by_definition(bound, pattern, first)
+    assert counted == counted_by_definition(bound, pattern, first)
 
 
 @settings(deadline=None, derandomize=True)
 @given(PATTERNS, BOUNDS, st.integers(0, 2**40), st.integers(0, 60))
 def test_in_batches_it_is_the_definition_wherever_they_are_cut(pattern, bound, first, cut):
-    states, found = nobody(), set()
+    states, counted = nobody(), set()
     for begin, part in ((first, pattern[:cut]), (first + len(pattern[:cut]), pattern[cut:])):
         counts, states = counting_slots(bound, states, np.array(part, dtype=np.int32), begin)
-        found |= {begin + int(place) for place in np.flatnonzero(counts)}
-    assert found == counted_by_definition(bound, pattern, first)
+        counted |= {begin + int(place) for place in np.flatnonzero(counts)}
+    assert counted == counted_by_definition(bound, pattern, first)
     for unit, state in enumerate(states.listed()):
-        slots = [slot for slot in sorted(found) if pattern[slot - first] == unit]
+        slots = [slot for slot in sorted(counted) if pattern[slot - first] == unit]
         assert state == UnitState(counted=len(slots), last=slots[-1] if slots else NEVER)
 
 
@@ -177,11 +177,11 @@ def test_errors_do_not_repeat_ids():
 @given(st.text(st.sampled_from(COMPOSED), min_size=1, max_size=20))
 def test_canonically_equivalent_texts_are_one_unit(text):
     try:
-        found = canonical(text)
+        name = canonical(text)
     except InvalidUnit:
         return
     for form in ("NFC", "NFD"):
-        assert canonical(unicodedata.normalize(form, text)) == found
+        assert canonical(unicodedata.normalize(form, text)) == name
 
 
 def test_a_pseudonym_is_the_stated_one():

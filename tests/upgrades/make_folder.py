@@ -192,8 +192,8 @@ def fill(client: httpx.Client) -> None:
 def publish(
     client: httpx.Client, name: str, stream: str, mechanism: Any, learner: Any, privacy: Any, **more: Any
 ) -> None:
-    asked = {"name": name, "stream": stream, "mechanism": mechanism, "learner": learner, "privacy": privacy}
-    ok(client.post("/v1/publications", json=asked | {"publish_delay": 0} | more))
+    request = {"name": name, "stream": stream, "mechanism": mechanism, "learner": learner, "privacy": privacy}
+    ok(client.post("/v1/publications", json=request | {"publish_delay": 0} | more))
 
 
 def records(stream: str, start: int, end: int, *, feature: int = 0) -> dict[str, Any]:
@@ -259,8 +259,8 @@ def dump(checkout: Path, folder: Path) -> None:
 
 
 def environment(checkout: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
-    return kept | {"PYTHONPATH": str(checkout)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
+    return environment | {"PYTHONPATH": str(checkout)}
 
 
 def ok(answer: httpx.Response) -> Any:

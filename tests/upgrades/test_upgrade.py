@@ -98,9 +98,9 @@ def restore(servers: Servers, dump: str) -> None:
 def rows(url: str, queries: dict[str, str]) -> dict[str, set[tuple]]:
     database = Database(url)
     with database.transaction() as connection:
-        found = {name: set(connection.execute(text(query))) for name, query in queries.items()}
+        rows = {name: set(connection.execute(text(query))) for name, query in queries.items()}
     database.close()
-    return found
+    return rows
 
 
 def test_the_folder_has_something_of_everything(folder: Folder):
@@ -191,6 +191,6 @@ def newest(client: httpx.Client, name: str) -> dict[str, Any]:
     return ok(client.get(f"/v1/publications/{name}/releases/latest"))
 
 
-def max_of(found: dict[str, set], publication: int) -> int:
+def max_of(rows: dict[str, set], publication: int) -> int:
     """Return the newest version of a publication."""
-    return max(row.version for row in found["releases"] if row.publication_id == publication)
+    return max(row.version for row in rows["releases"] if row.publication_id == publication)

@@ -164,7 +164,7 @@ def test_what_a_halted_publication_keeps_is_settled(bench: Bench, monkeypatch):
     with bench.database.transaction() as connection:
         kept = reservations.kept_stairs(connection, 1)
         assert kept == reservations.stairs(Rows(connection), publications.of_stream(connection, 1))
-        assert kept != [(0, spending.Loss())]
+        assert kept != [(0, spending.PrivacyLoss())]
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_a_parked_step_is_neither_charged_nor_numbered_nor_seen(bench: Bench):
     assert len(waiting(bench)) == 3
     assert (found.position, found.version, found.latest, bench.counts()) == (0, 0, None, (0, 0))
     with bench.database.transaction() as connection:
-        assert spending.exact(connection, found.stream_id, 0, 10) == [(0, 10, spending.Loss())]
+        assert spending.exact(connection, found.stream_id, 0, 10) == [(0, 10, spending.PrivacyLoss())]
         assert due_steps(connection) == []
 
 

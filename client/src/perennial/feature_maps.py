@@ -275,6 +275,20 @@ class ClippedScale:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Linear:
+    """Wx."""
+
+    matrix: tuple[tuple[float, ...], ...]
+
+    @property
+    def features(self) -> int:
+        return len(self.matrix)
+
+    def __call__(self, x: Floats) -> Floats:
+        return np.asarray(x @ np.asarray(self.matrix).T)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Center:
     """Every record less the mean of its own numbers."""
 
@@ -307,6 +321,7 @@ _STEPS: dict[str, Callable[..., Step]] = {
     "hog": lambda _, **settings: OrientedGradients(**settings),
     "standardize": lambda size, **settings: Standardize(features=size, **settings),
     "clipped_scale": lambda size, **settings: ClippedScale(features=size, **settings),
+    "linear": lambda _, **settings: Linear(**settings),
     "center": lambda size: Center(features=size),
     "normalize": lambda size: Normalize(features=size),
 }

@@ -18,6 +18,7 @@ from perennial.feature_maps import (
     FeatureMap,
     HashedCategories,
     HashedText,
+    Linear,
     Normalize,
     OrientedGradients,
     RandomFourier,
@@ -187,15 +188,21 @@ def _step(graph: _Graph, step: Step, x: str) -> str:
             shifted = graph.add("Sub", x, np.asarray(step.center, np.float64))
             scaled = graph.add("Mul", shifted, np.asarray(step.factor, np.float64))
             return graph.add("Clip", scaled, -step.limit, step.limit)
-        case Center():
-            return graph.add("Sub", x, graph.total(x, 1, operator="ReduceMean", keep=True))
-        case Normalize():
-            return _of_length_one(graph, x)
+        case Linear():
+            return graph.add("MatMul", x, np.asarray(step.matrix, np.float64).T)
+        case Center() | Normalize():
+            return _by_itself(graph, step, x)
         case HashedText() | HashedCategories():
             raise Unsupported(
                 "ONNX has no hash functions, so a release with a feature map `hashing` can't be exported."
             )
     raise Unsupported("This feature map can't be exported to ONNX.")
+
+
+def _by_itself(graph: _Graph, step: Center | Normalize, x: str) -> str:
+    if isinstance(step, Normalize):
+        return _of_length_one(graph, x)
+    return graph.add("Sub", x, graph.total(x, 1, operator="ReduceMean", keep=True))
 
 
 def _random_fourier(graph: _Graph, step: RandomFourier, x: str) -> str:

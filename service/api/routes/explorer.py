@@ -306,7 +306,7 @@ def _exploration(connection: Connection, identity: int, key: Key) -> Exploration
 def _found(connection: Connection, identity: int, key: Key) -> tuple[Exploration, list[Found]]:
     made = _exploration(connection, identity, key)
     known = cells(Comparison.model_validate(made.comparison))
-    found = explorations.found(connection, identity)
+    found = explorations.findings_by_cell(connection, identity)
     return made, [_of_cell(known[number], what) for number, what in found.items()]
 
 

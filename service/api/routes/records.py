@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import hashlib
-import hmac
 from collections.abc import Iterator
 from typing import Annotated, cast
 
@@ -16,14 +15,19 @@ from sqlalchemy import Connection
 from service import metrics
 from service.api.auth.scopes import INGESTER, Admin, Ingester, KeyFirst
 from service.api.auth.visibility import no_stream, stream_or_404, visible
-from service.api.http.bodies import INLINE_BYTES, refusal
+from service.api.http.bodies import Large, refusal, too_large
+from service.api.http.flight import Body
+from service.api.http.large_bodies import Batch, ReaderDied
+from service.api.http.large_process import Task
 from service.api.http.problems import Problem, documented, media_type, unread_format
 from service.api.schemas import UNIT_COLUMN, X_COLUMN, Y_COLUMN, Range, as_json, is_entry
 from service.api.services import Services, Shared, services
 from service.log import BacklogFull, IdempotencyConflict
 from service.store import erasing, numbering
 from service.store.erasing import NotNumbered
+from service.store.streams import Stream
 from service.streams import batches
+from service.streams.batches.packed import TooLong
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}", tags=["records"])
 
@@ -92,36 +96,18 @@ async def post_records(request: Request) -> Response:
     if found is None:
         raise no_stream()
     idempotency_key = _idempotency_key(request)
-    read = batches.READERS.get(media_type(request))
-    if read is None:
+    if media_type(request) not in batches.READERS:
         raise unread_format(*batches.READERS)
-    layout = found.layout
     scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
     once = _only_one(shared, f"{found.log}:{scope}") if scope else contextlib.nullcontext()
     with once, shared.in_flight.body(key.id) as held:
-        body = await shared.body(request, held)
-        try:
-            inline = INLINE_NAMED_BYTES if layout.names else INLINE_BYTES
-            if len(body) <= inline and not layout.reads_text:
-                columns = read(body, layout)
-            else:
-                async with shared.large if len(body) > INLINE_BYTES else contextlib.nullcontext():
-                    columns = await run_in_threadpool(read, body, layout)
-        except batches.InvalidRecords as refused:
-            raise refusal(refused, " Nothing was stored.") from None
-        records = len(next(iter(columns.values())))
-        most = min(shared.settings.max_batch_records, layout.most_records)
-        if records > most:
-            raise Problem("too-large", f"A batch of this stream holds at most {most} records; split it.")
-        secret = await shared.secret_of_units(found)
-        encode = functools.partial(layout.encode, columns, secret)
-        batch = await run_in_threadpool(encode) if layout.reads_text else encode()
+        batch = await _read(request, shared, found, held, known_again=scope is not None)
         try:
             appended = await shared.appender.append(
                 found.log,
-                batch,
-                records,
-                idempotency=(scope, _fingerprint(body, secret)) if scope else None,
+                batch.content,
+                batch.records,
+                idempotency=(scope, batch.fingerprint) if scope else None,
             )
         except BacklogFull:
             raise Problem(
@@ -134,6 +120,44 @@ async def post_records(request: Request) -> Response:
     if appended.new:
         metrics.ACCEPTED.labels(stream).inc(appended.records)
     return as_json({"accepted": appended.records, "entry": appended.entry}, 202)
+
+
+async def _read(request: Request, shared: Services, stream: Stream, held: Body, *, known_again: bool) -> Batch:
+    """Return the batch that a request holds, or refuse it: a large one is read in a process of its own.
+
+    known_again: the batch needs a fingerprint.
+    """
+    body, secret = await shared.batch(request, held), await shared.secret_of_units(stream)
+    layout, settings, kind = stream.layout, shared.settings, media_type(request)
+    most = min(settings.max_batch_records, layout.most_records)
+    try:
+        if isinstance(body, Large):
+            task = Task(
+                schema=stream.schema,
+                format=kind,
+                coding=body.coding,
+                limit=settings.max_body_bytes,
+                most=most,
+                secret=None if secret is None else secret.hex(),
+            )
+            batch = await shared.large_bodies.read(task, body.sent)
+            held.resize(batch.size)
+            return batch
+        read = functools.partial(batches.read_batch, batches.READERS[kind], body, layout, most, secret)
+        slow = layout.reads_text or (layout.names and len(body) > INLINE_NAMED_BYTES)
+        records, content = await run_in_threadpool(read) if slow else read()
+    except batches.InvalidRecords as refused:
+        raise refusal(refused, " Nothing was stored.") from None
+    except batches.TooManyRecords:
+        raise Problem("too-large", f"A batch of this stream holds at most {most} records; split it.") from None
+    except TooLong:
+        raise too_large(settings.max_body_bytes) from None
+    except ReaderDied:
+        raise Problem(
+            "too-large", "To read this body takes more memory than there is. Nothing was stored; send smaller batches."
+        ) from None
+    fingerprint = batches.fingerprint(body, secret) if known_again else ""
+    return Batch(content=content, records=records, size=len(body), fingerprint=fingerprint)
 
 
 router.add_api_route(
@@ -195,11 +219,6 @@ async def erase_records(
         return Range(start=start, end=end)
 
     return await shared.run(erase)
-
-
-def _fingerprint(body: bytes, secret: bytes | None) -> str:
-    """Return by what a body is known again; where it names units, nobody who lacks the secret can try out ids."""
-    return hashlib.sha256(body).hexdigest() if secret is None else hmac.digest(secret, body, "sha256").hex()
 
 
 def _idempotency_key(request: Request) -> str | None:

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from secrets import token_hex
-from typing import Literal, Self
+from typing import Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from service.api.auth.scopes import Admin, Ingester, KeyFirst, Reader
@@ -34,17 +33,6 @@ class StreamRequest(NewStreamSchema):
     budget: StreamBudget = Field(
         description="The most that all publications together may cost any one record, for ever"
     )
-
-    @model_validator(mode="after")
-    def _rho_of_plain_streams(self) -> Self:
-        """Refuse what nobody has shown yet to stay within a budget that is held in rho."""
-        if self.budget.accounting == "basic":
-            return self
-        if self.evaluation is not None:
-            raise PydanticCustomError(
-                "evaluation", "a stream with evaluation slots adds up budgets by `basic`: leave accounting out"
-            )
-        return self
 
 
 class Erased(BaseModel):

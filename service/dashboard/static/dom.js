@@ -33,6 +33,7 @@ const SUPERSCRIPT = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 export function amount(number) {
   if (number === null || number === undefined) return "–";
   if (number === 0) return "0";
+  if (number === Infinity) return "infinity";
   const size = Math.abs(number);
   if (size >= 1e-3 && size < 1e6)
     return Number(number.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 6 });

@@ -104,6 +104,8 @@ export async function judged({ name, evaluation: told }, { class_names: classes 
   replace($("quality-said"), sentence(told));
   replace($("quality-by"), h("a", { href: `/dashboard/publications/${told.publication}` }, told.publication));
   replace($("quality-facts"), ...details(told, classes));
+  $("quality-table").hidden = !told.table || told.table.length > MOST_CLASSES;
+  if (!$("quality-table").hidden) replace($("quality-table"), ...confusion(told.table, classes));
   $("quality-chart").hidden = blocks.length === 0;
   if (blocks.length === 0) return;
   const { title } = kind(told);
@@ -140,7 +142,18 @@ function details(told, classes) {
   ].filter(Boolean);
 }
 
-/** Which publication is the best, by both intervals of each pair in the newest block. */
+/** The noisy table of the newest block: which classes are taken for which. */
+function confusion(counts, classes) {
+  const named = (label) => classes?.[label] ?? `class ${label}`;
+  const columns = counts.map((_, label) => ({ title: `predicted ${named(label)}`, number: true }));
+  const rows = counts.map((row, label) => [named(label), ...row.map(count)]);
+  return [
+    h("summary", {}, "Which classes it takes for which"),
+    table("Noisy counts of records of the newest block", [{ title: "Label" }, ...columns], rows),
+  ];
+}
+
+/** Which publication is the best: by what the newest block says of each pair, else by both intervals. */
 export function comparison(newest) {
   const known = Object.entries(newest).filter(([, { version }]) => version !== null);
   if (known.length === 0) return "No publication had a model yet.";
@@ -149,10 +162,16 @@ export function comparison(newest) {
   const [[best, first], ...others] = known.toSorted(([, a], [, b]) => sign * (b[key] - a[key]));
   const figure = `${text(first[key])}${key === "accuracy" ? " of records right" : " off on average"}`;
   if (others.length === 0) return `${best}: ${figure}.`;
-  const beaten = others.filter(([, other]) => (sign > 0 ? first.low > other.high : first.high < other.low));
-  if (beaten.length === others.length) return `${best} is the best, with ${figure}: no other interval reaches its own.`;
+  const apart = (other) => (sign > 0 ? first.low > other.high : first.high < other.low);
+  const beaten = others.filter(([name, other]) => apart(other) || first.better_than?.[name].low > 0);
+  if (beaten.length === others.length) return `${best} is the best, with ${figure}${ahead(first, others[0])}.`;
   const open = others.filter((each) => !beaten.includes(each)).map(([name]) => name);
-  return `${best} leads with ${figure}, but its interval overlaps with that of ${open.join(", ")}: no best one is shown.`;
+  return `${best} leads with ${figure}, but is not shown to be better than ${open.join(", ")}.`;
+}
+
+function ahead(first, [name]) {
+  const gap = first.better_than?.[name];
+  return gap ? `: ${whole(gap.low)} to ${points(gap.high)} more than ${name}` : "";
 }
 
 const COLUMNS = (title) => [
@@ -173,7 +192,7 @@ export async function compared({ name, mechanism }) {
   const found = mechanism.kind === "evaluation" && (await get(`/v1/publications/${name}/releases?limit=${MOST_BLOCKS}`)).items;
   $("compared").hidden = !found?.length;
   if ($("compared").hidden) return;
-  const newest = found[0].evaluation;
+  const { evaluation: newest } = await get(`/v1/publications/${name}/releases/${found[0].version}`);
   const names = mechanism.of.filter((each) => newest[each]);
   const hue = (each) => HUES[names.indexOf(each) % HUES.length];
   const { title, key, text, between } = kind(newest[names[0]]);

@@ -97,7 +97,7 @@ function lines(streams, of) {
       [
         { title: "Stream" },
         { title: "Records", number: true },
-        { title: "ε spent at most", number: true },
+        { title: "ε used, at most", number: true },
         { title: "Publications", extra: true },
       ],
       streams.map((each) => line(each, of[each.name] ?? [])),
@@ -195,8 +195,8 @@ function row(publication, records) {
     publication.due === null
       ? "–"
       : publication.due > records
-        ? `in ${count(publication.due - records)}`
-        : `${count(records - publication.due)} behind`,
+        ? `in ${counted(publication.due - records, "record")}`
+        : `${counted(records - publication.due, "record")} behind`,
     loss(publication.privacy),
   ];
 }

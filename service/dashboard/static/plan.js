@@ -6,6 +6,12 @@ const CURRENCY = { epsilon: "ε", rho: "ρ" };
 const percent = (part) => `${(100 * part).toLocaleString("en", { maximumFractionDigits: 1 })} %`;
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
+function factor(epsilon) {
+  const power = `e to the power of ε = ${amount(epsilon)}`;
+  const value = Math.exp(epsilon);
+  return Number.isFinite(value) ? [h("strong", {}, amount(value)), ` (${power})`] : [power];
+}
+
 /** A plan, as `GET /v1/publications/{publication}` tells it. */
 export function explained({ plan, start, privacy, publish_delay }) {
   const { guarantee, lifetime, declassification } = plan;
@@ -20,8 +26,7 @@ export function explained({ plan, start, privacy, publish_delay }) {
       {},
       "Take any one record of the stream and put another in its place, or none. Whatever this publication ever publishes, for as long as it runs, ",
       "is then almost as likely as before: within a factor of ",
-      h("strong", {}, amount(Math.exp(privacy.epsilon))),
-      ` (e to the power of ε = ${amount(privacy.epsilon)})`,
+      ...factor(privacy.epsilon),
       privacy.delta > 0 ? [", but for a probability of ", h("strong", {}, amount(privacy.delta)), " (δ)"] : null,
       ". ",
       "All of that is reserved on every record it may read, before the first release.",
@@ -38,8 +43,8 @@ export function explained({ plan, start, privacy, publish_delay }) {
         {},
         `The record that all its releases for ever charge most is number ${count(start + lifetime.record)}`,
         `. In its whole life it pays ${unit} ${amount(lifetime[guarantee.currency])} of at most ${amount(guarantee.capacity)}`,
+        lifetime.note ? ` (${lifetime.note})` : "",
         parts.length ? ", for these:" : ".",
-        lifetime.note ? ` (${sentence(lifetime.note)}.)` : "",
       ),
     parts.length > 0 && shares(parts),
     parts.length > 0 &&

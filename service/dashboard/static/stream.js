@@ -113,7 +113,7 @@ function heading({ halted, distrusted, declassified, dead_letters: dead, task, c
       notice(
         "warn",
         `${counted(declassified, "record")} no longer protected`,
-        "A publication lets records expire: what they lose from then on is unbounded, and not in what is spent. They are hatched below.",
+        "A publication has shown them in the clear since they expired. Nothing bounds their loss, and no figure here counts it. They are hatched below.",
       ),
     dead > 0 &&
       notice("warn", `${counted(dead, "entry", "entries")} of the log could not be read`, [

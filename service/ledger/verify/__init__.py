@@ -49,11 +49,7 @@ def verify(connection: Connection, *, isolated: bool = True) -> Report:
     findings = [
         finding
         for stream in known
-        for finding in (
-            *_of_stream(Rows(connection), stream),
-            *read(f"stream {stream.name}", numbering.records(connection, stream)),
-            *read(f"stream {stream.name}", numbering.units(connection, stream)),
-        )
+        for finding in (*_of_stream(Rows(connection), stream), *_numbers(connection, stream))
     ]
     return Report(streams=len(known), charges=sum(each.charges for each in known), findings=findings)
 
@@ -83,6 +79,13 @@ def _of_stream(rows: Rows, stream: Stream) -> Iterator[str]:
     yield from read(where, promises.of_stream(stream))
     yield from read(where, segments.rows(rows, stream))
     yield from read(where, _publications(rows, stream))
+
+
+def _numbers(connection: Connection, stream: Stream) -> Iterator[str]:
+    """All that does not hold of the numbers of a stream's records and units."""
+    where = f"stream {stream.name}"
+    yield from read(where, numbering.records(connection, stream))
+    yield from read(where, numbering.units(connection, stream))
 
 
 def _publications(rows: Rows, stream: Stream) -> Iterator[str]:

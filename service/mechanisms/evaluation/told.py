@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MOST_CLASSES = 32
 """The interval of the lift is the least of one for each class: of more classes it is left out."""
 
+MOST_COMPARED = 8
+"""Publications are compared pair by pair where they are no more."""
+
 Figures = ClassFigures | ErrorFigures
 
 
@@ -63,7 +66,9 @@ def _told(model: str, noise: str, counts: bytes) -> str:
     """Return the same again: many readers ask for the newest release."""
     described = json.loads(model)
     figures = figures_of(described, json.loads(noise), np.frombuffer(counts))
-    return json.dumps(_by_name(described, figures, _whole))
+    compared = _compared(described, figures)
+    found = _by_name(described, figures, _whole)
+    return json.dumps({name: figure | compared.get(name, {}) for name, figure in found.items()})
 
 
 def _by_name(
@@ -75,6 +80,21 @@ def _by_name(
         figure = known if version is not None else dict.fromkeys(known)
         found[name] = {"version": version, "slots": model["slots"], **figure}
     return found
+
+
+def _compared(model: Mapping[str, Any], figures: Figures) -> dict[str, Any]:
+    """Return, by name, by how much the accuracy of a publication exceeds that of each other one on the same slots."""
+    if not isinstance(figures, ClassFigures) or not 1 < len(model["of"]) <= MOST_COMPARED:
+        return {}
+    counted = [number for number, version in enumerate(model["versions"]) if version is not None]
+    return {
+        model["of"][number]: {
+            "better_than": {
+                model["of"][other]: _figure(figures.better(number, other)) for other in counted if other != number
+            }
+        }
+        for number in counted
+    }
 
 
 def _outlined(figures: Figures, number: int) -> dict[str, Any]:

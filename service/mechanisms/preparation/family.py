@@ -8,35 +8,58 @@ from service.inputs.refused import Refused
 from service.mechanisms.family import MechanismFamily
 from service.mechanisms.preparation.mechanism import Preparation
 from service.mechanisms.preparation.settings import PreparationMechanism
+from service.mechanisms.preparation.whitening import MOST_FEATURES as MOST_WHITENED
+from service.mechanisms.preparation.whitening import Whitening
 
 if TYPE_CHECKING:
     from service.mechanisms.family import Asked
+    from service.mechanisms.preparation.once import MapOfFirstRecords
 
 MOST_FEATURES = 4096
 
 
-def build(settings: PreparationMechanism, asked: Asked) -> Preparation:
+def build(settings: PreparationMechanism, asked: Asked) -> MapOfFirstRecords:
     """Return the publication. Raises Refused."""
     feature_map = asked.stream.mapping()
     if asked.stream.features is None:
         raise Refused("mechanism.kind", "a categorical stream has no features to prepare")
+    if settings.rule is not None and settings.of != "scale":
+        raise Refused("mechanism.rule", "is of scales: leave it out")
+    if asked.stream.unit is not None and settings.of != "scale":
+        raise Refused(
+            "mechanism.of", "a matrix is learnt of records, and the budget of this stream is of units: ask for scale"
+        )
     if feature_map.features > MOST_FEATURES:
         raise Refused(
             "mechanism.kind",
             f"scales are learnt of at most {MOST_FEATURES} features, and these records have {feature_map.features}: "
             "give the stream a feature_map to fewer features, or a public standardize",
         )
-    return Preparation(records=settings.records, feature_map=feature_map, **asked.promise)
+    if settings.of == "scale":
+        return Preparation(records=settings.records, feature_map=feature_map, rule=settings.rule or 1, **asked.promise)
+    if feature_map.features > MOST_WHITENED:
+        raise Refused(
+            "mechanism.of",
+            f"at most {MOST_WHITENED} features are whitened, and these records have {feature_map.features}: use scale",
+        )
+    return Whitening(
+        records=settings.records, feature_map=feature_map, norm_bound=asked.stream.norm_bound, **asked.promise
+    )
 
 
 _KIND = {"kind": "preparation"}
 FAMILY = MechanismFamily(
     settings=PreparationMechanism,
     source="",
-    summary="scales of features, learnt privately from the first so many records, for other publications to name",
+    summary="scales of features, or a matrix that whitens them, learnt privately from the first so many records, "
+    "for other publications to name",
     build=build,
-    examples={"preparation": _KIND | {"records": 16, "of": "scale"}},
+    examples={
+        "preparation": _KIND | {"records": 16, "of": "scale"},
+        "preparation, whiten": _KIND | {"records": 16, "of": "whiten"},
+    },
     takes=(),
     releases_map=True,
+    takes_features=lambda settings: settings.of == "whiten",
     not_evaluated=lambda _: "its release is a map of features",
 )

@@ -16,6 +16,8 @@ E[exp((a-1)·L)] ≤ exp((a-1)·a·ρ_B): the divergence of P from Q is at most 
 mechanism, and `zcdp_epsilon` makes it an (ε, δ) (Feldman and Zrnic 2021; Whitehouse et al. 2023).
  - So what is *charged* counts, record by record. A publication that runs may still charge each record from its first on
    what its cap leaves; that is reserved. What it has not charged when it stops comes back, whyever it was stopped.
+ - A step that does not read a record's slot costs that record nothing. So ρ adds up on training slots and on evaluation
+   slots each by itself (`composition.Slots`), also where evaluations decide which publications start.
  - A running publication's charges stay within its cap, so a new one may start where caps of running publications and
    charges of stopped ones leave room for its cap on every record that it may read.
 

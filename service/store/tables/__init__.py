@@ -10,7 +10,7 @@ from service.store.tables.charging import (
     charges,
     evaluation_kept,
     evaluation_outlines,
-    kept,
+    kept_reservations,
     outlines,
     spent,
 )
@@ -52,7 +52,7 @@ __all__ = [
     "evaluation_outlines",
     "explorations",
     "findings",
-    "kept",
+    "kept_reservations",
     "keys",
     "label_requests",
     "leases",

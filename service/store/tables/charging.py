@@ -58,7 +58,7 @@ evaluation_outlines = _outlines("evaluation_outlines")  # of evaluation slots, w
 
 
 # What publications that have ended keep reserved on some record from `start` on, at most: a falling staircase.
-def _kept(name: str) -> Table:
+def _staircase(name: str) -> Table:
     return Table(
         name,
         metadata,
@@ -70,5 +70,5 @@ def _kept(name: str) -> Table:
     )
 
 
-kept = _kept("kept")
-evaluation_kept = _kept("evaluation_kept")  # on evaluation slots
+kept_reservations = _staircase("kept")
+evaluation_kept = _staircase("evaluation_kept")  # on evaluation slots

@@ -148,8 +148,8 @@ def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Itera
             return
         start = position + 8 + length  # of the message's buffers
         metadata = body[position + 8 : start]
-        kept = length <= LONGEST_KEPT
-        message = (_message if kept else _message.__wrapped__)(metadata)
+        is_cached = length <= LONGEST_KEPT
+        message = (_message if is_cached else _message.__wrapped__)(metadata)
         position = start + message.size
         if position > len(body) or message.kind != (_RECORD_BATCH if layout else _SCHEMA):
             raise ValueError("not the message that is due, or not all of it")
@@ -157,7 +157,7 @@ def _record_batches(body: bytes, names: tuple[str, ...], features: int) -> Itera
             batch = _RecordBatch(message, memoryview(body)[start:position], layout)
             yield {column.name: batch.next(column, features) for column in layout.columns}
         else:
-            layout = (_layout if kept else _layout.__wrapped__)(metadata, names)
+            layout = (_layout if is_cached else _layout.__wrapped__)(metadata, names)
     if not layout:
         raise ValueError("no schema came")
 
@@ -185,8 +185,8 @@ def _layout(metadata: bytes, names: tuple[str, ...]) -> _Layout:
     if schema.number(0, "h"):
         raise InvalidRecords((None, "send the Arrow stream in little-endian byte order"))
     read = {"x": _rows_of_numbers, "y": _number, "unit": _unit}
-    found = tuple(read[name](field) for name, field in columns.items())
-    return _Layout(found, sum(column.arrays for column in found), sum(column.buffers for column in found))
+    layout = tuple(read[name](field) for name, field in columns.items())
+    return _Layout(layout, sum(column.arrays for column in layout), sum(column.buffers for column in layout))
 
 
 def _rows_of_numbers(field: "_Table") -> _Column:

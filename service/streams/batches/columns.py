@@ -20,7 +20,7 @@ from service.streams.codec import Columns
 from service.streams.layout import RecordLayout
 
 MOST_KEPT_BYTES = 2**20  # larger bodies get a parser of their own, so that its memory is given back
-_kept = threading.local()
+_parsers = threading.local()
 
 Read = tuple[dict[str, NDArray[Any]] | None, list[Any] | None]
 FastReader = Callable[[bytes, RecordLayout], Read | None]
@@ -92,9 +92,9 @@ def parsed(body: bytes | memoryview) -> Any:
     """
     if len(body) > MOST_KEPT_BYTES:
         return simdjson.Parser().parse(body)
-    if not hasattr(_kept, "parser"):
-        _kept.parser = simdjson.Parser()
-    return _kept.parser.parse(body)
+    if not hasattr(_parsers, "parser"):
+        _parsers.parser = simdjson.Parser()
+    return _parsers.parser.parse(body)
 
 
 def _doubles(array: Any) -> NDArray[np.float64]:
@@ -119,10 +119,10 @@ def whole(text: bytes) -> Any:
 
 
 def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(members)
-    if len(found) < len(members):
+    members_by_name = dict(members)
+    if len(members_by_name) < len(members):
         raise ValueError("a name comes twice")
-    return found
+    return members_by_name
 
 
 def _wrong_document(document: Any, names: list[str]) -> str | None:

@@ -13,6 +13,7 @@ one record never spoils another. Nothing that is learnt from records (means, pri
 | hog | histograms of oriented gradients | Dalal and Triggs 2005, with L2-Hys |
 | standardize | (x - mean) / scale | |
 | clipped_scale | (x - center)·factor, clipped to ±limit | |
+| linear | Wx, W a public matrix | |
 | center | x less the mean of its own coordinates | |
 | normalize | x / ‖x‖, and 0 to 0 | |
 

@@ -21,6 +21,8 @@ from service.streams.feature_maps.scaling import (
     CenterMap,
     ClippedScale,
     ClippedScaleMap,
+    Linear,
+    LinearMap,
     Normalize,
     NormalizeMap,
     Standardize,
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from service.streams.feature_maps.step import Step
 
 MOST_STEPS = 8
-SingleMap = RandomFourierMap | HashingMap | HogMap | StandardizeMap | ClippedScaleMap | CenterMap | NormalizeMap
+SingleMap = (
+    RandomFourierMap | HashingMap | HogMap | StandardizeMap | ClippedScaleMap | LinearMap | CenterMap | NormalizeMap
+)
 
 STEPS: dict[str, Callable[..., Step]] = {
     "random_fourier": RandomFourier,
@@ -41,6 +45,7 @@ STEPS: dict[str, Callable[..., Step]] = {
     "hog": OrientedGradients,
     "standardize": Standardize,
     "clipped_scale": ClippedScale,
+    "linear": Linear,
     "center": Center,
     "normalize": Normalize,
 }

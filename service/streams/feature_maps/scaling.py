@@ -1,4 +1,4 @@
-"""Shifts and scales: by public constants, or by the record's own mean and length."""
+"""Shifts, scales and turns: by public constants, or by the record's own mean and length."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from service.streams.feature_maps.step import Floats
 
 
+MOST_ROWS = 1024
 Factor = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0.0, le=1e9)]
 
 
@@ -79,6 +80,33 @@ class ClippedScale:
     def __call__(self, x: Floats) -> Floats:
         scaled = (x - np.asarray(self.center)) * np.asarray(self.factor)
         return np.asarray(np.clip(scaled, -self.limit, self.limit))
+
+
+class LinearMap(Shape):
+    """Wx, with a public matrix W: a row of it for each number of the mapped record."""
+
+    kind: Literal["linear"]
+    version: Version = 1
+    matrix: Annotated[tuple[tuple[Weight, ...], ...], Field(min_length=1, max_length=MOST_ROWS)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """Wx."""
+
+    input_features: int
+    matrix: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        if {len(row) for row in self.matrix} != {self.input_features}:
+            raise ValueError(f"linear: each row of matrix must have {self.input_features} numbers")
+
+    @property
+    def features(self) -> int:
+        return len(self.matrix)
+
+    def __call__(self, x: Floats) -> Floats:
+        return np.asarray(x @ np.asarray(self.matrix).T)
 
 
 class CenterMap(Shape):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.guarantees.planted.bug import bug, rewrite, wrap
 
 _PREPARATION = "tests/mechanisms/preparation/test_preparation.py"
+_WHITENING = "tests/mechanisms/preparation/test_whitening.py"
 _FEATURES = "tests/worker/test_features.py"
 _AUDIT = "tests/guarantees/test_audits.py::test_nobody_can_tell_two_records_apart_by_a_preparation"
 
@@ -41,7 +42,11 @@ def a_map_from_counts_without_noise() -> None:
     """The noisy counts are released, and the map is that of the true ones."""
     from service.mechanisms.preparation.mechanism import Preparation
 
-    wrap(Preparation, "released_model", lambda true, self, noisy: true(self, noisy - self.noise().sample()[0]))
+    wrap(
+        Preparation,
+        "released_model",
+        lambda true, self, noisy, units=None: true(self, noisy - self.noise().sample()[0], units),
+    )
 
 
 @bug(f"{_PREPARATION}::test_scales_are_those_of_the_quantiles_however_large_or_shifted_columns_are")
@@ -70,3 +75,49 @@ def records_that_miss_the_released_map() -> None:
     from service.worker.turn import Turn
 
     wrap(Turn, "reading", lambda _true, _self, read: read)
+
+
+@bug(f"{_WHITENING}::test_no_record_moves_the_sum_further_than_the_noise_is_for")
+def second_moments_of_rows_as_they_come() -> None:
+    """Records are not shortened: a long one moves the sum without limit."""
+    from service.mechanisms.preparation.whitening import Whitening
+
+    rewrite(
+        Whitening.moments,
+        (
+            "Prepared.of(x, norm_bound=self.norm_bound, intercept=False)",
+            "(Prepared.as_they_are(x), np.isfinite(x).all(axis=1))",
+        ),
+    )
+
+
+@bug("tests/guarantees/test_audits.py::test_nobody_can_tell_two_records_apart_by_a_whitening[gaussian]")
+def noise_for_a_tenth_of_a_record() -> None:
+    """The sensitivity of the sum is that of records ten times as near."""
+    from service.privacy import sensitivity
+
+    wrap(sensitivity, "second_moments", lambda true: true() / 10)
+
+
+@bug(f"{_WHITENING}::test_records_that_are_orthogonal_move_it_just_as_far")
+def noise_for_a_record_that_is_removed() -> None:
+    """A record that is replaced by an orthogonal one moves the sum √2 times as far."""
+    from service.privacy import sensitivity
+
+    wrap(sensitivity, "second_moments", lambda _true: 1.0)
+
+
+@bug(f"{_WHITENING}::test_noise_alone_shows_no_direction")
+def whitening_without_the_floor() -> None:
+    """Directions of hardly any noise are made as long as those of records."""
+    from service.mechanisms.preparation.whitening import Whitening
+
+    wrap(Whitening, "floor", lambda _true, _self: 1e-9)
+
+
+@bug(f"{_WHITENING}::test_the_map_follows_from_what_is_released_alone")
+def a_matrix_from_moments_with_other_noise() -> None:
+    """The matrix follows from values that are not released."""
+    from service.mechanisms.preparation.whitening import Whitening
+
+    wrap(Whitening, "map_step", lambda true, self, noisy, slots: true(self, noisy * 1.01, slots))

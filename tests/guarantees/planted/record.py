@@ -35,20 +35,21 @@ def the_position_is_committed_after_the_segment() -> None:
     def move(connection: Any, stream: int, **position: Any) -> None:
         connection.execute(update(tables.streams).where(tables.streams.c.id == stream).values(**position))
 
-    def seal(true: Any, connection: Any, lease: Any, stream: Any, segment: Any, sealed: Any) -> None:
-        true(connection, lease, stream, segment, sealed)
+    def seal(true: Any, connection: Any, lease: Any, stream: Any, segment: Any, sealed: Any, *rest: Any) -> None:
+        true(connection, lease, stream, segment, sealed, *rest)
         move(connection, stream.id, sealed_entry=stream.sealed_entry, sealed_sequence=stream.sealed_sequence)
         later[stream.id, lease.epoch] = {"sealed_entry": sealed[-1].entry, "sealed_sequence": sealed[-1].sequence}
 
-    def again(true: Any, sealer: Any, stream: Any) -> Any:
-        held = sealer._held.get(stream.log)
-        if held is not None and (position := later.pop((stream.id, held[0].epoch), None)):
+    def merge(true: Any, sealer: Any, log: str, newest: Any) -> None:
+        lease, stream = sealer._held[log]
+        if position := later.pop((stream.id, lease.epoch), None):
             with sealer._database.transaction() as connection:
                 move(connection, stream.id, **position)
-        return true(sealer, stream)
+            sealer._held[log] = lease, replace(stream, **position)
+        true(sealer, log, newest)
 
     wrap(numbering, "seal", seal)
-    wrap(Sealer, "_again", again)
+    wrap(Sealer, "_merge", merge)
 
 
 @bug(_HISTORIES)

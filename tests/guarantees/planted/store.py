@@ -186,7 +186,7 @@ def a_segment_that_is_not_synced() -> None:
     """A machine that loses power has a row without its records, and no log any more."""
     from service.store.segment_files import SegmentFiles
 
-    rewrite(SegmentFiles.write, ("os.fsync(file.fileno())", "pass"))
+    rewrite(SegmentFiles.put, ("os.fsync(file.fileno())", "pass"))
 
 
 @bug(f"{_ON_DISK}[folder]")
@@ -194,7 +194,7 @@ def a_segment_whose_folder_is_not_synced() -> None:
     """The file is on the disk, and its name is not."""
     from service.store.segment_files import SegmentFiles
 
-    rewrite(SegmentFiles.write, ("    _sync(folder)\n", ""))
+    rewrite(SegmentFiles.put, ("    _sync(folder)\n", ""))
 
 
 @bug(f"{_ON_DISK}[root]")
@@ -202,7 +202,7 @@ def a_folder_of_segments_whose_name_is_not_synced() -> None:
     """All segments of a new stream are gone."""
     from service.store.segment_files import SegmentFiles
 
-    rewrite(SegmentFiles.write, ("_sync(self.root)", "pass"))
+    rewrite(SegmentFiles.put, ("_sync(self.root)", "pass"))
 
 
 @bug(_MARK_ON_DISK)
@@ -238,7 +238,7 @@ def segments_that_everybody_may_read() -> None:
     """Other users of the machine read records."""
     from service.store.segment_files import SegmentFiles
 
-    rewrite(SegmentFiles.write, ("os.fchmod(file.fileno(), 0o600)", "os.fchmod(file.fileno(), 0o644)"))
+    rewrite(SegmentFiles.put, ("os.fchmod(file.fileno(), 0o600)", "os.fchmod(file.fileno(), 0o644)"))
 
 
 @bug(f"{_FILES}::test_a_file_that_is_changed_after_it_was_read_is_found_out")
@@ -320,4 +320,39 @@ def attempts_that_are_counted_over_all_steps() -> None:
     """A publication halts at the second error of its life."""
     from service.store import attempts
 
-    rewrite(attempts.note, ("and (found.position, found.version) == (position, version)", ""))
+    rewrite(attempts.note, ("and (earlier.position, earlier.version) == (position, version)", ""))
+
+
+_OBJECTS = "tests/store/objects/test_segment_objects.py"
+
+
+@bug(f"{_OBJECTS}::test_who_was_overtaken_writes_nothing_that_is_believed[1]")
+def a_mark_after_the_newest_instead_of_the_one_it_rests_on() -> None:
+    """It takes the place of a mark that tells of more."""
+    from service.store.segment_objects import SegmentObjects
+
+    rewrite(SegmentObjects.put_high_water_mark, ("self._based_on[log] + 1", "self._newest(log) + 1"))
+
+
+@bug(f"{_OBJECTS}::test_who_was_overtaken_writes_nothing_that_is_believed[7]")
+def a_mark_that_counts_because_its_number_was_free() -> None:
+    """The number was used, and its object deleted, long ago."""
+    from service.store.segment_objects import SegmentObjects
+
+    rewrite(SegmentObjects.put_high_water_mark, ("not ours or self._newest(log) != number", "not ours"))
+
+
+@bug(f"{_OBJECTS}::test_of_many_machines_that_write_a_mark_at_once_one_does")
+def a_mark_that_overwrites() -> None:
+    """Two machines believe that theirs is the one."""
+    from service.store.segment_objects import SegmentObjects
+
+    rewrite(SegmentObjects._create, ('mode="create"', 'mode="overwrite"'))
+
+
+@bug(f"{_OBJECTS}::test_copies_go_when_they_are_old_or_too_many")
+def copies_that_stay() -> None:
+    """Bytes of erased records stay on every machine that ever read them."""
+    from service.store.segment_objects import SegmentObjects
+
+    rewrite(SegmentObjects._drop_copies, ("time.time() - COPY_SECONDS", "0.0"))

@@ -63,7 +63,7 @@ def files_that_the_command_does_not_look_at() -> None:
     """The rows of the ledger are verified, and not the files of its records."""
     from service import cli
 
-    rewrite(cli.verify_ledger, (", *verify_segments(database, SegmentFiles(segments))", ""))
+    rewrite(cli.verify_ledger, (", *verify_segments(database, files)", ""))
 
 
 @bug(f"{_VERIFY}::test_charges_cut_from_the_end_are_missed")
@@ -125,7 +125,7 @@ def draws_that_nobody_adds_up_again() -> None:
     _unlooked("reserved", "within_slack")
 
 
-@bug(f"{_COLUMN}[visible.position]")
+@bug(f"{_COLUMN}[shown.position]")
 def what_is_shown_may_be_anything() -> None:
     """What readers see is not compared with what was committed."""
     _unlooked("numbering", "shown")

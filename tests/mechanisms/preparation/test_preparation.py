@@ -14,8 +14,8 @@ from service.learning.records import Records
 from service.mechanisms.building import build
 from service.mechanisms.features import ReleasedMap, schema_of_features
 from service.mechanisms.preparation.cells import CELLS, LOWER, UPPER, ZERO, cells_of, counts_of
-from service.mechanisms.preparation.mechanism import NEVER
-from service.mechanisms.preparation.scales import scales
+from service.mechanisms.preparation.once import NEVER
+from service.mechanisms.preparation.scales import full_scales, scales
 from service.privacy.noise.samplers import discrete_gaussian
 from service.streams.feature_maps import steps_of
 from service.streams.schema import StreamSchema
@@ -26,9 +26,9 @@ SCALE = {"kind": "preparation", "records": 64}
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-def prepared(records=64, delta=1e-6, **stream):
+def prepared(records=64, delta=1e-6, rule=None, **stream):
     schema = StreamSchema.model_validate(TWO | stream)
-    return build(schema, contract.configured(SCALE | {"records": records}, None, delta))
+    return build(schema, contract.configured(SCALE | {"records": records, "rule": rule}, None, delta))
 
 
 def reading(x):
@@ -117,14 +117,53 @@ def test_columns_without_spread_become_zero_and_rare_flags_do_not(column, expect
     assert (factor[0] > expected) if expected else (factor[0] == 0.0)
 
 
-def test_the_map_follows_from_what_is_released_alone():
-    mechanism = prepared()
+@pytest.mark.parametrize("rule", [1, 2])
+def test_the_map_follows_from_what_is_released_alone(rule):
+    mechanism = prepared(rule=rule)
     drawn = np.random.default_rng(5).normal(size=(64, 3))
     for _ in range(20):
         (release,) = mechanism.step(64, (), 1, reading(drawn)).releases
-        center, factor = scales(release.parameters, 64)
+        if rule == 1:
+            expected = (*scales(release.parameters, 64), 3.0)
+        else:
+            scaling = full_scales(release.parameters, 64, mechanism.noise().deviation())
+            expected = scaling.center, scaling.factor, scaling.limit
         described = release.model["feature_map"]
-        assert (described["center"], described["factor"]) == (center.tolist(), factor.tolist())
+        found = (described["center"], described["factor"], described["limit"])
+        assert found == (expected[0].tolist(), expected[1].tolist(), expected[2])
+
+
+def test_a_preparation_that_begins_now_has_rule_2_and_those_from_before_keep_rule_1():
+    asked = contract.configured(SCALE, None, 1e-6)
+    assert "rule" not in asked.stored()["mechanism"]
+    assert build(StreamSchema.model_validate(TWO), asked).rule == 1
+    begun = asked.begun()
+    assert begun.stored()["mechanism"]["rule"] == build(StreamSchema.model_validate(TWO), begun).rule == 2
+    assert contract.configured(SCALE | {"rule": 1}, None, 1e-6).begun().stored()["mechanism"]["rule"] == 1
+
+
+def test_rule_2_keeps_columns_without_visible_spread_and_fills_the_norm():
+    rng = np.random.default_rng(6)
+    drawn = rng.normal(size=(5000, 4)) * [1.0, 8.0, 1e4, 0.0] + [0.0, 850.0, 2e4, 0.0]
+    drawn[:100, 3] = 1.0
+    noisy = counts_of(drawn) + discrete_gaussian(1600, 4 * CELLS).reshape(4, CELLS)  # ±40
+    scaling = full_scales(noisy, 5000, 40.0)
+    mapped = np.clip((drawn - scaling.center) * scaling.factor, -scaling.limit, scaling.limit)
+    assert np.sqrt((mapped**2).sum(axis=1).mean() / 4) == pytest.approx(1.2, rel=0.4)
+    gain = scaling.limit / 3.0
+    assert (scaling.center[3], scaling.factor[3]) == (0.0, pytest.approx(gain))  # a flag that is rarely set
+    assert 1.0 / 300.0 < scaling.factor[1] / gain < 1.0 / 100.0  # all in one cell, 724 to 1,024
+    assert 0.7 < scaling.factor[0] / gain < 1.4
+    assert np.abs(mapped[:, 0]).mean() > 3 * np.abs(mapped[:, 1]).mean() > 0
+
+
+def test_rule_2_is_finite_where_there_is_noise_alone():
+    for seed in range(20):
+        noisy = np.rint(np.random.default_rng(seed).normal(size=(3, CELLS)) * 1e4)
+        scaling = full_scales(noisy, 4, 1e4)
+        assert np.isfinite([*scaling.center, *scaling.factor, scaling.limit]).all()
+        assert scaling.factor.min() > 0
+        assert scaling.factor.max() <= 1e9  # as a feature map takes them
 
 
 def test_scales_hardly_feel_noise_in_the_many_empty_cells():

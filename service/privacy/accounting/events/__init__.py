@@ -7,6 +7,7 @@
 | disjoint_gradient_sums | `NoisyDisjointGradientSums` | a sum for each batch; no record is in two | the charge, once |
 | running_sums | `NoisyRunningSums` | a running sum, with noise that later steps take back | that of the whole run |
 | statistics | `NoisyStatistics` | the same, of each block's statistics | that of the whole run |
+| second_moments | `NoisySecondMoments` | a sum of a⊗a with noise, once | the noise's charge for its sensitivity |
 | selected_gradients | `NoisySelectedGradients` | a sum over the selected records | of coin and noise |
 | objective | `TiltedObjective` | the minimiser of a randomly tilted objective | of tilt, curvature and noise |
 | candidates | `SelectedCandidate` | one of many, the likelier the less it is off | of selecting it |
@@ -35,6 +36,7 @@ from service.privacy.accounting.events.added_noise import (
     NoisyDisjointGradientSums,
     NoisyGradientSums,
     NoisyRunningSums,
+    NoisySecondMoments,
     NoisySelectedGradients,
     NoisyStatistics,
     NoisyWeights,
@@ -56,6 +58,7 @@ __all__ = [
     "NoisyDisjointGradientSums",
     "NoisyGradientSums",
     "NoisyRunningSums",
+    "NoisySecondMoments",
     "NoisySelectedGradients",
     "NoisyStatistics",
     "NoisyWeights",
@@ -74,6 +77,7 @@ EVENTS: dict[str, type[PrivacyEvent]] = {
         NoisyDisjointGradientSums,
         NoisyRunningSums,
         NoisyStatistics,
+        NoisySecondMoments,
         NoisySelectedGradients,
         TiltedObjective,
         SelectedCandidate,

@@ -169,6 +169,18 @@ class NoisyStatistics(NoisyRunningSums):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoisySecondMoments(AddedNoise):
+    """`noise` was added to a sum of a⊗a: to the triangle on and above its diagonal, with √2 off it."""
+
+    added_to: ClassVar[str] = "second_moments"
+
+    def dimension(self, shape: Sequence[int]) -> int:
+        """Return the number of entries of the triangle."""
+        columns = shape[-1]
+        return columns * (columns + 1) // 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class NoisySelectedGradients(AddedNoise):
     """`noise` was added to the sum of a batch's gradients; `selection` had decided which records are in the batch."""
 

@@ -1,0 +1,116 @@
+"""Advice on a public sample: what it measures, recommends and prints, and which files it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from service.cli import app
+from service.explorer.advice import advise, stream_of
+from service.explorer.report import report
+from service.explorer.sample import Sample, Unusable, read_sample
+from service.inputs.refused import Refused
+from service.mechanisms.admission import admit
+from service.mechanisms.configuration import AskedPublication, StreamBudget
+from service.streams.schema import NewStreamSchema
+
+HEADER = "cost,kind,weight"
+
+
+def made(records=800):
+    """Two columns of unlike scales, of which the first one tells the label."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(records, 2)) * [1e4, 1e-2] + [5e4, 0.0]
+    return Sample(x=x, y=(x[:, 0] > 5e4).astype(np.int64), columns=("cost", "weight"), classes=("no", "yes"))
+
+
+@pytest.fixture
+def file(tmp_path):
+    sample = made()
+    rows = [f"{cost!r},{sample.classes[y]},{weight!r}" for (cost, weight), y in zip(sample.x, sample.y, strict=True)]
+    path = tmp_path / "sample.csv"
+    path.write_text("\n".join([HEADER, *rows]).replace("np.float64(", "").replace(")", ""))
+    return path
+
+
+def test_a_sample_is_what_its_file_holds(file):
+    sample, expected = read_sample(file, "kind"), made()
+    np.testing.assert_array_equal(sample.x, expected.x)
+    np.testing.assert_array_equal(sample.y, expected.y)
+    assert (sample.columns, sample.classes) == (expected.columns, expected.classes)
+
+
+def test_classes_that_are_numbers_are_in_their_order(tmp_path):
+    path = tmp_path / "sample.csv"
+    path.write_text("x,y\n" + "".join(f"1,{each}\n" for each in (10, 9, 2, 1) * 100))
+    assert read_sample(path, "y").classes == ("1", "2", "9", "10")
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["x,z"] + ["1,2"] * 400, "no column y"),
+        (["x,y"] + ["1,2"] * 399 + ["1"], "line 401 has 1 values"),
+        (["x,y"] + ["1,2", "one,2"] * 200, "line 3: column x is not a finite number"),
+        (["x,y"] + ["1,2", "nan,2"] * 200, "line 3: column x is not a finite number"),
+        (["x,y", "1,2", "1,3"], "at least 400 are needed"),
+        (["x,y"] + ["1,2"] * 400, "the label has 1 values"),
+        (["x,y"] + [f"1,{each}" for each in range(400)], "the label has 400 values"),
+        (["y"] + ["1", "2"] * 200, "no column beside the label"),
+        ([], "no column y"),
+    ],
+)
+def test_a_file_that_no_advice_can_be_given_on_is_refused_with_what_to_do(tmp_path, lines, why):
+    path = tmp_path / "sample.csv"
+    path.write_text("\n".join(lines))
+    with pytest.raises(Unusable, match=why):
+        read_sample(path, "y")
+
+
+def test_columns_are_scaled_by_the_sample_and_constants_stay():
+    sample = made()
+    mapped = stream_of(Sample(x=np.c_[sample.x, np.ones(800)], y=sample.y, columns=tuple("abc"), classes=("0", "1")))
+    assert mapped["feature_map"]["scale"] == [pytest.approx(1e4, rel=0.1), pytest.approx(0.01, rel=0.1), 1.0]
+    assert mapped["feature_map"]["mean"][2] == 1.0
+
+
+def test_the_best_candidate_comes_first_and_what_it_prints_can_be_posted():
+    sample = made()
+    advice = advise(sample, epsilon=100, delta=1e-6, runs=1)
+    assert [each.accuracy for each in advice.measured] == sorted([e.accuracy for e in advice.measured], reverse=True)
+    assert advice.best.accuracy > 0.7 > max(advice.baselines.values())  # at so large an ε there is hardly any noise
+    assert advice.loss == max(each.without_noise for each in advice.measured) - advice.best.accuracy or not advice.loss
+    assert advice.publication["mechanism"] == advice.best.candidate.mechanism
+    stream, publication = json.loads(json.dumps([advice.stream, advice.publication]))
+    budget = StreamBudget.model_validate(stream.pop("budget")).budget
+    assert budget.in_rho
+    del stream["name"], publication["name"], publication["stream"]
+    configuration = AskedPublication.model_validate(publication).configuration(budget)
+    assert admit(NewStreamSchema.model_validate(stream), configuration).plan()
+    assert f"Recommended: {advice.best.candidate.title}" in report(advice)
+
+
+def test_only_what_forgets_is_measured_where_that_is_asked():
+    advice = advise(made(), epsilon=1, delta=1e-6, runs=1, forget=True)
+    assert {each.candidate.mechanism["kind"] for each in advice.measured} == {"window_statistics"}
+
+
+def test_a_batch_larger_than_a_quarter_of_the_sample_is_refused():
+    with pytest.raises(Refused, match="a larger sample or a smaller batch"):
+        advise(made(), epsilon=1, delta=1e-6, batch=300, runs=1)
+
+
+def test_the_command_prints_json_alone_and_words_beside_it(file):
+    run = CliRunner().invoke(app, ["advise", str(file), "--label", "kind", "--runs", "1"])
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.stdout)["publication"]["privacy"] == {"epsilon": 1.0, "delta": 1e-6}
+    assert "Recommended: " in run.stderr
+    assert "hardly any noise (NOT private)" in run.stderr
+
+
+def test_the_command_says_what_is_wrong_with_a_file(file, tmp_path):
+    for path, why in ((tmp_path / "none.csv", "can't read"), (file, "no column price")):
+        run = CliRunner().invoke(app, ["advise", str(path), "--label", "price"])
+        assert run.exit_code != 0
+        assert why in run.stderr
