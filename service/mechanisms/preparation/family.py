@@ -25,10 +25,6 @@ def build(settings: PreparationMechanism, asked: Asked) -> MapOfFirstRecords:
         raise Refused("mechanism.kind", "a categorical stream has no features to prepare")
     if settings.rule is not None and settings.of != "scale":
         raise Refused("mechanism.rule", "is of scales: leave it out")
-    if asked.stream.unit is not None and settings.of != "scale":
-        raise Refused(
-            "mechanism.of", "a matrix is learnt of records, and the budget of this stream is of units: ask for scale"
-        )
     if feature_map.features > MOST_FEATURES:
         raise Refused(
             "mechanism.kind",

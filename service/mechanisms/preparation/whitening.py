@@ -30,6 +30,7 @@ from service.learning.solvers import SLACK, UNIT, Inaccurate
 from service.mechanisms.preparation.once import MapOfFirstRecords
 from service.mechanisms.preparation.scales import FULL
 from service.mechanisms.sufficient_statistics import CHUNK, deviation
+from service.mechanisms.units import NotForUnits
 from service.privacy import sensitivity
 from service.privacy.accounting.events import NoisySecondMoments
 from service.privacy.noise import additive
@@ -84,6 +85,10 @@ class Whitening(MapOfFirstRecords):
     def map_step(self, noisy: Floats, slots: int) -> dict[str, Any]:  # noqa: ARG002 - it is not learnt of units
         """Return the matrix that follows from the noisy sum."""
         return {"kind": "linear", "version": 1, "matrix": _rounded(self.matrix(noisy))}
+
+    def check_units(self) -> None:
+        """Raise NotForUnits: a unit would be in the sum with all its records."""
+        raise NotForUnits("a matrix is learnt of records: ask for scale")
 
     def matrix(self, noisy: Floats) -> Floats:
         """Return W of the module, (d, d)."""
