@@ -104,7 +104,7 @@ def test_a_mechanism_that_nobody_has_shown_is_refused_on_a_stream_with_units(set
         SUMS["kind"]: OUTPUT,
         "lifelong": {},
         "active_learning": {},
-        "preparation": None,
+        "preparation": {} if settings.get("of") == "whiten" else None,
         "evaluation": None,
     }.get(settings["kind"], DESCENT if MECHANISMS[settings["kind"]].takes_learner else {})
     unit = {"max_records": 4, "min_separation": 2}
