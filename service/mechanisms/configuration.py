@@ -19,7 +19,6 @@ from service.learners.linear import LinearLearner
 from service.learners.registry import LearnerSettings
 from service.mechanisms.family import MechanismFamily
 from service.mechanisms.features import FeaturesFrom
-from service.mechanisms.preparation.settings import PreparationMechanism
 from service.mechanisms.registry import MECHANISMS, MechanismSettings
 from service.privacy.accounting.budget import Accounting, Budget, epsilon_within
 
@@ -150,8 +149,8 @@ class PublicationConfiguration(PublicationSettings[Privacy]):
     def begun(self) -> Self:
         """Return it with what a publication gets that begins now and does not say otherwise."""
         parts: dict[str, Any] = {}
-        if isinstance(self.mechanism, PreparationMechanism):
-            parts["mechanism"] = self.mechanism.begun()
+        if (begun := getattr(self.mechanism, "begun", None)) is not None:
+            parts["mechanism"] = begun()
         if isinstance(self.learner, LinearLearner):
             parts["learner"] = self.learner.begun()
         return self.model_copy(update=parts)
