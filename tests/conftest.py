@@ -33,7 +33,9 @@ from sqlalchemy import text
 from service.api.app import create_app
 from service.api.http.server import Server, configuration
 from service.embedded import Servers, embedded_servers
+from service.ledger.verify import look
 from service.settings import Settings
+from service.store import streams
 from service.store.database import Database
 from service.worker import explorer
 from service.worker.main import work
@@ -195,6 +197,28 @@ class Service:
             items += page
             before = f"&before={page[-1]['version']}"
         return [ok(client.get(f"/v1/publications/{name}/releases/{item['version']}")) for item in reversed(items)]
+
+    def verifies(self, stream: str) -> None:
+        """Fails where a walk of the ledger finds anything wrong."""
+        database = Database(str(self.settings.database_url))
+        try:
+            with database.transaction() as connection:
+                identity = streams.find(connection, stream).id
+            with database.transaction() as connection:
+                assert look(connection, identity)[1] == []
+        finally:
+            database.close()
+
+
+EXPIRING = {
+    "kind": "online_leader",
+    "batch": 3,
+    "noise": "window_tree",
+    "window": 2,
+    "expiry": "block",
+    "acknowledge_declassification": True,
+}
+"""A mechanism whose records expire: its learner is `noisy_gradient_descent`."""
 
 
 def publication(stream: str, mechanism: dict[str, Any], *, epsilon: float = 1, **more: Any) -> dict[str, Any]:

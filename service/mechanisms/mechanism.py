@@ -15,7 +15,7 @@ from service.mechanisms.timing import fit_size
 from service.mechanisms.units import NotForUnits
 from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.obligations import Obligations, WithEachRelease
-from service.privacy.currency import Currency, round_up
+from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
 from service.privacy.noise.sampler_distance import added_delta
 from service.streams.names import UNNAMED
 from service.streams.slots import ALL_SLOTS, TrainingSlots
@@ -231,6 +231,13 @@ class Mechanism(ABC):
                 "delta": round_up(added_delta(Fraction(self.privacy.epsilon), draws)),
             },
         }
+
+    def loss_of(self, amount: Fraction) -> dict[str, float]:
+        """Return an amount of the currency, rounded up, and of a ρ also the ε that it implies at δ: for a plan."""
+        rounded = round_up(amount)
+        if self.currency is Currency.PURE:
+            return {"epsilon": rounded}
+        return {"rho": rounded, "epsilon": zcdp_epsilon(rounded, round_down(Fraction(self.privacy.delta)))}
 
     @abstractmethod
     def model_description(self) -> dict[str, Any]:

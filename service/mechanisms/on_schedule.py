@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from service.mechanisms.mechanism import Mechanism
 from service.privacy.accounting.events import AddedNoise, SelectedCandidate
-from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
+from service.privacy.currency import Currency, round_down
 from service.privacy.noise.additive import Unaffordable
 
 if TYPE_CHECKING:
@@ -114,12 +114,7 @@ class OnSchedule(Mechanism):
         return round_down(share * self.capacity)
 
     def _loss(self, share: Fraction) -> dict[str, float]:
-        """Return a share of the capacity in its currency, rounded up, and for ρ the ε that it implies at δ."""
-        amount = round_up(share * self.capacity * self.factor)
-        if self.currency is Currency.PURE:
-            return {"epsilon": amount}
-        delta = round_down(Fraction(self.privacy.delta))
-        return {"rho": amount, "epsilon": zcdp_epsilon(amount, delta)}
+        return self.loss_of(share * self.capacity * self.factor)
 
     def _fits(self) -> list[dict[str, Any]]:
         """Return the kinds of fits as JSON."""

@@ -4,9 +4,6 @@ from math import tanh
 
 import pytest
 
-from service.ledger.verify import look
-from service.store import streams
-from service.store.database import Database
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, publication
 
@@ -42,17 +39,6 @@ def too_much(service: Service, stream: str, **privacy: float) -> dict:
     return refused(service.client().post("/v1/publications", json=asked), 409, "budget-exceeded")
 
 
-def nothing_is_wrong(service: Service, stream: str) -> None:
-    database = Database(str(service.settings.database_url))
-    try:
-        with database.transaction() as connection:
-            identity = streams.find(connection, stream).id
-        with database.transaction() as connection:
-            assert look(connection, identity)[1] == []
-    finally:
-        database.close()
-
-
 def test_five_that_share_it_have_half_the_noise_of_basic_accounting(service: Service, stream):
     rho = shown(service, stream)["budget"]["rho"]
     names = [ask(service, stream, rho=rho / 5)["name"] for _ in range(5)]
@@ -68,7 +54,7 @@ def test_five_that_share_it_have_half_the_noise_of_basic_accounting(service: Ser
     service.post(stream, [[1, 0]] * 10, [0, 1] * 5)
     for name in names:
         service.reaches(name, time=10)
-    nothing_is_wrong(service, stream)
+    service.verifies(stream)
 
 
 def test_what_a_stopped_publication_has_not_charged_comes_back_record_by_record(service: Service, stream):
@@ -91,7 +77,7 @@ def test_what_a_stopped_publication_has_not_charged_comes_back_record_by_record(
     assert told["tighter"] == told["reserved"] | {"how": "zcdp", "pure": 0} | {
         name: told["tighter"][name] for name in ("zcdp", "gaussian")
     }
-    nothing_is_wrong(service, stream)
+    service.verifies(stream)
 
 
 def test_pure_publications_count_as_tanh_and_hardly_fit(service: Service, stream):
@@ -102,7 +88,7 @@ def test_pure_publications_count_as_tanh_and_hardly_fit(service: Service, stream
     (told,) = ledger(service, stream)["publications"]
     assert told["spent"]["rho"] == pytest.approx(0.2 * tanh(0.1))
     assert "Pure noise hardly fits" in too_much(service, stream, epsilon=1)["detail"]
-    nothing_is_wrong(service, stream)
+    service.verifies(stream)
 
 
 def test_all_of_it_may_be_asked_for_in_epsilon_and_delta(service: Service, stream):
@@ -186,7 +172,7 @@ def test_what_is_not_charged_comes_back_to_units_too(service: Service):
     ok(service.client().delete(f"/v1/publications/{made['name']}"))
     refused(service.client().post("/v1/publications", json=again | {"start": 7}), 409, "budget-exceeded")
     ok(service.client().post("/v1/publications", json=again | {"start": 8}), 201)
-    nothing_is_wrong(service, people)
+    service.verifies(people)
     pure = refused(
         service.client().post("/v1/publications", json=again | {"name": "pure", "privacy": {"epsilon": 0.2}}),
         409,
@@ -216,7 +202,7 @@ def test_evaluation_slots_have_the_whole_rho_and_training_slots_too(service: Ser
     assert ledger(service, stream)["tighter"]["zcdp"] == pytest.approx(0.9 * rho)
     ok(service.client().delete(f"/v1/publications/{figures['name']}"))
     assert shown(service, stream)["reserved"]["rho"] == pytest.approx(0.9 * rho), "its records stay charged"
-    nothing_is_wrong(service, stream)
+    service.verifies(stream)
 
 
 def test_an_evaluation_adds_to_the_other_publications(service: Service, stream):
@@ -233,4 +219,4 @@ def test_an_evaluation_adds_to_the_other_publications(service: Service, stream):
     ok(service.client().post("/v1/publications", json=asked | {"privacy": {"rho": 0.3 * rho}}), 201)
     assert shown(service, stream)["reserved"]["rho"] == pytest.approx(0.9 * rho)
     assert "evaluation" not in shown(service, stream)["reserved"]
-    nothing_is_wrong(service, stream)
+    service.verifies(stream)

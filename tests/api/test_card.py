@@ -13,7 +13,7 @@ from service.privacy.currency import Currency
 from service.store import streams
 from service.store.database import Database
 from tests.api.test_records import refused
-from tests.conftest import Service, ok
+from tests.conftest import EXPIRING, Service, ok
 
 HEADINGS = ("Unit", "Epsilon", "Delta", "Public", "Protected", "Trust boundary", "Operator")
 
@@ -140,16 +140,8 @@ def test_other_formats_are_refused(service: Service, name):
 
 def test_it_warns_of_a_ledger_that_does_not_verify_and_of_records_that_expire(service: Service):
     stream = service.stream(epsilon=3, delta=1e-5)
-    expiring = {
-        "kind": "online_leader",
-        "batch": 3,
-        "noise": "window_tree",
-        "window": 2,
-        "expiry": "block",
-        "acknowledge_declassification": True,
-    }
     learner = {"kind": "noisy_gradient_descent"}
-    name = service.publish(stream, expiring, delta=1e-6, learner=learner)
+    name = service.publish(stream, EXPIRING, delta=1e-6, learner=learner)
     assert [each.partition(":")[0] for each in card(service, name)["warnings"]] == ["Records expire"]
     database = Database(str(service.settings.database_url))
     with database.transaction() as connection:

@@ -5,7 +5,6 @@ import pytest
 
 from service.streams.feature_maps import steps_of
 from tests import chance
-from tests.api.test_budget_in_rho import nothing_is_wrong
 from tests.api.test_feature_maps import offline
 from tests.api.test_records import refused
 from tests.conftest import Service, ok, publication, wait_until
@@ -63,7 +62,7 @@ def test_a_fit_waits_for_the_map_is_made_of_its_features_and_predicts_with_it(se
     later = publication(stream, BATCH, epsilon=600, delta=1e-6, start=200)
     refused(service.client().post("/v1/publications", json=later | {"start": 199}), 409, "budget-exceeded")
     ok(service.client().post("/v1/publications", json=later), 201)  # nothing of the preparation is reserved there
-    nothing_is_wrong(service, stream)
+    service.verifies(stream)
 
 
 def test_whoever_waits_halts_when_the_preparation_ends_before_its_release(service: Service):
@@ -119,4 +118,4 @@ def test_whitening_follows_on_the_scales_and_models_predict_with_both(service: S
     fresh, _ = records(seed=2)
     answer = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": fresh}))
     np.testing.assert_allclose(answer["scores"], [offline(newest, each) for each in fresh], atol=1e-5)
-    nothing_is_wrong(service, stream)
+    service.verifies(stream)

@@ -6,23 +6,15 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.browser.looking import show
-from tests.conftest import Service
+from tests.conftest import EXPIRING, Service
 
 
 @pytest.fixture(scope="module")
 def card(service: Service) -> str:
     """The longest card there is: one with warnings."""
-    expiring = {
-        "kind": "online_leader",
-        "batch": 3,
-        "noise": "window_tree",
-        "window": 2,
-        "expiry": "block",
-        "acknowledge_declassification": True,
-    }
     learner = {"kind": "noisy_gradient_descent"}
     stream = service.stream(epsilon=3, delta=1e-5)
-    name = service.publish(stream, expiring, delta=1e-6, epsilon=0.123456789, learner=learner)
+    name = service.publish(stream, EXPIRING, delta=1e-6, epsilon=0.123456789, learner=learner)
     service.post(stream, [[1, 0]] * 12, [0, 1] * 6)
     service.reaches(name, time=12)
     return f"/v1/publications/{name}/card"

@@ -33,7 +33,7 @@ from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
 from service.mechanisms.units import of_fits
 from service.privacy.accounting.composition import Slots
 from service.privacy.accounting.events import NoisyCounts
-from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
+from service.privacy.currency import round_down
 from service.privacy.noise.counts import calibrate
 
 if TYPE_CHECKING:
@@ -163,12 +163,12 @@ class Evaluation(Mechanism):
             ],
             "lifetime": {
                 "record": 0,
-                **self._loss(),
+                **self.loss_of(self.capacity * self.factor),
                 "share": "1",
                 "note": "all slots, like any other publication: the stream sets none aside"
                 if self.training.evaluation is None
                 else "evaluation slots only: no other publication reads them, and this one reads no other",
-                "parts": [{"what": "block", "fits": 1, "share": "1", **self._loss()}],
+                "parts": [{"what": "block", "fits": 1, "share": "1", **self.loss_of(self.capacity * self.factor)}],
             },
             "accuracy" if isinstance(self.counts, ClassCounts) else "error": planned_width(
                 noise, self.counts, self.block
@@ -229,12 +229,6 @@ class Evaluation(Mechanism):
 
     def _charge(self) -> float:
         return round_down(Fraction(self.capacity))
-
-    def _loss(self) -> dict[str, float]:
-        amount = round_up(self.capacity * self.factor)
-        if self.currency is Currency.PURE:
-            return {"epsilon": amount}
-        return {"rho": amount, "epsilon": zcdp_epsilon(amount, round_down(Fraction(self.privacy.delta)))}
 
 
 def planned_width(noise: CountNoise, counts: Counts, block: int) -> dict[str, float]:

@@ -55,7 +55,7 @@ from service.mechanisms.histogram import Histogram, LinearQuery
 from service.mechanisms.mechanism import Charge, Forgotten, Kept, Mechanism, Part, Release, Step
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
 from service.privacy.accounting.obligations import Obligations, OnOpening
-from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
+from service.privacy.currency import Currency, round_down, round_up
 from service.privacy.noise import numeric_sparse
 from service.privacy.noise.additive import Unaffordable
 from service.privacy.noise.sparse_vector import LARGEST_SCALE, STEPS, Instance
@@ -341,11 +341,11 @@ class LinearQueries(Mechanism):
             **self._warning(),
             "lifetime": {
                 "record": 0,
-                **self._loss(self.capacity),
+                **self.loss_of(self.capacity),
                 "share": "1",
                 "note": "an instance opens only while all of it fits the cap of every record that it is about",
                 "parts": [  # later instances cost less where there is no number of hits
-                    {"what": what, "fits": self.hits or 1, **self._loss((self.hits or 1) * Fraction(amount))}
+                    {"what": what, "fits": self.hits or 1, **self.loss_of((self.hits or 1) * Fraction(amount))}
                     for what, amount in (
                         (f"comparisons of {'the first' if self.hits is None else 'an'} instance", opening),
                         ("answer to the hard query that closes it", answer),
@@ -370,12 +370,6 @@ class LinearQueries(Mechanism):
                 "and answers will be off by more"
             )
         return {"warning": f"{short}. Ask for less accuracy, for fewer hits, or wait for more records"}
-
-    def _loss(self, amount: Fraction) -> dict[str, float]:
-        rounded = round_up(amount)
-        if self.currency is Currency.PURE:
-            return {"epsilon": rounded}
-        return {"rho": rounded, "epsilon": zcdp_epsilon(rounded, round_down(Fraction(self.privacy.delta)))}
 
     def model_description(self) -> dict[str, Any]:
         """Return what a release says of its model; what came since is taken to be spread evenly."""

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from service.mechanisms.mechanism import Kept, Mechanism, Release, Step
-from service.privacy.currency import Currency, round_down, round_up, zcdp_epsilon
+from service.privacy.currency import round_down
 from service.streams.feature_maps import followed_by
 
 if TYPE_CHECKING:
@@ -157,10 +157,10 @@ class MapOfFirstRecords(Mechanism):
             ],
             "lifetime": {
                 "record": 0,
-                **self._loss(),
+                **self.loss_of(self.capacity * self.factor),
                 "share": "1",
                 "note": f"the first {self.records} records only",
-                "parts": [what | {"fits": 1, **self._loss()}],
+                "parts": [what | {"fits": 1, **self.loss_of(self.capacity * self.factor)}],
             },
         } | self.expected()
 
@@ -175,9 +175,3 @@ class MapOfFirstRecords(Mechanism):
 
     def _charge(self) -> float:
         return round_down(Fraction(self.capacity))
-
-    def _loss(self) -> dict[str, float]:
-        amount = round_up(self.capacity * self.factor)
-        if self.currency is Currency.PURE:
-            return {"epsilon": amount}
-        return {"rho": amount, "epsilon": zcdp_epsilon(amount, round_down(Fraction(self.privacy.delta)))}
