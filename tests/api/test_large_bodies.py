@@ -134,6 +134,24 @@ def test_a_killed_process_is_started_again_for_the_same_body():
     assert before.fingerprint == batches.fingerprint(as_columns(), None)
 
 
+def test_a_request_that_is_cancelled_leaves_its_answer_to_nobody_else():
+    async def read() -> list[Batch]:
+        reader = LargeBodies()
+        try:
+            await reader.read(asked(), as_columns())  # the process runs
+            others = []
+            for seconds in (0, 0.001, 0.002, 0.003, 0.01):
+                cancelled = asyncio.create_task(reader.read(asked(), as_columns()))
+                await asyncio.sleep(seconds)
+                cancelled.cancel()
+                others.append(await reader.read(asked(), b'{"x": [[0, 1]], "y": [1]}'))
+            return others
+        finally:
+            reader.close()
+
+    assert [batch.records for batch in asyncio.run(read())] == [1] * 5
+
+
 def test_pseudonyms_of_units_are_those_of_small_batches():
     schema, secret = SCHEMA | {"unit": {"max_records": 3}}, bytes(range(32))
     body = orjson.dumps({"x": [[0, 1], [2, 3]], "y": [0, 1], "unit": ["a", 7]})

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ class LargeBodies:
 
     def __init__(self) -> None:
         self._turn = asyncio.Semaphore(1)
+        self._asking = threading.Lock()  # the thread of a cancelled request goes on, and its answer is for nobody else
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
@@ -80,15 +82,16 @@ class LargeBodies:
         return status
 
     def _ask(self, task: Task, sent: bytes) -> Batch:
-        if self._connection is None:
-            self._start()
-        connection = self._connection
-        assert connection is not None  # noqa: S101 - it was started
-        connection.send_bytes(json.dumps(vars(task)).encode())
-        connection.send_bytes(sent)
-        answer: dict[str, Any] = json.loads(connection.recv_bytes())
-        if "done" in answer:
-            return Batch(content=connection.recv_bytes(), **answer["done"])
+        with self._asking:
+            if self._connection is None:
+                self._start()
+            connection = self._connection
+            assert connection is not None  # noqa: S101 - it was started
+            connection.send_bytes(json.dumps(vars(task)).encode())
+            connection.send_bytes(sent)
+            answer: dict[str, Any] = json.loads(connection.recv_bytes())
+            if "done" in answer:
+                return Batch(content=connection.recv_bytes(), **answer["done"])
         if "refused" in answer:
             raise InvalidRecords(*((row, reason) for row, reason in answer["refused"]))
         if "too_long" in answer:
