@@ -57,7 +57,7 @@ def read_batch(
 
 
 def fingerprint(body: bytes, secret: bytes | None) -> str:
-    """Return by what a body is known again; where it names units, nobody who lacks the secret can try out ids."""
+    """Return the fingerprint of a body; without the secret of its stream nobody can test ids of units against it."""
     return hashlib.sha256(body).hexdigest() if secret is None else hmac.digest(secret, body, "sha256").hex()
 
 

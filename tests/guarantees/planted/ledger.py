@@ -108,7 +108,7 @@ def a_delta_that_is_added_twice() -> None:
 
 @bug("tests/privacy/test_budget.py::test_what_is_shown_is_rounded_against_the_budget")
 def a_delta_that_is_not_added() -> None:
-    """What is shown of a ρ is ε at a δ of 1/2 in the place of the budget's."""
+    """A ρ is shown as its ε at δ = 1/2, not at the δ of the budget."""
     from service.privacy.accounting.budget import Budget
 
     rewrite(Budget._delta.fget, ("Fraction(self.delta) - LARGEST_DELTA", "Fraction(1, 2)"))
