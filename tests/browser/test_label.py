@@ -169,9 +169,12 @@ def test_what_was_not_submitted_in_time_is_told_and_shown_again(service: Service
     expect(page.locator("#held li")).to_have_count(0)
     assert sent == []
     expect(page.locator("#lease")).to_have_text("others may be asked too: the first answer counts")
-    choose(page, "1")
-    page.keyboard.press("Enter")
-    expect(page.locator("#said")).to_contain_text("1 label submitted")
+    said = page.locator("#said")
+    while not sent:  # its time is over: the page may get it once more between the two keys
+        choose(page, "1")
+        page.keyboard.press("Enter")
+        expect(said).to_contain_text(re.compile("1 label submitted|Nothing is chosen yet|Here it is again"))
+    expect(said).to_contain_text("1 label submitted")
     assert sent == [(record, 1)]
 
 
