@@ -12,13 +12,12 @@ from tests.docs.words import Finding, findings
 
 ROOMS = {
     "opening": """
-        benchmarks service/mechanisms service/privacy tests tests/api tests/benchmarks tests/faults
-        tests/guarantees tests/mechanisms tests/privacy tests/worker
+        benchmarks service/mechanisms tests tests/api tests/benchmarks tests/faults tests/guarantees
+        tests/mechanisms tests/privacy tests/worker
     """,
     "stand-in": """
-        benchmarks client/src service/api service/ledger service/mechanisms service/privacy service/publishing
-        service/worker tests tests/api tests/benchmarks tests/browser tests/client tests/faults
-        tests/guarantees tests/mechanisms tests/privacy tests/store tests/worker
+        benchmarks service/api service/mechanisms tests tests/api tests/benchmarks tests/browser tests/client
+        tests/faults tests/guarantees tests/mechanisms tests/privacy tests/store tests/worker
     """,
     "unit": "",
 }

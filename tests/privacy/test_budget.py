@@ -151,7 +151,7 @@ def test_a_slot_that_is_charged_its_part_counts_what_its_unit_was_promised(delta
     unit = component("zcdp", **told, unit_factor="16")
     assert unit.loss(whole / 16) == unit.cap == cap("zcdp", Decimal(1), delta, units=True)
     assert unit.loss(whole / 32).rho == unit.cap.rho / (2 if delta else 4)
-    assert unit.kept(Fraction(0)) == PrivacyLoss()
+    assert unit.reserved_after_end(Fraction(0)) == PrivacyLoss()
 
 
 @pytest.mark.parametrize("rho", [1e-9, 1e-6, 0.0203, 1.0, 99.0])
@@ -181,9 +181,9 @@ def test_what_is_shown_is_rounded_against_the_budget():
     assert Fraction(less["rho"]) < third.rho < Fraction(more["rho"])
     assert less["epsilon"] < more["epsilon"]
     assert cap("zcdp", Decimal(str(less["epsilon"])), BUDGET.delta).within(third)
-    assert BUDGET.told() == {"epsilon": 2, "delta": 5e-6, "accounting": "zcdp", "rho": float(whole.rho)}
+    assert BUDGET.to_json() == {"epsilon": 2, "delta": 5e-6, "accounting": "zcdp", "rho": float(whole.rho)}
 
 
 def test_a_basic_budget_is_told_as_ever():
     basic = Budget(epsilon=Decimal(2), delta=Decimal("5e-6"))
-    assert basic.told() == basic.shown(basic.limit) == {"epsilon": 2, "delta": 5e-6}
+    assert basic.to_json() == basic.shown(basic.limit) == {"epsilon": 2, "delta": 5e-6}

@@ -87,7 +87,7 @@ def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[Priv
         for record, amount in enumerate(amounts):
             spent[record] += of_it.loss(amount)
             if each.state != "running":
-                reserved[record] += of_it.kept(amount)
+                reserved[record] += of_it.reserved_after_end(amount)
             elif record >= each.start:
                 reserved[record] += of_it.cap
     return spent, reserved
