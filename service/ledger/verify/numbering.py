@@ -85,7 +85,7 @@ def shown(rows: Rows, stream: Stream, publications: Sequence[Publication]) -> It
     )
     for visible, slots in ((shown, None), (evaluated, Slots.EVALUATION)):
         worst = composition.worst(loss for *_, loss in spending.outlined(rows, stream.id, 0, 2**62, slots))
-        if visible != worst if stream.confirmed_charges == stream.charges else not most.within(worst):
+        if visible != worst if stream.confirmed_charges == stream.charges else not visible.within(worst):
             yield f"stream {stream.name}: what is shown as spent is not what its records have"
             break
     known = {row.id for row in rows.of(_PUBLICATIONS, tables.publications.c.stream_id, stream.id)}

@@ -187,5 +187,5 @@ def _shared_out(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np
     """Return max_(i+j=p) left[i] + right[j] for every p."""
     largest = np.full(len(left), _IMPOSSIBLE, dtype=np.int64)
     for i, cost in enumerate(left):
-        largest[i:] = np.maximum(least[i:], cost + right[: len(right) - i])
+        largest[i:] = np.maximum(largest[i:], cost + right[: len(right) - i])
     return largest
