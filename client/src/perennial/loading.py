@@ -72,6 +72,7 @@ def _load(stream: Stream, file: LocalFile | StoredObject, asked: argparse.Namesp
         progress=sys.stderr.isatty(),
         journal=asked.state.expanduser() / f"{key}.sqlite",
         uncertain=asked.uncertain,
+        ahead=True,
     )
     print(f"{file}: {appended.records} records accepted")  # noqa: T201 - a command's answer
 
