@@ -46,12 +46,12 @@ def chain(rows: Rows, stream: Stream, publication: Publication) -> Iterator[str]
         if isinstance(charging, AtArrival) and row["fit_start"] < batched:
             yield f"{where}: it learnt from a batch that another had learnt from"
         batched = row["fit_stop"]
-    told = publication.version, publication.digest, publication.latest
+    recorded = publication.version, publication.digest, publication.latest
     reached = publication.start + publication.position
     # A step that only counts records in, or a fit of no unit, moves it on without a release.
     releases_always = isinstance(charging, WithEachRelease) and publication.unit_factor is None
     late = time != reached if releases_always else time > reached
-    if (number, previous, latest) != told or late:
+    if (number, previous, latest) != recorded or late:
         where = f"publication {publication.name}, version {publication.version}"
         yield f"{where}: it was the newest one, and is missing or another"
 

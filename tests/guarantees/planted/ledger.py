@@ -72,7 +72,7 @@ def a_budget_in_rho_that_gives_back_what_was_charged() -> None:
     """A publication that has ended keeps nothing reserved."""
     from service.privacy.accounting.composition import ZcdpComponent
 
-    rewrite(ZcdpComponent.kept, ("return self.loss(amount)", "return PrivacyLoss()"))
+    rewrite(ZcdpComponent.reserved_after_end, ("return self.loss(amount)", "return PrivacyLoss()"))
 
 
 @bug(_HISTORIES)

@@ -186,7 +186,7 @@ def a_release_that_is_seen_before_its_mark() -> None:
     """A crash between the two loses what somebody has seen."""
     from service.publishing.confirmation import Confirmer
 
-    rewrite(Confirmer._holds, ("if told[stream.log] != vars(mark)", "if False"))
+    rewrite(Confirmer._holds, ("if stored_marks[stream.log] != vars(mark)", "if False"))
     rewrite(
         Confirmer._confirm,
         (
