@@ -47,6 +47,7 @@ explorer.NICENESS = 0  # behind other tests it would hardly ever run
 compile_once()
 _numbers = itertools.count(1)
 HANG_SECONDS = 200.0  # what takes so long hangs: how soon something happens is for `benchmarks` to say
+vars(httpx._config.DEFAULT_TIMEOUT_CONFIG).update(vars(httpx.Timeout(HANG_SECONDS)))  # not 5 s, on a busy machine
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -148,9 +148,9 @@ def load(files: SegmentFiles, locate_range: Callable[[], Located]) -> Records:
             y[record - start] = label
         columns["y"] = y
     present = np.ones(stop - start, dtype=np.bool_)
-    shares, firsts, units = _contributions(columns) if "unit" in columns else (None, None, None)
-    if shares is not None:
-        present &= shares > 0
+    pattern = _pattern(columns) if "unit" in columns else None
+    if pattern is not None:
+        present &= pattern.counting
     for low, high in located.erased:
         present[low - start : high - start] = False
     present &= _may_be_read(located)
@@ -159,9 +159,8 @@ def load(files: SegmentFiles, locate_range: Callable[[], Located]) -> Records:
     y = columns["y"]
     x = columns.get("x", np.zeros((len(y), 0), dtype=np.float32))
     slots = np.flatnonzero(present) + (start - located.origin)
-    weights = None if shares is None else shares[present]
-    firsts = None if firsts is None else firsts[present]
-    return Records(x=x.astype(np.float32, copy=False), y=y, slots=slots, weights=weights, units=units, firsts=firsts)
+    of_units = {} if pattern is None else pattern.of(present)
+    return Records(x=x.astype(np.float32, copy=False), y=y, slots=slots, **of_units)
 
 
 def _may_be_read(located: Located) -> NDArray[np.bool_]:
@@ -173,18 +172,37 @@ def _may_be_read(located: Located) -> NDArray[np.bool_]:
     return evaluated if located.evaluates else ~evaluated
 
 
-def _contributions(columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.bool_], int]:
-    """Return what part of its unit's contribution each slot of a range is, which are the first of a unit, and n.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Pattern:
+    """The public pattern of a range: erased and empty slots have their part too, and slots that don't count have none.
 
-    By the public pattern: erased and empty slots have their part too, and slots that do not count have none. n is the
-    number of units.
+    `counting`, `shares`, `owners`, `firsts`: of every slot, as in `Records`. `units`: their number.
     """
+
+    counting: NDArray[np.bool_]
+    shares: NDArray[np.float64]
+    owners: NDArray[np.int64]
+    firsts: NDArray[np.bool_]
+    units: int
+
+    def of(self, present: NDArray[np.bool_]) -> dict[str, Any]:
+        """Return the fields of `Records` that say of which units those present are."""
+        return {
+            "weights": self.shares[present],
+            "units": self.units,
+            "firsts": self.firsts[present],
+            "owners": self.owners[present],
+        }
+
+
+def _pattern(columns: Columns) -> _Pattern:
     counting = columns.pop("counts").astype(np.bool_)
     pseudonyms, places = distinct(columns.pop("unit")[counting])
-    shares, firsts = np.zeros(len(counting)), np.zeros(len(counting), dtype=np.bool_)
-    shares[counting] = contributions(places)
+    shares, owners = np.zeros(len(counting)), np.full(len(counting), -1, dtype=np.int64)
+    shares[counting], owners[counting] = contributions(places), places
+    firsts = np.zeros(len(counting), dtype=np.bool_)
     firsts[np.flatnonzero(counting)[np.unique(places, return_index=True)[1]]] = True
-    return shares, firsts, len(pseudonyms)
+    return _Pattern(counting=counting, shares=shares, owners=owners, firsts=firsts, units=len(pseudonyms))
 
 
 def read_records(

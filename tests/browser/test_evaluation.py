@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
+from service.mechanisms.evaluation.drift import RATE
 from tests.api.test_evaluation import EVERY, LARGE, evaluate
 from tests.browser.looking import enter, show, until
 from tests.conftest import Service, ok
@@ -50,6 +51,9 @@ def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: 
     expect(page.locator("#quality-said")).to_have_text(
         f"Right for {accuracy} % of records ({low} to {high} %), {above} points above always saying the commonest"
         " class; no drift seen."
+    )
+    expect(page.locator("#quality-key")).to_contain_text(
+        f"a false alarm of drift in at most 1 of {1 / RATE:,.0f} blocks"
     )
     expect(page.locator("#quality-facts")).to_contain_text("Recall of rain")
     page.get_by_text("Which classes it takes for which").click()

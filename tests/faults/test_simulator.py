@@ -1,4 +1,4 @@
-"""Random histories of posts, crashes, restarts, publications, evaluations, stops, erasures, beside a model of them.
+"""Random histories of posts, crashes, restarts, publications, evaluations, ends, erasures, beside a model of them.
 
 The store, the log, the sealer and the publisher are the real ones on real servers, in this process. A crash is raised
 at a random step (steps.py) and nothing of that worker does anything any more; or, there, another worker takes all its
@@ -65,6 +65,7 @@ MECHANISMS = [
 PREPARATION = len(MECHANISMS) - 1
 AT_ARRIVAL = "active_learning"  # its records pay as they come, a release or not
 TICK = Decimal("0.05")
+HALTED = "a history ends it"
 BUDGETS = {
     "basic": Budget(epsilon=Decimal("2.5"), delta=Decimal("1e-5")),
     "zcdp": Budget(epsilon=Decimal(8), delta=Decimal("1e-5"), accounting=Accounting.ZCDP),
@@ -196,13 +197,13 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
             with suppress(BudgetExceeded):
                 ledger.admit(new)
 
-    @rule(which=st.integers(0, 3))
-    def stop_publication(self, which):
+    @rule(which=st.integers(0, 3), reason=st.sampled_from([None, HALTED]))
+    def end_publication(self, which, reason):
         with self.stage.database.transaction() as connection:
             ledger = open_ledger(connection, self.stream.id)
             running = [each for each in publications.of_stream(connection, self.stream.id) if each.state == "running"]
             if which < len(running):
-                ledger.entry(running[which].id).end("stopped")
+                ledger.entry(running[which].id).end("halted" if reason else "stopped", reason)
 
     @rule(where=st.floats(0, 1), length=st.integers(1, 3))
     def erase(self, where, length):
@@ -233,7 +234,7 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
         assert stream.confirmed_charges <= mark["charges"]
         assert stream.confirmed_releases <= mark["releases"]
         assert stream.distrusted is None
-        reasons = "two attempts", "its features come from"
+        reasons = "two attempts", "its features come from", HALTED
         assert all(any(why in each.reason for why in reasons) for each in known if each.state == "halted")
         assert numbers.items() >= self.numbers.items()
         self.numbers = numbers

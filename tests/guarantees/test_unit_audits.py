@@ -39,10 +39,12 @@ class Case(NamedTuple):
 
 
 BATCHES, ONE_STEP = {"kind": "independent_batches", "batch": 2}, DESCENT | {"steps": 1}
+OUTPUT = {"kind": "output_perturbation", "regularization": 1.0, "origin": FAR}
 CASES = {
     "online_leader": Case(LEADER, (0, 2, 4), 10, 330),
     "independent_batches": Case(BATCHES, (0, 2, 4), 6, 330, ONE_STEP),
     "independent_batches, all in one": Case(BATCHES | {"batch": 4}, (0, 1, 2, 3), 4, 330, ONE_STEP),
+    "output perturbation": Case(BATCHES, (0, 2, 4), 6, 400, OUTPUT),
     **{
         name: Case(mechanism, (0, 2, 4), 6, 400, {"kind": "output_perturbation"})
         for name, mechanism in cases.of_families("AUDITED_UNITS").items()
@@ -55,6 +57,9 @@ LONG = {
     "online_leader, together": Case(LEADER, (0, 1, 2, 3), 8, 1300),
     "online_leader, pure": Case(LEADER, (0, 2), 4, 1800, privacy="pure"),
     "sliding_window": Case({"kind": "sliding_window", "block": 2, "blocks": 2}, (0, 2, 4), 8, 1300, ONE_STEP),
+    "output perturbation, all in one": Case(BATCHES | {"batch": 4}, (0, 1, 2, 3), 4, 1300, OUTPUT),
+    "output perturbation, psgd": Case(BATCHES | {"batch": 4}, (0, 1, 2, 3), 4, 1300, OUTPUT | {"solver": "psgd"}),
+    "output perturbation, pure": Case(BATCHES, (0, 2), 4, 1800, OUTPUT, privacy="pure"),
     "continual": Case({"kind": "continual", "base": 4, "update_every": 2}, (0, 4, 8), 16, 1300, ONE_STEP),
 }
 
@@ -79,6 +84,7 @@ def reading(slots, x):
             weights=contributions(np.zeros(len(here), dtype=np.int64)),
             units=min(1, len(here)),
             firsts=np.arange(len(here)) == 0,
+            owners=np.zeros(len(here), dtype=np.int64),
         )
 
     return read

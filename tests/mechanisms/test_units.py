@@ -26,6 +26,9 @@ from service.streams.units import contributions
 from tests.mechanisms import cases
 
 DESCENT, OUTPUT = {"kind": "noisy_gradient_descent"}, {"kind": "output_perturbation"}
+TILTED = {"kind": "objective_perturbation"}
+STEEP = OUTPUT | {"loss": "huber_hinge", "regularization": 4.0}
+"""The corner of the loss is far from what records can reach: at the centre they pull with all their force."""
 LEADER = {"kind": "online_leader", "batch": 100}
 (SUMS,) = cases.of_families("OF_UNITS").values()
 WINDOW = {"kind": "sliding_window", "block": 8, "blocks": 3}
@@ -62,6 +65,8 @@ def test_noise_that_is_carried_on_grows_as_the_law_says(separation, times):
         (SUMS, OUTPUT, 0, 16),
         (SUMS | {"blocks": 1}, OUTPUT, 1e-6, 16),
         (WINDOW, DESCENT, 1e-6, 16),
+        (WINDOW, OUTPUT, 1e-6, 16),
+        (WINDOW, OUTPUT, 0, 16),
         (SCALES, None, 1e-6, 16),
         (EVALUATION, None, 0, 16),
     ],
@@ -106,9 +111,9 @@ def test_a_mechanism_that_nobody_has_shown_is_refused_on_a_stream_with_units(set
         "active_learning": {},
         "preparation": {} if settings.get("of") == "whiten" else None,
         "evaluation": None,
-    }.get(settings["kind"], DESCENT if MECHANISMS[settings["kind"]].takes_learner else {})
+    }.get(settings["kind"], [DESCENT, OUTPUT] if MECHANISMS[settings["kind"]].takes_learner else {})
     unit = {"max_records": 4, "min_separation": 2}
-    if known == learner:
+    if learner in (known if isinstance(known, list) else [known]):
         assert made(settings, learner, unit=unit).unit.bound.max_records == 4
         return
     with pytest.raises((Refused, ValueError)):
@@ -116,12 +121,14 @@ def test_a_mechanism_that_nobody_has_shown_is_refused_on_a_stream_with_units(set
 
 
 def test_a_learner_that_takes_each_record_by_itself_takes_no_units():
-    learner = made(WINDOW, OUTPUT).learner
+    built = made(WINDOW, TILTED)
     records = Records(x=np.zeros((1, 2), dtype=np.float32), y=np.zeros(1), weights=np.ones(1), units=1)
     with pytest.raises(ValueError, match="have units"):
-        learner.release(
-            records, 1, np.zeros(learner.shape), learner.perturbation(made(WINDOW, OUTPUT).currency, 0.1, 1)
+        built.learner.release(
+            records, 1, np.zeros(built.learner.shape), built.learner.perturbation(built.currency, 0.1, 1)
         )
+    with pytest.raises(Refused, match="that units enter once"):
+        made(WINDOW, TILTED, unit={"max_records": 2})
 
 
 CORNERS = [(x, y) for x in ((1.0, 0.0), (-1.0, 0.0), (0.0, 1.0)) for y in (0, 1)]
@@ -133,7 +140,7 @@ def of_one_unit(contents):
     here = [place for place, each in enumerate(contents) if each is not None]
     x = np.array([contents[place][0] for place in here], dtype=np.float32).reshape(-1, 2)
     y = np.array([contents[place][1] for place in here], dtype=np.int32)
-    return Records(x=x, y=y, weights=shares[here], units=1)
+    return Records(x=x, y=y, weights=shares[here], units=1, owners=np.zeros(len(here), dtype=np.int64))
 
 
 def gradient(learner, records, weights):
@@ -141,7 +148,7 @@ def gradient(learner, records, weights):
     return summed(learner.loss, rows, y, weights, steepest=steepness(rows, learner.longest), shares=shares)[1]
 
 
-@pytest.mark.parametrize("what", ["gradients", "statistics"])
+@pytest.mark.parametrize("what", ["gradients", "statistics", "exact", "psgd", "gradient_descent"])
 def test_all_records_of_a_unit_together_move_a_sum_as_far_as_one(what):
     """Whatever they are and whichever are gone; and some of them that far."""
     if what == "gradients":
@@ -149,6 +156,10 @@ def test_all_records_of_a_unit_together_move_a_sum_as_far_as_one(what):
         weights = np.full(learner.shape, 0.3)
         most = clipped_sum(learner, clip=learner.longest, records=100, weights=1.0)
         value = lambda records: gradient(learner, records, weights)  # noqa: E731
+    elif what in ("exact", "psgd", "gradient_descent"):
+        learner = made(WINDOW, STEEP | {"solver": what}).learner
+        most = learner.sensitivity(1)
+        value = lambda records: learner.fit(records, 1, np.zeros(learner.shape))  # noqa: E731
     else:
         learner = made(SUMS, OUTPUT).learner
         most = learner.perturbation(made(SUMS, OUTPUT).currency, 0.1, 8).sensitivity
@@ -221,6 +232,23 @@ def test_counts_are_of_the_first_slots_of_units_and_scales_of_as_many_as_there_a
     assert not release.parameters.any()
     with pytest.raises(ValueError, match="first slots"):
         built.step(16, (), 1, lambda start, end: replace(records, firsts=None))
+
+
+def test_noise_is_for_as_many_units_as_a_fit_has_and_a_plan_knows_the_least_of_it():
+    batches = {"kind": "independent_batches", "batch": 8}
+    built = made(batches, OUTPUT, unit={"max_records": 4})
+    x, owners = np.zeros((8, 2), dtype=np.float32), np.repeat([0, 1], 4)
+    records = Records(x=x, y=np.zeros(8), weights=contributions(owners), units=2, owners=owners)
+    (release,) = built.step(8, (), 1, lambda start, end: records).releases
+    (alone,) = (
+        made(batches, OUTPUT).step(8, (), 1, lambda start, end: replace(records, weights=None, units=None)).releases
+    )
+    assert release.perturbation.sensitivity == pytest.approx(4 * alone.perturbation.sensitivity)
+    assert release.model["units"] == 2
+    for fit in built.plan()["fits"]:
+        assert fit["noise"]["scale"] is fit["sensitivity"] is None
+        assert fit["at_least"]["scale"] < release.perturbation.noise.scale
+        assert "number of units" in fit["at_least"]["why"]
 
 
 def test_two_units_of_many_records_are_two_contributions():

@@ -7,7 +7,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from service.privacy.accounting.carried_groups import carried, rounding_share
-from service.privacy.accounting.events import NoisyCellCounts, NoisyCounts, NoisyGradientSums, NoisyRunningSums
+from service.privacy.accounting.events import (
+    NoisyCellCounts,
+    NoisyCounts,
+    NoisyGradientSums,
+    NoisyRunningSums,
+    NoisyWeights,
+)
 from service.privacy.accounting.groups import Batching, UnitBound, group_factor, independent
 from service.privacy.currency import Currency
 
@@ -28,6 +34,6 @@ def factor_of(event: PrivacyEvent, currency: Currency, bound: UnitBound, records
             return Fraction(bound.max_records)
         share = rounding_share(cast("Correlated", event.sums), event.sensitivity)
         return group_factor(carried(event.factor, batching, rounding=share))
-    if isinstance(event, NoisyGradientSums | NoisyCounts | NoisyCellCounts):
+    if isinstance(event, NoisyGradientSums | NoisyWeights | NoisyCounts | NoisyCellCounts):
         return group_factor(independent(batching))
     raise ValueError("nobody has shown what its noise costs all records of a unit together")

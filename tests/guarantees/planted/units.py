@@ -192,6 +192,28 @@ def gradients_that_each_record_of_a_unit_adds_whole() -> None:
     rewrite(objective.summed, ("slopes = slopes * shares[start : start + chunk, None]", "pass"))
 
 
+@bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_a_sum_as_far_as_one[exact]")
+def fits_that_each_record_of_a_unit_enters_whole() -> None:
+    """The same, where the minimiser of a sum of losses is sought."""
+    gradients_that_each_record_of_a_unit_adds_whole()
+
+
+@bug(f"{_MECHANISMS}::test_noise_is_for_as_many_units_as_a_fit_has_and_a_plan_knows_the_least_of_it")
+def noise_for_as_many_units_as_there_are_slots() -> None:
+    """The mean is over the slots of a fit, of which one unit may have many."""
+    from service.mechanisms.scheduled.mechanism import Fitting
+
+    rewrite(Fitting.step, ("if present.units is None else present.units", ""))
+
+
+@bug("tests/learning/test_descent.py::test_all_records_of_a_unit_enter_the_same_step")
+def records_of_a_unit_that_are_permuted_one_by_one() -> None:
+    """Each has a place of its own, so that a unit is in several steps of a pass."""
+    from service.learning.descent import PermutationSGD
+
+    rewrite(PermutationSGD._order, ("int(owners.max(initial=-1)) + 1", "len(owners)"), ("[owners]", ""))
+
+
 @bug(f"{_MECHANISMS}::test_a_slot_may_be_charged_a_factors_part_of_what_a_unit_was_promised[mechanism0-learner0-0-16]")
 def a_slot_that_is_charged_what_its_unit_was_promised() -> None:
     """The capacity is not divided by the group factor."""
@@ -236,6 +258,12 @@ def a_person_who_is_protected_as_a_record_is() -> None:
 @bug(f"{_AUDIT}[online_leader]")
 def a_person_who_is_protected_as_a_record_is_where_noise_is_carried_on() -> None:
     """The same, where a unit's records add up in later releases."""
+    a_slot_that_is_charged_what_its_unit_was_promised()
+
+
+@bug(f"{_AUDIT}[output perturbation]")
+def a_person_who_is_protected_as_a_record_is_in_fitted_weights() -> None:
+    """The same, of models that are fitted and then perturbed."""
     a_slot_that_is_charged_what_its_unit_was_promised()
 
 
