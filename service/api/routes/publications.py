@@ -18,7 +18,7 @@ from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import AskedPublication, Privacy, PublicationConfiguration, Refused
 from service.mechanisms.evaluation.course import BLOCKS, course
-from service.mechanisms.evaluation.told import told
+from service.mechanisms.evaluation.told import all_figures
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
@@ -320,7 +320,7 @@ def _evaluation(connection: Connection, publication: publications.Publication) -
         return None
     name, blocks = found
     counted = [(each.model, each.noise, each.counts) for each in reversed(blocks) if each.counts is not None]
-    figures: dict[str, Any] = told(*counted[-1])[publication.name]
+    figures: dict[str, Any] = all_figures(*counted[-1])[publication.name]
     where = {"publication": name, "release": blocks[0].version, "time": blocks[0].time}
     return figures | where | course(counted, publication.name)
 

@@ -19,7 +19,7 @@ from service.api.http.representations import JSON, SAFETENSORS, Representation, 
 from service.api.prediction_noise import PredictionNoise, noise_of
 from service.api.schemas import X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
 from service.api.services import Services, Shared, services
-from service.mechanisms.evaluation.told import outline, told
+from service.mechanisms.evaluation.told import all_figures, outline
 from service.mechanisms.linear import predict
 from service.store import digests, releases
 from service.store.due_fits import DueFit, due_fits
@@ -335,7 +335,7 @@ def shown(publication: str, release: releases.ReleaseInfo) -> dict[str, Any]:
 def _evaluation(release: releases.ReleaseInfo, counts: NDArray[np.float64]) -> dict[str, Any]:
     """Return how good the evaluated publications are: all figures with a whole release, the main ones in a list."""
     whole = isinstance(release, releases.Release)
-    return (told if whole else outline)(release.model, release.noise, counts)
+    return (all_figures if whole else outline)(release.model, release.noise, counts)
 
 
 def _range(bounds: tuple[int, int]) -> dict[str, int]:

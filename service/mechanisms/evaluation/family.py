@@ -13,24 +13,24 @@ from service.streams.schema import Classification, Regression
 from service.streams.slots import EvaluationSlots
 
 if TYPE_CHECKING:
-    from service.mechanisms.family import Asked
+    from service.mechanisms.family import BuildContext
 
 
-def build(settings: EvaluationMechanism, asked: Asked) -> Evaluation:
+def build(settings: EvaluationMechanism, context: BuildContext) -> Evaluation:
     """Return the publication. Raises Refused."""
     return Evaluation(
-        start=asked.start,
-        slots=asked.stream.evaluation_slots or EvaluationSlots(period=1),
+        start=context.start,
+        slots=context.stream.evaluation_slots or EvaluationSlots(period=1),
         block=settings.block,
         of=settings.of,
-        counts=_counts(settings, asked),
-        **asked.promise,
+        counts=_counts(settings, context),
+        **context.promise,
     )
 
 
-def _counts(settings: EvaluationMechanism, asked: Asked) -> Counts:
+def _counts(settings: EvaluationMechanism, context: BuildContext) -> Counts:
     publications = len(settings.of)
-    match asked.stream.task:
+    match context.stream.task:
         case Classification(classes=classes):
             try:
                 return ClassCounts(classes=classes, publications=publications, bins=settings.bins)

@@ -8,7 +8,7 @@ released is a function of their noisy estimate and of others that do not read it
 `noise.correlated`. Its charge, the whole capacity, is for all of that, whatever W is, and is taken with the release
 of its block. A window that has left a block behind depends on nothing of it: forgetting is exact.
 
-What a step leaves for the next is in `Part`s: the estimates of the blocks that are still in the window, and noise, as
+A step leaves `Part`s for the next: the estimates of the blocks that are still in the window, and noise, as
 secret as the records. They are committed with the release or not at all, and never made again.
 """
 
