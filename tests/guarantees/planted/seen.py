@@ -47,7 +47,7 @@ def a_worker_that_forgets_what_is_parked() -> None:
 
 @bug(f"{_TICKS}::test_a_stop_before_the_tick_drops_what_waits_uncharged")
 def a_stop_that_leaves_what_waits() -> None:
-    """What was parked stays, as secret as records, and could still be charged."""
+    """The parked step stays, as secret as records, and could still be charged."""
     from service.store import parked
 
     wrap(parked, "drop", lambda *_: None)
@@ -73,7 +73,7 @@ def releases_that_are_seen_before_they_are_confirmed() -> None:
 
 @bug(f"{_CONFIRMATION}::test_what_the_mark_does_not_hold_nobody_sees")
 def sums_of_what_is_not_confirmed() -> None:
-    """What records have spent tells of a charge that PostgreSQL may still forget."""
+    """The sum of spent budgets shows a charge that PostgreSQL may still forget."""
     from service.ledger import charged_rows
 
     wrap(charged_rows, "unconfirmed", lambda *_: [])
@@ -81,7 +81,7 @@ def sums_of_what_is_not_confirmed() -> None:
 
 @bug(f"{_CONFIRMATION}::test_what_is_confirmed_late_with_an_older_state_takes_nothing_back")
 def a_clock_that_goes_back() -> None:
-    """Whoever is late shows an older position."""
+    """A late confirmer shows an older position."""
     from service.store import shown
 
     shown._NEVER_FALL = ()  # type: ignore[assignment]
@@ -156,7 +156,7 @@ _SUMMARIES = "tests/api/test_stream_summaries.py"
 
 @bug(f"{_SUMMARIES}::test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics")
 def a_summary_with_what_another_streams_ended_publications_keep() -> None:
-    """What ended publications of one stream keep is reserved on every stream."""
+    """Every stream reserves what ended publications of one stream keep."""
     from service.ledger import reservations
 
     rewrite(reservations.reserved_of_each, ("ended[stream]", "next(iter(ended.values()))"))
@@ -179,8 +179,8 @@ def a_list_that_asks_for_each_stream() -> None:
     """A list of a thousand streams keeps the database busy with thousands of queries."""
     from service.store import segments
 
-    def one_by_one(true: Any, connection: Any, found: Any) -> Any:
-        return {each: true(connection, [each])[each] for each in found}
+    def one_by_one(true: Any, connection: Any, identities: Any) -> Any:
+        return {each: true(connection, [each])[each] for each in identities}
 
     wrap(segments, "kept_from_of_each", one_by_one)
 
