@@ -318,7 +318,7 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(7200)
 def test_random_histories_keep_every_promise(stage, seed, request, record_property):
     machine = hypothesis.seed(int(seed))(type("History", (History,), {"stage": stage}))
     planted = request.config.getoption("--plant")

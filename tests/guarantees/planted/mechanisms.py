@@ -207,3 +207,35 @@ def a_release_of_other_rows_as_an_origin() -> None:
     from service.mechanisms import transfer
 
     rewrite(transfer.begun_at, ("learner.intercept_scale not in (None, scale)", "False"))
+
+
+_CANDIDATES = (
+    "tests/mechanisms/window_statistics/test_candidates.py::"
+    "test_no_candidate_depends_on_records_but_through_the_estimates"
+)
+
+
+@bug(_CANDIDATES)
+def candidates_whose_ridge_is_by_the_records() -> None:
+    """A pull as long as the records of the block are, which nothing was charged for."""
+    from service.mechanisms.window_statistics.window_model import WindowModel
+
+    def advance(true: Any, self: Any, state: Any, records: Any, *others: Any) -> Any:
+        length = float(np.linalg.norm(records.x))
+        candidates = tuple(replace(each, ridge=length) for each in self.candidates)
+        return true(replace(self, candidates=candidates), state, records, *others)
+
+    wrap(WindowModel, "advance", advance)
+
+
+@bug(_CANDIDATES)
+def candidates_whose_window_is_by_the_records() -> None:
+    """The last block alone where its records are long, as if that told a drift for nothing."""
+    from service.mechanisms.window_statistics.window_model import WindowModel
+
+    def advance(true: Any, self: Any, state: Any, records: Any, *others: Any) -> Any:
+        drifts = float(np.linalg.norm(records.x)) > 3.0 * len(records.y)
+        candidates = tuple(replace(each, blocks=1 if drifts else self.blocks) for each in self.candidates)
+        return true(replace(self, candidates=candidates), state, records, *others)
+
+    wrap(WindowModel, "advance", advance)
