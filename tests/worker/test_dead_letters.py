@@ -39,9 +39,9 @@ def api(bench: Bench) -> Iterator[Service]:
 def damage(bench: Bench, entry: str, batch: bytes) -> None:
     """As if a batch had changed in the log: the same ids and numbers, another content."""
     redis = bench.redis()
-    kept = redis.xrange(bench.key("entries"))
+    entries = redis.xrange(bench.key("entries"))
     redis.delete(bench.key("entries"))
-    for each, fields in kept:
+    for each, fields in entries:
         redis.xadd(bench.key("entries"), fields | ({b"batch": batch} if each.decode() == entry else {}), id=each)
 
 
