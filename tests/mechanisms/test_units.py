@@ -216,6 +216,23 @@ def test_all_records_of_a_unit_together_move_counts_as_far_as_one(monkeypatch, m
     assert farthest == change.squared_l2
 
 
+def test_a_block_of_units_set_aside_is_of_as_many_slots_as_they_have_on_average():
+    aside = {"features": 2, "task": {"kind": "classification", "classes": 2}, "unit": {"max_records": 3}}
+    asked = {"mechanism": EVALUATION, "privacy": {"epsilon": 1, "delta": 0}}
+    configuration = PublicationConfiguration.model_validate(asked)
+    built = build(stored_schema(aside | {"evaluation": {"every": 5}}), configuration, start=3)
+    plan = built.plan()
+    assert plan["first_releases"][:3] == [20, 40, 60]
+    assert plan["fits"][0]["when"] == "every 20 records, those of units set aside, 4 on average"
+    assert plan["accuracy"] == made(EVALUATION, None, unit={"max_records": 3}, delta=0).plan()["accuracy"]
+    assert (built.first_slot(40), built.reads(40), built.needs(25)) == (23, 20, 20)
+    with pytest.raises(Refused, match="at most 5 where every 200000-th unit"):
+        build(
+            stored_schema(aside | {"evaluation": {"every": 200_000}}),
+            configuration.model_copy(update={"mechanism": configuration.mechanism.model_copy(update={"block": 6})}),
+        )
+
+
 def test_counts_are_of_the_first_slots_of_units_and_scales_of_as_many_as_there_are(monkeypatch):
     monkeypatch.setattr(
         "service.privacy.noise.counts.discrete_gaussian", lambda variance, size: np.zeros(size, np.int64)
