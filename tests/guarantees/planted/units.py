@@ -320,11 +320,23 @@ def an_erasure_that_comes_while_slots_are_counted() -> None:
 
 
 @bug(f"{_MECHANISMS}::test_a_learner_that_takes_each_record_by_itself_takes_no_units")
-def a_perturbed_objective_that_takes_records_of_a_unit_one_by_one() -> None:
-    """Two orthogonal records of one unit make a curvature of twice the rank that is allowed for."""
+def a_learner_that_takes_records_of_a_unit_one_by_one() -> None:
+    """The records of a unit enter whole where a learner knows nothing of units."""
     from service.learners.linear import Linear
 
     rewrite(Linear.prepared, ("if weights is not None:", "if False:"))
+
+
+@bug(f"{_MECHANISMS}::test_the_curvature_of_all_records_of_a_unit_costs_no_more_than_is_stated")
+def a_perturbed_objective_of_the_mean_of_a_units_records() -> None:
+    """Two orthogonal records of one unit make a curvature of twice the rank that is allowed for."""
+    from service.learners.objective_perturbation import ObjectivePerturbation
+
+    rewrite(
+        ObjectivePerturbation.fit,
+        ("rows, y = self.prepared(records.one_of_each_unit())", "rows, y, shares = self.weighed(records)"),
+        ("tilt=tilt,", "tilt=tilt, shares=shares,"),
+    )
 
 
 @bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_counts_as_far_as_one[preparation]")
