@@ -23,8 +23,8 @@ a Huber hinge bends. Let the neighbours differ in one record.
 | softmax, K classes | √2·R | K - 1 | 1 - 1/K: S = diag(p) - ppᵀ |
 | huber_hinge, K rows | √K·R | K | K/(2h): one bend per row |
 
-Units. Of all records of a unit in the range that of its first slot there counts, by the public pattern, or none where
-that slot is empty; n counts units. So a unit has one record's loss, and all of the above, with A ⪰ nΛ·I from the other
+Units. A unit enters by the record of its first slot in the range, by the public pattern, or not at all where that slot
+is empty; n counts units. So a unit has one record's loss, and all of the above, with A ⪰ nΛ·I from the other
 units, holds for replacing all of its records. Their mean, which other learners take, will not do with this r: the
 second derivative of k records' mean has a rank of up to k·r. At one trace more rank costs more (two orthogonal records
 of a unit: 2r·ln(1 + TR²/(2rnΛ))), and k·r would have to be in each release's cost by the pattern of its range.

@@ -95,7 +95,7 @@ def _counted(row: Mapping[str, Any], records: int, *, of_units: bool) -> int:
     """Return n of a release, of so many slots: of units, that which it states. A batch of none still has its noise."""
     if not of_units or "units" not in row["model"]:
         return records
-    return min(records, max(1, row["model"]["units"]))
+    return min(records, max(1, int(row["model"]["units"])))
 
 
 @dataclass
