@@ -81,7 +81,7 @@ def paid_for(
             yield f"{where}: its noise is not as long as what it is added to"
         records = fits.count(row["fit_start"], row["fit_stop"])
         currency = Currency.PURE if pure else Currency.ZCDP
-        if event.cost(currency, records) > paid:
+        if event.cost(currency, _counted(row, records, of_units=unit is not None)) > paid:
             yield f"{where}: its noise costs more than its charge"
         if unit is not None:
             bound = UnitBound(max_records=unit["max_records"], min_separation=unit["min_separation"])
@@ -89,6 +89,13 @@ def paid_for(
                 yield f"{where}: its charge counts less often than all records of a unit may cost"
     except ValueError as problem:
         yield f"{where}: {problem}"
+
+
+def _counted(row: Mapping[str, Any], records: int, *, of_units: bool) -> int:
+    """Return n of a release, of so many slots: of units, that which it states. A batch of none still has its noise."""
+    if not of_units or "units" not in row["model"]:
+        return records
+    return min(records, max(1, int(row["model"]["units"])))
 
 
 @dataclass
