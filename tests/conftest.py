@@ -74,9 +74,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for mark in ("planted", "long"):
         wanted = config.getoption(f"--{mark}")
-        other = [item for item in items if bool(item.get_closest_marker(mark)) != wanted]
+        left, other = [], []
+        for item in items:
+            (left if bool(item.get_closest_marker(mark)) == wanted else other).append(item)
         config.hook.pytest_deselected(items=other)
-        items[:] = [item for item in items if item not in other]
+        items[:] = left
     # Processes take a file after the other: who begins the longest ones last ends long after the others. Those come
     # first, then all that wait for servers, then those that only compute.
     long = {item.path for item in items if item.get_closest_marker("slow")}

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
+from sqlalchemy import func
 
 from service.api.auth.credentials import PAGE_HEADER
 from tests import chance
-from tests.api.test_labels import give, post, publish, unlabelled
+from tests.api.test_labels import change_requests, give, post, publish, unlabelled
 from tests.browser.looking import enter, show, sign_in
 from tests.conftest import Service, ok, wait_until
 
@@ -221,12 +222,15 @@ def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labell
 
 
 def test_nothing_is_chosen_for_a_record_that_is_waited_for_no_more(service: Service, labelling: Open):
-    stream, publication = asking(service, records=0, size=2, label_seconds=8)
+    stream, publication = asking(service, records=0, size=2, label_seconds=600)
     page = labelling(publication)
     expect(page.locator("#waits")).to_contain_text("Nothing is asked for")
     post(service, stream, np.ones((2, 12)))
     late = choose(page, "1")
     unanswered = shown(page)
+    page.clock.install()
+    page.clock.fast_forward(600_000)
+    change_requests(service, publication, expires_at=func.now())
     expect(page.locator("#held")).to_contain_text("too late: its time is over")
     expect(page.locator("#said")).to_contain_text(f"The time for record {unanswered} is over")
     expect(page.locator("#said")).to_contain_text("A new model is out: version 1.")

@@ -12,10 +12,10 @@ from tests.docs.words import Finding, findings
 
 ROOMS = {
     "opening": """
-        tests/api tests/mechanisms tests/worker
+        tests/api tests/mechanisms
     """,
     "stand-in": """
-        service/api tests/api tests/mechanisms tests/worker
+        service/api tests/api tests/mechanisms
     """,
     "unit": "",
 }

@@ -20,7 +20,7 @@ TICKS = CONFIGURATION | {"publish_delay": 0.1}
 
 
 class Unforeseen(Exception):
-    """What nobody expected."""
+    """A failure that nobody expected."""
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, times: int, error: type[Exception] = Unforeseen) -> list[int]:

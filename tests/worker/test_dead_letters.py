@@ -1,4 +1,4 @@
-"""What came in the log and can't be numbered is set aside, listed and dropped; no number moves by any of it."""
+"""A batch in the log that can't be numbered is set aside, listed and dropped; no number moves by any of it."""
 
 from collections.abc import Iterator
 

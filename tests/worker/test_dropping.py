@@ -1,4 +1,4 @@
-"""What is dropped of a stream that keeps what is needed, beside what is asked for at the same moment."""
+"""A stream that keeps what is needed drops the rest, beside publications that are asked for at the same moment."""
 # ruff: noqa: F811 - a fixture is another file's
 
 import threading
@@ -21,7 +21,7 @@ def stop(bench: Bench) -> None:
 
 
 def drop(bench: Bench) -> None:
-    """What a sealer does now and then."""
+    """Drop segments, as a sealer does now and then."""
     keeper = bench.shop().keeper
     sealer = Sealer(bench.database, Reader(bench.world.settings.redis_url), bench.files, keeper)
     stream = bench.stream()

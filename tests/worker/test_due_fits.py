@@ -1,4 +1,4 @@
-"""What people see of the next fit, and that they can't see when it ends."""
+"""People see when the next fit is due, and can't see when it ends."""
 # ruff: noqa: F811 - a fixture is another file's
 
 import threading

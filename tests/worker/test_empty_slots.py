@@ -98,7 +98,7 @@ def times(bench: Bench) -> list[int]:
 
 @pytest.fixture
 def sizes(monkeypatch) -> list[tuple[int, int]]:
-    """Of each update: |B|, and how many labels it learns from."""
+    """Return by update |B|, and how many labels it learns from."""
     updates, true = [], ActiveGradient.update
 
     def spied(self, records, count, *more):

@@ -1,4 +1,4 @@
-"""What is erased counts as nothing from then on, and its bytes go from segments and log, whatever dies meanwhile."""
+"""An erased record counts as nothing from then on, and its bytes go from segments and log, whatever dies meanwhile."""
 
 from pathlib import Path
 

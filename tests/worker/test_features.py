@@ -1,4 +1,4 @@
-"""Who has features of another publication uses its confirmed release alone, and waits for it without spinning."""
+"""A publication with another one's features uses its confirmed release alone, and waits for it without spinning."""
 
 import threading
 from collections.abc import Iterator

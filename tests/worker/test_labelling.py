@@ -146,7 +146,7 @@ def test_of_two_that_tossed_the_same_coins_one_commits(bench: Bench, monkeypatch
 
 @pytest.mark.parametrize("gone", [[tables.parts], [tables.parts, tables.memories]], ids=["parts", "all of it"])
 def test_coins_that_are_lost_are_never_tossed_again(bench: Bench, gone):
-    """Whoever would toss them again would charge their records twice."""
+    """A worker that tossed them again would charge their records twice."""
     bench.publish_all()
     answer_all(bench)
     with bench.database.transaction() as connection:

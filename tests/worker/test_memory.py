@@ -1,4 +1,4 @@
-"""What a publication remembers between two steps: a worker goes on from just that, or the publication halts."""
+"""The memory of a publication between two steps: a worker goes on from just that, or the publication halts."""
 # ruff: noqa: F811 - a fixture is another file's
 
 import os

@@ -32,7 +32,7 @@ CONFIGURATION = {
 
 @pytest.fixture
 def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Of a stream with the retention, or of the configuration, that an indirect parameter says."""
+    """Yield the bench of a stream with the retention, or of the configuration, that an indirect parameter says."""
     parameter = getattr(request, "param", None)
     configuration = parameter if isinstance(parameter, dict) else CONFIGURATION
     retention = parameter if isinstance(parameter, str) else "keep"
@@ -145,7 +145,7 @@ def test_each_fit_starts_from_the_release_that_its_schedule_names(bench: Bench, 
     "bench", [CONFIGURATION, CONFIGURATION | {"publish_delay": 0.4}], indirect=True, ids=["at once", "at its tick"]
 )
 def test_what_a_halted_publication_keeps_is_settled(bench: Bench, monkeypatch):
-    """What it has charged stays reserved on its records, and no more."""
+    """Its charges stay reserved on its records, and no more."""
 
     def publish() -> None:
         bench.publish_all()

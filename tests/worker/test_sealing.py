@@ -243,7 +243,7 @@ def changed(bench: Bench, way: str) -> bool:
 
 
 def test_who_takes_its_own_lease_again_has_lost_the_one_before(bench: Bench):
-    """Of two threads of one worker that believe they hold it one does."""
+    """Two threads of one worker believe that they hold it; one does."""
     resource = leases.stream(bench.stream.id)
 
     def take() -> leases.Lease | None:
