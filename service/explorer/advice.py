@@ -67,7 +67,7 @@ class Advice:
 
     measured: tuple[Measured, ...]
     score: str
-    """Return the measurements, for people."""
+    """The name of the measured score, for people."""
     baselines: Mapping[str, float]
     counted: int
     stream: dict[str, Any]

@@ -15,7 +15,7 @@ ROOMS = {
         tests/api tests/mechanisms
     """,
     "stand-in": """
-        service/api tests/api tests/mechanisms
+        tests/api tests/mechanisms
     """,
     "unit": "",
 }
