@@ -81,9 +81,9 @@ class OutputPerturbation(Linear):
     to that sensitivity; what `fit` returns must never leave the process.
 
     Where records have units, n counts the units of the range by the public pattern, and a unit's loss is the mean of
-    its records': Σ a_i·loss(w; z_i) over its k slots, a_i = 1/k rounded down, and nothing of an empty one. That is a
-    loss of one record's kind: convex, its gradient is no longer than L and turns no faster than β, since Σ a_i ≤ 1. So
-    all of the above, and each solver's own statement, holds for replacing all records of one unit, present or not.
+    its records': Σ a_i·loss(w; z_i) over its k slots, a_i = 1/k rounded down, and nothing of an empty one. Such a sum
+    is convex, its gradient is no longer than L and turns no faster than β, as one record's, since Σ a_i ≤ 1. So all of
+    the above, and each solver's own statement, holds for replacing all records of one unit, present or not.
 
     The solver is `exact`, `psgd` or `gradient_descent`; each knows its own sensitivity. (A permutation that a solver
     draws is not a function of the records: for psgd the sensitivity is about two fits with the same one, `descent`.)

@@ -100,7 +100,7 @@ def sums(stream: Stream, reserved: PrivacyLoss, evaluation_reserved: PrivacyLoss
 
 def with_evaluation(stream: Stream, loss: PrivacyLoss, evaluation: PrivacyLoss) -> dict[str, Any]:
     """Return a loss as numbers to read, with that of evaluation slots where the stream sets some aside."""
-    if stream.evaluation_slots is None:
+    if stream.evaluation_period is None:
         return dict(stream.budget.shown(loss))
     return stream.budget.shown(loss) | {"evaluation": stream.budget.shown(evaluation)}
 

@@ -10,7 +10,7 @@ import numpy as np
 from service.learning.records import Records
 from service.store import labels, segments
 from service.streams.slots import EvaluationSlots
-from service.streams.units import contributions, distinct
+from service.streams.units import contributions, distinct, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,8 +34,8 @@ class Located:
 
     `start` and `stop` are numbers of the stream, `origin` the number that the records' slots are counted from. `files`:
     name, SHA-256 and the rows of each segment, in order. `erased`: ranges of the stream. `answers`: (number, label) of
-    the labels that people gave; None: the labels are in the segments. `period`: of the stream's evaluation slots,
-    None where it has none; `evaluates`: these are read, and no others, else all others.
+    the labels that people gave; None: the labels are in the segments. `period`: every so many-th slot, or unit, is set
+    aside for evaluations, None where none is; `evaluates`: these are read, and no others, else all others.
     """
 
     stream: str
@@ -116,7 +116,7 @@ def locate(
         files=tuple(files),
         erased=tuple((low, high) for low, high in erased),
         answers=answers,
-        period=None if (slots := stream.evaluation_slots) is None else slots.period,
+        period=stream.evaluation_period,
         evaluates=evaluates,
     )
 
@@ -147,13 +147,10 @@ def load(files: SegmentFiles, locate_range: Callable[[], Located]) -> Records:
         for record, label in located.answers:
             y[record - start] = label
         columns["y"] = y
-    present = np.ones(stop - start, dtype=np.bool_)
-    pattern = _pattern(columns) if "unit" in columns else None
-    if pattern is not None:
-        present &= pattern.counting
+    pattern = _pattern(columns, located) if "unit" in columns else None
+    present = _may_be_read(located) if pattern is None else pattern.counting.copy()
     for low, high in located.erased:
         present[low - start : high - start] = False
-    present &= _may_be_read(located)
     if not present.all():
         columns = {name: column[present] for name, column in columns.items()}
     y = columns["y"]
@@ -174,7 +171,9 @@ def _may_be_read(located: Located) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Pattern:
-    """The public pattern of a range: erased and empty slots have their part too, and slots that don't count have none.
+    """The public pattern of a range: erased and empty slots have their part too, slots that don't count have none.
+
+    Nor have those of units that are not to be read here.
 
     `counting`, `shares`, `owners`, `firsts`: of every slot, as in `Records`. `units`: their number.
     """
@@ -195,9 +194,11 @@ class _Pattern:
         }
 
 
-def _pattern(columns: Columns) -> _Pattern:
-    counting = columns.pop("counts").astype(np.bool_)
-    pseudonyms, places = distinct(columns.pop("unit")[counting])
+def _pattern(columns: Columns, located: Located) -> _Pattern:
+    counting, unit = columns.pop("counts").astype(np.bool_), columns.pop("unit")
+    if located.period is not None:
+        counting &= set_aside(unit, located.period) == located.evaluates
+    pseudonyms, places = distinct(unit[counting])
     shares, owners = np.zeros(len(counting)), np.full(len(counting), -1, dtype=np.int64)
     shares[counting], owners[counting] = contributions(places), places
     firsts = np.zeros(len(counting), dtype=np.bool_)

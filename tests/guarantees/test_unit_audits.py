@@ -40,6 +40,7 @@ class Case(NamedTuple):
 
 BATCHES, ONE_STEP = {"kind": "independent_batches", "batch": 2}, DESCENT | {"steps": 1}
 OUTPUT = {"kind": "output_perturbation", "regularization": 1.0, "origin": FAR}
+TILTED = OUTPUT | {"kind": "objective_perturbation"}
 CASES = {
     "online_leader": Case(LEADER, (0, 2, 4), 10, 330),
     "independent_batches": Case(BATCHES, (0, 2, 4), 6, 330, ONE_STEP),
@@ -59,6 +60,7 @@ LONG = {
     "sliding_window": Case({"kind": "sliding_window", "block": 2, "blocks": 2}, (0, 2, 4), 8, 1300, ONE_STEP),
     "output perturbation, all in one": Case(BATCHES | {"batch": 4}, (0, 1, 2, 3), 4, 1300, OUTPUT),
     "output perturbation, psgd": Case(BATCHES | {"batch": 4}, (0, 1, 2, 3), 4, 1300, OUTPUT | {"solver": "psgd"}),
+    "objective perturbation": Case(BATCHES | {"batch": 4}, (0, 1, 4, 5), 8, 1800, TILTED, privacy="pure"),
     "output perturbation, pure": Case(BATCHES, (0, 2), 4, 1800, OUTPUT, privacy="pure"),
     "continual": Case({"kind": "continual", "base": 4, "update_every": 2}, (0, 4, 8), 16, 1300, ONE_STEP),
 }

@@ -180,7 +180,7 @@ def _tighter(
     reserved: PrivacyLoss,
     evaluated: PrivacyLoss,
 ) -> composition.Tighter:
-    if stream.evaluation_slots is None:
+    if stream.evaluation_period is None:
         return reservations.tighter(stream, of_it, reserved)
     training = reservations.reserved(connection, stream.id, of_it, Slots.TRAINING)
     return reservations.tighter(stream, of_it, training, evaluated)
@@ -194,7 +194,7 @@ def _told(connection: Connection, stream: streams.Stream, start: int, stop: int)
     """Return whether what follows is exact, and what the records of each stretch of [start, stop) have spent."""
     if start >= stop:
         return True, []
-    kinds = (None,) if stream.evaluation_slots is None else (None, Slots.EVALUATION)
+    kinds = (None,) if stream.evaluation_period is None else (None, Slots.EVALUATION)
     found = [spending.exact(connection, stream.id, start, stop, slots) for slots in kinds]
     exact = [each for each in found if each is not None]
     is_exact = len(exact) == len(kinds)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from service.learners.noisy_gradient_descent import FAMILY as NOISY
 from service.learners.noisy_gradient_descent import NoisyGradientDescent
-from service.learners.output_perturbation import FAMILY as PERTURBED
+from service.learners.objective_perturbation import ObjectivePerturbation
 from service.learners.output_perturbation import OutputPerturbation
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from service.privacy.accounting.groups import UnitBound
     from service.schedules.schedule import Fit, Pattern
 
+_TAKING_UNITS = (NoisyGradientDescent, OutputPerturbation, ObjectivePerturbation)
 _OF_UNITS = (
     "the noise is for the number of units in a fit, which only its records tell; these are the figures where every "
     "slot is of another unit"
@@ -106,10 +107,8 @@ class Scheduled(Fitting, LinearMechanism):
 
     def check_units(self) -> None:
         """Raise NotForUnits unless the learner makes one contribution of all records of a unit."""
-        if not isinstance(self.learner, NoisyGradientDescent | OutputPerturbation):
-            raise NotForUnits(
-                f"fits on a schedule need a learner that units enter once: use {NOISY.kind} or {PERTURBED.kind}"
-            )
+        if not isinstance(self.learner, _TAKING_UNITS):
+            raise NotForUnits(f"fits on a schedule need a learner that units enter once: use {NOISY.kind}")
 
     def unknown(self, pattern: Pattern) -> str | None:
         """Return why it is not known how such a fit is perturbed: by how many units it has, but for gradients."""

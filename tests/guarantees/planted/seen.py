@@ -193,9 +193,53 @@ def a_look_that_does_not_ask_for_the_streams_lock() -> None:
     rewrite(newest.look, ("not locked or ", ""))
 
 
-@bug("tests/api/test_linearizable.py::test_no_answer_is_older_than_its_question")
+@bug("tests/api/test_linearizable.py::test_no_answer_is_older_than_its_question_and_no_key_outlives_its_time")
 def a_look_that_holds_though_a_release_is_not_confirmed_yet() -> None:
     """It becomes visible before the next tick."""
     from service.store import newest
 
     rewrite(newest.look, ("row.unsettled or ", ""))
+
+
+_LINEARIZABLE = "tests/api/test_linearizable.py"
+_READY = "tests/api/test_ready_releases.py"
+
+
+@bug(f"{_LINEARIZABLE}::test_no_answer_is_older_than_its_question_and_no_key_outlives_its_time")
+def the_latest_as_it_was_lately() -> None:
+    """A look of the last second answers for the newest version, though a newer one is visible."""
+    from service.api import ready_releases
+
+    rewrite(ready_releases._release, ("models.seen_lately if number else models.remembered", "models.seen_lately"))
+
+
+@bug(f"{_READY}::test_a_revoked_key_reads_nothing_after_the_stated_time")
+def a_key_that_is_remembered_for_ever() -> None:
+    """Who was let in once reads for as long as this process runs."""
+    from service.api.auth.known_keys import KnownKeys
+
+    rewrite(KnownKeys.remembered, (" and cached[1] > time.monotonic()", ""))
+
+
+@bug(f"{_READY}::test_a_key_of_another_stream_or_scope_gets_nothing_from_memory")
+def releases_for_every_key_that_is_known() -> None:
+    """A key that may only send records reads models."""
+    from service.api import ready_releases
+
+    rewrite(ready_releases._key, ('not {"read", "admin"} & key.scopes or ', ""))
+
+
+@bug(f"{_READY}::test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus")
+def reading_that_counts_for_no_rate() -> None:
+    """A key reads as often as it likes."""
+    from service.api.ready_releases import ReadyReleases
+
+    rewrite(ReadyReleases._find, ("shared.requests.count(key.id)", "pass"))
+
+
+@bug(f"{_READY}::test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus")
+def releases_on_the_port_for_prometheus() -> None:
+    """Whoever may reach that port reads models."""
+    from service.api.ready_releases import ReadyReleases
+
+    rewrite(ReadyReleases._find, (' or scope["server"][1] == self._metrics_port', ""))

@@ -174,6 +174,35 @@ def counts_that_begin_anew_with_each_segment() -> None:
     wrap(units, "read", read)
 
 
+_ASIDE = "tests/worker/test_units_set_aside.py"
+
+
+@bug(f"{_ASIDE}::test_a_range_is_read_without_the_units_of_the_other_kind[False]")
+def units_that_are_set_aside_and_fitted_all_the_same() -> None:
+    """Fits and evaluations read all units, so that either spends the whole budget of the same one."""
+    from service.publishing import records
+
+    rewrite(records._pattern, ("if located.period is not None:", "if False:"))
+
+
+@bug(f"{_ASIDE}::test_a_range_is_read_without_the_units_of_the_other_kind[True]")
+def units_whose_slots_are_set_aside_one_by_one() -> None:
+    """Every k-th slot is evaluated, so that a unit has slots of both kinds."""
+    import numpy as np
+
+    from service.publishing import records
+
+    wrap(records, "set_aside", lambda _true, unit, period: np.arange(len(unit)) % period == period - 1)
+
+
+@bug(f"{_ASIDE}::test_a_unit_has_spent_what_publications_of_its_kind_charged")
+def a_unit_that_is_said_to_have_spent_what_others_have() -> None:
+    """Charges of both kinds are shown for every unit."""
+    from service.ledger import spending
+
+    rewrite(spending.of_unit, ("_of_kind(charged, kind)", "charged"))
+
+
 @bug(f"{_COUNTING}::test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern[bench0]")
 def weights_by_record() -> None:
     """All records of a unit enter a sum whole."""
@@ -291,11 +320,23 @@ def an_erasure_that_comes_while_slots_are_counted() -> None:
 
 
 @bug(f"{_MECHANISMS}::test_a_learner_that_takes_each_record_by_itself_takes_no_units")
-def a_perturbed_objective_that_takes_records_of_a_unit_one_by_one() -> None:
-    """Two orthogonal records of one unit make a curvature of twice the rank that is allowed for."""
+def a_learner_that_takes_records_of_a_unit_one_by_one() -> None:
+    """The records of a unit enter whole where a learner knows nothing of units."""
     from service.learners.linear import Linear
 
     rewrite(Linear.prepared, ("if weights is not None:", "if False:"))
+
+
+@bug(f"{_MECHANISMS}::test_the_curvature_of_all_records_of_a_unit_costs_no_more_than_is_stated")
+def a_perturbed_objective_of_the_mean_of_a_units_records() -> None:
+    """Two orthogonal records of one unit make a curvature of twice the rank that is allowed for."""
+    from service.learners.objective_perturbation import ObjectivePerturbation
+
+    rewrite(
+        ObjectivePerturbation.fit,
+        ("rows, y = self.prepared(records.one_of_each_unit())", "rows, y, shares = self.weighed(records)"),
+        ("tilt=tilt,", "tilt=tilt, shares=shares,"),
+    )
 
 
 @bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_counts_as_far_as_one[preparation]")

@@ -265,3 +265,11 @@ def an_invariant_that_does_not_look_at_the_streams_budget() -> None:
         over_cap.violations,
         ("not reserved.within(known[stream].budget.limit)", "False"),
     )
+
+
+@bug("tests/store/test_verified_noise.py::test_noise_for_less_than_a_record_moves_is_a_finding[whitening]")
+def a_sensitivity_that_is_taken_as_stated() -> None:
+    """A release whose noise is for sums that no record moves far costs what it says."""
+    from service.ledger.verify import released
+
+    rewrite(released.paid_for, ('event.sensitivity < least_sensitivity(event, row["model"])', "False"))
