@@ -233,11 +233,11 @@ def _of_kind(charged: Sequence[Charged], slots: Slots) -> list[Charged]:
     return [each for each in charged if each[0].slots is slots]
 
 
-def _either(slots: Slots | None, found: Callable[[Slots], list[Stretch]]) -> list[Stretch]:
+def _either(slots: Slots | None, stretches_of: Callable[[Slots], list[Stretch]]) -> list[Stretch]:
     """Return what is of one kind of slots; None: the larger of both."""
     if slots is not None:
-        return found(slots)
-    training, evaluated = found(Slots.TRAINING), found(Slots.EVALUATION)
+        return stretches_of(slots)
+    training, evaluated = stretches_of(Slots.TRAINING), stretches_of(Slots.EVALUATION)
     if all(loss == PrivacyLoss() for *_, loss in evaluated):
         return training
     return composition.greater(training, evaluated)

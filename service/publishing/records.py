@@ -95,11 +95,11 @@ def locate(
     """
     start, stop = origin + start, origin + stop
     with database.transaction() as connection:
-        found = segments.holding(connection, stream.id, start, stop)
+        holding = segments.holding(connection, stream.id, start, stop)
         erased = segments.erased(connection, stream.id, start, stop)
         answers = _answers(connection, stream, labels_of, start, stop)
     position, files = start, []
-    for segment in found:
+    for segment in holding:
         if segment.start > position:
             break
         low, high = position - segment.start, min(stop, segment.stop) - segment.start
@@ -121,8 +121,8 @@ def locate(
     )
 
 
-def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
-    """Return the records that `found` locates, in slots that may be read, without the erased ones.
+def load(files: SegmentFiles, locate_range: Callable[[], Located]) -> Records:
+    """Return the records that `locate_range` locates, in slots that may be read, without the erased ones.
 
     Their label is NaN where people gave none.
 
@@ -131,7 +131,7 @@ def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
         SegmentDamaged: a segment does not hold what was written to it.
     """
     for attempt in range(3):
-        located = found()
+        located = locate_range()
         try:
             columns = _columns(files, located)
         except FileNotFoundError:
@@ -219,10 +219,10 @@ def read_records(
 ) -> Records:
     """Return the records of [start, stop), counted from `origin`, that are still there: see `locate` and `load`."""
 
-    def found() -> Located:
+    def located() -> Located:
         return locate(database, stream, origin, start, stop, labels_of=labels_of, evaluates=evaluates)
 
-    return load(files, found)
+    return load(files, located)
 
 
 def _columns(files: SegmentFiles, located: Located) -> dict[str, NDArray[np.generic]]:

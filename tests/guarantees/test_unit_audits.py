@@ -70,8 +70,8 @@ def published(case):
     unit = {"max_records": len(case.slots), "min_separation": case.separation}
     schema = {"features": 2, "task": {"kind": "classification", "classes": 2}, "unit": unit}
     learner = {} if case.learner is None else {"learner": {"intercept": False} | case.learner}
-    asked = {"mechanism": case.mechanism, "privacy": PRIVACY[case.privacy]} | learner
-    return build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(asked))
+    configuration = {"mechanism": case.mechanism, "privacy": PRIVACY[case.privacy]} | learner
+    return build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(configuration))
 
 
 def reading(slots, x):

@@ -225,7 +225,7 @@ def _share(budget: Budget, publication: publications.Publication, exposed: tuple
         "running": publication.state == "running",
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
-        "reserved": budget.shown(component.cap if component.running else component.kept(kept)),
+        "reserved": budget.shown(component.cap if component.running else component.reserved_after_end(kept)),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
             "record": publication.visible_worst_record,

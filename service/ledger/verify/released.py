@@ -8,8 +8,9 @@ from typing import Any
 
 from service.ledger.verify.counted import change_of
 from service.ledger.verify.reading import read
+from service.ledger.verify.sensitivities import least_sensitivity
 from service.privacy.accounting import events
-from service.privacy.accounting.events import NoisyCounts, NoisyRunningSums
+from service.privacy.accounting.events import AddedNoise, NoisyCounts, NoisyRunningSums
 from service.privacy.accounting.groups import UnitBound
 from service.privacy.accounting.obligations import AtArrival, WithEachRelease
 from service.privacy.accounting.unit_factors import factor_of
@@ -46,12 +47,12 @@ def chain(rows: Rows, stream: Stream, publication: Publication) -> Iterator[str]
         if isinstance(charging, AtArrival) and row["fit_start"] < batched:
             yield f"{where}: it learnt from a batch that another had learnt from"
         batched = row["fit_stop"]
-    told = publication.version, publication.digest, publication.latest
+    recorded = publication.version, publication.digest, publication.latest
     reached = publication.start + publication.position
     # A step that only counts records in, or a fit of no unit, moves it on without a release.
     releases_always = isinstance(charging, WithEachRelease) and publication.unit_factor is None
     late = time != reached if releases_always else time > reached
-    if (number, previous, latest) != told or late:
+    if (number, previous, latest) != recorded or late:
         where = f"publication {publication.name}, version {publication.version}"
         yield f"{where}: it was the newest one, and is missing or another"
 
@@ -77,6 +78,8 @@ def paid_for(
         event = events.from_json(row["noise"])
         if isinstance(event, NoisyCounts) and event.change != change_of(event, row["model"], row["shape"]):
             yield f"{where}: its noise is for counts that one record changes otherwise"
+        if isinstance(event, AddedNoise) and event.sensitivity < least_sensitivity(event, row["model"]):
+            yield f"{where}: its noise is for sums that one record moves less than it can"
         if row["noise"]["dimension"] != event.dimension(row["shape"]):
             yield f"{where}: its noise is not as long as what it is added to"
         records = fits.count(row["fit_start"], row["fit_stop"])

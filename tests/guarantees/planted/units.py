@@ -54,7 +54,7 @@ def a_group_factor_of_all_slots_only() -> None:
 
 @bug(f"{_GROUPS}::test_neighbouring_batches_of_a_decaying_blt[2-3.27]")
 def a_group_factor_of_another_noise() -> None:
-    """That of independent noise, where noise is carried on."""
+    """The factor is that of independent noise, where noise is carried on."""
     from service.privacy.accounting import carried_groups
 
     rewrite(carried_groups._toeplitz, ("pairs += sums", "pairs = 0"))
@@ -62,7 +62,7 @@ def a_group_factor_of_another_noise() -> None:
 
 @bug(f"{_GROUPS}::test_rounding_is_counted_for_every_slot[blt-1e-05]")
 def rounding_that_is_counted_once_for_all_slots() -> None:
-    """What rounding adds is said to be that of one record."""
+    """The bound adds the rounding of one record."""
     from service.privacy.accounting import carried_groups
 
     rewrite(carried_groups._with_rounding, ("slots * rounding", "rounding"))
@@ -100,7 +100,7 @@ def a_unit_whose_charges_count_once() -> None:
 
 @bug(f"{_HISTORIES}[assert_within_records]")
 def a_stopped_publication_that_gives_all_back() -> None:
-    """What it has charged is forgotten as soon as it has ended."""
+    """The ledger forgets its charges as soon as it has ended."""
     from service.privacy.accounting.unit_ledger import ZcdpLedger
 
     rewrite(ZcdpLedger._counted, ("yield from self._charged(publication)", "return"))
@@ -261,7 +261,7 @@ def a_slot_that_is_charged_what_its_unit_was_promised() -> None:
 
 @bug(f"{_PUBLISHED}::test_what_is_spent_is_the_units_and_within_what_was_promised[leader, pure]")
 def a_charge_that_counts_once_for_its_unit() -> None:
-    """What is shown as spent is a slot's."""
+    """The page shows as spent what a slot has spent."""
     from service.privacy.accounting.composition import Component
 
     rewrite(Component.loss, ("amount *= self.factor", "pass"))
@@ -269,7 +269,7 @@ def a_charge_that_counts_once_for_its_unit() -> None:
 
 @bug(f"{_PUBLISHED}::test_whoever_stops_a_publication_that_has_charged_gets_nothing_back[leader]")
 def a_stopped_publication_on_units_that_gives_back() -> None:
-    """What it has not charged is free for others, though their units' slots may be those that it has charged."""
+    """Others get what it has not charged, though their units' slots may be those that it has charged."""
     from service.ledger import reserving
 
     rewrite(reserving.reserves_wholly, ('== "running" or charged', '== "running"'))
@@ -277,7 +277,7 @@ def a_stopped_publication_on_units_that_gives_back() -> None:
 
 @bug(f"{_PUBLISHED}::test_a_factor_that_somebody_changed_is_found[leader]")
 def a_group_factor_that_nobody_computes_anew() -> None:
-    """What the record says of it is believed."""
+    """The verifier believes the factor that the record states."""
     from service.ledger.verify import released
 
     rewrite(released.paid_for, ('> Fraction(unit["factor"])', "< 0"))
