@@ -227,8 +227,16 @@ def plan(
 
 @app.command()
 def advise(
-    file: Annotated[Path, typer.Argument(help="CSV with a header: a public sample of the stream, in its order.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A public sample of the stream, in its order: CSV with a header, NDJSON, Parquet or Arrow."
+        ),
+    ],
     label: Annotated[str, typer.Option(help="The column of labels.")],
+    bound: Annotated[
+        float | None, typer.Option(min=1e-6, max=1e6, help="Labels are numbers within ±BOUND.  [default: classes]")
+    ] = None,
     epsilon: Annotated[float, typer.Option(min=1e-3, max=1000, help="The most that a record may lose.")] = 1.0,
     delta: Annotated[float, typer.Option(min=1e-18, max=0.5, help="The same.")] = 1e-6,
     batch: Annotated[
@@ -245,7 +253,7 @@ def advise(
         from service.inputs.refused import Refused
 
     try:
-        sample = read_sample(file, label)
+        sample = read_sample(file, label, bound)
         advice = measure(
             sample,
             epsilon=epsilon,

@@ -1,8 +1,8 @@
 """One recommendation for a stream, measured on a public sample of it with the very mechanisms that would run.
 
 Nothing here is private: the sample is taken to be public, and its means and deviations become public constants of the
-stream. Every record is predicted by the model that was the latest when it came (prequential accuracy), from the second
-quarter of the sample on.
+stream. Every record is predicted by the model that was the latest when it came (prequential scores), from the second
+quarter of the sample on. The score of classes is the accuracy, that of a regression R².
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from service.streams.schema import StreamSchema
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from numpy.typing import NDArray
+
     from service.explorer.sample import Sample
 
 HARDLY_ANY_NOISE = 1000.0
@@ -50,11 +52,13 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A candidate with its mean accuracies: private, and with hardly any noise."""
+    """A candidate with its mean scores: private, and with hardly any noise."""
 
     candidate: Candidate
-    accuracy: float
+    score: float
     without_noise: float
+    margin: float
+    """How far off the score may be by sampling alone: two standard deviations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +66,8 @@ class Advice:
     """Measured candidates, best first. `stream` and `publication`: the JSON to post."""
 
     measured: tuple[Measured, ...]
+    score: str
+    """What is measured, for people."""
     baselines: Mapping[str, float]
     counted: int
     stream: dict[str, Any]
@@ -74,14 +80,8 @@ class Advice:
 
     @property
     def loss(self) -> float:
-        """How much accuracy privacy is expected to cost: the recommended one beside the best with hardly any noise."""
-        return max(0.0, max(each.without_noise for each in self.measured) - self.best.accuracy)
-
-    @property
-    def margin(self) -> float:
-        """How far off an accuracy may be by sampling alone: two standard deviations."""
-        share = self.best.accuracy
-        return 2.0 * math.sqrt(share * (1.0 - share) / self.counted)
+        """How much of the score privacy is expected to cost: the recommended one beside the best without noise."""
+        return max(0.0, max(each.without_noise for each in self.measured) - self.best.score)
 
 
 def candidates(batch: int) -> Iterator[Candidate]:
@@ -121,17 +121,25 @@ def advise(
             continue
         progress(candidate.title)
         try:
-            private = [_accuracy(schema, candidate, epsilon, delta, sample) for _ in range(runs)]
-            exact = _accuracy(schema, candidate, HARDLY_ANY_NOISE, delta, sample)
+            private = [_scores(schema, candidate, epsilon, delta, sample) for _ in range(runs)]
+            exact = _scores(schema, candidate, HARDLY_ANY_NOISE, delta, sample)
         except (Refused, Inaccurate, Unaffordable) as problem:
             left_out.append(f"{candidate.title}: {problem}")
             continue
-        measured.append(Measured(candidate=candidate, accuracy=float(np.mean(private)), without_noise=float(exact)))
+        measured.append(
+            Measured(
+                candidate=candidate,
+                score=float(np.mean(private)),
+                without_noise=float(exact.mean()),
+                margin=2.0 * float(private[0].std()) / math.sqrt(len(exact)),
+            )
+        )
     if not measured:
         raise Refused("batch", "no candidate gave a model in time: give a larger sample or a smaller batch")
-    measured.sort(key=lambda each: each.accuracy, reverse=True)
+    measured.sort(key=lambda each: each.score, reverse=True)
     return Advice(
         measured=tuple(measured),
+        score="accuracy" if sample.bound is None else "R²",
         baselines=_baselines(sample),
         counted=len(sample.y) - _first(sample),
         stream={"name": "my-stream", **schema, "budget": _budget(epsilon, delta)},
@@ -154,7 +162,9 @@ def stream_of(sample: Sample) -> dict[str, Any]:
     spread = sample.x.std(axis=0)
     return {
         "features": len(sample.columns),
-        "task": {"kind": "classification", "classes": len(sample.classes)},
+        "task": {"kind": "classification", "classes": len(sample.classes)}
+        if sample.bound is None
+        else {"kind": "regression", "bound": sample.bound},
         "norm_bound": _short(max(math.sqrt(len(sample.columns)) / FULL, 1e-3)),
         "feature_map": {
             "kind": "standardize",
@@ -164,7 +174,10 @@ def stream_of(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _accuracy(schema: Mapping[str, Any], candidate: Candidate, epsilon: float, delta: float, sample: Sample) -> float:
+def _scores(
+    schema: Mapping[str, Any], candidate: Candidate, epsilon: float, delta: float, sample: Sample
+) -> NDArray[np.float64]:
+    """Return of each counted record how well it was predicted; the mean is the score."""
     settings = {"mechanism": candidate.mechanism, "learner": candidate.learner}
     privacy = {"privacy": {"epsilon": epsilon, "delta": delta}}
     configuration = PublicationConfiguration.model_validate(settings | privacy).begun()
@@ -172,15 +185,23 @@ def _accuracy(schema: Mapping[str, Any], candidate: Candidate, epsilon: float, d
     if not isinstance(built, LinearMechanism):
         raise TypeError("every candidate releases linear models")
     x, description = built.feature_map(sample.x), built.model_description()
-    right = np.zeros(len(sample.y), dtype=bool)
-    start = len(right)
+    predicted = np.zeros(len(sample.y))
+    start = len(predicted)
     for release, upcoming in releases(built, lambda first, end: Records(x=x[first:end], y=sample.y[first:end]), start):
         used = slice(release.time, upcoming)
-        right[used] = predict(description, release.parameters, sample.x[used])[0] == sample.y[used]
+        predicted[used] = predict(description, release.parameters, sample.x[used])[0]
         start = min(start, release.time)
     if start > _first(sample):
         raise Refused("batch", "its first model comes after a quarter of the sample")
-    return float(right[_first(sample) :].mean())
+    return _judged(predicted[_first(sample) :], sample)
+
+
+def _judged(predicted: NDArray[np.float64], sample: Sample) -> NDArray[np.float64]:
+    """Return how well each counted record is predicted: 0 or 1, or what it adds to R²."""
+    counted = sample.y[_first(sample) :]
+    if sample.bound is None:
+        return np.asarray(predicted == counted, dtype=np.float64)
+    return np.asarray(1.0 - (counted - predicted) ** 2 / max(float(counted.var()), np.finfo(float).tiny))
 
 
 def _first(sample: Sample) -> int:
@@ -189,11 +210,11 @@ def _first(sample: Sample) -> int:
 
 def _baselines(sample: Sample) -> dict[str, float]:
     counted = sample.y[_first(sample) :]
-    before = sample.y[_first(sample) - 1 : -1]
-    return {
-        "always the commonest class": float(np.bincount(counted).max() / len(counted)),
-        "the label before": float((counted == before).mean()),
-    }
+    before = sample.y[_first(sample) - 1 : -1].astype(np.float64)
+    named = {"the label before": float(_judged(before, sample).mean())}
+    if sample.bound is None:
+        named["always the commonest class"] = float(np.bincount(counted).max() / len(counted))
+    return named
 
 
 def _budget(epsilon: float, delta: float) -> dict[str, Any]:

@@ -9,21 +9,21 @@ if TYPE_CHECKING:
 
 
 def report(advice: Advice) -> str:
-    """Return the measured accuracies as a table, and the recommendation in a few sentences."""
+    """Return the measured scores as a table, and the recommendation in a few sentences."""
     width = max(len(each.candidate.title) for each in advice.measured)
     lines = ["", f"{'candidate':{width}}  private  hardly any noise (NOT private)"]
     lines += [
-        f"{each.candidate.title:{width}}  {each.accuracy:7.3f}  {each.without_noise:.3f}" for each in advice.measured
+        f"{each.candidate.title:{width}}  {each.score:7.3f}  {each.without_noise:.3f}" for each in advice.measured
     ]
     lines += [f"left out: {reason}" for reason in advice.left_out]
     best, privacy = advice.best, advice.publication["privacy"]
     lines.append(
-        f"\nRecommended: {best.candidate.title}, accuracy {best.accuracy:.3f} ± {advice.margin:.3f} on "
+        f"\nRecommended: {best.candidate.title}, {advice.score} {best.score:.3f} ± {best.margin:.3f} on "
         f"{advice.counted} records of the sample. At epsilon {privacy['epsilon']:g}, delta {privacy['delta']:g} "
-        f"privacy is expected to cost {100 * advice.loss:.1f} points of accuracy."
+        f"privacy is expected to cost {100 * advice.loss:.1f} points of {advice.score}."
     )
     title, baseline = max(advice.baselines.items(), key=lambda each: each[1])
-    if baseline >= best.accuracy:
+    if baseline >= best.score:
         lines.append(f"Without any model, {title} has {baseline:.3f}: look for better features first.")
     lines.append("The means and scales below are of the sample: they are public from now on.")
     return "\n".join(lines)

@@ -1,87 +1,109 @@
-"""A public sample of one's own: a CSV file with a header, numbers in all columns, and a column of labels."""
+"""A public sample of one's own: a file with numbers in all columns but that of labels."""
 
 from __future__ import annotations
 
-import csv
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from service.explorer.tables import Unusable, read_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+__all__ = ["Sample", "Unusable", "read_sample"]
+
 MOST_RECORDS = 200_000
 LEAST_RECORDS = 400
 MOST_CLASSES = 100
 
 
-class Unusable(ValueError):
-    """A file that no advice can be given on. It says what is wrong and what to do."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """Records in their order: x of shape (m, d), y the number of each label's class in `classes`."""
+    """Records in their order: x of shape (m, d), y the number of each label's class in `classes`.
+
+    In a regression y are numbers within ±`bound`, and there are no classes.
+    """
 
     x: NDArray[np.float64]
-    y: NDArray[np.int64]
+    y: NDArray[np.int64] | NDArray[np.float64]
     columns: tuple[str, ...]
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    bound: float | None = None
 
 
-def read_sample(file: Path, label: str) -> Sample:
-    """Return the first `MOST_RECORDS` records of a CSV file. Raises Unusable, and OSError where it cannot be read."""
-    with file.open(newline="", encoding="utf-8") as lines:
-        rows = csv.reader(lines)
-        header = next(rows, [])
-        if label not in header:
-            raise Unusable(f"the file has no column {label}: give --label one of the names in its first line")
-        place = header.index(label)
-        columns = tuple(name for name in header if name != label)
-        labels: list[str] = []
-        values: list[list[float]] = []
-        for number, row in enumerate(rows, 2):
-            if len(labels) == MOST_RECORDS:
-                break
-            if len(row) != len(header):
-                raise Unusable(f"line {number} has {len(row)} values, and the first line {len(header)} names")
-            labels.append(row.pop(place))
-            values.append(_numbers(row, columns, number))
-    classes = tuple(sorted(set(labels), key=_in_order))
-    _check(len(labels), len(classes), len(columns))
+def read_sample(file: Path, label: str, bound: float | None = None) -> Sample:
+    """Return the first `MOST_RECORDS` records of a file. Raises Unusable, and OSError where it cannot be read.
+
+    bound: of a regression, whose labels are numbers within ±bound; None: labels are classes.
+    """
+    lines = read_lines(file)
+    _, names = next(lines, ("", []))
+    if label not in names:
+        raise Unusable(f"the file has no column {label}: give --label one of its columns' names")
+    if len(set(names)) < len(names):
+        raise Unusable("two columns have the same name: rename one")
+    place = names.index(label)
+    columns = tuple(name for name in names if name != label)
+    labels: list[Any] = []
+    values: list[list[float]] = []
+    for where, row in islice(lines, MOST_RECORDS):
+        labels.append(_label(row.pop(place), where, bound))
+        values.append(_numbers(row, columns, where))
+    classes = () if bound is not None else tuple(sorted(set(labels), key=_in_order))
+    _check(labels, len(columns), bound)
     codes = {name: code for code, name in enumerate(classes)}
-    return Sample(x=np.array(values), y=np.array([codes[each] for each in labels]), columns=columns, classes=classes)
+    y = np.array(labels) if bound is not None else np.array([codes[each] for each in labels])
+    return Sample(x=np.array(values), y=y, columns=columns, classes=classes, bound=bound)
 
 
-def _numbers(row: list[str], columns: tuple[str, ...], line: int) -> list[float]:
-    try:
-        numbers = [float(value) for value in row]
-    except ValueError:
-        numbers = [np.nan]
-    if not np.isfinite(numbers).all():
-        wrong = next(name for name, value in zip(columns, row, strict=True) if not _is_number(value))
-        raise Unusable(f"line {line}: column {wrong} is not a finite number; leave the line or the column out")
+def _label(value: object, where: str, bound: float | None) -> str | float:
+    if bound is None:
+        if value is None:
+            raise Unusable(f"{where} has no label; leave it out")
+        return str(value)
+    number = _number(value)
+    if not abs(number) <= bound:
+        raise Unusable(f"{where}: the label is no number within ±{bound:g}; leave it out, or give a larger --bound")
+    return number
+
+
+def _numbers(row: list[Any], columns: tuple[str, ...], where: str) -> list[float]:
+    numbers = [_number(value) for value in row]
+    if not all(map(math.isfinite, numbers)):
+        wrong = next(name for name, number in zip(columns, numbers, strict=True) if not math.isfinite(number))
+        raise Unusable(f"{where}: column {wrong} is not a finite number; leave the line or the column out")
     return numbers
 
 
-def _is_number(value: str) -> bool:
+def _number(value: Any) -> float:
+    """Return it as a number; NaN if it is none."""
     try:
-        return bool(np.isfinite(float(value)))
-    except ValueError:
-        return False
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def _in_order(label: str) -> tuple[bool, float, str]:
-    return (False, float(label), "") if _is_number(label) else (True, 0.0, label)
+    number = _number(label)
+    return (False, number, "") if math.isfinite(number) else (True, 0.0, label)
 
 
-def _check(records: int, classes: int, features: int) -> None:
-    if records < LEAST_RECORDS:
-        raise Unusable(f"the file has {records} records: at least {LEAST_RECORDS} are needed")
-    if not 2 <= classes <= MOST_CLASSES:
-        raise Unusable(f"the label has {classes} values: advice is for classes, 2 to {MOST_CLASSES} of them")
+def _check(labels: list[Any], features: int, bound: float | None) -> None:
+    if len(labels) < LEAST_RECORDS:
+        raise Unusable(f"the file has {len(labels)} records: at least {LEAST_RECORDS} are needed")
+    values = len(set(labels))
+    if bound is None and not 2 <= values <= MOST_CLASSES:
+        raise Unusable(
+            f"the label has {values} values: advice is for classes, 2 to {MOST_CLASSES} of them; for a regression give "
+            "--bound"
+        )
+    if values < 2:
+        raise Unusable("all labels are the same: there is nothing to predict")
     if not features:
         raise Unusable("the file has no column beside the label")

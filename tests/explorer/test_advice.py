@@ -78,9 +78,9 @@ def test_columns_are_scaled_by_the_sample_and_constants_stay():
 def test_the_best_candidate_comes_first_and_what_it_prints_can_be_posted():
     sample = made()
     advice = advise(sample, epsilon=100, delta=1e-6, runs=1)
-    assert [each.accuracy for each in advice.measured] == sorted([e.accuracy for e in advice.measured], reverse=True)
-    assert advice.best.accuracy > 0.7 > max(advice.baselines.values())  # at so large an ε there is hardly any noise
-    assert advice.loss == max(each.without_noise for each in advice.measured) - advice.best.accuracy or not advice.loss
+    assert [each.score for each in advice.measured] == sorted([e.score for e in advice.measured], reverse=True)
+    assert advice.best.score > 0.7 > max(advice.baselines.values())  # at so large an ε there is hardly any noise
+    assert advice.loss == max(each.without_noise for each in advice.measured) - advice.best.score or not advice.loss
     assert advice.publication["mechanism"] == advice.best.candidate.mechanism
     stream, publication = json.loads(json.dumps([advice.stream, advice.publication]))
     budget = StreamBudget.model_validate(stream.pop("budget")).budget
@@ -89,6 +89,22 @@ def test_the_best_candidate_comes_first_and_what_it_prints_can_be_posted():
     configuration = AskedPublication.model_validate(publication).configuration(budget)
     assert admit(NewStreamSchema.model_validate(stream), configuration).plan()
     assert f"Recommended: {advice.best.candidate.title}" in report(advice)
+
+
+def test_a_regression_is_judged_by_r_squared():
+    """At so large an ε its models tell most of a label that is one of two columns, and a bit of noise."""
+    sample = made()
+    told = Sample(x=sample.x, y=(sample.x[:, 0] - 5e4) / 1e4 / 4, columns=sample.columns, bound=1.0)
+    advice = advise(told, epsilon=100, delta=1e-6, batch=60, runs=1)
+    assert advice.stream["task"] == {"kind": "regression", "bound": 1.0}
+    assert {"always the commonest class"}.isdisjoint(advice.baselines)
+    assert 0.5 < advice.best.without_noise <= 1.0
+    assert f"R² {advice.best.score:.3f}" in report(advice)
+    configuration = AskedPublication.model_validate(
+        {name: advice.publication[name] for name in ("mechanism", "learner", "privacy")}
+    ).configuration(StreamBudget.model_validate(advice.stream["budget"]).budget)
+    schema = {name: each for name, each in advice.stream.items() if name not in ("name", "budget")}
+    assert admit(NewStreamSchema.model_validate(schema), configuration).plan()
 
 
 def test_only_what_forgets_is_measured_where_that_is_asked():

@@ -11,6 +11,7 @@ import numpy as np
 from service.learners.family import LinearFamily
 from service.learners.registry import LEARNERS
 from service.learning.records import Records
+from service.ledger.verify.sensitivities import least_sensitivity
 from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.evaluation.mechanism import Evaluation
@@ -116,5 +117,8 @@ def _is_paid_for(mechanism, release):
     cost = events.from_json(described).cost(mechanism.currency, records=slots)
     assert 0.999 * release.charge < cost == release.perturbation.cost(mechanism.currency, slots)
     assert 0 < cost <= release.charge
+    if isinstance(release.perturbation, events.AddedNoise):
+        model = release.model or mechanism.model_description()
+        assert release.perturbation.sensitivity >= least_sensitivity(release.perturbation, model)
     assert release.perturbation.dimension(release.parameters.shape) == described["dimension"]
     assert np.isfinite(release.parameters).all()

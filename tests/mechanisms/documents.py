@@ -212,7 +212,7 @@ def _steps(built, features):
 
 
 def _without_what_was_drawn(model):
-    drawn = {"feature_map"} if model and model["kind"] == "preparation" else set()
+    drawn = {"candidates"} | ({"feature_map"} if model and model["kind"] == "preparation" else set())
     return model and {name: value for name, value in model.items() if name not in drawn}
 
 

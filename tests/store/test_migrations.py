@@ -133,12 +133,12 @@ def test_a_database_that_has_the_table_of_0006_already_is_brought_up_to_date(wor
 def test_an_older_version_finds_all_that_it_reads(world: World):
     """So its API can go on serving releases and taking records until it is replaced."""
     engine = create_engine(world.settings.migration_url)
-    found = []
+    columns = []
     for revision in (None, *OLDER):
         if revision is not None:
             down(engine, revision)
         tables = inspect(engine)
-        found.append(
+        columns.append(
             {
                 (table, column["name"], str(column["type"]))
                 for table in tables.get_table_names()
@@ -146,7 +146,7 @@ def test_an_older_version_finds_all_that_it_reads(world: World):
             }
         )
     engine.dispose()
-    for newer, older in pairwise(found):
+    for newer, older in pairwise(columns):
         assert older <= newer
 
 

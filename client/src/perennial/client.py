@@ -100,8 +100,8 @@ class Client:
         more: `mechanism` and `learner` as in POST /v1/publications; `epsilon` and `delta`, or `rho`, or `privacy`; all
         else that it takes.
         """
-        asked = settings.publication(stream, name=name, **more)
-        self._run(operations.publish(asked))
+        body = settings.publication(stream, name=name, **more)
+        self._run(operations.publish(body))
         return self.publication(name)
 
     def ledger(self, stream: str, *, start: int | None = None, end: int | None = None) -> Ledger:
@@ -137,6 +137,7 @@ class Stream:
         patience: float = PATIENCE_SECONDS,
         journal: str | Path | None = None,
         uncertain: Resolution = "refuse",
+        ahead: bool = False,
     ) -> Appended:
         """Append records in batches, none of them twice, and return what was accepted.
 
@@ -160,6 +161,8 @@ class Stream:
                 where it stopped on any later day too. It needs a `key`, and holds digests of batches, no records.
             uncertain: what becomes of a batch that was sent on an earlier day and never answered, which with a journal
                 raises Uncertain: "skip" it if the stream has it, "send" it if not.
+            ahead: let a thread read data and prepare the next batch while one is sent: for data that never waits, as
+                of files.
 
         Raises InvalidData or InvalidRecords for records that can't be in the stream.
         """
@@ -180,6 +183,7 @@ class Stream:
                     progress=report,
                     patience=patience,
                     journal=notes,
+                    ahead=ahead,
                 )
             )
 

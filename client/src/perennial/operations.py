@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from perennial.batches import Batch, cut, encode
+from perennial.ahead import one_ahead
+from perennial.batches import Batch, cut, ready
 from perennial.data import blocks
 from perennial.errors import Halted, InvalidRecords, NotYet, Problem, UnknownServer
 from perennial.exchange import (
@@ -113,23 +114,23 @@ def numbers(stream: str, appended: Appended) -> Exchange[list[tuple[int, int]] |
         answer = yield from ask(Request(path=f"{_path('streams', stream)}/entries/{quote(entry, safe='')}"), 404)
         if answer.status == 404:
             return None
-        found = _object(answer)
-        ranges.append((found["start"], found["end"]))
+        interval = _object(answer)
+        ranges.append((interval["start"], interval["end"]))
     return ranges
 
 
 def ledger(stream: str, start: int | None, end: int | None) -> Exchange[Ledger]:
     """Return what records have spent, of all or of those from `start` on and before `end`."""
     query = {name: value for name, value in (("start", start), ("end", end)) if value is not None}
-    told = yield from _get(f"{_path('streams', stream)}/ledger", query)
+    ledger_page = yield from _get(f"{_path('streams', stream)}/ledger", query)
     return Ledger(
-        budget=told["budget"],
-        reserved=told["reserved"],
-        spent=told["spent"],
-        declassified=told["declassified"],
-        exact=told["exact"],
-        publications=Table(told["publications"]),
-        ranges=Table(told["ranges"]),
+        budget=ledger_page["budget"],
+        reserved=ledger_page["reserved"],
+        spent=ledger_page["spent"],
+        declassified=ledger_page["declassified"],
+        exact=ledger_page["exact"],
+        publications=Table(ledger_page["publications"]),
+        ranges=Table(ledger_page["ranges"]),
     )
 
 
@@ -140,8 +141,8 @@ def charges(stream: str) -> Exchange[Table]:
 
 def charges_of(publication: str) -> Exchange[Table]:
     """Return a publication's charges, newest first."""
-    found = yield from information("publications", publication)
-    rows = yield from charges(found["stream"])
+    described = yield from information("publications", publication)
+    rows = yield from charges(described["stream"])
     return Table(row for row in rows if row["publication"] == publication)
 
 
@@ -203,9 +204,9 @@ def following(publication: str, after: int) -> Exchange[list[Model] | None]:
 def _models_between(publication: str, after: int, newest: Model) -> Exchange[list[Model]]:
     models: list[Model] = []
     for version in range(after + 1, newest.version):
-        found = yield from release(publication, version)
-        if found.role == "model":
-            models.append(found)
+        between = yield from release(publication, version)
+        if between.role == "model":
+            models.append(between)
         if len(models) == MODELS_AT_ONCE:
             return models
     return [*models, (yield from _with_encoder(publication, newest))]
@@ -235,6 +236,7 @@ def append(
     progress: Progress | None = None,
     patience: float = PATIENCE_SECONDS,
     journal: Journal | None = None,
+    ahead: bool = False,
 ) -> Exchange[Appended]:
     """Append all records of `data`, batch by batch, none of them twice."""
     if key is not None and not 1 <= len(key) <= LONGEST_KEY:
@@ -245,7 +247,8 @@ def append(
     records, entries = 0, []
     try:
         confirmed = journal is not None and (yield from _has_newest(stream, journal))
-        for piece in cut(blocks(data, label, features, names, unit), batch):
+        pieces = cut(blocks(data, label, features, names, unit), batch)
+        for piece in one_ahead(ready(pieces, digested=journal is not None)) if ahead else pieces:
             pending = [piece]
             while pending:
                 entry = (
@@ -312,7 +315,7 @@ def _post_batch(
     Only batches whose key nobody can use again are split: split elsewhere the next time, they would be stored twice.
     since: when the key was first used, in seconds since 1970; default now.
     """
-    media_type, body = encode(batch.block)
+    media_type, body = batch.body
     doubts: list[str] = []
     try:
         return (yield from post_records(stream, media_type, body, f"{root}:{batch.first}", patience, since, doubts))

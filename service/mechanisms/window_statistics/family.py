@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from service.inputs.refused import Refused
@@ -18,11 +20,14 @@ from service.schedules.independent_batches import IndependentBatches
 if TYPE_CHECKING:
     from service.mechanisms.family import Asked
 
+MAX_CANDIDATE_NUMBERS = 2**12
+
 
 def build(settings: WindowStatisticsMechanism, asked: Asked) -> WindowStatistics:
     """Return the publication. Raises Refused."""
     linear, learner_settings = statistics_model(asked, settings.kind)
     learner = WindowModel(**vars(linear), blocks=settings.blocks, ridge=settings.ridge)
+    learner = replace(learner, candidates=_candidates(settings, learner))
     if learner.entries * settings.blocks > MAX_REMEMBERED:
         raise Refused(
             "mechanism.blocks",
@@ -36,6 +41,22 @@ def build(settings: WindowStatisticsMechanism, asked: Asked) -> WindowStatistics
         schedule=IndependentBatches(batch=settings.block),
         **asked.promise,
     )
+
+
+def _candidates(settings: WindowStatisticsMechanism, learner: WindowModel) -> tuple[WindowModel, ...]:
+    """Return the candidates of a window. Raises Refused."""
+    named = settings.candidates or ()
+    if any((each.blocks or 1) > settings.blocks for each in named):
+        raise Refused(
+            "mechanism.candidates",
+            f"a candidate may be of at most {settings.blocks} blocks, as many as are remembered: make blocks larger",
+        )
+    if (numbers := len(named) * math.prod(learner.shape)) > MAX_CANDIDATE_NUMBERS:
+        raise Refused(
+            "mechanism.candidates",
+            f"their models are {numbers} numbers, and a release carries at most {MAX_CANDIDATE_NUMBERS}: name fewer",
+        )
+    return tuple(replace(learner, blocks=each.blocks or settings.blocks, ridge=each.ridge) for each in named)
 
 
 _KIND = {"kind": "window_statistics"}

@@ -8,6 +8,9 @@ released is a function of their noisy estimate and of others that do not read it
 `noise.correlated`. Its charge, the whole capacity, is for all of that, whatever W is, and is taken with the release
 of its block. A window that has left a block behind depends on nothing of it: forgetting is exact.
 
+Candidates are models of the newest of the same estimates, with other pulls: post-processing, for which nothing more is
+charged. None is of more blocks than W, so that forgetting is exact for them too.
+
 What a step leaves for the next is in `Part`s: the estimates of the blocks that are still in the window, and noise, as
 secret as the records. They are committed with the release or not at all, and never made again.
 """
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from fractions import Fraction
 
+    from service.learning.losses import Floats
     from service.learning.records import Records
     from service.mechanisms.mechanism import Mechanism
     from service.mechanisms.window_statistics.window_model import WindowModel
@@ -48,7 +52,7 @@ class WindowStatistics(LinearMechanism):
         perturbation = self._perturbation(fit)
         parts = parts_of(chain, self.learner.remembers(perturbation, number))
         present = read(fit.start, fit.end)
-        state, model = self.learner.advance(
+        state, (model, *candidates) = self.learner.advance(
             tuple(part.values for part in parts),
             present,
             self.slots_of(fit),
@@ -66,7 +70,7 @@ class WindowStatistics(LinearMechanism):
             parameters=model,
             perturbation=perturbation,
             charge=self._charge(fit.share),
-            model=self.described(present),
+            model=self._released_description(present, candidates),
         )
         return Step(releases=(release,), chain=numbered(state, parts))
 
@@ -92,6 +96,21 @@ class WindowStatistics(LinearMechanism):
         (fit,) = self.schedule.fits(self.next_time(0))
         return self._perturbation(fit)
 
+    def _released_description(self, records: Records, candidates: Sequence[Floats]) -> dict[str, Any] | None:
+        """Return what a release says of its model, with the candidates' parameters if there are candidates."""
+        described = self.described(records)
+        if not candidates:
+            return described
+        listed = [
+            {**each, "parameters": parameters.tolist()}
+            for each, parameters in zip(self._candidates(), candidates, strict=True)
+        ]
+        return (described or self.model_description()) | {"candidates": listed}
+
+    def _candidates(self) -> list[dict[str, Any]]:
+        """Return the settings of the candidates as JSON."""
+        return [{"blocks": each.blocks, "ridge": each.ridge} for each in self.learner.candidates]
+
     def _perturbation(self, fit: Fit) -> NoisyStatistics:
         return self.learner.perturbation(self.currency, self._charge(fit.share), fit.end - fit.start)
 
@@ -101,6 +120,14 @@ class WindowStatistics(LinearMechanism):
         perturbation, records = self._perturbation(fit), fit.end - fit.start
         slots = self.training.least(records)
         noise = noise_told(perturbation)
+
+        def pull(model: WindowModel) -> float:
+            return model.pull(perturbation, slots * model.blocks, 4 * model.blocks)
+
+        candidates = [
+            each | {"ridge": pull(model)}
+            for each, model in zip(self._candidates(), self.learner.candidates, strict=True)
+        ]
         return [
             {
                 "what": "block",
@@ -109,7 +136,8 @@ class WindowStatistics(LinearMechanism):
                 "records": slots,
                 "share": str(fit.share),
                 "charge": self._charge(fit.share),
-                "ridge": self.learner.pull(perturbation, slots * self.learner.blocks, 4 * self.learner.blocks),
+                "ridge": pull(self.learner),
+                **({"candidates": candidates} if candidates else {}),
                 "sensitivity": noise.pop("sensitivity"),
                 "noise": noise,
             }

@@ -8,6 +8,23 @@ from pydantic import Field
 
 from service.inputs.fields import Count, Positive, Shape
 from service.mechanisms.limits import MAX_BLOCKS
+from service.streams.names import ABSENT
+
+MAX_CANDIDATES = 16
+
+_Blocks = Annotated[int, Field(strict=True, ge=1, le=MAX_BLOCKS)]
+_Ridge = Annotated[
+    Positive | None, Field(description="α, the pull towards the origin; default: as strong as the noise asks for")
+]
+
+
+class Candidate(Shape):
+    """Another model of the same private sums."""
+
+    blocks: Annotated[
+        _Blocks | None, Field(description="of the last so many blocks, at most the mechanism's `blocks`, the default")
+    ] = None
+    ridge: _Ridge = None
 
 
 class WindowStatisticsMechanism(Shape):
@@ -18,7 +35,10 @@ class WindowStatisticsMechanism(Shape):
 
     kind: Literal["window_statistics"]
     block: Count
-    blocks: Annotated[int, Field(strict=True, ge=1, le=MAX_BLOCKS)]
-    ridge: Annotated[
-        Positive | None, Field(description="α, the pull towards the origin; default: as strong as the noise asks for")
-    ] = None
+    blocks: _Blocks
+    ridge: _Ridge = None
+    candidates: Annotated[tuple[Candidate, ...], Field(min_length=1, max_length=MAX_CANDIDATES)] | None = Field(
+        **ABSENT,
+        description="other models of the same sums, which each release carries too. They cost nothing, and predictions "
+        "are by the publication's own model",
+    )

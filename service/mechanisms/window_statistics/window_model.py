@@ -23,9 +23,11 @@ State = tuple["Floats", ...]
 
 @dataclass(frozen=True, kw_only=True)
 class WindowModel(Statistics):
-    """A model of the last W blocks. `blocks` is W."""
+    """A model of the last W blocks, and candidates of the same estimates. `blocks` is W."""
 
     blocks: int
+    candidates: tuple[WindowModel, ...] = ()
+    """Models of at most W blocks each, with other pulls."""
 
     def factor(self, currency: Currency) -> Factor:
         """Return how noise is taken back: for a sum of W blocks nearly what is best, or not at all in pure ε."""
@@ -44,10 +46,10 @@ class WindowModel(Statistics):
 
     def advance(
         self, state: State, records: Records, n: int, origin: Floats, perturbation: NoisyStatistics, step: int
-    ) -> tuple[State, Floats]:
-        """Return the state after block number `step`, and the model of the window that ends with it.
+    ) -> tuple[State, tuple[Floats, ...]]:
+        """Return the state after block number `step`, the model of the window that ends with it, and the candidates'.
 
-        The model may be released for the records' charge. records: those present among the n slots of the block. State
+        The models may be released for the records' charge. records: those present among the n slots of the block. State
         and release are kept together or lost together.
         """
         older = min(step, self.blocks - 1)
@@ -57,10 +59,18 @@ class WindowModel(Statistics):
         if records.units is not None:  # their number goes with the estimate: blocks may have one more than another
             estimate = np.append(estimate, records.units)
         window = (*state[:older], estimate)
+        models = tuple(each.model(window, n, origin, perturbation, step) for each in (self, *self.candidates))
+        return (*window[len(window) - min(len(window), self.blocks - 1) :], *memory), models
+
+    def model(self, estimates: State, n: int, origin: Floats, perturbation: NoisyStatistics, step: int) -> Floats:
+        """Return the model of the last W estimates, of which that of block number `step` is the newest.
+
+        Post-processing: it reads no record. n: slots of a block; estimates of units end with their number instead.
+        """
+        window = estimates[-self.blocks :]
         total = np.sum(window, axis=0)
-        slots = n * len(window) if records.units is None else max(1, int(total[-1]))
-        model = self.solve(total[: self.entries], slots, self.pull(perturbation, slots, step), origin)
-        return (*window[len(window) - min(len(window), self.blocks - 1) :], *memory), model
+        slots = n * len(window) if len(total) == self.entries else max(1, int(total[-1]))
+        return self.solve(total[: self.entries], slots, self.pull(perturbation, slots, step), origin)
 
 
 def _spread(factor: Factor, blocks: int, step: int) -> float:

@@ -10,7 +10,7 @@ from tests.guarantees.test_over_http import each_batch_is_charged_once
 def test_a_window_of_statistics_charges_each_record_once_and_predicts_like_any_model(service: Service):
     """Its noise is recomputed from the weights it tells: (s, f, l, k) for two classes, over a window of 3."""
     stream = service.stream(features=2, delta=1e-5)
-    mechanism = {"kind": "window_statistics", "block": 4, "blocks": 3}
+    mechanism = {"kind": "window_statistics", "block": 4, "blocks": 3, "candidates": [{}, {"blocks": 1}]}
     name = service.publish(stream, mechanism, delta=1e-6)
     service.post(stream, [[0.6, 0.8], [-1, 0]] * 11, [1, 0] * 11)
     released = service.released(name, time=20)
@@ -27,6 +27,9 @@ def test_a_window_of_statistics_charges_each_record_once_and_predicts_like_any_m
     assert noise["dimension"] == 3 + 2 + 3
     assert (1 + np.sum(column**2)) * apart / noise["scale"] ** 2 / 2 == pytest.approx(rho, rel=1e-3)
     each_batch_is_charged_once(service, stream, name, rho)
+    same, newest = released[-1]["model"]["candidates"]
+    assert np.ravel(same["parameters"]).tolist() == np.ravel(released[-1]["parameters"]["values"]).tolist()
+    assert (newest["blocks"], np.shape(newest["parameters"])) == (1, (1, 3))
     predicted = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": [[0.6, 0.8]]}))
     assert predicted["version"] == 5
     weights = np.array(released[-1]["parameters"]["values"]).reshape(3)

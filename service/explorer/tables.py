@@ -1,0 +1,108 @@
+"""Tables in files: CSV with a header, NDJSON of objects, Parquet, and Arrow IPC, by the files' endings."""
+
+from __future__ import annotations
+
+import csv
+import json
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+NDJSON, PARQUET, ARROW = (".ndjson", ".jsonl"), (".parquet",), (".arrow", ".feather")
+
+Line = tuple[str, list[Any]]
+"""Where it is, for people, and its values."""
+
+
+class Unusable(ValueError):
+    """A file that no advice can be given on. It says what is wrong and what to do."""
+
+
+def read_lines(file: Path) -> Iterator[Line]:
+    """Yield the columns' names, then the values of each record, in their order. Values of a CSV file are texts.
+
+    A list is a column for each of its members. Raises Unusable, and OSError where the file cannot be read.
+    """
+    ending = file.suffix.lower()
+    if ending in NDJSON:
+        return _of_objects(_ndjson(file))
+    if ending in PARQUET + ARROW:
+        return _of_objects(_arrow(file, parquet=ending in PARQUET))
+    return _csv(file)
+
+
+def _csv(file: Path) -> Iterator[Line]:
+    with file.open(newline="", encoding="utf-8") as lines:
+        rows = csv.reader(lines)
+        header = next(rows, [])
+        yield "line 1", header
+        for number, row in enumerate(rows, 2):
+            if len(row) != len(header):
+                raise Unusable(f"line {number} has {len(row)} values, and the first line {len(header)} names")
+            yield f"line {number}", row
+
+
+def _of_objects(records: Iterable[tuple[str, object]]) -> Iterator[Line]:
+    names: list[str] | None = None
+    for place, record in records:
+        if not isinstance(record, dict):
+            raise Unusable(f"{place} is no object of columns")
+        values = dict(_flat(record))
+        if names is None:
+            names = list(values)
+            yield place, names
+        if values.keys() != set(names):
+            raise Unusable(f"{place} has other columns than the first record: give all the same")
+        yield place, [values[name] for name in names]
+
+
+def _flat(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in record.items():
+        if isinstance(value, list):
+            yield from ((f"{name}[{place}]", each) for place, each in enumerate(value))
+        else:
+            yield name, value
+
+
+def _ndjson(file: Path) -> Iterator[tuple[str, object]]:
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.isspace():
+                try:
+                    yield f"line {number}", json.loads(line)
+                except json.JSONDecodeError:
+                    raise Unusable(f"line {number} is no JSON") from None
+
+
+def _arrow(file: Path, *, parquet: bool) -> Iterator[tuple[str, object]]:
+    if find_spec("pyarrow") is None:
+        raise Unusable(f"a file of the kind {file.suffix} needs pyarrow: pip install './client[arrow]', or give a CSV")
+    from pyarrow import ArrowInvalid
+
+    try:
+        number = 0
+        with file.open("rb") as opened:
+            for batch in _batches(opened, parquet=parquet):
+                for number, record in enumerate(batch.to_pylist(), number + 1):  # noqa: B020 - it goes on counting
+                    yield f"record {number}", record
+    except ArrowInvalid:
+        raise Unusable(f"the file is damaged, or not what its ending {file.suffix} says") from None
+
+
+def _batches(opened: Any, *, parquet: bool) -> Iterator[Any]:
+    from pyarrow import ArrowInvalid, ipc
+    from pyarrow import parquet as parquet_files
+
+    if parquet:
+        yield from parquet_files.ParquetFile(opened).iter_batches()
+        return
+    try:
+        reader = ipc.open_file(opened)
+    except ArrowInvalid:  # it is a stream
+        opened.seek(0)
+        yield from ipc.open_stream(opened)
+        return
+    yield from (reader.get_batch(number) for number in range(reader.num_record_batches))

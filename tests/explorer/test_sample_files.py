@@ -1,0 +1,89 @@
+"""Samples in files of several kinds hold the same records."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import ipc, parquet
+
+from service.explorer import tables
+from service.explorer.sample import Unusable, read_sample
+
+RECORDS = [{"cost": number / 7, "kind": "yes" if number % 3 else "no", "weight": -number} for number in range(450)]
+
+
+def _csv(path):
+    rows = [[repr(each["cost"]), each["kind"], str(each["weight"])] for each in RECORDS]
+    path.write_text("\n".join(",".join(row) for row in [["cost", "kind", "weight"], *rows]))
+
+
+def _ndjson(path):
+    path.write_text("\n".join(json.dumps(dict(reversed(each.items()))) for each in RECORDS) + "\n\n")
+
+
+def _stream(path):
+    table = pa.Table.from_pylist(RECORDS)
+    with ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=100)
+
+
+def _arrow(path):
+    table = pa.Table.from_pylist(RECORDS)
+    with ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=100)
+
+
+WRITERS = {
+    "sample.csv": _csv,
+    "sample.ndjson": _ndjson,
+    "sample.parquet": lambda path: parquet.write_table(pa.Table.from_pylist(RECORDS), path, row_group_size=100),
+    "stream.arrow": _stream,
+    "file.ARROW": _arrow,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_of_any_kind_holds_the_same_sample(tmp_path, name):
+    WRITERS[name](tmp_path / name)
+    sample = read_sample(tmp_path / name, "kind")
+    assert sorted(sample.columns) == ["cost", "weight"]
+    np.testing.assert_array_equal(sample.x[:, sample.columns.index("cost")], [each["cost"] for each in RECORDS])
+    np.testing.assert_array_equal(sample.x[:, sample.columns.index("weight")], -np.arange(450.0))
+    assert [sample.classes[code] for code in sample.y] == [each["kind"] for each in RECORDS]
+
+
+def test_records_as_a_stream_takes_them_are_a_sample(tmp_path):
+    path = tmp_path / "records.ndjson"
+    path.write_text("".join(json.dumps({"x": [number, 0.5], "y": number / 500}) + "\n" for number in range(450)))
+    sample = read_sample(path, "y", bound=1.0)
+    assert (sample.columns, sample.classes, sample.bound) == (("x[0]", "x[1]"), (), 1.0)
+    np.testing.assert_array_equal(sample.y, np.arange(450) / 500)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "bound", "why"),
+    [
+        ("a.ndjson", '{"x": 1, "y": 2}\n[1, 2]\n', None, "line 2 is no object"),
+        ("a.ndjson", '{"x": 1, "y": 2}\n{"x": 1}\n', None, "line 2 has other columns"),
+        ("a.ndjson", '{"x": 1, "y": 2}\nx\n', None, "line 2 is no JSON"),
+        ("a.ndjson", '{"x": null, "y": 2}\n', None, "line 1: column x is not a finite number"),
+        ("a.ndjson", '{"x": 1, "y": null}\n', None, "line 1 has no label"),
+        ("a.csv", "x,x,y\n", None, "two columns have the same name"),
+        ("a.csv", "x,y\n1,2\n1,-2.5\n", 2.0, "line 3: the label is no number within ±2"),
+        ("a.csv", "x,y\n1,much\n", 2.0, "line 2: the label is no number within ±2"),
+        ("a.csv", "x,y\n" + "1,2\n" * 400, 2.0, "all labels are the same"),
+        ("a.parquet", "no parquet", None, "damaged, or not what its ending"),
+        ("a.arrow", "no arrow", None, "damaged, or not what its ending"),
+    ],
+)
+def test_a_file_that_holds_no_sample_is_refused(tmp_path, name, text, bound, why):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(Unusable, match=why):
+        read_sample(tmp_path / name, "y", bound)
+
+
+def test_where_pyarrow_is_missing_the_file_is_refused_with_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "find_spec", lambda _: None)
+    with pytest.raises(Unusable, match=r"needs pyarrow: pip install './client"):
+        read_sample(tmp_path / "a.parquet", "y")

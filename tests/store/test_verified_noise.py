@@ -1,0 +1,75 @@
+"""`ledger verify` recomputes how far a record moves sums: noise for less is not paid for, whatever the release says."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from service.ledger.verify.released import paid_for
+from service.streams.schema import StreamSchema
+from service.streams.slots import ALL_SLOTS
+from tests.mechanisms import contract
+from tests.mechanisms.private_statistics import publish
+
+PRIVACY = {"epsilon": 1, "delta": 1e-6}
+WINDOW = {"kind": "window_statistics", "block": 8, "blocks": 3}
+TASKS = {"kind": "lifelong", "task_size": 16, "batch": 8}
+SCHEMA = StreamSchema.model_validate({"features": 5, "task": {"kind": "classification", "classes": 3}})
+FINDING = "its noise is for sums that one record moves less than it can"
+
+
+def statistics(mechanism, classes=3, **learner):
+    return publish(mechanism, PRIVACY, classes, learner)
+
+
+def whitening():
+    return contract.built(
+        SCHEMA, contract.configured({"kind": "preparation", "records": 8, "of": "whiten"}, None, 1e-6)
+    )
+
+
+SUMS = {
+    "window, 3 classes": lambda: statistics(WINDOW),
+    "window, 2 classes": lambda: statistics(WINDOW, 2),
+    "window, regression": lambda: statistics(WINDOW, 0),
+    "window, without intercept": lambda: statistics(WINDOW, intercept=False),
+    "lifelong": lambda: statistics(TASKS),
+    "lifelong, a head per task": lambda: statistics(TASKS | {"heads": "per_task", "memory": 2}, intercept=True),
+    "whitening": whitening,
+}
+
+
+def findings(mechanism, release, **changed):
+    """Return what is wrong with a release that states something else of its noise, but is charged for that."""
+    start, stop = release.fit
+    noise = release.perturbation.to_json() | changed
+    charged = {"publication_id": 1, "version": 1, "start": start, "stop": stop, "rho": 100.0}
+    row = {
+        "version": 1,
+        "fit_start": start,
+        "fit_stop": stop,
+        "noise": noise,
+        "model": release.model or mechanism.model_description(),
+        "shape": list(release.parameters.shape),
+        **{f"charged_{name}": value for name, value in charged.items()},
+    }
+    publication = SimpleNamespace(id=1, obligations={})
+    return [*paid_for("here", publication, row, ALL_SLOTS, at_arrival=False)]
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_noise_for_less_than_a_record_moves_is_a_finding(name):
+    mechanism = SUMS[name]()
+    read, _ = contract.reader(SCHEMA)
+    (release,) = mechanism.step(mechanism.next_time(0), (), 1, read).releases
+    assert findings(mechanism, release) == []
+    stated = release.perturbation.sensitivity
+    assert findings(mechanism, release, sensitivity=0.99 * stated) == [f"here: {FINDING}"]
+
+
+def test_weights_that_are_said_to_be_smaller_are_looked_at_with_the_sensitivity():
+    """A release whose stated sensitivity is that of other weights than it states."""
+    mechanism = statistics(WINDOW)
+    read, _ = contract.reader(SCHEMA)
+    (release,) = mechanism.step(8, (), 1, read).releases
+    weights = release.perturbation.weights.to_json()
+    assert findings(mechanism, release, weights=weights | {"label": 2 * weights["label"]}) == [f"here: {FINDING}"]
