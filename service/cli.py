@@ -122,13 +122,14 @@ def verify_ledger(
     data_dir: Annotated[Path, typer.Option(help="Folder of `perennial up`, running or not.")] = Path("perennial-data"),
 ) -> None:
     """Walk the whole ledger and recompute every hash and bound; name what does not hold."""
-    from contextlib import ExitStack
+    with _loading():
+        from contextlib import ExitStack
 
-    from service.embedded import EmbeddedError, embedded_database
-    from service.ledger.verify import verify, verify_segments
-    from service.store.database import Database, DatabaseUnavailable
-    from service.store.segment_files import StoreUnsuitable
-    from service.store.segment_places import open_place
+        from service.embedded import EmbeddedError, embedded_database
+        from service.ledger.verify import verify, verify_segments
+        from service.store.database import Database, DatabaseUnavailable
+        from service.store.segment_files import StoreUnsuitable
+        from service.store.segment_places import open_place
 
     settings = _settings()
     try:
@@ -185,13 +186,14 @@ def plan(
     file: Annotated[Path, typer.Argument(help='JSON: {"stream":{…},"publication":{…}}; - reads standard input.')],
 ) -> None:
     """Tell what a publication would cost and how noisy each release would be, without any server."""
-    from service.inputs import strict_json
-    from service.mechanisms.admission import admit
-    from service.mechanisms.configuration import AskedPublication, Refused, StreamBudget
-    from service.mechanisms.measured import measured
-    from service.mechanisms.notes import notes
-    from service.mechanisms.timing import timing
-    from service.streams.schema import NewStreamSchema
+    with _loading():
+        from service.inputs import strict_json
+        from service.mechanisms.admission import admit
+        from service.mechanisms.configuration import AskedPublication, Refused, StreamBudget
+        from service.mechanisms.measured import measured
+        from service.mechanisms.notes import notes
+        from service.mechanisms.timing import timing
+        from service.streams.schema import NewStreamSchema
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
@@ -244,10 +246,11 @@ def advise(
     forget: Annotated[bool, typer.Option(help="Only candidates that forget old records.")] = False,
 ) -> None:
     """Measure on a public sample which mechanism suits a stream, and print what to post. Runs without any server."""
-    from service.explorer.advice import advise as measure
-    from service.explorer.report import report
-    from service.explorer.sample import Unusable, read_sample
-    from service.inputs.refused import Refused
+    with _loading():
+        from service.explorer.advice import advise as measure
+        from service.explorer.report import report
+        from service.explorer.sample import Unusable, read_sample
+        from service.inputs.refused import Refused
 
     try:
         sample = read_sample(file, label, bound)
