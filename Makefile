@@ -39,7 +39,8 @@ demo: venv
 
 # Each process has servers of its own; tests of one file stay together. Half of the tests wait most of the time, for a
 # lease, a tick or another process: so there are twice as many processes as two cores need. Tests of times come first,
-# beside the lint, while nothing else runs. Dozens of programs start, so their bytecode is kept, whatever the shell says.
+# beside the lint, while nothing else runs; there all modules of tests are compiled, once instead of in each process.
+# Dozens of programs start, so bytecode is kept, whatever the shell says.
 test: export PYTHONDONTWRITEBYTECODE =
 test: venv browser
 	$(MAKE) --no-print-directory --jobs 2 check times
@@ -47,7 +48,7 @@ test: venv browser
 
 times: export PYTHONDONTWRITEBYTECODE =
 times: venv
-	$(BIN)/python -m pytest -m alone tests/guarantees
+	$(BIN)/python -m pytest -m alone
 
 # What `make test` leaves out: exhaustive cases, long attacks and histories, every planted bug, and a sample of mutants.
 # It takes hours.

@@ -69,8 +69,8 @@ def _with_constants(name: str, scaled: Callable[[], tuple[Features, Labels, int]
 
 def _covtype() -> Data:
     """Forest cover, the first 100,000 of 54 columns; public constants from its documentation's ranges."""
-    found = load("covtype", WHERE)
-    x, y = found["X"][:100_000].astype(np.float32), found["y"][:100_000].astype(np.int64)
+    arrays = load("covtype", WHERE)
+    x, y = arrays["X"][:100_000].astype(np.float32), arrays["y"][:100_000].astype(np.int64)
     middle = np.array([2800, 180, 15, 250, 50, 2000, 210, 220, 140, 2000] + [0] * 44)
     spread = np.array([300, 100, 8, 200, 60, 1500, 30, 20, 40, 1300] + [1] * 44)
     return Data(x, np.clip((x - middle) / spread, -3, 3).astype(np.float32), y - y.min(), 1000, 10_000)
@@ -83,18 +83,18 @@ def _titles() -> Data:
 
 def _digits() -> Data:
     """MNIST in four times fewer pixels."""
-    found = load("mnist", WHERE)
-    x = found["X"][:30_000].reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(-1, 196).astype(np.float32)
+    arrays = load("mnist", WHERE)
+    x = arrays["X"][:30_000].reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(-1, 196).astype(np.float32)
     x = x / max(1.0, float(x.max()))
     x = x / np.maximum(1e-6, np.linalg.norm(x, axis=1, keepdims=True))
-    return Data(x, x, found["y"][:30_000].astype(np.int64), 1000)
+    return Data(x, x, arrays["y"][:30_000].astype(np.int64), 1000)
 
 
 def _phones() -> Data:
-    found = load("hapt_windows", WHERE)
-    x = found["X"].astype(np.float32)
+    arrays = load("hapt_windows", WHERE)
+    x = arrays["X"].astype(np.float32)
     scaled = np.clip(x, -3, 3).astype(np.float32)
-    return Data(x, scaled, found["y"].astype(np.int64) - int(found["y"].min()), 200)
+    return Data(x, scaled, arrays["y"].astype(np.int64) - int(arrays["y"].min()), 200)
 
 
 def _drifting(classes: int, features: int) -> Callable[[], Data]:
@@ -127,7 +127,7 @@ STREAMS: dict[str, Callable[[], Data]] = {
 RAW = ("electricity", "weather", "covtype")
 
 
-def _asked(mechanism: dict[str, Any], learner: dict[str, Any] | None, epsilon: float, **more: Any) -> Any:
+def _configuration(mechanism: dict[str, Any], learner: dict[str, Any] | None, epsilon: float, **more: Any) -> Any:
     privacy = {"epsilon": round(epsilon, 9), "delta": DELTA}
     return PublicationConfiguration.model_validate(
         {"mechanism": mechanism, "learner": learner, "privacy": privacy} | more
@@ -164,18 +164,18 @@ def prepared_privately(
     reading: Callable[[int, int], Records] = read
     for of in maps:
         named = {"features": {"from": "before"}} if released else {}
-        asked = _asked({"kind": "preparation", "records": prepared, "of": of}, None, of_map, **named)
-        (release,) = build(schema, asked, released).step(prepared, (), 1, reading).releases
+        preparation = _configuration({"kind": "preparation", "records": prepared, "of": of}, None, of_map, **named)
+        (release,) = build(schema, preparation, released).step(prepared, (), 1, reading).releases
         assert release.model is not None
         released = ReleasedMap.of(release.model)
         reading = released.reading(schema, read)
-    built = build(schema, _asked(mechanism, learner, of_model, features={"from": "before"}), released)
+    built = build(schema, _configuration(mechanism, learner, of_model, features={"from": "before"}), released)
     return accuracy(built, reading(0, len(x)).x.astype(np.float32), x, y, prepared)
 
 
-def scaled_publicly(x: Features, y: Labels, norm_bound: float, asked: Any, start: int) -> float:
+def scaled_publicly(x: Features, y: Labels, norm_bound: float, configuration: Any, start: int) -> float:
     """Return the accuracy of records as they are given."""
-    return accuracy(build(_schema(x, y, norm_bound), asked), x, x, y, start)
+    return accuracy(build(_schema(x, y, norm_bound), configuration), x, x, y, start)
 
 
 def _lines(block: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -192,12 +192,12 @@ def scales(path: Path, names: list[str], runs: int) -> None:
     for name, run in product(names, range(runs)):
         x, public, y, block, prepared = data(name)
         for line, (mechanism, learner) in _lines(block).items():
-            asked, norm = _asked(mechanism, learner, 1.0), float(np.sqrt(x.shape[1]))
+            configuration, norm = _configuration(mechanism, learner, 1.0), float(np.sqrt(x.shape[1]))
             ways: dict[str, Callable[[], float]] = {
                 "private": partial(prepared_privately, name, ("scale",), mechanism, learner, 1.0),
                 "whitened": partial(prepared_privately, name, ("scale", "whiten"), mechanism, learner, 1.0),
-                "public": partial(scaled_publicly, public, y, norm, asked, prepared),
-                "raw": partial(scaled_publicly, x, y, norm, asked, prepared),
+                "public": partial(scaled_publicly, public, y, norm, configuration, prepared),
+                "raw": partial(scaled_publicly, x, y, norm, configuration, prepared),
             }
             for way, measure in ways.items():
                 _once(path, ("scales", name, line, way, run), measure)
@@ -206,16 +206,16 @@ def scales(path: Path, names: list[str], runs: int) -> None:
 
 def settings(mechanism: dict[str, Any], schema: StreamSchema, epsilon: float) -> Iterator[tuple[str, Any]]:
     """Yield the default and twelve other settings of an online leader, by name."""
-    yield "default", _asked(mechanism, DESCENT, epsilon)
-    planned = build(schema, _asked(mechanism, DESCENT, epsilon)).plan()
+    yield "default", _configuration(mechanism, DESCENT, epsilon)
+    planned = build(schema, _configuration(mechanism, DESCENT, epsilon)).plan()
     rate, clip = planned["fits"][0]["learning_rate"], planned["model"]["clip"]
     for averaging in (True, False):
         for times in (0.1, 0.3, 1.0, 3.0):
             more = {"learning_rate": rate * times, "averaging": averaging}
-            yield f"rate {times}, averaging {averaging}", _asked(mechanism | more, DESCENT, epsilon)
+            yield f"rate {times}, averaging {averaging}", _configuration(mechanism | more, DESCENT, epsilon)
         for times in (0.5, 2.0):
             more = {"clip": clip * times, "averaging": averaging}
-            yield f"clip {times}, averaging {averaging}", _asked(mechanism | more, DESCENT, epsilon)
+            yield f"clip {times}, averaging {averaging}", _configuration(mechanism | more, DESCENT, epsilon)
 
 
 def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons: list[float]) -> None:
@@ -226,21 +226,21 @@ def rates(path: Path, names: list[str], runs: int, batches: list[int], epsilons:
         norm = float(np.sqrt(x.shape[1])) if name in RAW or "turning" in name or name == "phones" else 1.0
         schema = _schema(x, y, norm)
         mechanism = LEADER | {"batch": batch}
-        for (line, asked), run in product(settings(mechanism, schema, epsilon), range(runs)):
+        for (line, configuration), run in product(settings(mechanism, schema, epsilon), range(runs)):
             cell = ("rates", name, batch, epsilon, line, run)
-            _once(path, cell, partial(scaled_publicly, x, y, norm, asked, 0))
+            _once(path, cell, partial(scaled_publicly, x, y, norm, configuration, 0))
     _regrets(path)
 
 
 def _regrets(path: Path) -> None:
     """Print, for every cell that is measured, the default beside the best of the other settings."""
-    found: dict[tuple[str, int, float], dict[str, dict[int, float]]] = {}
+    by_cell: dict[tuple[str, int, float], dict[str, dict[int, float]]] = {}
     for each in results.lines(path):
         if each["cell"][0] == "rates":
             _, name, batch, epsilon, line, run = each["cell"]
-            found.setdefault((name, batch, epsilon), {}).setdefault(line, {})[run] = each["accuracy"]
+            by_cell.setdefault((name, batch, epsilon), {}).setdefault(line, {})[run] = each["accuracy"]
     print("| stream | batch | ε | default | best | settings of the best | loss |\n|---|---|---|---|---|---|---|")
-    for (name, batch, epsilon), lines in found.items():
+    for (name, batch, epsilon), lines in by_cell.items():
         others = {line: runs for line, runs in lines.items() if line != "default"}
         chosen = max(others, key=lambda line: _mean(others[line], range(CHOSEN_ON)))
         compared = set(lines["default"]) & set(others[chosen])
@@ -259,18 +259,18 @@ def _once(path: Path, cell: results.Cell, measure: Callable[[], float]) -> None:
 
 
 def _table(path: Path, part: str, names: list[str]) -> None:
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    by_line: dict[tuple[str, str], dict[str, list[float]]] = {}
     for each in results.lines(path):
         if each["cell"][0] == part and each["cell"][1] in names:
             _, name, line, way, _ = each["cell"]
-            found.setdefault((name, line), {}).setdefault(way, []).append(each["accuracy"])
+            by_line.setdefault((name, line), {}).setdefault(way, []).append(each["accuracy"])
     print("| stream | model | private scales | and whitened | public scales | raw |\n|---|---|---|---|---|---|")
-    for (name, line), ways in found.items():
-        told = (
+    for (name, line), ways in by_line.items():
+        shares = (
             f"{statistics.mean(ways[way]):.3f}" if way in ways else ""
             for way in ("private", "whitened", "public", "raw")
         )
-        print(f"| {name} | {line} | {' | '.join(told)} |", flush=True)
+        print(f"| {name} | {line} | {' | '.join(shares)} |", flush=True)
 
 
 def main() -> None:

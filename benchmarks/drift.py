@@ -2,8 +2,8 @@
 
     PERENNIAL_DATA_DIR=… python -m benchmarks.drift
 
-Every record is predicted by the model that was the latest when it came, before any model has seen it. What is private
-promises (1, 1e-6) per record for ever. Lines of output perturbation, and the one without noise, have the
+Every record is predicted by the model that was the latest when it came, before any model has seen it. Each private
+line promises (1, 1e-6) per record for ever. Lines of output perturbation, and the one without noise, have the
 regularization that served them best on that stream, in hindsight; the others have their defaults. Medians of a few
 runs; the noise differs, the stream does not.
 """
@@ -111,21 +111,21 @@ def compare(name: str, runs: int) -> None:
         """The best of all regularizations; of noisy gradient descent and of statistics the default is the only one."""
         strengths = [{"regularization": each * stream["norm_bound"] ** 2} for each in regularizations]
         fitted = learner == OUTPUT and mechanism["kind"] != "window_statistics"
-        found = []
+        medians = []
         for settings in strengths if fitted else [{}]:
             configuration = {"mechanism": mechanism, "learner": learner | settings, "privacy": PRIVACY}
             scheduled = publication(stream, configuration)
             each = [float(np.nanmean(hits(scheduled, models(scheduled), x, y)[counted])) for _ in range(repeat)]
-            found.append(statistics.median(each))
-        return max(found)
+            medians.append(statistics.median(each))
+        return max(medians)
 
     print(f"| {name} | same label as before | {np.mean(y[1:] == y[:-1]):.3f} |", flush=True)
     some = {"kind": "independent_batches", "batch": block}
     exact = accuracy(some, OUTPUT, lambda scheduled: window_without_noise(scheduled, block, x, y), 1, without_noise)
     print(f"| | window of {BLOCKS} blocks, without noise: NOT private | {exact:.3f} |", flush=True)
     for what, (mechanism, learner) in lines(block).items():
-        found = accuracy(mechanism, learner, lambda each: replay(each, x, y), runs, with_noise)
-        print(f"| | {what} | {found:.3f} |", flush=True)
+        best = accuracy(mechanism, learner, lambda each: replay(each, x, y), runs, with_noise)
+        print(f"| | {what} | {best:.3f} |", flush=True)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What paper D is compared with: A-GEM without privacy, and NaiveGaussian, with a network of one hidden layer.
+"""The lines beside paper D's: A-GEM without privacy, and NaiveGaussian, with a network of one hidden layer.
 
 Tasks are learnt in one pass each, over batches; of each task one batch of records is remembered, as they are, and steps
 are projected by the gradient of a batch of these where they go against it (A-GEM: Chaudhry et al. 2019, equation 11).
@@ -59,13 +59,13 @@ class Network:
         before = after @ self.layers(self.parameters)[1][:-1].T * (hidden > 0)
         if clip < math.inf:
             square = (_squares(x) + 1) * _squares(before) + (_squares(hidden) + 1) * _squares(after)
-            kept = np.minimum(1, clip / np.sqrt(np.maximum(square, 1e-30)))[:, None]
-            after, before = after * kept, before * kept
-        found = np.empty_like(self.parameters)
-        first, second = self.layers(found)
+            shrinkage = np.minimum(1, clip / np.sqrt(np.maximum(square, 1e-30)))[:, None]
+            after, before = after * shrinkage, before * shrinkage
+        total = np.empty_like(self.parameters)
+        first, second = self.layers(total)
         first[:-1], first[-1] = x.T @ before, before.sum(axis=0)
         second[:-1], second[-1] = hidden.T @ after, after.sum(axis=0)
-        return found
+        return total
 
     def moved(self, by: Floats) -> Network:
         return replace(self, parameters=self.parameters - by)
@@ -148,8 +148,8 @@ class NaiveGaussian:
                 if older is not None:
                     gradient = projected(gradient, self._noisy(network, older, random))
                 network = network.moved(self.rate * gradient)
-            kept = random.permutation(len(y))[: self.memory]
-            remembered.append((x[kept], y[kept]))
+            sample = random.permutation(len(y))[: self.memory]
+            remembered.append((x[sample], y[sample]))
             yield network
 
     def multiplier(self, records: int) -> float:

@@ -69,12 +69,12 @@ def compare(running: Service, name: str, size: int, turns: int, seconds: float) 
     with contextlib.closing(redis.Redis.from_url(running.redis_url)) as log:
         for _ in range(turns):
             path = f"/v1/streams/{running.stream(FEATURES)}/records"
-            asked = (
+            requests = (
                 (running.port, running.request("POST", path, body, content_type=media_type)),
                 (running.bare_port, request("POST", "/", body, content_type=media_type)),
             )
             pair = []
-            for port, sent in asked:
+            for port, sent in requests:
                 pair.append(turn(port, sent, 202, seconds=seconds, connections=CONNECTIONS))
                 _empty(log)
             pairs.append(pair)

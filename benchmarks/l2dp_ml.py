@@ -7,8 +7,8 @@ eq. 13, eq. 12):
 and from the second task on their projection by those of a batch of the memory (line 15), always, as printed.
 Algorithm 1 is Algorithm 2 with one batch a task, λ = |D|: one step a task, and the memory holds whole data sets.
 
-What the paper leaves open: the network behind the autoencoder is the smallest there can be, its output layer; start
-and rates. Not followed: the signs of eq. 9 and 12, with which W would go to infinity.
+Where the paper is silent: the network behind the autoencoder is the smallest there can be, its output layer; start
+and rates are arguments. Not followed: the signs of eq. 9 and 12, with which W would go to infinity.
 """
 
 from __future__ import annotations

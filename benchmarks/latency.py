@@ -4,7 +4,7 @@
 
 API and worker run as under `perennial up`, on one stream with one publication: 32 features, a model of the last 2,000
 records for every 2,000. One client waits with `Prefer: wait` while another posts the batch that completes the block.
-What the worker says about the fit itself (`fit_seconds` of its log line `released`) is taken off: the rest is numbering
+The time of the fit itself (`fit_seconds` of the worker's log line `released`) is taken off: the rest is numbering
 the batch, noticing, charging and publishing, and waking who waits.
 """
 
@@ -61,8 +61,8 @@ def main() -> None:
                 accepted = time.perf_counter()
             waiting.join()
             totals[version] = seen[0] - accepted
-        said = [json.loads(line) for line in running.worker_log.read_text().splitlines()]
-    fits = {line["version"]: line["fit_seconds"] for line in said if line["event"] == "released"}
+        log_lines = [json.loads(line) for line in running.worker_log.read_text().splitlines()]
+    fits = {line["version"]: line["fit_seconds"] for line in log_lines if line["event"] == "released"}
     rest = [totals[version] - fits[version] for version in totals]
     print("| | median | p90 |\n|---|---|---|")
     rows = {"from 202 to the model": list(totals.values()), "its fit": [fits[v] for v in totals], "the rest": rest}

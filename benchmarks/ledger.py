@@ -138,7 +138,7 @@ def milliseconds(seconds: list[float]) -> str:
 def answers(settings: Settings, stream: str, name: str) -> None:
     """How long the API takes, over HTTP on loopback."""
     with serving(settings) as url, httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}) as client:
-        asked: dict[str, Any] = {
+        body: dict[str, Any] = {
             "name": "another",
             "stream": stream,
             "mechanism": {"kind": "sliding_window", "block": 10, "blocks": 3},
@@ -151,7 +151,7 @@ def answers(settings: Settings, stream: str, name: str) -> None:
             "GET charges": lambda: client.get(f"/v1/streams/{stream}/ledger/charges"),
             "GET stream": lambda: client.get(f"/v1/streams/{stream}"),
             "GET publication": lambda: client.get(f"/v1/publications/{name}"),
-            "POST publications, refused": lambda: client.post("/v1/publications", json=asked),
+            "POST publications, refused": lambda: client.post("/v1/publications", json=body),
         }
         for what, call in calls.items():
             call()
@@ -169,16 +169,16 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--block", type=int, default=100)
     parser.add_argument("--delta", type=float, default=0.0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, embedded_servers(folder) as servers:
         migrate(servers.database_url, service=servers.service_url)
         one = Simulated(
-            Path(folder), servers.service_url, blocks=asked.blocks, block=asked.block, delta=asked.delta, name="s"
+            Path(folder), servers.service_url, blocks=options.blocks, block=options.block, delta=options.delta, name="s"
         )
         settings = Settings(
             _env_file=None, redis_url=servers.redis_url, database_url=servers.service_url, admin_key=KEY
         )
-        for charges in (1, asked.charges // 100, asked.charges // 10, asked.charges):
+        for charges in (1, options.charges // 100, options.charges // 10, options.charges):
             began = time.perf_counter()
             one.grow(charges)
             grew = time.perf_counter() - began

@@ -1,8 +1,8 @@
-"""What lists, metrics and workers cost where there are many streams: processor time of each part.
+"""Measure the processor time of lists, metrics and workers where there are many streams.
 
     python -m benchmarks.many [--streams 1000] [--only lists|workers]
 
-Of workers: see `many_workers`. Of lists: each stream has a running and an ended publication, with a release each, a
+Workers: see `many_workers`. Lists: each stream has a running and an ended publication, with a release each, a
 segment, entries, an erasure and a dead letter. One stream is made by the API, the others are copies of its rows; no
 worker runs.
 """
@@ -129,19 +129,19 @@ def measure(running: Service, path: str) -> str:
 
 def main() -> None:
     """The tables, in Markdown."""
-    parser = argparse.ArgumentParser(description="What lists, metrics and workers cost where there are many streams.")
+    parser = argparse.ArgumentParser(description="The cost of lists, metrics and workers where there are many streams.")
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--only", choices=["lists", "workers"])
-    asked = parser.parse_args()
-    if asked.only != "workers":
-        lists(asked.streams)
-    if asked.only != "lists":
-        for line in many_workers.report(asked.streams):
+    options = parser.parse_args()
+    if options.only != "workers":
+        lists(options.streams)
+    if options.only != "lists":
+        for line in many_workers.report(options.streams):
             print(line, flush=True)
 
 
 def lists(streams: int) -> None:
-    """What the API's lists and metrics cost."""
+    """Print the cost of the API's lists and metrics."""
     with service(worker=False) as running:
         database = Database(running.database_url)
         with database.transaction() as connection:

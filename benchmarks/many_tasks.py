@@ -50,11 +50,11 @@ def main(tasks: int = 1000, records: int = 100, features: int = 64) -> None:
             chain = built.step(number * records, chain, number, partial(_all_of, own)).chain
             taken.append(time.process_time() - start)
             if number in marks:
-                kept = sum(part.values.size for part in chain if isinstance(part, Part))
+                numbers = sum(part.values.size for part in chain if isinstance(part, Part))
                 _, most = tracemalloc.get_traced_memory()
                 tracemalloc.reset_peak()
                 took = 1e3 * statistics.median(taken[-10:])
-                print(f"| {name} | {number:,} | {took:.1f} | {kept:,} | {most / 2**20:.1f} |", flush=True)
+                print(f"| {name} | {number:,} | {took:.1f} | {numbers:,} | {most / 2**20:.1f} |", flush=True)
         tracemalloc.stop()
 
 

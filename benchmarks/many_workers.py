@@ -1,4 +1,4 @@
-"""What a worker costs where there are many streams: beside one stream, in the same run.
+"""Measure the cost of a worker where there are many streams: beside one stream, in the same run.
 
 Each stream has two publications. Measured with one worker and one stream, then with many streams and two workers:
 seconds from the answer 202 until the batch is numbered; processor time until every publication has its first model; a
@@ -55,7 +55,7 @@ _TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE 
 
 @dataclass
 class Measured:
-    """What one scene gave; seconds unless said otherwise."""
+    """The measures of one scene; seconds unless said otherwise."""
 
     streams: int
     workers: int
@@ -148,32 +148,32 @@ class Scene:
 
 def measured(streams: int, workers: int) -> Measured:
     """One scene from start to end."""
-    found = Measured(streams, workers)
+    measures = Measured(streams, workers)
     with service(worker=False, max_key_requests=1e9) as running, contextlib.ExitStack() as stack:
         scene = Scene(running, streams)
         for name in scene.names:
             scene.post(name)
         before = _busy()
         killed = [stack.enter_context(running.worker()) for _ in range(workers)]
-        found.first_models = scene.wait(_RELEASED, 2 * streams)
-        found.first_models_processor = _busy() - before
-        found.shares = [row[0] for row in scene.database.execute(_SHARES)]
+        measures.first_models = scene.wait(_RELEASED, 2 * streams)
+        measures.first_models_processor = _busy() - before
+        measures.shares = [row[0] for row in scene.database.execute(_SHARES)]
         scene.settle()
         step = max(1, streams // PROBES)
-        found.numbered = [scene.seconds_to_number(scene.names[(each * step) % streams]) for each in range(PROBES)]
+        measures.numbered = [scene.seconds_to_number(scene.names[(each * step) % streams]) for each in range(PROBES)]
         if workers > 1:
-            _take_over(scene, killed[0], found)
+            _take_over(scene, killed[0], measures)
         scene.settle()
         before, transactions, began = _busy(), scene.number(_TRANSACTIONS), time.perf_counter()
         time.sleep(IDLE_SECONDS)
         took = time.perf_counter() - began
-        found.idle = (_busy() - before) / took
-        found.transactions = (scene.number(_TRANSACTIONS) - transactions) / took
+        measures.idle = (_busy() - before) / took
+        measures.transactions = (scene.number(_TRANSACTIONS) - transactions) / took
         scene.database.close()
-    return found
+    return measures
 
 
-def _take_over(scene: Scene, killed: subprocess.Popen[bytes], found: Measured) -> None:
+def _take_over(scene: Scene, killed: subprocess.Popen[bytes], measures: Measured) -> None:
     """Kill one of two workers, as `kill -9` does, and wait for the other one."""
     lines = scene.database.execute(_OWNERS).fetchall()
     before = {row[0] for row in lines}
@@ -187,9 +187,9 @@ def _take_over(scene: Scene, killed: subprocess.Popen[bytes], found: Measured) -
     while not (len(scene.owners()) == 1 and scene.all_held()):
         _within(began)
         time.sleep(LOOK_SECONDS)
-    found.taken_over = time.perf_counter() - began
+    measures.taken_over = time.perf_counter() - began
     scene.wait("SELECT sum(records) FROM streams", numbered + posts * BLOCK)
-    found.numbered_again = time.perf_counter() - began
+    measures.numbered_again = time.perf_counter() - began
     assert len(before) == 2, "both workers numbered streams"
 
 

@@ -1,4 +1,4 @@
-"""What a flood, a fit that is too large and two long fits do to everybody else: one `perennial up`, as users start it.
+"""Measure how a flood, a too large fit and two long fits slow everybody else: one `perennial up`, as users start it.
 
     python -m benchmarks.neighbours [flood] [memory] [fits]
 
@@ -56,10 +56,10 @@ class Up:
     key: str
     client: httpx.Client
 
-    def make(self, kind: str, **asked: Any) -> str:
+    def make(self, kind: str, **settings: Any) -> str:
         """Make a stream or a publication; return its name."""
-        self.client.post(f"/v1/{kind}", json=asked).raise_for_status()
-        return str(asked["name"])
+        self.client.post(f"/v1/{kind}", json=settings).raise_for_status()
+        return str(settings["name"])
 
     def stream(self, name: str, features: int) -> str:
         """Make a stream of two classes."""
@@ -155,10 +155,10 @@ def beside(running: Up, latest: str, what: Callable[[], None]) -> str:
     """Do something; return how long `/livez` and `latest` took meanwhile, at the 99th percentile."""
     with probing(running, "/livez") as lives, probing(running, latest) as models:
         what()
-    return f"/livez {_told(lives)}, latest {_told(models)}"
+    return f"/livez {_summary(lives)}, latest {_summary(models)}"
 
 
-def _told(took: list[float]) -> str:
+def _summary(took: list[float]) -> str:
     return f"median {statistics.median(took):.1f} ms, p99 {statistics.quantiles(took, n=100)[-1]:.1f} ms of {len(took)}"
 
 

@@ -165,11 +165,11 @@ def run(stream: Stream, schedule: str, learner: str, epsilon: float, delta: floa
         seen = replay(scheduled, stream.x, stream.y)
         models = ((used.start, used.parameters) for used in seen if used.start % stream.update == 0)
     description = scheduled.model_description()
-    found = []
+    accuracies = []
     for time, parameters in models:
         labels, _ = predict(description, parameters, stream.test_x)
-        found.append((time, round(float(np.mean(labels == stream.test_y)), 4)))
-    return found
+        accuracies.append((time, round(float(np.mean(labels == stream.test_y)), 4)))
+    return accuracies
 
 
 def cells(options: argparse.Namespace, stream: str) -> Iterator[tuple[str, str, float, float]]:
@@ -207,15 +207,15 @@ Curves = dict[tuple[str, str, str, float, float], list[list[tuple[int, float]]]]
 
 def curves(path: Path) -> Curves:
     """All runs of each line: (stream, schedule, learner, ε, δ)."""
-    found: Curves = {}
+    by_cell: Curves = {}
     for each in results.lines(path):
         stream, _, *cell = each["cell"]
-        found.setdefault((stream, *cell), []).append([(int(time), value) for time, value in each["accuracy"]])
-    return found
+        by_cell.setdefault((stream, *cell), []).append([(int(time), value) for time, value in each["accuracy"]])
+    return by_cell
 
 
 def quartiles(runs: list[list[tuple[int, float]]], time: int) -> tuple[float, float, float] | None:
-    """Of the latest releases at that time; None if there is none yet."""
+    """Return the quartiles of the latest releases at that time; None if there is none yet."""
     latest = [[value for at, value in each if at <= time] for each in runs]
     if not all(latest):
         return None
@@ -225,9 +225,9 @@ def quartiles(runs: list[list[tuple[int, float]]], time: int) -> tuple[float, fl
 
 def table(path: Path) -> None:
     """In Markdown: medians, and quartiles at the end."""
-    found = curves(path)
-    for stream in sorted({key[0] for key in found}):
-        mine = {key: runs for key, runs in found.items() if key[0] == stream}
+    all_runs = curves(path)
+    for stream in sorted({key[0] for key in all_runs}):
+        mine = {key: runs for key, runs in all_runs.items() if key[0] == stream}
         end = max(at for runs in mine.values() for each in runs for at, _ in each)
         start = min(at for runs in mine.values() for each in runs for at, _ in each)
         times = [8192, 20_000, end] if stream.startswith("mnist") else [start * 2, start * 4, end]
@@ -252,13 +252,13 @@ def plots(path: Path, folder: Path) -> None:
     """One SVG per stream, ε and δ: medians as lines, quartiles shaded."""
     from matplotlib.figure import Figure
 
-    found = curves(path)
+    all_runs = curves(path)
     colours = {name: f"C{number}" for number, name in enumerate([*schedules(2, 1), PRINTED, WITHOUT_NOISE])}
     styles = {"noisy_gradient_descent": "-", "output_perturbation": "--", "objective_perturbation": ":", "": "-."}
-    for stream, epsilon, delta in sorted({(key[0], *key[3:]) for key in found if key[2]}):
+    for stream, epsilon, delta in sorted({(key[0], *key[3:]) for key in all_runs if key[2]}):
         figure = Figure(figsize=(11, 5.5), layout="constrained")
         axes = figure.subplots()
-        for key, runs in sorted(found.items(), key=lambda item: (item[0][2], item[0])):
+        for key, runs in sorted(all_runs.items(), key=lambda item: (item[0][2], item[0])):
             _, schedule, learner, *privacy = key
             always = schedule == WITHOUT_NOISE or (schedule == PRINTED and privacy[0] == epsilon)
             if key[0] != stream or not (always or privacy == [epsilon, delta]):

@@ -135,15 +135,15 @@ def leader(stream: Stream, noise: str, step: str, delta: float) -> OnlineLeader:
         "norm_bound": stream.norm_bound,
     }
     clip = {} if step == BY_DEFAULT else {"clip": math.sqrt(2.0 if classes > 2 else 1.0) * stream.norm_bound}
-    about = {"batch": stream.batch, "constraint": "l1_ball", "radius": stream.radius, **clip, **STEPS[step]}
+    constraint = {"batch": stream.batch, "constraint": "l1_ball", "radius": stream.radius, **clip, **STEPS[step]}
     if noise == WITHOUT_NOISE and step == BY_DEFAULT:
         private = leader(stream, "tree", step, delta)
         perturbation = private.learner.perturbation(private.currency, float(private.capacity), stream.batch)
-        about["learning_rate"] = private.learner.rate(perturbation, stream.batch)
-    found = publication(
+        constraint["learning_rate"] = private.learner.rate(perturbation, stream.batch)
+    mechanism = publication(
         schema,
         {
-            "mechanism": {"kind": "online_leader", **about, **NOISES.get(noise, NOISES["tree"])},
+            "mechanism": {"kind": "online_leader", **constraint, **NOISES.get(noise, NOISES["tree"])},
             "learner": {
                 "kind": "noisy_gradient_descent",
                 "regularization": 0.0 if "strong_convexity" in STEPS[step] else CONVEXITY,
@@ -151,21 +151,21 @@ def leader(stream: Stream, noise: str, step: str, delta: float) -> OnlineLeader:
             "privacy": {"epsilon": HUGE if noise == WITHOUT_NOISE else EPSILON, "delta": delta},
         },
     )
-    assert isinstance(found, OnlineLeader)
-    return replace(found, learner=HeadStart(**vars(found.learner))) if step == HEAD_START else found
+    assert isinstance(mechanism, OnlineLeader)
+    return replace(mechanism, learner=HeadStart(**vars(mechanism.learner))) if step == HEAD_START else mechanism
 
 
-def released(found: OnlineLeader, stream: Stream) -> Iterator[tuple[int, Floats]]:
+def released(mechanism: OnlineLeader, stream: Stream) -> Iterator[tuple[int, Floats]]:
     """Each model and the record from which on it is the latest; the origin is the first."""
-    yield 0, found.origin
-    for used in replay(found, stream.x, stream.y):
+    yield 0, mechanism.origin
+    for used in replay(mechanism, stream.x, stream.y):
         if used.start < len(stream.y):
             yield used.start, used.parameters
 
 
-def hindsight(found: OnlineLeader, stream: Stream) -> Hindsight:
+def hindsight(mechanism: OnlineLeader, stream: Stream) -> Hindsight:
     """The losses and the set, which are the same for all lines of a stream."""
-    learner = found.learner
+    learner = mechanism.learner
     x, y = learner.prepared(Records(x=stream.x, y=stream.y))
     assert len(y) == len(stream.y)
     return Hindsight(
@@ -173,7 +173,7 @@ def hindsight(found: OnlineLeader, stream: Stream) -> Hindsight:
         x=x,
         y=y,
         constraint=learner.constraint,
-        origin=found.origin,
+        origin=mechanism.origin,
         strong_convexity=CONVEXITY,
     )
 
@@ -209,8 +209,8 @@ def measure(options: argparse.Namespace) -> None:
                     stream = STREAMS[name]()
                     game = hindsight(leader(stream, "tree", PROJECTION, DELTA), stream)
                     steps = marks(len(stream.y) // stream.batch)
-                found = leader(stream, noise, step or PROJECTION, delta)
-                models = [(0, found.origin)] if noise == ORIGIN else released(found, stream)
+                mechanism = leader(stream, noise, step or PROJECTION, delta)
+                models = [(0, mechanism.origin)] if noise == ORIGIN else released(mechanism, stream)
                 regret = game.regret(models, [each * stream.batch for each in steps])
                 curve = [(at, round(each.value, 2)) for at, each in zip(steps, regret, strict=True)]
                 gap = round(max(each.gap for each in regret), 2)
@@ -222,7 +222,7 @@ Curve = dict[int, float]
 
 
 def curves(path: Path) -> dict[tuple[str, str, str, float], tuple[int, Curve]]:
-    """Of (stream, step, noise, δ): how many runs, and the median regret after so many steps."""
+    """Return by (stream, step, noise, δ) how many runs there are, and the median regret after so many steps."""
     runs: dict[tuple[str, str, str, float], list[Curve]] = {}
     for each in results.lines(path):
         stream, _, noise, step, delta = each["cell"]
@@ -241,9 +241,9 @@ def exponent(curve: Curve) -> float | None:
 
 def table(path: Path) -> None:
     """In Markdown: for every stream its lines' ends and powers, then all that was looked at."""
-    found = curves(path)
-    for stream in dict.fromkeys(key[0] for key in found):
-        mine = {key[1:]: value for key, value in found.items() if key[0] == stream}
+    regrets = curves(path)
+    for stream in dict.fromkeys(key[0] for key in regrets):
+        mine = {key[1:]: value for key, value in regrets.items() if key[0] == stream}
         at = mine["", ORIGIN, DELTA][1]
         end = max(at)
         print(f"\n| {stream}, T = {end:,} | " + " | ".join(STEPS) + " |\n|---|" + "---|" * len(STEPS))
@@ -251,7 +251,8 @@ def table(path: Path) -> None:
             ends = [shown(mine[step, noise, delta][1]) if (step, noise, delta) in mine else "" for step in STEPS]
             print(f"| {noise}{'' if delta else ', δ = 0'} | " + " | ".join(ends) + " |")
         powers = ", ".join(f"{rate} {exponent({mark: of(mark) for mark in at}):.2f}" for rate, of in RATES.items())
-        print(f"\nWho {ORIGIN} regrets {mine['', ORIGIN, DELTA][1][end]:,.0f}. By the same fit, here: {powers}.")
+        regret = mine["", ORIGIN, DELTA][1][end]
+        print(f"\nA learner that {ORIGIN} regrets {regret:,.0f}. By the same fit, here: {powers}.")
         print(f"\n| {stream} | noise | δ | runs |" + "".join(f" {mark:,} |" for mark in at))
         print("|" + "---|" * (4 + len(at)))
         for (step, noise, delta), (runs, curve) in mine.items():
@@ -268,17 +269,17 @@ def plots(path: Path, folder: Path) -> None:
     """One SVG per stream, with a panel for every step."""
     from matplotlib.figure import Figure
 
-    found = curves(path)
-    for stream in dict.fromkeys(key[0] for key in found):
+    regrets = curves(path)
+    for stream in dict.fromkeys(key[0] for key in regrets):
         figure = Figure(figsize=(11, 7), layout="constrained")
         *panels, last = figure.subplots(2, 3, sharex=True, sharey=True).ravel()
-        at = found[stream, "", ORIGIN, DELTA][1]
+        at = regrets[stream, "", ORIGIN, DELTA][1]
         for axes, step in zip(panels, STEPS, strict=True):
             for number, noise in enumerate([*NOISES, WITHOUT_NOISE, ORIGIN]):
-                _, curve = found.get((stream, "" if noise == ORIGIN else step, noise, DELTA), (0, {}))
+                _, curve = regrets.get((stream, "" if noise == ORIGIN else step, noise, DELTA), (0, {}))
                 style = {WITHOUT_NOISE: "k--", ORIGIN: "k:"}.get(noise, f"C{number}-")
                 axes.plot(list(curve), list(curve.values()), style, lw=1.4, label=noise)
-            _, through = found.get((stream, step, "tree", DELTA), (0, at))
+            _, through = regrets.get((stream, step, "tree", DELTA), (0, at))
             for end, (rate, of) in zip((-1, 0, -1, 0), RATES.items(), strict=True):
                 grown = [through[256] * of(mark) / of(256) for mark in at]
                 axes.plot(list(at), grown, color="0.8", lw=0.8, zorder=0)
@@ -301,21 +302,21 @@ def times(folder: Path | None) -> None:
     sizes, rng = [4**e for e in range(2, 10)], np.random.default_rng(0)
     taken: dict[Name, list[tuple[float, float]]] = {"simplex": [], "l1_ball": [], "box": []}
     print("| set | weights | projection | conditional gradient | ratio |\n|---|---|---|---|---|")
-    for name, found in taken.items():
+    for name, pairs_of_times in taken.items():
         for size in sizes:
             origin = np.full((1, size), 1.0 / size)
-            kept = ConstraintSet(name=name, radius=1.0)
-            pursuit = Pursuit(constraint=kept, origin=origin, convexity=CONVEXITY)
+            ball = ConstraintSet(name=name, radius=1.0)
+            pursuit = Pursuit(constraint=ball, origin=origin, convexity=CONVEXITY)
             sums, estimate = rng.normal(size=(2, 1, size))
             weights, apart = pursuit.step(origin, np.zeros(1), sums, estimate, 10)
             ways = (
-                partial(kept.project, origin - (sums + estimate) / (CONVEXITY * 12), origin),
+                partial(ball.project, origin - (sums + estimate) / (CONVEXITY * 12), origin),
                 partial(pursuit.step, weights, apart, sums, estimate, 11),
             )
             turns = [[_seconds(way) for way in ways] for _ in range(max(15, 2**18 // size // 16))]
             projection, conditional = (1e6 * statistics.median(each) for each in zip(*turns, strict=True))
             ratio = statistics.median(second / first for first, second in turns)
-            found.append((projection, conditional))
+            pairs_of_times.append((projection, conditional))
             print(f"| {name} | {size:,} | {projection:,.0f} µs | {conditional:,.0f} µs | {ratio:.1f} |", flush=True)
     if folder is None:
         return
@@ -323,9 +324,9 @@ def times(folder: Path | None) -> None:
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
-    for number, (name, found) in enumerate(taken.items()):
+    for number, (name, pairs_of_times) in enumerate(taken.items()):
         for style, what, values in zip(
-            "-:", ("projection", "conditional gradient"), zip(*found, strict=True), strict=True
+            "-:", ("projection", "conditional gradient"), zip(*pairs_of_times, strict=True), strict=True
         ):
             axes.plot(sizes, values, f"C{number}{style}", label=f"{name}, {what}")
     axes.set(xscale="log", yscale="log", xlabel="weights", ylabel="µs a step")

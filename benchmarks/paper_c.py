@@ -72,10 +72,10 @@ def schedules(stream: Learnt) -> dict[str, dict[str, Any]]:
 
 def learnt(name: str, seed: int, schedule: str, learner: str) -> list[tuple[int, float]]:
     """Accuracy after so many records: of the latest release on test digits, or of weather's predictions until then."""
-    about = LEARNT[name]
+    sizes = LEARNT[name]
     settings = {"kind": learner, "intercept": False, **LEARNERS[learner]}
     configuration = {
-        "mechanism": schedules(about)[schedule],
+        "mechanism": schedules(sizes)[schedule],
         "learner": settings,
         "privacy": {"epsilon": EPSILON, "delta": DELTA},
     }
@@ -89,20 +89,20 @@ def learnt(name: str, seed: int, schedule: str, learner: str) -> list[tuple[int,
         configuration["learner"] = settings | {"intercept": True}
         scheduled = publication(schema, configuration)
         right = hits(scheduled, replay(scheduled, x, y), x, y)
-        return [(mark, round(float(np.nanmean(right[mark : 2 * mark])), 4)) for mark in about.marks[:-1]] + [
-            (about.marks[-1], round(float(np.nanmean(right)), 4))
+        return [(mark, round(float(np.nanmean(right[mark : 2 * mark])), 4)) for mark in sizes.marks[:-1]] + [
+            (sizes.marks[-1], round(float(np.nanmean(right)), 4))
         ]
     stream = paper_a.STREAMS[name](seed)
     schema = {"features": stream.x.shape[1], "task": {"kind": "classification", "classes": stream.classes}}
     scheduled = publication(schema, configuration)
-    end = about.marks[-1]
+    end = sizes.marks[-1]
     models = {used.start: used.parameters for used in replay(scheduled, stream.x[:end], stream.y[:end])}
-    found = []
-    for mark in about.marks:
+    accuracies = []
+    for mark in sizes.marks:
         parameters = models[max(time for time in models if time <= mark)]
         labels, _ = predict(scheduled.model_description(), parameters, stream.test_x)
-        found.append((mark, round(float(np.mean(labels == stream.test_y)), 4)))
-    return found
+        accuracies.append((mark, round(float(np.mean(labels == stream.test_y)), 4)))
+    return accuracies
 
 
 # All lines
@@ -117,9 +117,9 @@ def cells(part: str) -> Iterator[tuple[str, str, str, float]]:
                     if name != SMALL or cardinality <= FEW:
                         yield part, stream, name, delta
     else:
-        for stream, about in LEARNT.items():
+        for stream, sizes in LEARNT.items():
             for learner in LEARNERS:
-                for schedule in schedules(about):
+                for schedule in schedules(sizes):
                     yield part, stream, f"{schedule} | {learner}", DELTA
 
 
@@ -136,16 +136,16 @@ def measure(options: argparse.Namespace) -> None:
                 if part == "queries":
                     cardinality, make = CATEGORIES[stream]
                     y = make(repeat)
-                    found = worst(answering(name, y, cardinality, delta), y, cardinality, repeat)
+                    curve = worst(answering(name, y, cardinality, delta), y, cardinality, repeat)
                 else:
                     schedule, _, learner = name.partition(" | ")
-                    found = learnt(stream, repeat, schedule, learner)
-                results.append(options.results, key, found=found)
-                print(*key, found[-1], flush=True)
+                    curve = learnt(stream, repeat, schedule, learner)
+                results.append(options.results, key, found=curve)
+                print(*key, curve[-1], flush=True)
 
 
 def medians(path: Path) -> dict[tuple[str, str, str, float], tuple[int, dict[int, float]]]:
-    """Of (part, stream, line, δ): how many runs, and the median at each size."""
+    """Return by (part, stream, line, δ) how many runs there are, and the median at each size."""
     runs: dict[tuple[str, str, str, float], list[dict[int, float]]] = {}
     for each in results.lines(path):
         part, stream, name, delta, _ = each["cell"]
@@ -155,22 +155,22 @@ def medians(path: Path) -> dict[tuple[str, str, str, float], tuple[int, dict[int
 
 def table(path: Path) -> None:
     """In Markdown."""
-    found = medians(path)
+    all_medians = medians(path)
     for stream, (cardinality, _) in CATEGORIES.items():
         print(f"\n| {stream} | δ | runs |" + "".join(f" {size:,} |" for size in SIZES))
         print("|---|---|---|" + "---|" * len(SIZES))
-        for (part, of, name, delta), (runs, curve) in found.items():
+        for (part, of, name, delta), (runs, curve) in all_medians.items():
             if (part, of) == ("queries", stream):
                 print(f"| {name} | {delta:g} | {runs} |" + "".join(f" {curve[size]:.3f} |" for size in SIZES))
                 if proved := dict(theory(name, cardinality, delta)):
                     print(f"| … proved | {delta:g} | |" + "".join(f" {proved[size]:.3f} |" for size in SIZES))
-    for stream, about in LEARNT.items():
-        print(f"\n| {stream} | runs |" + "".join(f" {mark:,} |" for mark in about.marks))
-        print("|---|---|" + "---|" * len(about.marks))
-        for (part, of, name, _), (runs, curve) in found.items():
+    for stream, sizes in LEARNT.items():
+        print(f"\n| {stream} | runs |" + "".join(f" {mark:,} |" for mark in sizes.marks))
+        print("|---|---|" + "---|" * len(sizes.marks))
+        for (part, of, name, _), (runs, curve) in all_medians.items():
             if (part, of) == ("learners", stream):
                 print(
-                    f"| {name.replace(' | ', ', ')} | {runs} |" + "".join(f" {curve[at]:.3f} |" for at in about.marks)
+                    f"| {name.replace(' | ', ', ')} | {runs} |" + "".join(f" {curve[at]:.3f} |" for at in sizes.marks)
                 )
 
 
@@ -178,13 +178,13 @@ def plots(path: Path, folder: Path) -> None:
     """One SVG: a panel for every stream of categories, (1, 10⁻⁶) above, ε = 1 below; what is proved is dotted."""
     from matplotlib.figure import Figure
 
-    found = medians(path)
+    all_medians = medians(path)
     figure = Figure(figsize=(13, 7), layout="constrained")
     panels = figure.subplots(2, len(CATEGORIES), sharex=True, sharey=True)
     for above, delta in zip(panels, (DELTA, 0.0), strict=True):
         for axes, (stream, (cardinality, _)) in zip(above, CATEGORIES.items(), strict=True):
             for number, name in enumerate((LINEAR, STATIC, SINGLE, SMALL, BLIND)):
-                _, curve = found.get(("queries", stream, name, delta), (0, {}))
+                _, curve = all_medians.get(("queries", stream, name, delta), (0, {}))
                 axes.plot(list(curve), list(curve.values()), f"C{number}-", lw=1.4, label=name)
                 if proved := theory(name, cardinality, delta):
                     axes.plot(*zip(*proved, strict=True), f"C{number}:", lw=1.0)

@@ -87,7 +87,7 @@ CATEGORIES: dict[str, tuple[int, Callable[[int], Counts]]] = {
 
 
 class Answers(Protocol):
-    """Of one mechanism: it is told how many records there are, then asked."""
+    """The answers of one mechanism, which first gets the counts of its records."""
 
     def grow(self, counts: Counts, time: int) -> None:
         """There are so many records now."""
@@ -248,9 +248,9 @@ def built(cardinality: int, delta: float, mechanism: dict[str, Any], learner: di
 def queries(cardinality: int, delta: float) -> LinearQueries:
     """Return the publication of `linear_queries`."""
     settings = {"kind": "linear_queries", "first": BEGIN, **HITS[cardinality > FEW]}
-    found = built(cardinality, delta, settings)
-    assert isinstance(found, LinearQueries)
-    return found
+    mechanism = built(cardinality, delta, settings)
+    assert isinstance(mechanism, LinearQueries)
+    return mechanism
 
 
 def database(cardinality: int, delta: float) -> ScheduledHistograms:
@@ -259,9 +259,9 @@ def database(cardinality: int, delta: float) -> ScheduledHistograms:
     accuracy = next(
         a / 100 for a in range(1, 100) if math.comb(cardinality + _size(cardinality, a), cardinality) <= 2**18
     )
-    found = built(cardinality, delta, mechanism, {"kind": "small_database", "queries": "all", "accuracy": accuracy})
-    assert isinstance(found, ScheduledHistograms)
-    return found
+    scheduled = built(cardinality, delta, mechanism, {"kind": "small_database", "queries": "all", "accuracy": accuracy})
+    assert isinstance(scheduled, ScheduledHistograms)
+    return scheduled
 
 
 def _size(cardinality: int, hundredths: int) -> int:
@@ -290,36 +290,36 @@ def worst(answers: Answers, y: Counts, cardinality: int, seed: int) -> list[tupl
     """Return the largest error of each epoch's questions."""
     rng = np.random.default_rng([seed, 1])
     estimate = np.full(cardinality, 1.0 / cardinality)
-    found = []
+    errors = []
     for time in SIZES:
         counts = np.bincount(y[:time], minlength=cardinality)
         answers.grow(counts, time)
         before, largest = estimate.copy(), 0.0
         for number in range(QUERIES):
-            asked = rng.random(cardinality) < 0.5
+            categories = rng.random(cardinality) < 0.5
             if number % 2:  # what seems to have become more frequent, or never was as thought; a tenth of it turned
-                asked = (estimate > before) ^ (rng.random(cardinality) < 0.1)
-            query = LinearQuery.holding(np.flatnonzero(asked))
+                categories = (estimate > before) ^ (rng.random(cardinality) < 0.1)
+            query = LinearQuery.holding(np.flatnonzero(categories))
             answer = answers.ask(query)
             largest = max(largest, abs(answer - query.of(counts / time)))
-            off = answer - float(estimate[asked].sum())
-            if asked.any():  # a step of multiplicative weights, as anybody might take it
-                estimate = estimate * np.where(asked, math.exp(off), 1.0)
+            off = answer - float(estimate[categories].sum())
+            if categories.any():  # a step of multiplicative weights, as anybody might take it
+                estimate = estimate * np.where(categories, math.exp(off), 1.0)
                 estimate /= estimate.sum()
-        found.append((time, round(largest, 5)))
-    return found
+        errors.append((time, round(largest, 5)))
+    return errors
 
 
 def theory(name: str, cardinality: int, delta: float) -> list[tuple[int, float]]:
     """Return the proven bound on an epoch's worst error, but for FAILURE: of so many queries, over so many records."""
     mechanism = queries(cardinality, delta)
-    found = []
+    bounds = []
     for time in SIZES:
         if name == LINEAR:  # the least accuracy that may be promised of all queries from then on, for ever
             promised = replace(mechanism, first=time, hits=None, failure_probability=FAILURE)
             grid = np.geomspace(1e-3, 1.0, 400)
             fitting = (a for a in grid if replace(promised, accuracy=float(a)).records_needed(QUERIES) <= time)
-            found.append((time, float(next(fitting, 1.0))))
+            bounds.append((time, float(next(fitting, 1.0))))
         elif name == SINGLE:
             scale = noise_for_each(mechanism.currency, mechanism.capacity, time)
             tail = (
@@ -327,10 +327,10 @@ def theory(name: str, cardinality: int, delta: float) -> list[tuple[int, float]]
                 if mechanism.currency is Currency.PURE
                 else math.sqrt(2 * math.log(2 * QUERIES / FAILURE))
             )
-            found.append((time, min(1.0, scale * tail)))
+            bounds.append((time, min(1.0, scale * tail)))
         elif name == SMALL and cardinality <= FEW:
             scheduled = database(cardinality, delta)
             charge = float(scheduled.capacity * share(scheduled.currency, time))
             noise = scheduled.learner.perturbation(scheduled.currency, charge, time).noise
-            found.append((time, min(1.0, error_bound(scheduled.learner.describe(), noise.scale))))
-    return found
+            bounds.append((time, min(1.0, error_bound(scheduled.learner.describe(), noise.scale))))
+    return bounds

@@ -195,7 +195,7 @@ STREAMS: dict[str, Callable[[bool], Stream]] = {
 
 @dataclass(eq=False)
 class Once:
-    """What all lines of a stream read: statistics of tasks without noise, and mapped test records."""
+    """Everything that all lines of a stream read: statistics of tasks without noise, and mapped test records."""
 
     stream: Stream
     folder: Path | None = None
@@ -210,7 +210,7 @@ class Once:
         self.sizes = [len(task.y) for task in self.stream.tasks]
 
     def statistics(self, learner: TaskStatistics, task: int) -> Floats:
-        """Of a task, without noise."""
+        """Return the statistics of a task, without noise."""
         key = task, learner.intercept
         file = self.folder and self.folder / f"{task}-{learner.intercept}.npy"
         if key not in self.totals and file and file.exists():
@@ -245,7 +245,7 @@ class Counted(TaskStatistics):
 def lifelong(once: Once, line: str, epsilon: float) -> Floats:
     """The accuracies a[l, t] of a line of ours."""
     features, classes = once.mapped.features, once.stream.classes
-    found = publication(
+    mechanism = publication(
         {"features": features, "task": {"kind": "classification", "classes": classes}},
         {
             "mechanism": {"kind": "lifelong", "task_size": once.sizes, **OURS[line]},
@@ -253,15 +253,15 @@ def lifelong(once: Once, line: str, epsilon: float) -> Floats:
             "privacy": {"epsilon": HUGE if line == WITHOUT_NOISE else epsilon, "delta": DELTA},
         },
     )
-    assert isinstance(found, Lifelong)
-    counted = Counted(**vars(found.learner), once=once, plain=found.learner)
-    found, description = replace(found, learner=counted), found.model_description()
+    assert isinstance(mechanism, Lifelong)
+    counted = Counted(**vars(mechanism.learner), once=once, plain=mechanism.learner)
+    mechanism, description = replace(mechanism, learner=counted), mechanism.model_description()
     starts = [sum(once.sizes[:task]) for task in range(len(once.sizes))]
 
     def number(start: int, _end: int) -> Records:
         return Records(x=np.full((1, features), starts.index(start), np.float32), y=np.zeros(1, np.int64))
 
-    models = [release.parameters for release, _ in releases(found, number, sum(once.sizes))]
+    models = [release.parameters for release, _ in releases(mechanism, number, sum(once.sizes))]
     tests = [once.test(task) for task in range(len(once.sizes))]
     return np.array([[np.mean(predict(description, each, x)[0] == y) for x, y in tests] for each in models])
 
@@ -271,17 +271,17 @@ def with_encoder(stream: Stream, line: str, epsilon: float) -> Floats:
 
     They are in no statistics.
     """
-    asked = (stream.encoder or {}) | ({"records": 1, "learning_rate": 1e-6} if line == BEGUN else {})
+    encoder_settings = (stream.encoder or {}) | ({"records": 1, "learning_rate": 1e-6} if line == BEGUN else {})
     sizes = [len(task.y) for task in stream.tasks]
-    before, sizes[0] = asked["records"], sizes[0] - asked["records"]
-    found = publication(
+    before, sizes[0] = encoder_settings["records"], sizes[0] - encoder_settings["records"]
+    mechanism = publication(
         {
             "features": stream.tasks[0].test_x().shape[1],
             "task": {"kind": "classification", "classes": stream.classes},
             "feature_map": {"kind": "compose", "maps": BEFORE_AN_ENCODER},
         },
         {
-            "mechanism": {"kind": "lifelong", "task_size": sizes, "encoder": asked},
+            "mechanism": {"kind": "lifelong", "task_size": sizes, "encoder": encoder_settings},
             "learner": {"kind": "output_perturbation", "intercept": False},
             "privacy": {"epsilon": epsilon, "delta": DELTA},
         },
@@ -292,19 +292,19 @@ def with_encoder(stream: Stream, line: str, epsilon: float) -> Floats:
         task = max(0, bisect_right(times, start) - 1)
         own, first = stream.tasks[task], times[task] if task else 0
         piece = slice(start - first, end - first)
-        return Records(x=found.feature_map(own.x()[piece]), y=own.y[piece])
+        return Records(x=mechanism.feature_map(own.x()[piece]), y=own.y[piece])
 
     chain, learnt = tuple[Kept, ...](), list[Floats]()
     for version, due in enumerate(times, 1):
-        step = found.step(due, chain, version, read)
+        step = mechanism.step(due, chain, version, read)
         chain = step.chain
         learnt += [release.parameters for release in step.releases]
     encoder, *models = learnt
-    assert isinstance(found, Lifelong)
-    assert found.encoder is not None
-    encode = partial(found.encoder.encoder, encoder)
-    tests = [(encode(found.feature_map(task.test_x())), task.test_y) for task in stream.tasks]
-    return np.array([[np.mean(found.learner.predict(each, x)[0] == y) for x, y in tests] for each in models])
+    assert isinstance(mechanism, Lifelong)
+    assert mechanism.encoder is not None
+    encode = partial(mechanism.encoder.encoder, encoder)
+    tests = [(encode(mechanism.feature_map(task.test_x())), task.test_y) for task in stream.tasks]
+    return np.array([[np.mean(mechanism.learner.predict(each, x)[0] == y) for x, y in tests] for each in models])
 
 
 def network(stream: Stream, line: str, epsilon: float) -> Floats:
@@ -346,20 +346,25 @@ def measure(options: argparse.Namespace) -> None:
                 if key in done or (line == WITHOUT_NOISE and run):
                     continue
                 if line in (LEARNT, BEGUN):
-                    found = with_encoder(stream, line, epsilon)
+                    accuracies = with_encoder(stream, line, epsilon)
                 elif line in OURS:
                     once = once or Once(stream, options.cache and options.cache / name)
-                    found = lifelong(once, line, epsilon)
+                    accuracies = lifelong(once, line, epsilon)
                 else:
-                    found = network(stream, line, epsilon)
-                results.append(options.results, key, accuracy=found.round(4).tolist())
-                print(*key, average_accuracy(found)[-1].round(4), average_forgetting(found)[-1].round(4), flush=True)
+                    accuracies = network(stream, line, epsilon)
+                results.append(options.results, key, accuracy=accuracies.round(4).tolist())
+                print(
+                    *key,
+                    average_accuracy(accuracies)[-1].round(4),
+                    average_forgetting(accuracies)[-1].round(4),
+                    flush=True,
+                )
 
 
 Runs = dict[tuple[str, str, float], list[Floats]]
 
 
-def found(path: Path) -> Runs:
+def by_line(path: Path) -> Runs:
     """a of all runs of each line: (stream, line, ε)."""
     runs: Runs = {}
     for each in results.lines(path):
@@ -370,7 +375,7 @@ def found(path: Path) -> Runs:
 
 def table(path: Path) -> None:
     """In Markdown: both after all tasks, beside what the paper prints; then accuracy after every task."""
-    runs = found(path)
+    runs = by_line(path)
     for stream in dict.fromkeys(key[0] for key in runs):
         mine = {key[1:]: value for key, value in runs.items() if key[0] == stream}
         print(f"\n| {stream} | ε | runs | accuracy | quartiles | forgetting | quartiles | p, beside NaiveGaussian |")
@@ -416,7 +421,7 @@ def plots(path: Path, folder: Path) -> None:
     """One SVG per stream: accuracy and forgetting after every task, a panel for every ε; quartiles shaded."""
     from matplotlib.figure import Figure
 
-    runs = found(path)
+    runs = by_line(path)
     for stream in dict.fromkeys(key[0] for key in runs):
         tasks = max(len(each[0]) for key, each in runs.items() if key[0] == stream)
         figure = Figure(figsize=(13, 6), layout="constrained")

@@ -117,13 +117,13 @@ def read(gradient: Parameters, at: Parameters, known: Batch) -> tuple[Floats, in
 
 
 def _fit(design: Floats, values: Floats) -> tuple[Floats, float]:
-    found = np.asarray(np.linalg.lstsq(design, values, rcond=None)[0], dtype=np.float64)
-    return found, float(np.linalg.norm(values - design @ found))
+    solution = np.asarray(np.linalg.lstsq(design, values, rcond=None)[0], dtype=np.float64)
+    return solution, float(np.linalg.norm(values - design @ solution))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ours:
-    """What `lifelong` keeps of a task of so many records, from which all its models follow: noisy statistics."""
+    """The noisy statistics that `lifelong` stores of a task of so many records, from which all its models follow."""
 
     learner: TaskStatistics
     perturbation: NoisyStatistics
@@ -158,9 +158,9 @@ class Ours:
         return statistics[-math.prod(shape) :].reshape(shape)
 
 
-def bound(told: NDArray[np.bool_], wrongly: NDArray[np.bool_], delta: float, alarm: float = ALARM) -> float:
+def bound(rightly: NDArray[np.bool_], wrongly: NDArray[np.bool_], delta: float, alarm: float = ALARM) -> float:
     """The least ε, at confidence 1 - alarm, of which (ε, δ) allows to tell so often, and wrongly so often."""
-    least = stats.beta.ppf(alarm / 2, told.sum(), (~told).sum() + 1) if told.any() else 0.0
+    least = stats.beta.ppf(alarm / 2, rightly.sum(), (~rightly).sum() + 1) if rightly.any() else 0.0
     most = stats.beta.ppf(1 - alarm / 2, wrongly.sum() + 1, (~wrongly).sum()) if not wrongly.all() else 1.0
     ratios = ((least - delta) / most, (1 - most - delta) / (1 - least))
     return math.log(max(1.0, *ratios))
@@ -169,13 +169,13 @@ def bound(told: NDArray[np.bool_], wrongly: NDArray[np.bool_], delta: float, ala
 def audit_printed(x: Floats, y: NDArray[np.int64], epsilon: float, records: int, runs: int) -> float:
     """The least that L2DP-ML loses."""
     random = np.random.default_rng()
-    told: list[list[bool]] = [[], []]
+    first_chosen: list[list[bool]] = [[], []]
     for pair in islice(pairs(x, y, records, random), runs):
         for which in (0, 1):
             algorithm = printed(x.shape[1], records, epsilon, random)
             gradient = step(algorithm, pair.data(which), random)
-            told[which].append(told_by_rank(gradient.encoder, algorithm.start.encoder, pair)[0] == 0)
-    return bound(np.array(told[0]), np.array(told[1]), 0.0)
+            first_chosen[which].append(told_by_rank(gradient.encoder, algorithm.start.encoder, pair)[0] == 0)
+    return bound(np.array(first_chosen[0]), np.array(first_chosen[1]), 0.0)
 
 
 def audit_ours(x: Floats, y: NDArray[np.int64], epsilon: float, records: int, runs: int) -> float:
@@ -202,7 +202,7 @@ def pooled(x: Floats) -> Floats:
 def tell_apart(x: Floats, y: NDArray[np.int64], options: argparse.Namespace) -> None:
     """Pairs of neighbours told apart by what the printed algorithm makes of one of them."""
     random = np.random.default_rng()
-    told = np.zeros(3, dtype=int)
+    successes = np.zeros(3, dtype=int)
     margins, errors = list[float](), list[float]()
     for pair in islice(pairs(x, y, options.records, random), options.pairs):
         which = int(random.integers(2))
@@ -213,13 +213,15 @@ def tell_apart(x: Floats, y: NDArray[np.int64], options: argparse.Namespace) -> 
         errors.append(np.abs(record - pair.either[which].x).max())
         nearer = int(np.argmin([np.abs(record - each.x).max() for each in pair.either]))
         margins.append(left[1 - which] / left[which])
-        told += [
+        successes += [
             told_by_inputs(data.x + algorithm.draw(random).inputs, pair) == which,
             by_rank == which,
             nearer == which and label == pair.either[which].y[0],
         ]
     print(f"| L2DP-ML, ε = {options.epsilon:g}, {options.records:,} records | pairs told apart |\n|---|---|")
-    for what, count in zip(("by noisy inputs", "by ∇θ₁ of one step", "by the record that is read"), told, strict=True):
+    for what, count in zip(
+        ("by noisy inputs", "by ∇θ₁ of one step", "by the record that is read"), successes, strict=True
+    ):
         print(f"| {what} | {count} of {options.pairs} |")
     print(
         f"\nWrong hypotheses leave at least {min(margins):,.0f} times as much as the right one; "
@@ -230,15 +232,15 @@ def tell_apart(x: Floats, y: NDArray[np.int64], options: argparse.Namespace) -> 
 def audit(x: Floats, y: NDArray[np.int64], options: argparse.Namespace) -> list[tuple[float, float, float]]:
     """(ε that is claimed, the least that L2DP-ML loses, the least that Perennial loses)."""
     small = pooled(x)
-    about = (options.audited, options.runs)
-    found = [
-        (each, audit_printed(2 * small - 1, y, each, *about), audit_ours(small, y, each, *about))
+    sizes = (options.audited, options.runs)
+    losses = [
+        (each, audit_printed(2 * small - 1, y, each, *sizes), audit_ours(small, y, each, *sizes))
         for each in options.epsilons
     ]
     print(f"\n| claim ε | L2DP-ML loses at least | Perennial, δ = {DELTA:g} |\n|---|---|---|")
-    for claim, theirs, ours in found:
+    for claim, theirs, ours in losses:
         print(f"| {claim:g} | {theirs:.2f} | {ours:.2f} |")
-    return found
+    return losses
 
 
 def picture(

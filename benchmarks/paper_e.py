@@ -71,46 +71,46 @@ def measure(options: argparse.Namespace) -> None:
                 if cell in done or line.size not in options.sizes:
                     continue
                 order = order or ordered(name, number)
-                found = line.run(order)
-                results.append(options.results, cell, **vars(found))
-                print(*cell, found.labels[-1], found.error[-1], flush=True)
+                outcome = line.run(order)
+                results.append(options.results, cell, **vars(outcome))
+                print(*cell, outcome.labels[-1], outcome.error[-1], flush=True)
 
 
 Orders = dict[int, Found]
 Runs = dict[tuple[str, float, str, int], Orders]
-"""What each order found, of (stream, radius, line, size)."""
+"""The outcome of each order, by (stream, radius, line, size)."""
 
 
 def runs(path: Path) -> Runs:
     """All that is there."""
-    found: Runs = {}
+    by_line: Runs = {}
     for each in results.lines(path):
         stream, order, radius, line, size = each["cell"]
-        about = {name: each[name] for name in ("records", "labels", "error")}
-        found.setdefault((stream, radius, line, size), {})[order] = Found(**about)
-    return found
+        fields = {name: each[name] for name in ("records", "labels", "error")}
+        by_line.setdefault((stream, radius, line, size), {})[order] = Found(**fields)
+    return by_line
 
 
-def after_labels(found: Found, labels: float) -> float:
+def after_labels(outcome: Found, labels: float) -> float:
     """The error when so many had been asked for, on a line between two marks, as the paper has it; NaN: never."""
-    return float(np.interp(labels, found.labels, found.error, right=np.nan))
+    return float(np.interp(labels, outcome.labels, outcome.error, right=np.nan))
 
 
 def table(path: Path) -> None:
     """In Markdown: a summary, by how much private selection is worse than passive learning, and all lines."""
-    found = runs(path)
+    by_line = runs(path)
     for radius in BALLS:
         _head(f"ball of radius {radius:g}, batches of {SUMMARY_SIZE}", STREAMS)
-        for line, size in dict.fromkeys((line, size) for _, ball, line, size in found if ball == radius):
+        for line, size in dict.fromkeys((line, size) for _, ball, line, size in by_line if ball == radius):
             if size in (0, SUMMARY_SIZE):
-                row = [_end([*found.get((stream, radius, line, size), {}).values()]) for stream in STREAMS]
+                row = [_end([*by_line.get((stream, radius, line, size), {}).values()]) for stream in STREAMS]
                 print(f"| {line} | {' | '.join(row)} |")
     for radius, (than, error) in product(BALLS, {"at the end": _last, "after as many labels": after_labels}.items()):
-        _beside_passive(found, radius, than, error)
+        _beside_passive(by_line, radius, than, error)
     for stream, radius in product(STREAMS, BALLS):
         shares = (f"{share:.0%} of the records" for share in AT)
         _head(f"{stream}, ball of radius {radius:g}", ["size", "orders", "labels", f"after {LABELS} labels", *shares])
-        for (of, ball, line, size), orders in sorted(found.items(), key=lambda item: item[0][3] or np.inf):
+        for (of, ball, line, size), orders in sorted(by_line.items(), key=lambda item: item[0][3] or np.inf):
             if (of, ball) == (stream, radius):
                 shown = " | ".join(_cells([*orders.values()]))
                 print(f"| {line} | {size or '–'} | {len(orders)} | {shown} |")
@@ -121,7 +121,7 @@ def _head(what: str, columns: Iterable[str]) -> None:
     print(f"\n| {' | '.join(names)} |\n|{'---|' * len(names)}")
 
 
-def _beside_passive(found: Runs, radius: float, than: str, error: Callable[[Found, float], float]) -> None:
+def _beside_passive(by_line: Runs, radius: float, than: str, error: Callable[[Found, float], float]) -> None:
     """Private lines less the private passive one, and how many of them differ clearly; one pair without noise."""
     free = f"{FLMB}, {NOT_PRIVATE}"
     _head(f"radius {radius:g}: error less that of `{PASSIVE}`, {than}", ["size", *SELECTING, free])
@@ -130,14 +130,14 @@ def _beside_passive(found: Runs, radius: float, than: str, error: Callable[[Foun
         row = []
         for line in (*SELECTING, free):
             passive = f"{PASSIVE}, {NOT_PRIVATE}" if line == free else PASSIVE
-            orders, beside = (found.get((stream, radius, each, size), {}) for each in (line, passive))
+            orders, beside = (by_line.get((stream, radius, each, size), {}) for each in (line, passive))
             apart = worse(orders, beside, error)
             row.append("{:+.3f} ± {:.3f}".format(*apart) if apart else "")
             if apart and line != free:
                 clearly.append(np.sign(apart[0]) * (abs(apart[0]) > 2 * apart[1]))
         print(f"| {stream} | {size} | {' | '.join(row)} |")
     print(
-        f"\nOf {len(clearly)} private lines {clearly.count(1)} are more than two standard errors worse than passive "
+        f"\n{clearly.count(1)} of {len(clearly)} private lines are more than two standard errors worse than passive "
         f"learning, {clearly.count(-1)} better."
     )
 
@@ -154,26 +154,26 @@ def worse(orders: Orders, beside: Orders, then: Callable[[Found, float], float])
     return float(np.mean(apart)), float(np.std(apart, ddof=1) / np.sqrt(len(both)))
 
 
-def _last(found: Found, _: float) -> float:
-    return found.error[-1]
+def _last(outcome: Found, _: float) -> float:
+    return outcome.error[-1]
 
 
-def _end(found: Sequence[Found]) -> str:
-    if not found:
+def _end(outcomes: Sequence[Found]) -> str:
+    if not outcomes:
         return ""
-    labels = np.mean([each.labels[-1] for each in found])
-    return f"{_spread([each.error[-1] for each in found])} ({labels:,.0f})"
+    labels = np.mean([each.labels[-1] for each in outcomes])
+    return f"{_spread([each.error[-1] for each in outcomes])} ({labels:,.0f})"
 
 
-def _cells(found: Sequence[Found]) -> Iterator[str]:
-    yield f"{np.mean([each.labels[-1] for each in found]):,.0f}"
-    if len(found[0].error) == 1:  # there is one fit, at the end
+def _cells(outcomes: Sequence[Found]) -> Iterator[str]:
+    yield f"{np.mean([each.labels[-1] for each in outcomes]):,.0f}"
+    if len(outcomes[0].error) == 1:  # there is one fit, at the end
         yield from [""] * len(AT)
-        yield _spread([each.error[-1] for each in found])
+        yield _spread([each.error[-1] for each in outcomes])
         return
-    yield _spread([after_labels(each, LABELS) for each in found])
+    yield _spread([after_labels(each, LABELS) for each in outcomes])
     for share in AT:
-        yield _spread([each.error[each.at.index(round(share * each.records))] for each in found])
+        yield _spread([each.error[each.at.index(round(share * each.records))] for each in outcomes])
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -198,24 +198,24 @@ SLABS = {FLSW: "C0-", f"{FLSW}, shrinking": "C0--", FLMB: "C1-", f"{FLMB}, shrin
 
 def plots(path: Path, folder: Path) -> None:
     """Figures 2, 4 and 7 for each ball, and 3 for both; a column for every stream."""
-    found = runs(path)
+    by_line = runs(path)
     for radius in BALLS:
-        curves = partial(_curves, found, radius, CURVES, CURVES_SIZE)
-        slabs = partial(_curves, found, radius, SLABS, SLABS_SIZE)
+        curves = partial(_curves, by_line, radius, CURVES, CURVES_SIZE)
+        slabs = partial(_curves, by_line, radius, SLABS, SLABS_SIZE)
         by_records, by_labels = ("records", "error"), ("labels", "error")
         rows = {by_records: partial(curves, _over_records), by_labels: partial(curves, _over_labels)}
         _picture(folder / f"paper_e-curves-{radius:g}.svg", rows)
-        rows = {("records", "labels"): partial(slabs, _asked), by_labels: partial(slabs, _over_labels)}
+        rows = {("records", "labels"): partial(slabs, _labels_requested), by_labels: partial(slabs, _over_labels)}
         _picture(folder / f"paper_e-slabs-{radius:g}.svg", rows)
         rows = {
             ("records", f"error, ε_s = {epsilon:g}"): partial(
-                _curves, found, radius, informative(epsilon), INFORMATIVE_SIZE, _checkpoints
+                _curves, by_line, radius, informative(epsilon), INFORMATIVE_SIZE, _checkpoints
             )
             for epsilon in INFORMATIVE_EPSILONS
         }
         _picture(folder / f"paper_e-informative-{radius:g}.svg", rows)
     rows = {
-        ("records of a batch", f"error after {LABELS} labels, radius {radius:g}"): partial(_sizes, found, radius)
+        ("records of a batch", f"error after {LABELS} labels, radius {radius:g}"): partial(_sizes, by_line, radius)
         for radius in BALLS
     }
     _picture(folder / "paper_e-sizes.svg", rows)
@@ -245,7 +245,7 @@ def _checkpoints(orders: Sequence[Found]) -> Curve:
     return orders[0].at[-10:], [each.error[-10:] for each in orders]
 
 
-def _asked(orders: Sequence[Found]) -> Curve:
+def _labels_requested(orders: Sequence[Found]) -> Curve:
     return orders[0].at, [each.labels for each in orders]
 
 
@@ -257,7 +257,7 @@ def _over_labels(orders: Sequence[Found]) -> Curve:
 
 
 def _curves(
-    found: Runs,
+    by_line: Runs,
     radius: float,
     styles: Mapping[str, str],
     size: int,
@@ -267,15 +267,15 @@ def _curves(
 ) -> None:
     """Means of the orders; of private lines that are drawn through, their deviation is shaded."""
     for line, style in styles.items():
-        orders = [*found.get((stream, radius, line, size), {}).values()]
+        orders = [*by_line.get((stream, radius, line, size), {}).values()]
         if orders:
             x, y = curve(orders)
             mean, spread = np.mean(y, axis=0), np.std(y, axis=0)
             axes.plot(x, mean, style, lw=1.4, label=line.split(", ε")[0])
             if style.startswith("C") and not style.endswith("--"):
                 axes.fill_between(x, mean - spread, mean + spread, color=style[:2], alpha=0.12, lw=0)
-    if curve is not _asked:
-        least = [each.error[-1] for each in found.get((stream, radius, LEAST, 0), {}).values()]
+    if curve is not _labels_requested:
+        least = [each.error[-1] for each in by_line.get((stream, radius, LEAST, 0), {}).values()]
         if least:
             axes.axhline(float(np.mean(least)), color="0.7", lw=1.0, label=LEAST)
         axes.set_ylim(bottom=0)
@@ -283,12 +283,12 @@ def _curves(
         axes.set_xscale("log")
 
 
-def _sizes(found: Runs, radius: float, axes: Any, stream: str) -> None:
+def _sizes(by_line: Runs, radius: float, axes: Any, stream: str) -> None:
     """Means and deviations."""
     for number, (line, style) in enumerate(CURVES.items()):
         points = []
         for size in SIZES:
-            orders = found.get((stream, radius, line, size), {})
+            orders = by_line.get((stream, radius, line, size), {})
             errors = [after_labels(each, LABELS) for each in orders.values()]
             if errors and not np.isnan(errors).any():
                 points.append((size * 1.06 ** (number - len(CURVES) / 2), np.mean(errors), np.std(errors)))

@@ -1,4 +1,4 @@
-"""What paper E's benchmark runs: FLSW and FLMB, by the service's own mechanism, and what they are compared with."""
+"""The lines of paper E's benchmark: FLSW and FLMB, by the service's own mechanism, and the lines beside them."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -94,15 +94,15 @@ def ordered(stream: str, order: int) -> Order:
     random = np.random.default_rng(order)
     x, y = STREAMS[stream](random)
     mixed = random.permutation(len(y))
-    held, kept = mixed[: len(y) // 5], mixed[len(y) // 5 :][:RECORDS]
-    return Order(x=x[kept], y=y[kept], test_x=x[held], test_y=y[held])
+    held, others = mixed[: len(y) // 5], mixed[len(y) // 5 :][:RECORDS]
+    return Order(x=x[others], y=y[others], test_x=x[held], test_y=y[held])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
     """Whose labels were asked for, by increasing slot; each model, with the number of records it came after."""
 
-    asked: list[int]
+    requested: list[int]
     released: list[tuple[int, Floats]]
 
 
@@ -138,13 +138,13 @@ def learnt(mechanism: ActiveLearning, x: Features, y: Labels) -> Models:
 
     time, awaits = 0, False
     chain: tuple[Kept, ...] = ()
-    models = Models(asked=[], released=[])
+    models = Models(requested=[], released=[])
     while awaits or mechanism.next_time(time) <= len(y):
         due = time if awaits else mechanism.next_time(time)
         step = mechanism.step(mechanism.taken_at(due, len(y)), chain, len(models.released) + 1, read)
         chain, awaits = step.chain, step.awaits
         time = time if step.reached is None else step.reached
-        models.asked.extend(step.asks)
+        models.requested.extend(step.asks)
         models.released.extend((time, release.parameters) for release in step.releases)
     return models
 
@@ -154,7 +154,7 @@ def passive(mechanism: ActiveLearning, epsilon: float, x: Features, y: Labels) -
     learner, size = mechanism.learner, mechanism.size
     weights = origin = np.zeros(learner.shape)
     spent = learner.perturbation(Currency.PURE, epsilon, size, origin)
-    models = Models(asked=list(range(len(y))), released=[])
+    models = Models(requested=list(range(len(y))), released=[])
     for update, end in enumerate(range(size, len(y) + 1, size), 1):
         records = Records(x=x[end - size : end], y=y[end - size : end])
         weights = learner.update(records, size, weights, origin, spent, update)
@@ -169,7 +169,7 @@ def judged(mechanism: ActiveLearning, models: Models, order: Order) -> Found:
     for mark in marks(len(order.y)):
         latest = bisect_right(times, mark) - 1
         weights = models.released[latest][1] if latest >= 0 else mechanism.origin
-        labels.append(bisect_left(models.asked, mark))
+        labels.append(bisect_left(models.requested, mark))
         errors.append(error(mechanism, weights, order))
     return Found(records=len(order.y), labels=labels, error=errors)
 
@@ -183,8 +183,8 @@ def error(mechanism: ActiveLearning, weights: Floats, order: Order) -> float:
 def once(law: type[OutputPerturbation], order: Order, chosen: list[int], epsilon: float | None) -> Found:
     """Algorithm 1, of the chosen records; with no ε, without noise."""
     mechanism = active(order.x.shape[1], 1, EPSILON)
-    about = {name: getattr(mechanism.learner, name) for name in ("intercept", "norm_bound", "features", "classes")}
-    learner = law(loss=HuberHinge(), regularization=LAMBDA, **about)
+    settings = {name: getattr(mechanism.learner, name) for name in ("intercept", "norm_bound", "features", "classes")}
+    learner = law(loss=HuberHinge(), regularization=LAMBDA, **settings)
     records, center = Records(x=order.x[chosen], y=order.y[chosen]), np.zeros(learner.shape)
     if epsilon is None:
         weights = learner.fit(records, len(chosen), center)
@@ -205,7 +205,7 @@ Run = Callable[[Order], Found]
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """What is compared, with batches of so many records; 0: it has none."""
+    """A compared line, with batches of so many records; 0: it has none."""
 
     name: str
     size: int
@@ -239,7 +239,7 @@ def fitting_once(law: type[OutputPerturbation], radius: float | None = None) -> 
         if radius is None:
             return once(law, order, list(range(len(order.y))), 2 * EPSILON)
         selector = active(order.x.shape[1], 20, 2 * EPSILON, radius=radius)
-        return once(law, order, learnt(selector, order.x, order.y).asked, EPSILON)
+        return once(law, order, learnt(selector, order.x, order.y).requested, EPSILON)
 
     return run
 

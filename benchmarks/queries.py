@@ -49,18 +49,18 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=100_000, help="of the mechanism alone, of each kind")
     parser.add_argument("--seconds", type=float, default=5.0, help="over HTTP, for each kind")
     options = parser.parse_args()
-    asked = {kind: [make() for _ in range(DISTINCT)] for kind, make in KINDS.items()}
-    alone = {kind: by_the_mechanism(queries, options.queries) for kind, queries in asked.items()}
+    queries_of = {kind: [make() for _ in range(DISTINCT)] for kind, make in KINDS.items()}
+    alone = {kind: by_the_mechanism(queries, options.queries) for kind, queries in queries_of.items()}
     with service(worker=True) as running:
         publication = published(running)
-        over = {kind: over_http(running, publication, queries, options.seconds) for kind, queries in asked.items()}
+        over = {kind: over_http(running, publication, queries, options.seconds) for kind, queries in queries_of.items()}
     print("| a query is | the mechanism alone | over HTTP | a request | processor time of the API, each |")
     print("|---|---|---|---|---|")
     for kind, (rate, size, processor) in over.items():
         print(f"| {kind} | {alone[kind]:,.0f}/s | {rate:,.0f}/s | {size / 2**10:,.0f} KiB | {1e6 * processor:.0f} µs |")
 
 
-def by_the_mechanism(asked: list[dict[str, Any]], count: int) -> float:
+def by_the_mechanism(bodies: list[dict[str, Any]], count: int) -> float:
     """Answers a second."""
     mechanism = build(
         StreamSchema.model_validate({"task": TASK}),
@@ -72,7 +72,7 @@ def by_the_mechanism(asked: list[dict[str, Any]], count: int) -> float:
     counts, shown = np.full(CATEGORIES, RECORDS // CATEGORIES), Histogram.uniform(CATEGORIES, RECORDS)
     queries = [
         LinearQuery.weighing(each["weights"]) if "weights" in each else LinearQuery.holding(each["categories"])
-        for each in asked
+        for each in bodies
     ]
     began = time.perf_counter()
     for number in range(count):
@@ -99,13 +99,13 @@ def published(running: Service) -> str:
 
 
 def over_http(
-    running: Service, publication: str, asked: list[dict[str, Any]], seconds: float
+    running: Service, publication: str, queries: list[dict[str, Any]], seconds: float
 ) -> tuple[float, int, float]:
     """Answers a second, bytes of a request, and the API's processor seconds for each answer."""
-    body = orjson.dumps(asked, option=orjson.OPT_SERIALIZE_NUMPY)
+    body = orjson.dumps(queries, option=orjson.OPT_SERIALIZE_NUMPY)
     if len(body) > MOST_BYTES:
-        asked = asked[: len(asked) * MOST_BYTES // len(body)]
-        body = orjson.dumps(asked, option=orjson.OPT_SERIALIZE_NUMPY)
+        queries = queries[: len(queries) * MOST_BYTES // len(body)]
+        body = orjson.dumps(queries, option=orjson.OPT_SERIALIZE_NUMPY)
     path = f"/v1/publications/{publication}/queries"
     sent = running.request("POST", path, body, content_type="application/json")
     with Connection(running.port) as connection:
@@ -113,7 +113,7 @@ def over_http(
         before, began, answers = _processor(running), time.perf_counter(), 0
         while (took := time.perf_counter() - began) < seconds:
             connection.ask(sent, 200)
-            answers += len(asked)
+            answers += len(queries)
     return answers / took, len(body), (_processor(running) - before) / answers
 
 

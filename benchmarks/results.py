@@ -1,4 +1,4 @@
-"""What a paper's benchmark found: a line of JSON for every run, which tells what is missing, and its pictures."""
+"""Results of a paper's benchmark: a line of JSON for every run, from which the missing runs follow, and pictures."""
 
 import argparse
 import json
@@ -26,10 +26,10 @@ def done(path: Path) -> set[Cell]:
     return {tuple(each["cell"]) for each in lines(path)}
 
 
-def append(path: Path, cell: Cell, **found: Any) -> None:
+def append(path: Path, cell: Cell, **values: Any) -> None:
     """Add a run's line."""
     with _open(path, "at") as file:
-        file.write(json.dumps({"cell": cell, **found}) + "\n")
+        file.write(json.dumps({"cell": cell, **values}) + "\n")
 
 
 def _open(path: Path, mode: str) -> IO[str]:
@@ -71,8 +71,8 @@ def save(figure: Any, file: Path, salt: str) -> None:
 def short(svg: str) -> str:
     """Return the picture with coordinates to a tenth of a point, and without white space that nothing needs."""
 
-    def tag(found: re.Match[str]) -> str:
-        rounded = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.1f}", found[0])
+    def tag(element: re.Match[str]) -> str:
+        rounded = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.1f}", element[0])
         return re.sub(r' d="[^"]*"', lambda path: re.sub(r"\s*([MLCQz])\s*", r"\1", path[0]), rounded)
 
     return re.sub(r"\n\s+", "\n", re.sub("<[^>]*>", tag, svg))

@@ -1,4 +1,4 @@
-"""What a step of running sums takes beside drawing its noise, and what it remembers, early and late in a stream."""
+"""Measure a step of running sums beside drawing its noise, and the size of its memory, early and late in a stream."""
 
 from collections.abc import Callable
 from functools import partial

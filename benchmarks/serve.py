@@ -95,13 +95,13 @@ def woken(port: int, sent: bytes, expected: bytes, wake: Callable[[], float]) ->
 
 def compare_reading(running: Service, prompt: Publication, ticking: Publication, turns: int, seconds: float) -> None:
     """`GET latest` of both publications beside the constant."""
-    asked = {
+    requests = {
         f"{kind}, {when}": (running.request("GET", publication.path, if_none_match=tag), status)
         for when, publication in (("default tick", ticking), ("no ticks", prompt))
         for kind, tag, status in (("whole", '"none"', 200), ("If-None-Match", publication.tag, 304))
     }
     print("| `GET latest` | API | bare | ratio |\n|---|---|---|---|")
-    for name, (sent, status) in asked.items():
+    for name, (sent, status) in requests.items():
         pairs = []
         for _ in range(turns):
             api = turn(running.port, sent, status, seconds=seconds, connections=CONNECTIONS)

@@ -45,9 +45,9 @@ class Service:
     worker: Callable[[], contextlib.AbstractContextManager[subprocess.Popen[bytes]]] = field(repr=False)
     """Starts one more, which ends with the block."""
 
-    def make(self, kind: str, asked: Mapping[str, Any]) -> str:
+    def make(self, kind: str, settings: Mapping[str, Any]) -> str:
         """A new stream or publication; its name."""
-        answer = self.client.post(f"/v1/{kind}", json={"name": f"{kind}-{secrets.token_hex(4)}", **asked})
+        answer = self.client.post(f"/v1/{kind}", json={"name": f"{kind}-{secrets.token_hex(4)}", **settings})
         assert answer.status_code == 201, answer.text
         return str(answer.json()["name"])
 
@@ -225,7 +225,7 @@ def picture(file: str, title: str, axis: str, groups: Sequence[str], heights: Ma
 
 @dataclass(frozen=True)
 class Turn:
-    """What one turn gave."""
+    """The measures of one turn."""
 
     rate: float  # answers per second
     client: float  # part of one core that the client took

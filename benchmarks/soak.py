@@ -6,7 +6,7 @@ API, worker, Valkey and PostgreSQL run as under `perennial up`, on one stream wi
 records of 32 features as JSON, a model of the last 100,000 records for every 100,000, segments kept while they are
 needed. First the peak is measured, as many batches as eight connections can send; then what a batch and a `GET latest`
 take with nothing else to do; then both under half of that peak, sent at even times whether or not answers have come.
-What a request took counts from the time at which it was due, so that waiting for the answers before it counts too.
+The time of a request counts from the moment at which it was due, so that waiting for the answers before it counts too.
 Memory is what each process has for itself and its part of what it shares (PSS).
 """
 
@@ -91,23 +91,23 @@ class Memory(threading.Thread):
 
 def memory() -> dict[str, float]:
     """By name, what the processes that this one started have."""
-    found = dict.fromkeys(PROCESSES, 0.0)
+    mebibytes = dict.fromkeys(PROCESSES, 0.0)
     for pid, name in processes().items():
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss:"):
-                    found[name] += int(line.split()[1]) / 1024
-    return found
+                    mebibytes[name] += int(line.split()[1]) / 1024
+    return mebibytes
 
 
 def processor_seconds() -> dict[str, float]:
     """By name, how long the processes that this one started have kept a processor busy."""
-    found = dict.fromkeys(PROCESSES, 0.0)
+    seconds = dict.fromkeys(PROCESSES, 0.0)
     for pid, name in processes().items():
         with contextlib.suppress(OSError):
             user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-            found[name] += (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-    return found
+            seconds[name] += (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def processes() -> dict[int, str]:
@@ -119,7 +119,7 @@ def processes() -> dict[int, str]:
             parents[pid] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
             commands[pid] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     names = {
-        pid: next((name for name, told in PROCESSES.items() if told in each), None) for pid, each in commands.items()
+        pid: next((name for name, part in PROCESSES.items() if part in each), None) for pid, each in commands.items()
     }
     return {pid: name for pid, name in names.items() if name is not None and _descends(pid, parents)}
 

@@ -53,8 +53,9 @@ def up(
 ) -> None:
     """Run everything on this machine, in the foreground: Valkey, PostgreSQL, API and worker."""
     _leave_no_crash_dumps()
-    settings = _settings()
-    from service import embedded
+    with _loading():
+        settings = _settings()
+        from service import embedded
 
     raise typer.Exit(
         embedded.up(
@@ -74,8 +75,8 @@ def api() -> None:
     """Run the HTTP service alone, against PERENNIAL_REDIS_URL and PERENNIAL_DATABASE_URL."""
     _leave_no_crash_dumps()
     _keep_memory()
-    settings = _settings(servers=True, database=True)
     with _loading():
+        settings = _settings(servers=True, database=True)
         from service import logs
         from service.api.http.server import serve
 
@@ -88,8 +89,8 @@ def worker() -> None:
     """Run a worker alone, against PERENNIAL_REDIS_URL and PERENNIAL_DATABASE_URL."""
     _leave_no_crash_dumps()
     _keep_memory()
-    settings = _settings(servers=True, database=True)
     with _loading():
+        settings = _settings(servers=True, database=True)
         from service import logs
         from service.worker.main import run
 
@@ -100,8 +101,8 @@ def worker() -> None:
 @app.command()
 def migrate() -> None:
     """Bring the database's schema up to this version, and grant the service's role what it needs."""
-    settings = _settings(database=True)
     with _loading():
+        settings = _settings(database=True)
         from service.store.migrate import RoleMissing
         from service.store.migrate import migrate as bring_up
 
@@ -319,9 +320,11 @@ def _checked(model: type[Model], document: object, *above: str) -> Model:
 def _loading() -> Iterator[None]:
     """Load modules a fifth faster, and let the garbage collector never look through them: they stay until the end."""
     gc.disable()
-    yield
-    gc.freeze()
-    gc.enable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _keep_memory() -> None:
@@ -356,18 +359,25 @@ def _settings(*, servers: bool = False, database: bool = False) -> Settings:
         if wanted and getattr(settings, name) is None:
             _fail(f"set PERENNIAL_{name.upper()}, or run `perennial up`, which brings its own servers")
     if servers:
-        from service.store.database import Database, DatabaseUnsafe
-        from service.store.migrate import is_current
-
-        with _database_errors():
-            if not is_current(str(settings.database_url)):
-                _fail("the database's schema is not this version's: run `perennial migrate`")
-            try:
-                with Database(str(settings.database_url), connections=1).transaction():
-                    pass
-            except DatabaseUnsafe as unsafe:
-                _fail(str(unsafe))
+        _check_database(str(settings.database_url))
     return settings
+
+
+def _check_database(url: str) -> None:
+    """Exit where the database would lose what it has committed, or has another schema than this version's."""
+    from service.store.database import Database, DatabaseUnsafe
+    from service.store.schema_version import is_current
+
+    with _database_errors():
+        database = Database(url, connections=1)
+        try:
+            with database.transaction() as connection:
+                current = is_current(connection)
+        except DatabaseUnsafe as unsafe:
+            _fail(str(unsafe))
+        database.close()
+    if not current:
+        _fail("the database's schema is not this version's: run `perennial migrate`")
 
 
 @contextmanager
@@ -375,11 +385,13 @@ def _database_errors() -> Iterator[None]:
     """A sentence in the place of a traceback."""
     from sqlalchemy.exc import ArgumentError, OperationalError
 
+    from service.store.database import DatabaseUnavailable
+
     try:
         yield
     except ArgumentError:
         _fail("PERENNIAL_DATABASE_URL is not a database URL such as postgresql://user:password@host/database")
-    except OperationalError:
+    except (OperationalError, DatabaseUnavailable):
         print("perennial: PostgreSQL does not answer at PERENNIAL_DATABASE_URL", file=sys.stderr)
         raise typer.Exit(1) from None
 

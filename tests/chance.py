@@ -18,7 +18,7 @@ TOO_SMALL = 2 / 3  # noise a third too small: tests of noise have to notice it
 
 
 class Unlikely(AssertionError):
-    """What was drawn is rarer than the false-alarm rate if the stated law holds."""
+    """The draws are rarer than the false-alarm rate if the stated law holds."""
 
 
 def is_noticed() -> AbstractContextManager:
@@ -126,7 +126,7 @@ def assert_above(
 
     mean, spread: measured, in so many runs; spread is a standard deviation. Far enough is k spreads with
     exp(1 - k) ≤ false_alarm: no law with a log-concave density goes as far more often (Lovász and Vempala, "The
-    geometry of logconcave functions", 2007, Lemma 5.17). That the law is one of these is an assumption.
+    geometry of logconcave functions", 2007, Lemma 5.17). We assume that the law is one of these.
     """
     _assert_margin((mean - limit) / spread, false_alarm)
     if not value > limit:
@@ -172,7 +172,7 @@ def _rows(residuals, scale: float):
 
 
 def _gaussian(rows) -> dict[str, float]:
-    """Of the sizes of all, of sums and of differences of neighbouring releases; and of the shape."""
+    """Return the chances of the sizes of all, of sums and of differences of neighbouring releases; and of the shape."""
     even = len(rows) // 2 * 2
     pairs = {"sums": rows[:even:2] + rows[1:even:2], "differences": rows[:even:2] - rows[1:even:2]}
     chances = {name: _size((pair**2).sum() / 2, stats.chi2(pair.size)) for name, pair in pairs.items()}
@@ -180,7 +180,7 @@ def _gaussian(rows) -> dict[str, float]:
 
 
 def _spherical_laplace(rows) -> dict[str, float]:
-    """Of the size and the shape of lengths; and of directions, along one axis and from a release to the next."""
+    """Return the chances of the size and shape of lengths; and of directions, along one axis and between releases."""
     lengths, dimension = np.linalg.norm(rows, axis=1), rows.shape[1]
     chances = {"size": _size(lengths.sum(), stats.gamma(rows.size)), "shape": _shape(lengths, stats.gamma(dimension))}
     if dimension == 1:
@@ -202,9 +202,9 @@ def _size(total: float, law) -> float:
 
 
 def _shape(sample, law) -> float:
-    found = law.cdf(np.sort(np.ravel(sample)))
-    steps = np.arange(len(found) + 1) / len(found)
-    return _far_apart(max((steps[1:] - found).max(), (found - steps[:-1]).max()), len(found))
+    levels = law.cdf(np.sort(np.ravel(sample)))
+    steps = np.arange(len(levels) + 1) / len(levels)
+    return _far_apart(max((steps[1:] - levels).max(), (levels - steps[:-1]).max()), len(levels))
 
 
 def _far_apart(distance: float, draws: int) -> float:

@@ -47,6 +47,7 @@ explorer.NICENESS = 0  # behind other tests it would hardly ever run
 compile_once()
 _numbers = itertools.count(1)
 HANG_SECONDS = 200.0  # what takes so long hangs: how soon something happens is for `benchmarks` to say
+vars(httpx._config.DEFAULT_TIMEOUT_CONFIG).update(vars(httpx.Timeout(HANG_SECONDS)))  # not 5 s, on a busy machine
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,9 +74,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for mark in ("planted", "long"):
         wanted = config.getoption(f"--{mark}")
-        other = [item for item in items if bool(item.get_closest_marker(mark)) != wanted]
+        left, other = [], []
+        for item in items:
+            (left if bool(item.get_closest_marker(mark)) == wanted else other).append(item)
         config.hook.pytest_deselected(items=other)
-        items[:] = [item for item in items if item not in other]
+        items[:] = left
     # Processes take a file after the other: who begins the longest ones last ends long after the others. Those come
     # first, then all that wait for servers, then those that only compute.
     long = {item.path for item in items if item.get_closest_marker("slow")}
@@ -89,16 +92,16 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What tests of faults did, with the seed by which they would do it again."""
+    """Print the random choices of tests of faults, with the seed that repeats them."""
     for report in (each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)):
-        for name, told in report.user_properties:
+        for name, line in report.user_properties:
             if name == "faults" and report.when == "call":
-                terminalreporter.write_line(told)
+                terminalreporter.write_line(line)
 
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> str:
-    """Of all random choices of a test of faults; told when it fails."""
+    """Return the seed of all random choices of a test of faults; it is printed when the test fails."""
     chosen = request.config.getoption("--seed") or str(secrets.randbelow(2**32))
     print(f"--seed {chosen}")
     return chosen
@@ -153,23 +156,23 @@ class Service:
 
     def key(self, *scopes: str, streams: list[str] | None = None) -> str:
         """A new key."""
-        asked = {"name": unique("key"), "scopes": list(scopes)} | ({"streams": streams} if streams else {})
-        return ok(self.client().post("/v1/keys", json=asked), 201)["key"]
+        body = {"name": unique("key"), "scopes": list(scopes)} | ({"streams": streams} if streams else {})
+        return ok(self.client().post("/v1/keys", json=body), 201)["key"]
 
     def stream(self, *, features: int = 2, classes: int = 2, epsilon: float = 10, delta: float = 0, **more: Any) -> str:
         """A new classification stream."""
-        asked = {
+        body = {
             "name": unique("stream"),
             "features": features,
             "task": {"kind": "classification", "classes": classes},
             "budget": {"epsilon": epsilon, "delta": delta},
         } | more
-        return ok(self.client().post("/v1/streams", json=asked), 201)["name"]
+        return ok(self.client().post("/v1/streams", json=body), 201)["name"]
 
     def publish(self, stream: str, mechanism: dict[str, Any], *, epsilon: float = 1, **more: Any) -> str:
         """A new publication."""
-        asked = publication(stream, mechanism, epsilon=epsilon, **more)
-        return ok(self.client().post("/v1/publications", json=asked), 201)["name"]
+        body = publication(stream, mechanism, epsilon=epsilon, **more)
+        return ok(self.client().post("/v1/publications", json=body), 201)["name"]
 
     def post(self, stream: str, x: Any, y: Any) -> tuple[int, int]:
         """Posts records and returns their numbers, once they have them."""
@@ -180,8 +183,8 @@ class Service:
             answer = client.get(f"/v1/streams/{stream}/entries/{entry}")
             return answer.json() if answer.status_code == 200 else None
 
-        found = wait_until(numbered)
-        return found["start"], found["end"]
+        numbers = wait_until(numbered)
+        return numbers["start"], numbers["end"]
 
     def reaches(self, name: str, *, time: int) -> None:
         """Waits for the release of `time`."""
@@ -225,8 +228,8 @@ def publication(stream: str, mechanism: dict[str, Any], *, epsilon: float = 1, *
     delta = more.pop("delta", 0)
     learner = {"kind": "output_perturbation"} | more.pop("learner", {})
     privacy = {"epsilon": epsilon, "delta": delta}
-    asked = {"name": unique("publication"), "stream": stream, "mechanism": mechanism, "publish_delay": 0}
-    return asked | {"learner": learner, "privacy": privacy} | more
+    body = {"name": unique("publication"), "stream": stream, "mechanism": mechanism, "publish_delay": 0}
+    return body | {"learner": learner, "privacy": privacy} | more
 
 
 def ok(answer: httpx.Response, status: int = 200) -> Any:

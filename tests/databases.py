@@ -54,8 +54,8 @@ def compile_once() -> None:
     """Let the engines of all databases share their statements: to compile these took a fifth of such a test."""
     compiled, init = LRUCache(5000), Database.__init__
 
-    def sharing(self: Database, *about: Any, **options: Any) -> None:
-        init(self, *about, **options)
+    def sharing(self: Database, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
         self.engine.update_execution_options(compiled_cache=compiled)
 
     Database.__init__ = sharing  # type: ignore[method-assign]

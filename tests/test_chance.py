@@ -107,12 +107,12 @@ def test_frequencies_are_looked_at_one_by_one_and_summed_up():
 
 @pytest.mark.parametrize("kind", Currency)
 def test_a_bound_on_a_loss_is_wrong_no_more_often_than_stated(kind):
-    """Of an attacker who is right with e/(1 + e), which is an ε of 1; or of a Gaussian that shows as much."""
-    told, count = np.e / (1 + np.e), 30
-    true = 1.0 if kind is Currency.PURE else (2 * stats.norm.ppf(told)) ** 2 / 2
+    """Try an attacker who is right with e/(1 + e), which is an ε of 1; or a Gaussian that shows as much."""
+    truthful, count = np.e / (1 + np.e), 30
+    true = 1.0 if kind is Currency.PURE else (2 * stats.norm.ppf(truthful)) ** 2 / 2
     runs = np.arange(count)
     wrong = sum(
-        stats.binom.pmf(right, count, told) * stats.binom.pmf(false, count, 1 - told)
+        stats.binom.pmf(right, count, truthful) * stats.binom.pmf(false, count, 1 - truthful)
         for right in range(count + 1)
         for false in range(count + 1)
         if chance.least_loss(runs < right, runs < false, kind, false_alarm=0.05) > true

@@ -55,8 +55,8 @@ def test_a_plan_needs_no_server():
 
 
 def test_a_plan_just_under_the_cap_of_pure_epsilon_is_made():
-    asked = {"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 26.627274}}}
-    done = invoked("plan", "-", stdin=json.dumps(asked))
+    settings = {"stream": STREAM, "publication": PUBLICATION | {"privacy": {"epsilon": 26.627274}}}
+    done = invoked("plan", "-", stdin=json.dumps(settings))
     assert done.exit_code == 0, done.stderr
     sampling = json.loads(done.stdout)["guarantee"]["sampling"]
     assert sampling["draws"] == 3
@@ -70,7 +70,7 @@ def test_a_plan_of_regressions_tells_no_accuracies():
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("settings", "reason"),
     [
         ("{", "must hold JSON"),
         ("[]", "must hold JSON"),
@@ -110,8 +110,8 @@ def test_a_plan_of_regressions_tells_no_accuracies():
         ),
     ],
 )
-def test_a_bad_plan_is_refused_in_a_sentence(asked, reason):
-    done = invoked("plan", "-", stdin=asked)
+def test_a_bad_plan_is_refused_in_a_sentence(settings, reason):
+    done = invoked("plan", "-", stdin=settings)
     assert (done.exit_code, done.stdout) == (78, "")
     assert reason in done.stderr
 
@@ -163,12 +163,12 @@ def test_verify_fails_where_anything_is_wrong_and_names_it(bench: Bench, wrong):
         PERENNIAL_SEGMENT_STORE=str(bench.world.settings.segment_store),
     )
     assert done.exit_code == (wrong != "nothing")
-    found = {
+    findings = {
         "a charge": "charge 3: its hash",
         "the newest segment": newest.file,
         "nothing": "5 charges on 1 streams: 0",
     }
-    assert found[wrong] in done.output
+    assert findings[wrong] in done.output
 
 
 def test_verify_starts_the_database_of_a_stopped_service(tmp_path: Path):

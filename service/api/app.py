@@ -1,11 +1,9 @@
 """The HTTP service, put together."""
 
 import contextlib
-import itertools
 import time
 from collections.abc import AsyncIterator
 from importlib.metadata import version
-from secrets import token_hex
 from typing import Any
 
 import structlog
@@ -18,8 +16,10 @@ from service import logs
 from service.api.auth import audit_log as audit
 from service.api.http import problems
 from service.api.http.direct import answer_directly
+from service.api.http.headers import completed, next_request, request_id
 from service.api.http.problems import Problem
 from service.api.notifier import Notifier
+from service.api.ready_releases import ReadyReleases
 from service.api.routes import (
     card,
     events,
@@ -134,6 +134,7 @@ def create_app(settings: Settings, *, metrics_port: int | None = None) -> FastAP
     if metrics_port is not None:
         app.add_middleware(metrics.MetricsPort, port=metrics_port)
     app.add_middleware(Outermost)
+    app.add_middleware(ReadyReleases, metrics_port=metrics_port)
     _complete_openapi(app)
     return app
 
@@ -165,24 +166,15 @@ class ConfigurationLimit:
 
 
 class Outermost:
-    """Add to every request and every answer what they all have.
+    """Add to every request and every answer what they all have (http/headers.py).
 
     Each request has an id, which every line of the log about it names. HEAD is GET without the body, which the server
-    leaves out. Answers are data for programs: nothing may run them, frame them, or keep them where others look; the
-    dashboard's pages say themselves what they may do. All are timed. Acts and attempts of administrators are logged.
-    An unforeseen error is logged without its text, and answered.
+    leaves out. All are timed. Acts and attempts of administrators are logged. An unforeseen error is logged without its
+    text, and answered.
     """
-
-    _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
-    _UNLESS_TOLD = (
-        (b"cache-control", b"private, no-cache"),
-        (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    )
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._numbers = itertools.count(1)
-        self._process = token_hex(4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -190,7 +182,7 @@ class Outermost:
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET", "perennial.head": True}
-        request = f"{self._process}-{next(self._numbers)}"
+        request = next_request()
         logs.request.set(request)
         began, started = time.perf_counter(), False
 
@@ -198,11 +190,7 @@ class Outermost:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                headers = [*message.get("headers", ())]
-                told = {name for name, _ in headers}
-                headers += (each for each in self._UNLESS_TOLD if each[0] not in told)
-                headers += ((b"x-request-id", request.encode()), *self._HEADERS)
-                message["headers"] = headers
+                headers = message["headers"] = [*completed(message.get("headers", ())), request_id(request)]
                 metrics.answered(scope, message["status"], time.perf_counter() - began)
                 if "perennial.audit" in scope:
                     audit.log(scope, message["status"], headers)

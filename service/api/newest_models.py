@@ -20,9 +20,10 @@ MOST_KNOWN = 10_000
 
 
 class Known(NamedTuple):
-    """`until`: by this process's clock, the moment from which somebody has to look again."""
+    """A look that began at `looked` or later, and the moment `until` which it holds, both by this process's clock."""
 
     newest: Newest
+    looked: float
     until: float
 
 
@@ -44,20 +45,30 @@ class NewestModels:
         question.
         """
         which = publication, streams
-        known = self._known.get(which)
-        if known is not None and time.monotonic() < known.until:
-            return known.newest
+        if (remembered := self.remembered(publication, streams)) is not None:
+            return remembered
+        known, asked = self._known.get(which), time.monotonic()
         if known is not None and known.newest.publish_delay:
             known = await self._run_once(("look", which), _look, known.newest, undone=True)
         else:
             known = None
         if known is None:
             found: Newest | None = await self._run_once(("newest", which), newest.find, publication, streams)
-            known = found and Known(found, 0.0)
+            known = found and Known(found, asked, 0.0)
         if known is None:
             return None
         self._remember(which, known)
         return known.newest
+
+    def remembered(self, publication: str, streams: frozenset[str] | None) -> Newest | None:
+        """Return what `find` would return without a look; None: somebody has to look."""
+        known = self._known.get((publication, streams))
+        return known.newest if known is not None and time.monotonic() < known.until else None
+
+    def seen_lately(self, publication: str, streams: frozenset[str] | None) -> Newest | None:
+        """Return what a look of the last second saw; None: there was none. There may be a newer version by now."""
+        known = self._known.get((publication, streams))
+        return known.newest if known is not None and time.monotonic() < known.looked + MOST_SECONDS else None
 
     def _remember(self, which: tuple[str, frozenset[str] | None], known: Known) -> None:
         if len(self._known) >= MOST_KNOWN and which not in self._known:
@@ -68,4 +79,4 @@ class NewestModels:
 def _look(connection: Connection, before: Newest) -> Known | None:
     began = time.monotonic()
     seen = newest.look(connection, before)
-    return seen and Known(seen.newest, began + min(seen.seconds, MOST_SECONDS))
+    return seen and Known(seen.newest, began, began + min(seen.seconds, MOST_SECONDS))

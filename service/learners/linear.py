@@ -176,13 +176,16 @@ class Linear:
 
     def weighed(self, records: Records) -> tuple[Prepared, NDArray[np.generic], NDArray[np.float64] | None]:
         """Return the same, and what part of its unit's contribution each row is, (m,); None: records have no units."""
+        rows, entering = self.entering(records)
+        return rows, entering.y, entering.weights
+
+    def entering(self, records: Records) -> tuple[Prepared, Records]:
+        """Return the rows that enter the loss, and the records that they are of, all of which fit the schema."""
         if records.x.shape[1] != self.features:
             raise ValueError("the records have another number of features than the schema")
         rows, finite = self.rows(records.x)
         present = finite & self.loss.present(records.y, self.classes)
-        if present.all():
-            return rows, records.y, records.weights
-        return rows[present], records.y[present], None if records.weights is None else records.weights[present]
+        return (rows, records) if present.all() else (rows[present], records[present])
 
     def predict(
         self, parameters: Floats, x: NDArray[np.float32] | NDArray[np.float64], tasks: int | None = None

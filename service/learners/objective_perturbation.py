@@ -23,6 +23,12 @@ a Huber hinge bends. Let the neighbours differ in one record.
 | softmax, K classes | √2·R | K - 1 | 1 - 1/K: S = diag(p) - ppᵀ |
 | huber_hinge, K rows | √K·R | K | K/(2h): one bend per row |
 
+Units. A unit enters by the record of its first slot in the range, by the public pattern, or not at all where that slot
+is empty; n counts units. So a unit has one record's loss, and all of the above, with A ⪰ nΛ·I from the other
+units, holds for replacing all of its records. Their mean, which other learners take, will not do with this r: the
+second derivative of k records' mean has a rank of up to k·r. At one trace more rank costs more (two orthogonal records
+of a unit: 2r·ln(1 + TR²/(2rnΛ))), and k·r would have to be in each release's cost by the pattern of its range.
+
 The squared loss is not Lipschitz: no noise would do, and on the ball that makes it so its minimiser may be at the edge,
 where the proof above ends. It is refused.
 
@@ -151,7 +157,7 @@ class ObjectivePerturbation(Linear):
         promise, longest = self._promise(perturbation.noise, n, regularization, norm(center))
         if norm(tilt) > longest:
             raise OverflowError("a tilt of a length that has a probability below 2^-280")
-        rows, y = self.prepared(records)
+        rows, y = self.prepared(records.one_of_each_unit())
         return exact(
             self.loss,
             x=rows,

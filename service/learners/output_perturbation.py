@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats
-    from service.learning.records import Prepared, Records
+    from service.learning.records import Prepared, Records, UnitShares
     from service.learning.solvers import Setting
     from service.privacy.accounting.events import AddedNoise
     from service.privacy.currency import Currency
@@ -57,8 +57,19 @@ class Solver(Protocol):
     def sensitivity(self, setting: Setting, records: int) -> float:
         """Return the L2 sensitivity of `solve` under R⊥, rounded up. Depends on public quantities only."""
 
-    def solve(self, setting: Setting, x: Prepared, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
-        """Return a model of the setting's shape for m ≤ records rows of norm ≤ norm_bound, near `center`."""
+    def solve(
+        self,
+        setting: Setting,
+        x: Prepared,
+        y: NDArray[np.generic],
+        records: int,
+        center: Floats,
+        units: UnitShares | None = None,
+    ) -> Floats:
+        """Return a model of the setting's shape for rows of norm ≤ norm_bound, near `center`.
+
+        units: of which units the rows are, at most `records` of them; None: each row is a record by itself.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +79,11 @@ class OutputPerturbation(Linear):
     Private: the records a fit reads. Neighbours: R⊥. The result of `fit` moves by at most `sensitivity` in L2 norm when
     one record is replaced by another or by none, whatever the other records are. The noise of `release` is calibrated
     to that sensitivity; what `fit` returns must never leave the process.
+
+    Where records have units, n counts the units of the range by the public pattern, and a unit's loss is the mean of
+    its records': Σ a_i·loss(w; z_i) over its k slots, a_i = 1/k rounded down, and nothing of an empty one. Such a sum
+    is convex, its gradient is no longer than L and turns no faster than β, as one record's, since Σ a_i ≤ 1. So all of
+    the above, and each solver's own statement, holds for replacing all records of one unit, present or not.
 
     The solver is `exact`, `psgd` or `gradient_descent`; each knows its own sensitivity. (A permutation that a solver
     draws is not a function of the records: for psgd the sensitivity is about two fits with the same one, `descent`.)
@@ -125,8 +141,8 @@ class OutputPerturbation(Linear):
         """Return the solver's model near `center`, float64 of `shape`. NOT private before noise is added."""
         if center.shape != self.shape:
             raise ValueError("the centre has another shape than the model")
-        rows, y = self.prepared(records)
-        return self.solver.solve(self.setting(center), rows, y, n, center)
+        rows, entering = self.entering(records)
+        return self.solver.solve(self.setting(center), rows, entering.y, n, center, entering.unit_shares())
 
 
 def _build(linear: Linear, settings: OutputPerturbationLearner, currency: Currency) -> OutputPerturbation:  # noqa: ARG001

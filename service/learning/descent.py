@@ -30,6 +30,10 @@ nothing else. So what is returned is distributed as by the algorithm that permut
 neighbours are at most the sensitivity apart, so noise on top is private for each, hence for their mixture, which has
 the same weights for both neighbours. The permutation itself is never told.
 
+Units. J is (1/N)·Σ a_i·loss(w; x_i, y_i) + …, a_i as in `solvers`: a unit's records together have an L-Lipschitz,
+β-smooth loss as one record has. N counts units, places are drawn for units, and all records of a unit enter the step
+that has its place. So a unit meets as many steps as one record, and both bounds hold for replacing all of its records.
+
 Where the steps go. Steps from c stay within L/α of c in exact arithmetic. A loss that is Lipschitz on a ball only
 (`Setting.bounded`) is projected onto that public ball at each step, which brings no two points further apart.
 
@@ -63,7 +67,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats
-    from service.learning.records import Prepared
+    from service.learning.records import Prepared, UnitShares
 
     Places = Callable[[int, int], NDArray[np.intp]]
 
@@ -105,11 +109,20 @@ class GradientDescent:
             ),
         )
 
-    def solve(self, setting: Setting, x: Prepared, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+    def solve(
+        self,
+        setting: Setting,
+        x: Prepared,
+        y: NDArray[np.generic],
+        records: int,
+        center: Floats,
+        units: UnitShares | None = None,
+    ) -> Floats:
         """Return the last iterate, float64 of the setting's shape. NOT private before noise is added."""
-        step, weights = _step(setting), center
+        step, weights, alpha = _step(setting), center, setting.regularization
+        shares = None if units is None else units.parts
         for _ in range(self.steps):
-            _, gradient = evaluate(setting.loss, x, y, records, setting.regularization, center, weights)
+            _, gradient = evaluate(setting.loss, x, y, records, alpha, center, weights, shares=shares)
             weights = _projected(setting, center, weights - step * gradient)
         return weights
 
@@ -148,23 +161,36 @@ class PermutationSGD:
             tolerance=_tolerance(setting, fastest, SLACK / (steps * size)),
         )
 
-    def solve(self, setting: Setting, x: Prepared, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+    def solve(
+        self,
+        setting: Setting,
+        x: Prepared,
+        y: NDArray[np.generic],
+        records: int,
+        center: Floats,
+        units: UnitShares | None = None,
+    ) -> Floats:
         """Return the last iterate, float64 of the setting's shape. NOT private before noise is added."""
-        if len(y) > records:
+        owners = np.arange(len(y)) if units is None else np.unique(units.owners, return_inverse=True)[1]
+        if owners.max(initial=-1) >= records:
             raise ValueError("more records than slots")
         _, size = self.batches(records)
         cap, alpha = _cap(setting), setting.regularization
         weights = center
-        for count, batch in enumerate(self._order(len(y), records), start=1):
-            _, gradient = evaluate(setting.loss, x[batch], y[batch], size, alpha, center, weights)
+        for count, batch in enumerate(self._order(owners, records), start=1):
+            shares = None if units is None else units.parts[batch]
+            _, gradient = evaluate(setting.loss, x[batch], y[batch], size, alpha, center, weights, shares=shares)
             weights = _projected(setting, center, weights - min(cap, 1.0 / (alpha * count)) * gradient)
         return weights
 
-    def _order(self, rows: int, records: int) -> Iterator[NDArray[np.intp]]:
-        """Yield the rows that each step reads, a new permutation for every pass."""
+    def _order(self, owners: NDArray[np.intp], records: int) -> Iterator[NDArray[np.intp]]:
+        """Yield the rows that each step reads, a new permutation for every pass.
+
+        owners: of every row the number of its record or unit, of which each has a place.
+        """
         steps, size = self.batches(records)
         for _ in range(self.passes):
-            places = self.places(rows, steps * size)
+            places = self.places(int(owners.max(initial=-1)) + 1, steps * size)[owners]
             order = np.argsort(places)
             ends = np.searchsorted(places[order], size * np.arange(steps + 1))
             for step in range(steps):

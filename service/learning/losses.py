@@ -53,8 +53,8 @@ class Loss(Protocol):
     def present(self, y: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:
         """Return which labels are ones this loss knows; another record counts as empty."""
 
-    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[float, AnyFloats, AnyFloats]:
-        """Return the sum of the losses, each one's derivative in its scores (m, rows), and what `curve` needs of it."""
+    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[AnyFloats, AnyFloats, AnyFloats]:
+        """Return the losses (m,), their derivatives in the scores (m, rows), and what `curve` needs of them."""
 
     def curve(self, curvature: AnyFloats, directions: AnyFloats) -> AnyFloats:
         """Return the second derivative of each loss applied to a direction in its scores, (m, rows)."""
@@ -108,9 +108,9 @@ class Logistic:
     def present(self, y: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:
         return _known(y, classes)
 
-    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
+    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[Floats, Floats, Floats]:
         positive = (y == 1)[:, None]
-        value = float(np.logaddexp(0.0, np.where(positive, -scores, scores)).sum())
+        value = np.logaddexp(0.0, np.where(positive, -scores, scores))[:, 0]
         probability = _sigmoid(scores)
         return value, np.asarray(probability - positive), np.asarray(probability * (1.0 - probability))
 
@@ -157,7 +157,7 @@ class Softmax:
     def present(self, y: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:
         return _known(y, classes)
 
-    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
+    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[Floats, Floats, Floats]:
         own = (np.arange(len(y)), y.astype(np.intp))
         shifted = scores - scores.max(axis=1, keepdims=True)
         probabilities = np.exp(shifted)
@@ -165,7 +165,7 @@ class Softmax:
         probabilities /= totals
         slopes = probabilities.copy()
         slopes[own] -= 1.0
-        return float((np.log(totals[:, 0]) - shifted[own]).sum()), slopes, probabilities
+        return np.asarray(np.log(totals[:, 0]) - shifted[own]), slopes, probabilities
 
     def curve(self, curvature: AnyFloats, directions: AnyFloats) -> AnyFloats:
         weighted = curvature * directions
@@ -218,7 +218,7 @@ class HuberHinge:
     def present(self, y: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:
         return _known(y, classes)
 
-    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
+    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[Floats, Floats, Floats]:
         rows = scores.shape[1]
         classes = np.ones(1) if rows == 1 else np.arange(float(rows))
         signs = np.where(y.astype(np.float64)[:, None] == classes, 1.0, -1.0)
@@ -226,7 +226,7 @@ class HuberHinge:
         slopes = np.clip((margins - (1.0 + self.width)) / (2.0 * self.width), -1.0, 0.0)
         curved = (slopes > -1.0) & (slopes < 0.0)
         # H = h·slope² where it is curved; below, where the slope is -1, the line 1 - z = h + (1 - h - z) goes on.
-        value = float((self.width * slopes**2 + np.maximum(0.0, (1.0 - self.width) - margins)).sum())
+        value = (self.width * slopes**2 + np.maximum(0.0, (1.0 - self.width) - margins)).sum(axis=1)
         return value, signs * slopes, curved / (2.0 * self.width)
 
     def curve(self, curvature: AnyFloats, directions: AnyFloats) -> AnyFloats:
@@ -269,9 +269,9 @@ class Squared:
     def present(self, y: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:  # noqa: ARG002
         return np.asarray(np.isfinite(y.astype(np.float64)))
 
-    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[float, Floats, Floats]:
+    def derivatives(self, scores: AnyFloats, y: NDArray[np.generic]) -> tuple[Floats, Floats, Floats]:
         errors = scores - self._clipped(y.astype(np.float64)[:, None])
-        return 0.5 * float(np.vdot(errors, errors)), errors, np.ones_like(errors)
+        return 0.5 * np.square(errors[:, 0]), errors, np.ones_like(errors)
 
     def curve(self, curvature: AnyFloats, directions: AnyFloats) -> AnyFloats:  # noqa: ARG002
         return directions

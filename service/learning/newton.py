@@ -91,6 +91,8 @@ class Preconditioner:
         probes = np.eye(curvature.shape[1], dtype=np.float32)[:_PROBES]
         mean = sum((problem.loss.curve(curvature, probe[None]) @ probe for probe in probes), start=np.zeros(_SAMPLE))
         weight = np.maximum(0.0, mean) / len(probes) * (len(problem.y) / (_SAMPLE * problem.records))
+        if problem.shares is not None:
+            weight = weight * problem.shares[sample]
         x = (problem.rough[sample].rows() * np.sqrt(weight)[:, None]).astype(np.float32)
         gram = x @ x.T
         gram[np.diag_indices(_SAMPLE)] += np.float32(self._alpha)

@@ -1,7 +1,7 @@
 """The objective of a fit and its derivatives at one point after the other, in double or in single precision.
 
-J(w) = (1/n)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖² + ⟨t, w - c⟩. The error bound in `solvers` is
-about what is computed here in doubles, and how.
+J(w) = (1/n)·Σ a_i·loss(w; x_i, y_i) + (α/2)·‖w - c‖² + ⟨t, w - c⟩, a_i the records' shares, all 1 where they have no
+units. The error bound in `solvers` is about what is computed here in doubles, and how.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ def evaluate(
     *,
     roughly: bool = False,
     tilt: Floats | None = None,
+    shares: Floats | None = None,
 ) -> tuple[float, Floats]:
     """Return J and ∇J at `weights`, and put what `Loss.curve` needs into `curvature` if given.
 
     The error bound in `solvers` is about these very lines, but for `roughly`: in single precision.
     """
-    total_value, total = summed(loss, x, y, weights, curvature, roughly=roughly)
+    total_value, total = summed(loss, x, y, weights, curvature, roughly=roughly, shares=shares)
     offset = weights - center
     gradient = total / records + regularization * offset
     value = total_value / records + 0.5 * regularization * float(np.vdot(offset, offset))
@@ -65,21 +66,23 @@ def summed(
     steepest: Floats | None = None,
     shares: Floats | None = None,
 ) -> tuple[float, Floats]:
-    """Return Σ loss and the sum of its gradients at `weights`; see `evaluate`.
+    """Return Σ a_i·loss and the sum of its gradients at `weights`; see `evaluate`.
 
     steepest: (m,), positive, the norm to which each record's derivative in its scores is clipped; None: not at all.
-    shares: (m,), what part of its gradient a record adds, after clipping; None: all of it. Those of one unit add up to
-    at most 1, so that it moves the sum as far as one record can. All errors shrink with them but one rounding more.
+    shares: a_i, (m,), what part of its loss, and of its gradient after clipping, a record adds; None: all. Those of one
+    unit add up to at most 1, so that it moves the sum as far as one record can. All errors shrink with them but one
+    rounding more.
     """
     chunk, dtype = (_ROUGH_ROWS, np.float32) if roughly else (ROWS, np.float64)
     room = x.room(chunk, dtype)
     total, correction = np.zeros(weights.shape), np.zeros(weights.shape)
     added, virtual = np.empty(weights.shape), np.empty(weights.shape)
     weights = weights.astype(dtype, copy=False)
+    shares = None if shares is None else shares.astype(dtype, copy=False)
     values = []
     for start in range(0, len(y), chunk):
         rows, labels = x[start : start + chunk].astype(dtype, room), y[start : start + chunk]
-        value, slopes, curved = loss.derivatives(rows.scores(weights), labels)
+        losses, slopes, curved = loss.derivatives(rows.scores(weights), labels)
         if curvature is not None:
             curvature[start : start + chunk] = curved
         if steepest is not None:
@@ -87,7 +90,8 @@ def summed(
             slopes = slopes * (limit / np.maximum(limit, MARGIN * np.linalg.norm(slopes, axis=1, keepdims=True)))
         if shares is not None:
             slopes = slopes * shares[start : start + chunk, None]
-        values.append(value)
+            losses = losses * shares[start : start + chunk]
+        values.append(float(losses.sum()))
         part = rows.gathered(slopes)
         if roughly:
             total += part
@@ -114,8 +118,9 @@ class Objective:
         regularization: float,
         center: Floats,
         tilt: Floats | None = None,
+        shares: Floats | None = None,
     ) -> None:
-        self.loss, self.x, self.y = loss, x, y
+        self.loss, self.x, self.y, self.shares = loss, x, y, shares
         self.records, self.regularization, self.center, self.tilt = records, regularization, center, tilt
         self.rough = x.astype(np.float32)  # for whatever the certificate does not rest on
         self.curvature = np.empty((center.shape[0], len(y)), dtype=np.float32).T
@@ -133,6 +138,7 @@ class Objective:
             self.curvature,
             roughly=roughly,
             tilt=self.tilt,
+            shares=self.shares,
         )
 
     def curve(self, direction: Floats) -> Floats:
@@ -141,5 +147,7 @@ class Objective:
         for start in range(0, len(self.y), _ROUGH_ROWS):
             rows = self.rough[start : start + _ROUGH_ROWS]
             curved = self.loss.curve(self.curvature[start : start + _ROUGH_ROWS], rows.scores(direction))
+            if self.shares is not None:
+                curved = curved * self.shares[start : start + _ROUGH_ROWS, None]
             total += rows.gathered(curved)
         return total / self.records + self.regularization * direction

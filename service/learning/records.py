@@ -32,6 +32,20 @@ def row_scales(intercept_scale: float | None) -> tuple[float, float]:
     return math.sqrt((1.0 - intercept_scale) * (1.0 + intercept_scale)) * (1.0 - 2.0**-40), intercept_scale
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UnitShares:
+    """Which units the records of a fit are of, and what part of its unit's contribution each record is."""
+
+    parts: NDArray[np.float64]
+    """(m,): 1/k or a little less, so that those of one unit add up to at most 1"""
+    owners: NDArray[np.int64]
+    """(m,): the same number for records of one unit"""
+
+    def __getitem__(self, which: NDArray[np.generic]) -> UnitShares:
+        """Return those of some records."""
+        return UnitShares(parts=self.parts[which], owners=self.owners[which])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Records:
     """The records still present in a range: x of shape (m, d), float32 or float64, and y of shape (m,).
@@ -50,6 +64,8 @@ class Records:
     """n, of how many units slots count in the range, by the public pattern; None: no units"""
     firsts: NDArray[np.bool_] | None = None
     """(m,): whether it is in the first slot of its unit that counts in the range, by the pattern; None: no units"""
+    owners: NDArray[np.int64] | None = None
+    """(m,): the number of the record's unit among those of the range; None: no units"""
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.shape != self.x.shape[:1]:
@@ -71,6 +87,14 @@ class Records:
         slots = None if self.slots is None else self.slots[self.firsts]
         return Records(x=self.x[self.firsts], y=self.y[self.firsts], slots=slots)
 
+    def unit_shares(self) -> UnitShares | None:
+        """Return what part of its unit each record is, and of which; None: they have no units."""
+        if self.weights is None:
+            return None
+        if self.owners is None:
+            raise ValueError("it is not known which records are of one unit")
+        return UnitShares(parts=self.weights, owners=self.owners)
+
     def in_slots(self, start: int, end: int) -> NDArray[np.int64]:
         """Return which of the slots of [start, end) each is in, (m,). ValueError if nobody can tell."""
         if self.slots is None and len(self.y) != end - start:
@@ -89,6 +113,8 @@ class Records:
             y=self.y[which],
             slots=None if self.slots is None else self.slots[which],
             weights=None if self.weights is None else self.weights[which],
+            firsts=None if self.firsts is None else self.firsts[which],
+            owners=None if self.owners is None else self.owners[which],
         )
 
 

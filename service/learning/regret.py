@@ -160,5 +160,5 @@ class Hindsight:
     def _loss(self, weights: Floats, which: slice) -> float:
         """Return Σ f_i(weights) of those records."""
         y, offset = self.y[which], weights - self.origin
-        value, _, _ = self.loss.derivatives(self.x[which].scores(weights), y)
-        return value + len(y) * self.strong_convexity / 2.0 * float(np.vdot(offset, offset))
+        values, _, _ = self.loss.derivatives(self.x[which].scores(weights), y)
+        return float(values.sum()) + len(y) * self.strong_convexity / 2.0 * float(np.vdot(offset, offset))

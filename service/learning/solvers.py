@@ -2,8 +2,9 @@
 
 (The two solvers without a certificate, of which every single step is counted instead, are in `descent`.)
 
-Statement (paper-audit.md S1, S2). J(w) = (1/n)·Σ loss(w; x_i, y_i) + (α/2)·‖w - c‖² + ⟨t, w - c⟩ over the records
-present; n, the number of slots, is public and at least the number of records present. `exact` returns a w with
+Statement (paper-audit.md S1, S2). J(w) = (1/n)·Σ a_i·loss(w; x_i, y_i) + (α/2)·‖w - c‖² + ⟨t, w - c⟩ over the records
+present; n is public and at least Σ a_i. Without units all a_i are 1 and n is the number of slots; with units those of
+one unit add up to at most 1, and n is the number of units, by the public pattern. `exact` returns a w with
 ‖∇J(w)‖ ≤ τ, hence ‖w - w*‖ ≤ τ/α, for a public τ from `accuracy`. Only w is returned: iterations, branches and losses
 stay inside. The tilt t is 0 but in `objective_perturbation`, where it is random; what counts is a bound on ‖t‖.
 
@@ -17,7 +18,8 @@ u = 2^-53, rows of norm ≤ R, Frobenius norms, ‖w - c‖ ≤ ρ (checked) and
  - evaluating that gradient from rounded scores (exp and tanh to 16 ulp; softmax weights the error |s - max|·u of an
    exponent by exp(s - max), and a·exp(-a) ≤ 1/e): ≤ (4K + 64)·u·R; a loss says so itself (`slope_error`), and what
    is relative to the gradient is within the next lines' margin;
- - times the factor, one outer product per record, summed in chunks of ROWS rows: ≤ (ROWS + 3)·u·L for the mean over n;
+ - times a_i and the factor, one outer product per record, summed in chunks of ROWS rows: ≤ (ROWS + 4)·u·L for the mean
+   over n; all that is said of a record shrinks with a_i;
  - chunks are added with compensation, so their number does not matter (below 2^26): ≤ 4u·L; division by n: u·L;
  - the regulariser's gradient α(w - c) and the last additions: ≤ 4u·(L + ‖t‖ + αρ).
 E is twice the sum of these (the factor covers products of errors) plus the rounding of a step of gradient descent.
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.losses import Floats, Loss
-    from service.learning.records import Prepared
+    from service.learning.records import Prepared, UnitShares
 
 
 SLACK = 2.0**-16  # κ: what inexact minimisers add to the sensitivity, as a public fraction of it
@@ -223,7 +225,15 @@ class Exact:
         """Return 2L/(αn) + 2τ/α, rounded up: normally (1 + SLACK)·2L/(αn). May raise Inaccurate."""
         return _sensitivity(setting, records)
 
-    def solve(self, setting: Setting, x: Prepared, y: NDArray[np.generic], records: int, center: Floats) -> Floats:
+    def solve(
+        self,
+        setting: Setting,
+        x: Prepared,
+        y: NDArray[np.generic],
+        records: int,
+        center: Floats,
+        units: UnitShares | None = None,
+    ) -> Floats:
         """Return `exact` for rows of `setting`."""
         return exact(
             setting.loss,
@@ -234,6 +244,7 @@ class Exact:
             center=center,
             norm_bound=setting.norm_bound,
             promise=_accuracy(setting, records),
+            shares=None if units is None else units.parts,
         )
 
 
@@ -248,18 +259,20 @@ def exact(
     norm_bound: float,
     promise: Accuracy,
     tilt: Floats | None = None,
+    shares: Floats | None = None,
 ) -> Floats:
     """Return w, shape (rows, D), with ‖∇J(w)‖ ≤ promise.tolerance in exact arithmetic, for any records.
 
-    x: float64 (m, D), rows of norm ≤ norm_bound; y: (m,) labels; records: n ≥ m, public; center: (rows, D), released or
+    x: float64 (m, D), rows of norm ≤ norm_bound; y: (m,) labels; shares: a_i, (m,), None: all 1; records: n ≥ Σ a_i,
+    public; center: (rows, D), released or
     public, of the norm that `promise` was made for; tilt t: (rows, D), independent of the records and at most as long
     as `promise` was told, 0 if None. No records: c - t/α, which is the exact minimiser but for one rounding.
     """
-    if len(y) > records:
+    if (len(y) if shares is None else math.fsum(shares)) > records:
         raise ValueError("more records than slots")
     if len(y) == 0:
         return center.copy() if tilt is None else center - tilt / regularization
-    problem = Objective(loss, x, y, records, regularization, center, tilt)
+    problem = Objective(loss, x, y, records, regularization, center, tilt, shares)
     minimiser = minimize(problem, promise.tolerance, promise.certifies)
     if minimiser is None:
         minimiser = _descend(problem, promise, loss.smoothness(norm_bound) + regularization)

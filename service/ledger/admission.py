@@ -24,8 +24,8 @@ def admit(connection: Connection, stream: Stream, new: NewPublication, visible: 
         NameTaken: a publication that the asking key may see has this name.
         TooManyDraws: all draws of nearly exact noise on the stream would pass the slack of a budget held in ρ.
     """
-    asked = cap(stream.accounting, new.epsilon, new.delta, units=new.obligations.unit is not None)
-    check(connection, stream, asked, new.start, new.obligations.slots)
+    cost = cap(stream.accounting, new.epsilon, new.delta, units=new.obligations.unit is not None)
+    check(connection, stream, cost, new.start, new.obligations.slots)
     if stream.budget.in_rho:
         draws = drawn(publications.of_stream(connection, stream.id)) + (new.obligations.draws or 0)
         if not is_small(Fraction(stream.epsilon), draws):
@@ -33,14 +33,12 @@ def admit(connection: Connection, stream: Stream, new: NewPublication, visible: 
     return publications.create(connection, stream.id, new, visible=visible)
 
 
-def check(
-    connection: Connection, stream: Stream, asked: PrivacyLoss, start: int, slots: Slots = Slots.TRAINING
-) -> None:
-    """Check that all records from `start` on, in slots of one kind, can hold `asked` beside all reserved already.
+def check(connection: Connection, stream: Stream, cost: PrivacyLoss, start: int, slots: Slots = Slots.TRAINING) -> None:
+    """Check that all records from `start` on, in slots of one kind, can hold `cost` beside all reserved already.
 
     Raises:
         BudgetExceeded: one of them can't.
     """
-    worst = refused(connection, stream, publications.of_stream(connection, stream.id), asked, start, slots)
+    worst = refused(connection, stream, publications.of_stream(connection, stream.id), cost, start, slots)
     if worst is not None:
         raise BudgetExceeded(worst)

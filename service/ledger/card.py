@@ -47,11 +47,11 @@ def numbers(connection: Connection, publication: Publication, *, declassified: D
     (totals,) = summaries.totals(connection, [stream], declassified=declassified)
     component, implied = spending.component_of(publication), stream.budget.implied
     newest = charges.page(connection, stream.id, limit=1, before=None)
-    kept = component.kept(Fraction(publication.worst_amount))
+    left_reserved = component.reserved_after_end(Fraction(publication.worst_amount))
     return CardNumbers(
         publication=Amounts(
             for_life=PrivacyLoss.of(publication.epsilon, publication.delta),
-            reserved=implied(component.cap if component.running else kept),
+            reserved=implied(component.cap if component.running else left_reserved),
             spent=implied(component.loss(Fraction(publication.visible_worst_amount))),
         ),
         stream=Amounts(

@@ -47,12 +47,12 @@ def _bound(streams: Iterable[Stream]) -> dict[str, Any]:
 
 
 def _marks(streams: Iterable[Stream], rows: Sequence[Any]) -> dict[str, Mark]:
-    asked = {row.stream_id: row.asked for row in rows}
+    erasures_of = {row.stream_id: row.asked for row in rows}
     timeline = rows[0].timeline if rows else None
     return {
         stream.log: Mark(
             records=stream.records,
-            erasures=asked.get(stream.id, 0),
+            erasures=erasures_of.get(stream.id, 0),
             charges=stream.charges,
             head=stream.head,
             releases=stream.releases,
@@ -143,8 +143,8 @@ def contradictions(
             )
     if not readable:
         return reasons
-    asked, newest = read_together(connection, (_ASKED, _bound(readable)), (_NEWEST, _names(known)))
-    now, others = _marks(readable, asked), _other(known, newest)
+    counts, newest = read_together(connection, (_ASKED, _bound(readable)), (_NEWEST, _names(known)))
+    now, others = _marks(readable, counts), _other(known, newest)
     for stream in readable:
         mark = known[stream.id]
         if lost := _lost(mark, now[stream.log]):

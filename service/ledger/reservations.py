@@ -55,11 +55,11 @@ def refused(
     connection: Connection,
     stream: Stream,
     publications: Sequence[Publication],
-    asked: PrivacyLoss,
+    cost: PrivacyLoss,
     start: int,
     slots: Slots = Slots.TRAINING,
 ) -> Range | None:
-    """The worst of the records from `start` on that can't hold `asked` beside all that is reserved; None: all can.
+    """The worst of the records from `start` on that can't hold `cost` beside all that is reserved; None: all can.
 
     slots: the kind that is asked for; what is reserved on the other kind does not matter. The cost is that of the
     publications and of the staircase, not of what was ever charged.
@@ -68,10 +68,10 @@ def refused(
     ended = kept_stairs(connection, stream.id, slots)
     publications = [each for each in publications if each.slots == slots]
     held = _reserved_from(publications, ended, start)
-    if all((loss + asked).within(limit) for _, loss in held):
+    if all((loss + cost).within(limit) for _, loss in held):
         return None
     parts = [attrgetter(name) for name in ("rho", "epsilon", "delta")]
-    part = next(each for each in parts if any(each(loss + asked) > each(limit) for _, loss in held))
+    part = next(each for each in parts if any(each(loss + cost) > each(limit) for _, loss in held))
     position, _ = max(held, key=lambda each: (part(each[1]), each[0]))
     # What ended publications keep from there on, they keep on the record before their staircase falls.
     index = bisect_right(ended, position, key=itemgetter(0)) - 1
@@ -117,8 +117,8 @@ def kept_stairs(connection: Connection, stream: int, slots: Slots = Slots.TRAINI
 
 def walk_stairs(rows: Rows, stream: int, slots: Slots = Slots.TRAINING) -> list[tuple[int, PrivacyLoss]]:
     """The same, for who walks all rows."""
-    found = rows.of(_STAIRS[slots], KEPT[slots].c.stream_id, stream)
-    return [(row.start, PrivacyLoss.of(row.epsilon, row.delta, row.rho)) for row in found] or [(0, PrivacyLoss())]
+    steps = rows.of(_STAIRS[slots], KEPT[slots].c.stream_id, stream)
+    return [(row.start, PrivacyLoss.of(row.epsilon, row.delta, row.rho)) for row in steps] or [(0, PrivacyLoss())]
 
 
 _STAIRS = {slots: select(table).order_by(table.c.start) for slots, table in KEPT.items()}
@@ -150,12 +150,12 @@ def tighter(
     reserved: on the worst record; of a stream that sets slots aside on the worst training slot, and `evaluated` on the
     worst evaluation slot. The bound is then the larger of the two. In ρ it is `reserved`.
     """
-    found = _tighter(stream, publications, Slots.TRAINING, reserved)
+    training = _tighter(stream, publications, Slots.TRAINING, reserved)
     if evaluated is None:
-        return found
+        return training
     other = _tighter(stream, publications, Slots.EVALUATION, evaluated)
-    larger = max(found, other, key=attrgetter("loss.rho", "loss.epsilon"))
-    return replace(larger, loss=found.loss.at_least(other.loss))
+    larger = max(training, other, key=attrgetter("loss.rho", "loss.epsilon"))
+    return replace(larger, loss=training.loss.at_least(other.loss))
 
 
 def _tighter(stream: Stream, publications: Iterable[Publication], slots: Slots, reserved: PrivacyLoss) -> Tighter:
@@ -168,8 +168,8 @@ def _tighter(stream: Stream, publications: Iterable[Publication], slots: Slots, 
             left = most if reserves_wholly(each) else Fraction(each.worst_amount)
             kind = Currency(each.kind)
             holdings.append(Holding(currency=kind, capacity=most, pure=left if kind is Currency.PURE else Fraction(0)))
-    found = composition.tighter(holdings, reserved)
-    return replace(found, loss=reserved, how="zcdp", zcdp=reserved.rho) if stream.budget.in_rho else found
+    bound = composition.tighter(holdings, reserved)
+    return replace(bound, loss=reserved, how="zcdp", zcdp=reserved.rho) if stream.budget.in_rho else bound
 
 
 def _reserved_from(

@@ -149,15 +149,20 @@ def of_record(
     return changes, spent
 
 
-def of_unit(connection: Connection, stream: int, slots: Sequence[int], most: int) -> PrivacyLoss:
-    """Return what a unit with these counting slots, at most `most`, has lost so far (`unit_ledger`), as confirmed."""
+def of_unit(
+    connection: Connection, stream: int, slots: Sequence[int], most: int, kind: Slots = Slots.TRAINING
+) -> PrivacyLoss:
+    """Return what a unit with these counting slots, at most `most`, has lost so far (`unit_ledger`), as confirmed.
+
+    kind: whether evaluations read the unit, or all other publications.
+    """
     if not slots:
         return PrivacyLoss()
     start, stop = slots[0], slots[-1] + 1
     charged = charged_rows.charged(charged_rows.rows(connection, stream, start, stop))
     charged += charged_rows.unconfirmed(connection, stream, start, stop)
     amounts: dict[Component, Fraction] = {}
-    for component, low, high, amount in charged:
+    for component, low, high, amount in _of_kind(charged, kind):
         here = bisect_left(slots, high) - bisect_left(slots, low)
         amounts[component] = amounts.get(component, Fraction(0)) + here * amount
     return sum((component.loss(amount / most) for component, amount in amounts.items()), start=PrivacyLoss())
@@ -228,11 +233,11 @@ def _of_kind(charged: Sequence[Charged], slots: Slots) -> list[Charged]:
     return [each for each in charged if each[0].slots is slots]
 
 
-def _either(slots: Slots | None, found: Callable[[Slots], list[Stretch]]) -> list[Stretch]:
+def _either(slots: Slots | None, stretches_of: Callable[[Slots], list[Stretch]]) -> list[Stretch]:
     """Return what is of one kind of slots; None: the larger of both."""
     if slots is not None:
-        return found(slots)
-    training, evaluated = found(Slots.TRAINING), found(Slots.EVALUATION)
+        return stretches_of(slots)
+    training, evaluated = stretches_of(Slots.TRAINING), stretches_of(Slots.EVALUATION)
     if all(loss == PrivacyLoss() for *_, loss in evaluated):
         return training
     return composition.greater(training, evaluated)

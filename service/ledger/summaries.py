@@ -92,7 +92,7 @@ def sums(stream: Stream, reserved: PrivacyLoss, evaluation_reserved: PrivacyLoss
         stream.visible_evaluation_epsilon, stream.visible_evaluation_delta, stream.visible_evaluation_rho
     )
     return {
-        "budget": stream.budget.told(),
+        "budget": stream.budget.to_json(),
         "reserved": with_evaluation(stream, reserved, evaluation_reserved),
         "spent": with_evaluation(stream, spent(stream), evaluation_spent),
     }
@@ -100,7 +100,7 @@ def sums(stream: Stream, reserved: PrivacyLoss, evaluation_reserved: PrivacyLoss
 
 def with_evaluation(stream: Stream, loss: PrivacyLoss, evaluation: PrivacyLoss) -> dict[str, Any]:
     """Return a loss as numbers to read, with that of evaluation slots where the stream sets some aside."""
-    if stream.evaluation_slots is None:
+    if stream.evaluation_period is None:
         return dict(stream.budget.shown(loss))
     return stream.budget.shown(loss) | {"evaluation": stream.budget.shown(evaluation)}
 
@@ -188,5 +188,5 @@ def worst_of_each(
         )
     ).subquery()
     query = select(drawn.c.stream_id, *(func.max(drawn.c[part]) for part in parts)).group_by(drawn.c.stream_id)
-    found = {row[0]: (row[1], row[2], row[3]) for row in connection.execute(query)}
-    return {each: found.get(each, (Decimal(0), Decimal(0), Decimal(0))) for each in identities}
+    most_spent = {row[0]: (row[1], row[2], row[3]) for row in connection.execute(query)}
+    return {each: most_spent.get(each, (Decimal(0), Decimal(0), Decimal(0))) for each in identities}

@@ -121,10 +121,9 @@ class OnSchedule(Mechanism):
         return [self._pattern(pattern) for pattern in self.schedule.patterns()]
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
-        """Return a kind of fit as JSON. Where a fit is perturbed according to the model it starts from, and that is
-        still to be released, nobody can know how yet: at least as near a model of zeros.
-        """
-        known = self._is_known(pattern)
+        """Return a kind of fit as JSON, and where nobody knows yet how it is perturbed, the least noise that it has."""
+        unknown = self.unknown(pattern)
+        known = unknown is None
         noise = noise_told(self._planned(pattern))
         sensitivity, scale = noise.pop("sensitivity"), noise["scale"]
         if not known:
@@ -137,15 +136,18 @@ class OnSchedule(Mechanism):
             "charge": self._charge(pattern.share),
             "sensitivity": sensitivity if known else None,
             "noise": noise,
-            **({} if known else {"at_least": {"sensitivity": sensitivity, "scale": scale, "why": _GROWS}}),
+            **({} if known else {"at_least": {"sensitivity": sensitivity, "scale": scale, "why": unknown}}),
         }
 
     def _planned(self, pattern: Pattern) -> Perturbation:
-        charge, center = self._charge(pattern.share), self.origin if self._is_known(pattern) else None
+        charge, center = self._charge(pattern.share), self.origin if self._has_known_center(pattern) else None
         return self.learner.perturbation(self.currency, charge, self.training.least(pattern.records), center)
 
-    def _is_known(self, pattern: Pattern) -> bool:
-        """Return whether it is known before any release how such a fit is perturbed."""
+    def unknown(self, pattern: Pattern) -> str | None:
+        """Return why nobody knows before any release how such a fit is perturbed; None: it is known."""
+        return None if self._has_known_center(pattern) else _GROWS
+
+    def _has_known_center(self, pattern: Pattern) -> bool:
         return pattern.near_origin or self.learner.same_everywhere
 
 

@@ -1,1 +1,1 @@
-"""What a guarantee is made of: losses, noise, sensitivities and charges over records. Pure: no I/O, no clock."""
+"""The parts of a guarantee: losses, noise, sensitivities and charges over records. Pure: no I/O, no clock."""

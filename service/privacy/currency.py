@@ -103,7 +103,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)  # a search of searches, which whoever goes on with a publication would do again
 def zcdp_rho(epsilon: float, delta: float) -> float:
-    """Return the largest ρ found with zcdp_epsilon(ρ, δ) ≤ ε. That inequality holds for the result, always.
+    """Return nearly the largest ρ with zcdp_epsilon(ρ, δ) ≤ ε; the inequality always holds for the result.
 
     epsilon > 0, 0 < delta < 1; ValueError otherwise.
     """

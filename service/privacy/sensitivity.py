@@ -85,7 +85,7 @@ def sufficient_statistics(*, second: float, first: float, label: float, count: f
     in the Frobenius norm. Then two records are at most √(max of `moments_square`, alike and not) apart under R⊥, and
     some are, for a ⊥ a' or nearly so.
 
-    Why. Of two records with codes at inner product g, lengths α, α' and angle cosine κ, with p = αα', B = f² + l² and
+    Why. For two records with codes at inner product g, lengths α, α' and angle cosine κ, with p = αα', B = f² + l² and
     G = |f² + g·l²| ≤ B, the square of the distance is
         s²(α⁴ + α'⁴ - 2p²κ²) + B(α² + α'²) - 2pκ(f² + g·l²) + k²(2 - 2g).
     (A number v enters as a convex function, so ±1 are the worst.) Over κ, -2s²p²κ² - 2pκ(…) is at most G²/(2s²), and

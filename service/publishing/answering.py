@@ -171,12 +171,12 @@ class Answerer:
             new = _Held(identity=publication.id, promise=publication.promise, cells=cells)
             held = self._held.setdefault(publication.promise, new)
             self._held.move_to_end(publication.promise)
-            kept = sum(each.cells for each in self._held.values() if each.state is not None or each is held)
+            held_cells = sum(each.cells for each in self._held.values() if each.state is not None or each is held)
             for each in list(self._held.values()):
-                if kept > MOST_CELLS and each is not held and each.state and each.lock.acquire(blocking=False):
+                if held_cells > MOST_CELLS and each is not held and each.state and each.lock.acquire(blocking=False):
                     each.forget_records()
                     each.lock.release()
-                    kept -= each.cells
+                    held_cells -= each.cells
             return held
 
     def _look(self, held: _Held) -> None:

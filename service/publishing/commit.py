@@ -36,8 +36,8 @@ def of_another_guarantee(publication: Publication, mechanism: Mechanism) -> bool
 
     Noise and charges follow from the one, what other publications may still have from the other.
     """
-    asked = (mechanism.currency, mechanism.privacy.epsilon, mechanism.privacy.delta)
-    return asked != (publication.kind, publication.epsilon, publication.delta)
+    configured = (mechanism.currency, mechanism.privacy.epsilon, mechanism.privacy.delta)
+    return configured != (publication.kind, publication.epsilon, publication.delta)
 
 
 def charges_otherwise(publication: Publication, mechanism: Mechanism) -> bool:
@@ -114,14 +114,14 @@ def _payments(
     Raises:
         LedgerBroken: there is none.
     """
-    found, own = [], iter(made)
+    payments, own = [], iter(made)
     for each, at_arrival in zip(step.releases, step.at_arrival, strict=True):
         if not at_arrival:
-            found.append(next(own))
+            payments.append(next(own))
             continue
         paid = made[-1] if made else charges.newest(connection, publication)
         last = each.fit[1]
         if paid is None or not charges.intact(paid) or (paid["version"], paid["end"]) != (None, last):
             raise LedgerBroken(f"publication {publication.name}: the records of version {each.version} have not paid")
-        found.append(paid)
-    return found
+        payments.append(paid)
+    return payments

@@ -71,7 +71,7 @@ class Confirmer:
     def __init__(self, database: Database, files: SegmentFiles) -> None:
         self._database, self.files = database, files
         self._logs: dict[int, str] = {}
-        self._asked = threading.Condition()
+        self._requests = threading.Condition()
         self._waiting: set[int] = set()
         self._running = False
         self._failing: set[int] = set()
@@ -91,22 +91,22 @@ class Confirmer:
         if not self._running:
             self.confirm(stream)
             return
-        with self._asked:
+        with self._requests:
             self._waiting.add(stream)
-            self._asked.notify_all()
+            self._requests.notify_all()
 
     def run(self, stop: threading.Event) -> None:
         """Confirm what is asked for, until told to stop. It waits for servers that are away."""
         self._running = True
         while not stop.is_set():
-            with self._asked:
-                self._asked.wait_for(lambda: self._waiting, SECONDS_BETWEEN_STOPS)
+            with self._requests:
+                self._requests.wait_for(lambda: self._waiting, SECONDS_BETWEEN_STOPS)
             self._confirm_waiting()
         self._running = False
         self._confirm_waiting()
 
     def _confirm_waiting(self) -> None:
-        with self._asked:
+        with self._requests:
             waiting, self._waiting = self._waiting, set()
         try:
             self.confirm_each(waiting)
@@ -141,55 +141,59 @@ class Confirmer:
         """
         self._confirm([stream])
 
-    def _confirm(self, asked: Sequence[int]) -> None:
+    def _confirm(self, identities: Sequence[int]) -> None:
         """Confirm streams together, in the order of their ids: so nobody waits for each other's locks for ever."""
-        self._learn_logs(asked)
+        self._learn_logs(identities)
         with ExitStack() as stack:
-            told = {}
-            for stream in asked:
+            stored_marks = {}
+            for stream in identities:
                 log = self.log(stream)
                 try:
                     stack.enter_context(self.files.high_water_mark_lock(log))
-                    told[log] = self.files.high_water_mark(log)
+                    stored_marks[log] = self.files.high_water_mark(log)
                 except OSError as error:
                     self._fail(stream, error)
-            committed, against = self._committed(asked, told)
+            committed, against = self._committed(identities, stored_marks)
             for each in against:
                 self._distrust(*each)
-            held = [each for each in committed if self._holds(each, told)]
+            held = [each for each in committed if self._holds(each, stored_marks)]
         if news := [each for each in held if each.is_news]:
             self._show(news)
 
     def _committed(
-        self, asked: Sequence[int], told: Mapping[str, dict[str, object] | None]
+        self, identities: Sequence[int], stored_marks: Mapping[str, dict[str, object] | None]
     ) -> tuple[list[Committed], list[tuple[Stream, str]]]:
         """Return what is committed on streams, read in one view of the database; and streams to distrust, and why."""
         with self._database.transaction() as connection:
             connection.execute(ONE_VIEW)
-            found = [each for each in streams.of_each(connection, asked) if self.belongs(each) and each.log in told]
+            confirmable = [
+                each
+                for each in streams.of_each(connection, identities)
+                if self.belongs(each) and each.log in stored_marks
+            ]
             require_durability(connection)
-            marks = high_water_mark.marks(connection, found)
-            against = high_water_mark.contradictions(connection, self.files, told, found)
-            left = high_water_mark.hold(connection, {each.id: marks[each.log] for each in found})
-            against = {each.log: _LEFT_OTHERWISE for each in found if each.id not in left} | against
+            marks = high_water_mark.marks(connection, confirmable)
+            against = high_water_mark.contradictions(connection, self.files, stored_marks, confirmable)
+            left = high_water_mark.hold(connection, {each.id: marks[each.log] for each in confirmable})
+            against = {each.log: _LEFT_OTHERWISE for each in confirmable if each.id not in left} | against
             worst, evaluated = (
-                summaries.worst_of_each(connection, [each.id for each in found], slots)
+                summaries.worst_of_each(connection, [each.id for each in confirmable], slots)
                 for slots in (None, Slots.EVALUATION)
             )
-            unseen: dict[int, list[Unseen]] = {each.id: [] for each in found}
+            unseen: dict[int, list[Unseen]] = {each.id: [] for each in confirmable}
             for each in shown.unseen(connection, list(unseen)):
                 unseen[each.stream_id].append(each)
-        whole = [each for each in found if each.log not in against]
+        whole = [each for each in confirmable if each.log not in against]
         return (
             [Committed(each, marks[each.log], unseen[each.id], worst[each.id], evaluated[each.id]) for each in whole],
-            [(each, against[each.log]) for each in found if each.log in against],
+            [(each, against[each.log]) for each in confirmable if each.log in against],
         )
 
-    def _holds(self, committed: Committed, told: Mapping[str, dict[str, object] | None]) -> bool:
+    def _holds(self, committed: Committed, stored_marks: Mapping[str, dict[str, object] | None]) -> bool:
         """Have the mark hold what is committed; return whether it does. The caller holds the file's lock."""
         stream, mark = committed.stream, committed.mark
         try:
-            if told[stream.log] != vars(mark):
+            if stored_marks[stream.log] != vars(mark):
                 high_water_mark.write(self.files, stream.log, mark)
         except OSError as error:
             self._fail(stream.id, error)
@@ -221,12 +225,12 @@ class Confirmer:
         return stream not in self._failing
 
     def belongs(self, stream: Stream) -> bool:
-        """Return whether this is the stream whose mark `told` reads: ids come again where a database was put back."""
+        """Return whether `high_water_mark` reads this stream's mark: ids come again where a database was put back."""
         known = self._logs.get(stream.id)
         self._logs[stream.id] = stream.log
         return known == stream.log
 
-    def told(self, stream: int) -> dict[str, object] | None:
+    def high_water_mark(self, stream: int) -> dict[str, object] | None:
         """Return what a stream's mark says; to be read before the stream is."""
         return self.files.high_water_mark(self.log(stream))
 
@@ -251,8 +255,8 @@ def _make_visible(connection: Connection, held: Sequence[Committed], now: Sequen
     confirmed = [
         Confirmed(now.id, each.mark.charges, each.mark.releases, *each.worst, *each.evaluated) for each, now in there
     ]
-    told = streams.confirm(connection, confirmed)
-    if news := [(each.stream, now) for each, now in there if now.id in told]:
+    advanced = streams.confirm(connection, confirmed)
+    if news := [(each.stream, now) for each, now in there if now.id in advanced]:
         bound = {
             "streams": [now.id for _, now in news],
             "charges": [min(now.confirmed_charges, before.confirmed_charges) for before, now in news],

@@ -78,11 +78,11 @@ class ReleasedModels:
         while some of it is committed and not visible yet, nobody knows which is its newest.
         """
         with self.database.transaction() as connection:
-            found = _named(connection, self.stream, name)
+            publication = _named(connection, self.stream, name)
             return Progress(
-                releases=_newest(connection, found, first_slot),
-                passed=found.visible_due - 1,
-                ended=found.state != "running" and (found.visible_version or 0) == found.version,
+                releases=_newest(connection, publication, first_slot),
+                passed=publication.visible_due - 1,
+                ended=publication.state != "running" and (publication.visible_version or 0) == publication.version,
             )
 
     def predict(self, name: str, version: int, x: NDArray[np.floating]) -> Predictions:
@@ -95,10 +95,10 @@ class ReleasedModels:
 
 
 def _named(connection: Connection, stream: Stream, name: str) -> Publication:
-    found = publications.find(connection, name, visible=frozenset({stream.name}))
-    if found is None:
+    publication = publications.find(connection, name, visible=frozenset({stream.name}))
+    if publication is None:
         raise Forgotten(f"the publication {name}, which this one counts, is not there any more")
-    return found
+    return publication
 
 
 def _newest(connection: Connection, publication: Publication, first_slot: int) -> tuple[Made, ...]:

@@ -96,7 +96,7 @@ class Closing:
 
 
 def still(
-    connection: Connection, files: SegmentFiles, known: State, found: Publication, *, confirmed: bool
+    connection: Connection, files: SegmentFiles, known: State, current: Publication, *, confirmed: bool
 ) -> State | None:
     """Return a known state with the mark of now, if the publication that was found is as it has it; None: it is not.
 
@@ -105,10 +105,10 @@ def still(
     caller does not know of can come between.
     """
     mark = files.high_water_mark(known.stream.log)  # before the stream is read: it may only have come further since
-    if confirmed != known.confirmed or _changing(found) != _changing(known.publication):
+    if confirmed != known.confirmed or _changing(current) != _changing(known.publication):
         return None
     if known.contradicted or mark != known.mark:
-        stream = streams.get(connection, found.stream_id)
+        stream = streams.get(connection, current.stream_id)
         if (high_water_mark.contradicts(connection, files, mark, stream) is not None) != known.contradicted:
             return None
     return replace(known, mark=mark)

@@ -101,14 +101,14 @@ def prepare(start: int, mechanism: Mechanism, step: Step, position: int) -> Prep
     )
     reached = position if step.reached is None else step.reached
     following = reached if step.awaits else mechanism.next_time(reached)
-    kept = {each.number: each.values for each in step.chain if isinstance(each, Part)}
-    memory = parts.remembered(kept, mechanism.terms(following))
+    remembered = {each.number: each.values for each in step.chain if isinstance(each, Part)}
+    memory = parts.remembered(remembered, mechanism.terms(following))
     return Prepared(
         most=mechanism.capacity,
         releases=releases,
         at_arrival=tuple(each.at_arrival for each in step.releases),
         charges=tuple(charges),
-        left=Left(numbers=tuple(kept), new=kept, digest=memory.digest),
+        left=Left(numbers=tuple(remembered), new=remembered, digest=memory.digest),
         position=reached,
         due=start + following,
         chain=tuple(each.version for each in step.chain if isinstance(each, Model)),
@@ -132,8 +132,8 @@ def packed(step: Prepared, known: Mapping[int, Values]) -> bytes:
     """Return it as bytes. known: parts that are stored already, by their numbers; they are not packed again."""
     arrays = {f"release {index}": each.parameters for index, each in enumerate(step.releases)}
     arrays |= {f"part {number}": values for number, values in step.left.new.items() if number not in known}
-    told: dict[str, Any] = {name: getattr(step, name) for name in _PLAIN}
-    told |= {
+    content: dict[str, Any] = {name: getattr(step, name) for name in _PLAIN}
+    content |= {
         "most": str(step.most),
         "releases": [{name: getattr(each, name) for name in _RELEASE} for each in step.releases],
         "charges": [vars(each) for each in step.charges],
@@ -141,30 +141,30 @@ def packed(step: Prepared, known: Mapping[int, Values]) -> bytes:
         "digest": step.left.digest,
     }
     shapes = {name: list(array.shape) for name, array in arrays.items()}
-    metadata = {"step": to_json(told | {"shapes": shapes})}
+    metadata = {"step": to_json(content | {"shapes": shapes})}
     return save({name: array.astype("<f8").reshape(-1) for name, array in arrays.items()}, metadata)
 
 
 def unpacked(content: bytes) -> Prepared:
     """Return what was packed."""
     length = int.from_bytes(content[:8], "little")
-    told = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["step"])
-    arrays = {name: array.reshape(told["shapes"][name]) for name, array in load(content).items()}
+    step = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["step"])
+    arrays = {name: array.reshape(step["shapes"][name]) for name, array in load(content).items()}
     releases = tuple(
         NewRelease(
             **each | {"window": tuple(each["window"]), "fit": tuple(each["fit"])},
             parameters=arrays[f"release {index}"],
         )
-        for index, each in enumerate(told["releases"])
+        for index, each in enumerate(step["releases"])
     )
-    new = {number: arrays[name] for number in told["parts"] if (name := f"part {number}") in arrays}
-    told.setdefault("finishes", False)  # an older version parked it
-    plain: dict[str, Any] = {name: tuple(value) if isinstance(value := told[name], list) else value for name in _PLAIN}
+    new = {number: arrays[name] for number in step["parts"] if (name := f"part {number}") in arrays}
+    step.setdefault("finishes", False)  # an older version parked it
+    plain: dict[str, Any] = {name: tuple(value) if isinstance(value := step[name], list) else value for name in _PLAIN}
     return Prepared(
-        most=Fraction(told["most"]),
+        most=Fraction(step["most"]),
         releases=releases,
-        charges=tuple(NewCharge(**each) for each in told["charges"]),
-        left=Left(numbers=tuple(told["parts"]), new=new, digest=told["digest"]),
+        charges=tuple(NewCharge(**each) for each in step["charges"]),
+        left=Left(numbers=tuple(step["parts"]), new=new, digest=step["digest"]),
         **plain,
     )
 

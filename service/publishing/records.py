@@ -10,7 +10,7 @@ import numpy as np
 from service.learning.records import Records
 from service.store import labels, segments
 from service.streams.slots import EvaluationSlots
-from service.streams.units import contributions, distinct
+from service.streams.units import contributions, distinct, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,8 +34,8 @@ class Located:
 
     `start` and `stop` are numbers of the stream, `origin` the number that the records' slots are counted from. `files`:
     name, SHA-256 and the rows of each segment, in order. `erased`: ranges of the stream. `answers`: (number, label) of
-    the labels that people gave; None: the labels are in the segments. `period`: of the stream's evaluation slots,
-    None where it has none; `evaluates`: these are read, and no others, else all others.
+    the labels that people gave; None: the labels are in the segments. `period`: every so many-th slot, or unit, is set
+    aside for evaluations, None where none is; `evaluates`: these are read, and no others, else all others.
     """
 
     stream: str
@@ -95,11 +95,11 @@ def locate(
     """
     start, stop = origin + start, origin + stop
     with database.transaction() as connection:
-        found = segments.holding(connection, stream.id, start, stop)
+        holding = segments.holding(connection, stream.id, start, stop)
         erased = segments.erased(connection, stream.id, start, stop)
         answers = _answers(connection, stream, labels_of, start, stop)
     position, files = start, []
-    for segment in found:
+    for segment in holding:
         if segment.start > position:
             break
         low, high = position - segment.start, min(stop, segment.stop) - segment.start
@@ -116,13 +116,13 @@ def locate(
         files=tuple(files),
         erased=tuple((low, high) for low, high in erased),
         answers=answers,
-        period=None if (slots := stream.evaluation_slots) is None else slots.period,
+        period=stream.evaluation_period,
         evaluates=evaluates,
     )
 
 
-def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
-    """Return the records that `found` locates, in slots that may be read, without the erased ones.
+def load(files: SegmentFiles, locate_range: Callable[[], Located]) -> Records:
+    """Return the records that `locate_range` locates, in slots that may be read, without the erased ones.
 
     Their label is NaN where people gave none.
 
@@ -131,7 +131,7 @@ def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
         SegmentDamaged: a segment does not hold what was written to it.
     """
     for attempt in range(3):
-        located = found()
+        located = locate_range()
         try:
             columns = _columns(files, located)
         except FileNotFoundError:
@@ -147,21 +147,17 @@ def load(files: SegmentFiles, found: Callable[[], Located]) -> Records:
         for record, label in located.answers:
             y[record - start] = label
         columns["y"] = y
-    present = np.ones(stop - start, dtype=np.bool_)
-    shares, firsts, units = _contributions(columns) if "unit" in columns else (None, None, None)
-    if shares is not None:
-        present &= shares > 0
+    pattern = _pattern(columns, located) if "unit" in columns else None
+    present = _may_be_read(located) if pattern is None else pattern.counting.copy()
     for low, high in located.erased:
         present[low - start : high - start] = False
-    present &= _may_be_read(located)
     if not present.all():
         columns = {name: column[present] for name, column in columns.items()}
     y = columns["y"]
     x = columns.get("x", np.zeros((len(y), 0), dtype=np.float32))
     slots = np.flatnonzero(present) + (start - located.origin)
-    weights = None if shares is None else shares[present]
-    firsts = None if firsts is None else firsts[present]
-    return Records(x=x.astype(np.float32, copy=False), y=y, slots=slots, weights=weights, units=units, firsts=firsts)
+    of_units = {} if pattern is None else pattern.of(present)
+    return Records(x=x.astype(np.float32, copy=False), y=y, slots=slots, **of_units)
 
 
 def _may_be_read(located: Located) -> NDArray[np.bool_]:
@@ -173,18 +169,41 @@ def _may_be_read(located: Located) -> NDArray[np.bool_]:
     return evaluated if located.evaluates else ~evaluated
 
 
-def _contributions(columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.bool_], int]:
-    """Return what part of its unit's contribution each slot of a range is, which are the first of a unit, and n.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Pattern:
+    """The public pattern of a range: erased and empty slots have their part too, slots that don't count have none.
 
-    By the public pattern: erased and empty slots have their part too, and slots that do not count have none. n is the
-    number of units.
+    Nor have those of units that are not to be read here.
+
+    `counting`, `shares`, `owners`, `firsts`: of every slot, as in `Records`. `units`: their number.
     """
-    counting = columns.pop("counts").astype(np.bool_)
-    pseudonyms, places = distinct(columns.pop("unit")[counting])
-    shares, firsts = np.zeros(len(counting)), np.zeros(len(counting), dtype=np.bool_)
-    shares[counting] = contributions(places)
+
+    counting: NDArray[np.bool_]
+    shares: NDArray[np.float64]
+    owners: NDArray[np.int64]
+    firsts: NDArray[np.bool_]
+    units: int
+
+    def of(self, present: NDArray[np.bool_]) -> dict[str, Any]:
+        """Return the fields of `Records` that say of which units those present are."""
+        return {
+            "weights": self.shares[present],
+            "units": self.units,
+            "firsts": self.firsts[present],
+            "owners": self.owners[present],
+        }
+
+
+def _pattern(columns: Columns, located: Located) -> _Pattern:
+    counting, unit = columns.pop("counts").astype(np.bool_), columns.pop("unit")
+    if located.period is not None:
+        counting &= set_aside(unit, located.period) == located.evaluates
+    pseudonyms, places = distinct(unit[counting])
+    shares, owners = np.zeros(len(counting)), np.full(len(counting), -1, dtype=np.int64)
+    shares[counting], owners[counting] = contributions(places), places
+    firsts = np.zeros(len(counting), dtype=np.bool_)
     firsts[np.flatnonzero(counting)[np.unique(places, return_index=True)[1]]] = True
-    return shares, firsts, len(pseudonyms)
+    return _Pattern(counting=counting, shares=shares, owners=owners, firsts=firsts, units=len(pseudonyms))
 
 
 def read_records(
@@ -200,10 +219,10 @@ def read_records(
 ) -> Records:
     """Return the records of [start, stop), counted from `origin`, that are still there: see `locate` and `load`."""
 
-    def found() -> Located:
+    def located() -> Located:
         return locate(database, stream, origin, start, stop, labels_of=labels_of, evaluates=evaluates)
 
-    return load(files, found)
+    return load(files, located)
 
 
 def _columns(files: SegmentFiles, located: Located) -> dict[str, NDArray[np.generic]]:

@@ -54,8 +54,8 @@ def erase_unit(database: Database, files: SegmentFiles, stream: Stream, pseudony
 def _slots(database: Database, files: SegmentFiles, stream: Stream, pseudonym: bytes, records: int) -> Iterator[int]:
     wanted = np.frombuffer(pseudonym, dtype=np.uint8)
     with database.transaction() as connection:
-        found = segments.holding(connection, stream.id, 0, records)
-    for each in found:
+        holding = segments.holding(connection, stream.id, 0, records)
+    for each in holding:
         columns = files.read(
             stream.log, each.file, each.sha256, 0, each.stop - each.start, only=frozenset(("unit", "counts"))
         )

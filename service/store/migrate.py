@@ -1,17 +1,15 @@
 """Brings the database's schema up to date with Alembic. Two that start at once take turns."""
 
-from pathlib import Path
 from typing import Any
 
 import psycopg
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, Table, create_engine, text
 from sqlalchemy.engine import make_url
 
 from service.store.database import CONNECTING, driver_url
+from service.store.schema_version import folder
 from service.store.tables import APPEND_ONLY, metadata
 
 _LOCK = 0x706572656E6E69  # "perenni"
@@ -76,21 +74,8 @@ def _grant(connection: Connection, role: str, password: str | None) -> None:
         connection.execute(text(f"GRANT {rights} ON {table.name} TO {quoted}"))
 
 
-def is_current(url: str) -> bool:
-    """Whether the schema is the one this version was written for."""
-    engine = create_engine(driver_url(url), connect_args=CONNECTING)
-    try:
-        with engine.connect() as connection:
-            heads = MigrationContext.configure(connection).get_current_heads()
-    finally:
-        engine.dispose()
-    return set(heads) == set(ScriptDirectory.from_config(configuration()).get_heads())
-
-
 def configuration() -> Config:
     """Alembic's, without a file: where the migrations lie is all there is to say."""
-    package = Path(__file__).resolve().parent.parent
-    installed, checkout = package / "migrations", package.parent / "migrations"
     config = Config()
-    config.set_main_option("script_location", str(installed if installed.is_dir() else checkout).replace("%", "%%"))
+    config.set_main_option("script_location", str(folder()).replace("%", "%%"))
     return config

@@ -100,9 +100,15 @@ class Stream:
 
     @property
     def evaluation_slots(self) -> EvaluationSlots | None:
-        """The slots that it sets aside; None: it sets none aside."""
+        """The slots that it sets aside; None: it sets none aside, or units."""
+        period = self.evaluation_period
+        return None if period is None or self.schema.get("unit") is not None else EvaluationSlots(period=period)
+
+    @property
+    def evaluation_period(self) -> int | None:
+        """k, every k-th slot or unit being set aside; None: none is."""
         settings = self.schema.get("evaluation")
-        return None if settings is None else EvaluationSlots(period=settings["every"])
+        return None if settings is None else int(settings["every"])
 
     def grain_of(self, slots: Slots) -> int:
         """Return of what the edges of the outline of such slots are multiples."""

@@ -56,7 +56,7 @@ Task = Annotated[Classification | Regression | Unlabelled | Categorical, Field(d
 
 
 class Evaluation(Shape):
-    """Every `every`-th slot is set aside: no fit reads it, publications of the kind `evaluation` alone do."""
+    """Every `every`-th slot, or unit, is set aside: no fit reads it, publications of the kind `evaluation` alone do."""
 
     every: Annotated[int, Field(strict=True, ge=2, le=2**31)]
 
@@ -122,16 +122,14 @@ class StreamSchema(Shape):
             raise PydanticCustomError(
                 "evaluation", "evaluation compares predictions with labels: classification and regression have them"
             )
-        if self.evaluation is not None and self.unit is not None:
-            raise PydanticCustomError(
-                "evaluation", "evaluation slots of streams with units are not offered: leave evaluation or unit out"
-            )
         return self
 
     @property
     def evaluation_slots(self) -> EvaluationSlots | None:
-        """The slots that are set aside; None: there are none."""
-        return None if self.evaluation is None else EvaluationSlots(period=self.evaluation.every)
+        """The slots that are set aside; None: there are none, or units are."""
+        if self.evaluation is None or self.unit is not None:
+            return None
+        return EvaluationSlots(period=self.evaluation.every)
 
     @model_validator(mode="after")
     def _names_fit(self) -> Self:

@@ -4,6 +4,9 @@ With a period of k, the slots i ≡ k - 1 (mod k) are the stream's evaluation sl
 All other slots are training slots, which evaluations never read. So the partition is public, and each slot is charged
 by publications of one kind alone: parallel composition, also where evaluations influence which publications start.
 
+Streams with units set units aside, not slots: every k-th, by pseudonym (`streams.units.set_aside`). There a record's
+slot says nothing of who may read it, and n is the number of units that records have.
+
 Publications count slots from their own start; `TrainingSlots` says of such a range which of its slots they may read.
 
 Ranges are half-open. The j-th evaluation slot is the slot number j·k + k - 1, counted from 0; the training slots are

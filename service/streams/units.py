@@ -167,6 +167,18 @@ def distinct(pseudonyms: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.in
     return pseudonyms[order[begins]], places
 
 
+def set_aside(pseudonyms: NDArray[Any], period: int) -> NDArray[np.bool_]:
+    """Return of which slots the unit is set aside for evaluations: those whose pseudonym is k - 1 modulo k = `period`.
+
+    pseudonyms: (slots, `PSEUDONYM_BYTES`), uint8, read as a number from the left; period: below 2^54. All slots of a
+    unit are of one kind, by the public pattern, so that evaluations and all other publications read different units.
+    """
+    rest = np.zeros(len(pseudonyms), dtype=np.int64)
+    for column in pseudonyms.T:
+        rest = (256 * rest + column) % period
+    return np.asarray(rest == period - 1)
+
+
 def contributions(units: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
     """Return 1/k of every slot, rounded down, k being how many of the slots are of its unit.
 

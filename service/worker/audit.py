@@ -50,7 +50,7 @@ class Audit:
         self._due: dict[str, float] = {}  # by log of a stream that may be published on: when to walk again
         self._first: dict[str, tuple[float, int]] = {}  # by log of any stream: when to walk at the latest, and its id
         self._waiting: dict[int, None] = {}  # streams that wait for their first walk
-        self._asked = threading.Condition()
+        self._requests = threading.Condition()
         self._walking = False
         self._looking = threading.Lock()
         self._settled: dict[str, int] = {}  # by log: the state of a stream of which all was confirmed
@@ -77,9 +77,9 @@ class Audit:
         """Walk one stream after the other, first those that wait for it, until told to stop."""
         self._walking = True
         while not stop.is_set():
-            with self._asked:
+            with self._requests:
                 if (stream := self._next()) is None:
-                    self._asked.wait(1.0)
+                    self._requests.wait(1.0)
                     continue
                 also = [] if stream in self._waiting else self._next_ones()
             try:
@@ -136,24 +136,24 @@ class Audit:
                 if log not in self._due and stream not in self._walk_together([stream, *also, *self._never()]):
                     self.walk(stream)
             return True
-        with self._asked:
+        with self._requests:
             self._waiting[stream] = None
-            self._asked.notify()
+            self._requests.notify()
         return self._vouched_for(stream)
 
     def _vouched_for(self, stream: int) -> bool:
         """Whether a walk less than an hour ago found nothing, and the ledger still has what that one ended with."""
         log = self._confirmer.log(stream)
         with self._database.transaction() as connection:
-            found = streams.get(connection, stream)
-            age = high_water_mark.walked_ago(connection, self._files.note(log), found)
+            row = streams.get(connection, stream)
+            age = high_water_mark.walked_ago(connection, self._files.note(log), row)
         if age is None or not 0 <= age < SECONDS_BETWEEN_AUDITS:
             return False
         self._due.setdefault(log, 0.0)
-        _log.info("ledger_vouched_for", stream=found.name, seconds=round(age))
+        _log.info("ledger_vouched_for", stream=row.name, seconds=round(age))
         return True
 
-    def _walk_together(self, asked: Sequence[int], *, again: bool = False) -> set[int]:
+    def _walk_together(self, candidates: Sequence[int], *, again: bool = False) -> set[int]:
         """Walk the short ledgers among these streams, as long as it is little; return those of which all is well.
 
         Any other is to be walked alone. again: those too that were walked already.
@@ -161,16 +161,16 @@ class Audit:
         began = time.perf_counter()
         with self._database.transaction() as connection:
             but = () if again else self._due
-            short = changes.short_ledgers(connection, asked, but=but, charges=SHORT_LEDGER, most=MOST_TOGETHER)
+            short = changes.short_ledgers(connection, candidates, but=but, charges=SHORT_LEDGER, most=MOST_TOGETHER)
         if len(short) < 2:
             return set()
-        told = {log: self._files.high_water_mark(log) for log in short.values()}  # before the streams are read
+        marks = {log: self._files.high_water_mark(log) for log in short.values()}  # before the streams are read
         try:
             with self._database.transaction() as connection:
                 looked = verify.look_at_each(connection, list(short))
                 well = [each for each, finding in looked if finding is None and each.distrusted is None]
                 well = [each for each in well if short[each.id] == each.log]
-                against = high_water_mark.contradictions(connection, self._files, told, well)
+                against = high_water_mark.contradictions(connection, self._files, marks, well)
         except DatabaseUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - one stream's trouble must not stop the others
@@ -178,7 +178,7 @@ class Audit:
             return set()
         walked = {each.log: each.id for each in well if each.log not in against}
         self._due |= dict.fromkeys(walked, time.monotonic() + SECONDS_BETWEEN_AUDITS)
-        with self._asked:
+        with self._requests:
             for stream in walked.values():
                 self._waiting.pop(stream, None)
         _log.info("ledgers_walked", streams=len(walked), seconds=round(time.perf_counter() - began, 3))
@@ -187,24 +187,26 @@ class Audit:
     def walk(self, stream: int) -> None:
         """Look at one stream as `ledger verify` does, batches aside; say what it found where it counts."""
         began, at = time.perf_counter(), time.time()
-        told = self._confirmer.told(stream)  # before the stream is read: it may only have come further since
+        stored_mark = self._confirmer.high_water_mark(
+            stream
+        )  # before the stream is read: it may only have come further since
         with self._database.transaction() as connection:
-            found, findings = verify.look(connection, stream)
-            findings += filter(None, [high_water_mark.contradicts(connection, self._files, told, found)])
-            mark = high_water_mark.marks(connection, [found])[found.log]
+            row, findings = verify.look(connection, stream)
+            findings += filter(None, [high_water_mark.contradicts(connection, self._files, stored_mark, row)])
+            mark = high_water_mark.marks(connection, [row])[row.log]
         for finding in findings:
             _log.error("ledger_broken", finding=finding)
         with self._database.transaction() as connection:
-            if streams.distrust(connection, found, findings[0] if findings else None):
-                _log.warning("ledger_distrusted" if findings else "ledger_trusted_again", stream=found.name)
-        if found.charges > SHORT_LEDGER:
+            if streams.distrust(connection, row, findings[0] if findings else None):
+                _log.warning("ledger_distrusted" if findings else "ledger_trusted_again", stream=row.name)
+        if row.charges > SHORT_LEDGER:
             with suppress(OSError):  # who finds no note walks
-                self._files.put_note(found.log, {} if findings else high_water_mark.note(mark, at))
-        self._due[found.log] = time.monotonic() + SECONDS_BETWEEN_AUDITS
-        with self._asked:
+                self._files.put_note(row.log, {} if findings else high_water_mark.note(mark, at))
+        self._due[row.log] = time.monotonic() + SECONDS_BETWEEN_AUDITS
+        with self._requests:
             self._waiting.pop(stream, None)
         seconds = round(time.perf_counter() - began, 3)
-        _log.info("ledger_walked", stream=found.name, seconds=seconds, findings=len(findings))
+        _log.info("ledger_walked", stream=row.name, seconds=seconds, findings=len(findings))
 
     def confirm(self) -> None:
         """Confirm what nobody has: what was numbered or erased, and what a crash left between a commit and its mark.
@@ -228,11 +230,11 @@ class Audit:
         if not changed:
             return
         with self._database.transaction() as connection:
-            found = streams.of_each(connection, list(changed))
-            marks = high_water_mark.marks(connection, found)
+            of_changed = streams.of_each(connection, list(changed))
+            marks = high_water_mark.marks(connection, of_changed)
             unseen = {each.stream_id for each in shown.unseen(connection, list(changed))}
         unconfirmed = []
-        for stream in found:
+        for stream in of_changed:
             confirmed = stream.confirmed_charges, stream.confirmed_releases
             if stream.distrusted is not None or (
                 self._files.high_water_mark(stream.log) == vars(marks[stream.log])
@@ -266,12 +268,12 @@ class Audit:
         for name, violations in INVARIANTS.items():
             try:
                 with self._database.transaction() as connection:
-                    found = violations(connection)
+                    places = violations(connection)
             except DatabaseUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a changed row makes of it
-                found = [f"it can't be asked ({type(error).__name__}, at {place_of(error)})"]
-            metrics.VIOLATIONS.labels(name).set(len(found))
-            for each in found[:10]:
+                places = [f"it can't be asked ({type(error).__name__}, at {place_of(error)})"]
+            metrics.VIOLATIONS.labels(name).set(len(places))
+            for each in places[:10]:
                 _log.error("invariant_violated", invariant=name, where=each)
         return time.perf_counter() - began

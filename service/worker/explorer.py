@@ -77,19 +77,21 @@ class Explorer:
         content = self._content(exploration.comparison["dataset"])
         if content is None:
             return "failed", GONE
-        asked = {"comparison": exploration.comparison, "done": done, "size": len(content)}
+        task = {"comparison": exploration.comparison, "done": done, "size": len(content)}
         began = time.monotonic()
-        with _process(json.dumps(asked).encode() + b"\n" + content) as lines:
+        with _process(json.dumps(task).encode() + b"\n" + content) as lines:
             for line in lines:
                 if stop.is_set():
                     return None
                 if time.monotonic() > began + MOST_SECONDS:
                     return "failed", LONG
                 with self._database.transaction() as connection:
-                    told: dict[str, Any] = json.loads(line or b"{}")
-                    if "found" in told:
-                        explorations.keep(connection, exploration.id, told["cell"], told["found"])
-                    if not explorations.report(connection, exploration.id, told.get("progress", exploration.progress)):
+                    report: dict[str, Any] = json.loads(line or b"{}")
+                    if "found" in report:
+                        explorations.keep(connection, exploration.id, report["cell"], report["found"])
+                    if not explorations.report(
+                        connection, exploration.id, report.get("progress", exploration.progress)
+                    ):
                         return None
         with self._database.transaction() as connection:
             whole = len(explorations.findings_by_cell(connection, exploration.id)) == exploration.cells

@@ -151,11 +151,11 @@ class Publisher:
     def _publish_due(self, lease: Lease, publication: DueStep, stop: threading.Event) -> None:
         if not self._confirmer.can_confirm(publication.stream_id):
             return
-        told = self._confirmer.told(publication.stream_id)
+        stored_mark = self._confirmer.high_water_mark(publication.stream_id)
         with self._database.transaction() as connection:
             connection.execute(ONE_VIEW)  # where a query is hard, an API publishes too
             turn = Turn.begin(connection, publication.id)
-            against = high_water_mark.contradicts(connection, self._confirmer.files, told, turn.stream)
+            against = high_water_mark.contradicts(connection, self._confirmer.files, stored_mark, turn.stream)
         if not self._confirmer.belongs(turn.stream):
             return
         if against is not None:  # before anything is drawn

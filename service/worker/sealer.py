@@ -130,12 +130,12 @@ class Sealer:
         """Puts in order what was left behind on streams that somebody else sealed, however many there are."""
         if not taken:
             return
-        found, older, files = self._read(taken)
-        sealing = {each.log: _position(each) for each in found if each.halted is None}
+        current_streams, older, files = self._read(taken)
+        sealing = {each.log: _position(each) for each in current_streams if each.halted is None}
         lost = {log: LogLost(older[log]) for log in sealing.keys() & older.keys()}
         lost |= self._reader.check_each({log: sealing[log] for log in sealing.keys() - lost.keys()})
         self._reader.go_on({log: sealing[log] for log in sealing.keys() - lost.keys()})
-        for stream in found:
+        for stream in current_streams:
             if stream.halted is None:
                 self._guard(stream.log, partial(self._go_on, stream, lost.get(stream.log), files[stream.id]))
             else:
@@ -152,16 +152,16 @@ class Sealer:
         try:
             with self._database.transaction() as connection:
                 logs = changes.logs(connection, list(mine))
-            told = {log: self._files.high_water_mark(log) for log in logs.values()}
+            stored_marks = {log: self._files.high_water_mark(log) for log in logs.values()}
             with self._database.transaction() as connection:
-                found = streams.of_each(connection, list(mine))
-                older = high_water_mark.behind_of_each(connection, told, found)
+                current_streams = streams.of_each(connection, list(mine))
+                older = high_water_mark.behind_of_each(connection, stored_marks, current_streams)
                 files = segments.files_of_each(connection, list(mine))
         except BaseException:
             self._keeper.drop(*taken)
             raise
-        self._held |= {stream.log: (mine[stream.id], stream) for stream in found}
-        return found, older, files
+        self._held |= {stream.log: (mine[stream.id], stream) for stream in current_streams}
+        return current_streams, older, files
 
     def _go_on(self, stream: Stream, lost: LogLost | None, known: set[str]) -> None:
         if lost is not None:  # of an older record the log may be all right: nothing is swept or added

@@ -82,13 +82,13 @@ class Ticker:
             return
         began, more = time.perf_counter(), True
         while more:
-            told = self._confirmer.told(stream)
+            stored_mark = self._confirmer.high_water_mark(stream)
             try:
                 with self._database.transaction() as connection:
                     ledger, waiting = ticks.open_tick(connection, stream)
                     if not self._confirmer.belongs(ledger.stream):
                         return
-                    high_water_mark.check(connection, self._confirmer.files, told, ledger.stream)
+                    high_water_mark.check(connection, self._confirmer.files, stored_mark, ledger.stream)
                     done = ticks.publish(ledger, waiting)
                     more = bool(done) and parked.any_due(connection, stream)
             except LedgerBroken as broken:

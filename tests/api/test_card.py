@@ -53,12 +53,12 @@ def added_up(service: Service, stream: str, newest: int | None, records: int) ->
         for record, amount in enumerate(amounts):
             spent[record] += component.loss(amount)
             if not component.running:
-                reserved[record] += component.kept(amount)
+                reserved[record] += component.reserved_after_end(amount)
             elif record >= component.start:
                 reserved[record] += component.cap
         of_each[each["name"]] = {
             "for_life": component.cap,
-            "reserved": component.cap if component.running else worst(map(component.kept, amounts)),
+            "reserved": component.cap if component.running else worst(map(component.reserved_after_end, amounts)),
             "spent": worst(map(component.loss, amounts)),
         }
     return of_each | {"": {"reserved": worst(reserved), "spent": worst(spent)}}

@@ -12,7 +12,7 @@ from service.ledger.verify import look
 from service.store.database import Database
 from service.store.tables import label_requests, publications
 from tests import chance
-from tests.conftest import Service, ok, unique, wait_until
+from tests.conftest import HANG_SECONDS, Service, ok, unique, wait_until
 
 NEARLY_ALL = {"epsilon": 26}
 
@@ -125,9 +125,15 @@ def test_nobody_is_asked_for_what_another_is_at_until_the_lease_ends(service: Se
 
 def test_what_is_not_answered_in_time_is_learnt_without(service: Service):
     stream = unlabelled(service)
-    publication = publish(service, stream, label_seconds=1)
+    publication = publish(service, stream, label_seconds=600)
     post(service, stream, np.ones((12, 2)))
     request = next_request(service, publication)
+
+    def learnt() -> bool:
+        change_requests(service, publication, expires_at=func.now())
+        return ok(service.client().get(f"/v1/publications/{publication}"))["latest"] == 3
+
+    wait_until(learnt)
     releases = service.released(publication, time=12)
     assert [release["fit"] for release in releases] == [{"start": at, "end": at + 4} for at in (0, 4, 8)]
     late = give(service, publication, request["record"], 1)
@@ -173,8 +179,9 @@ def test_who_went_away_while_waiting_is_given_nothing(service: Service):
     stream = unlabelled(service)
     publication = publish(service, stream, size=1, batching="fixed_batch", lease_seconds=1000)
     path = f"{service.url}/v1/publications/{publication}/label-requests"
+    patience = httpx.Timeout(HANG_SECONDS, read=0.3)
     with pytest.raises(httpx.ReadTimeout):
-        httpx.get(path, headers={"Authorization": f"Bearer {service.admin_key}", "Prefer": "wait=60"}, timeout=0.3)
+        httpx.get(path, headers={"Authorization": f"Bearer {service.admin_key}", "Prefer": "wait=60"}, timeout=patience)
     post(service, stream, np.ones((1, 2)))
     assert next_request(service, publication)["record"] == 0
 

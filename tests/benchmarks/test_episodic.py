@@ -1,4 +1,4 @@
-"""What paper D is compared with computes what it says: gradients, projections, and what its noise has spent."""
+"""The lines beside paper D's compute what they promise: gradients, projections, and the loss that noise has spent."""
 
 import math
 
@@ -14,13 +14,13 @@ RANDOM = np.random.default_rng(5)
 
 
 def network():
-    found = Network.fresh(6, 5, 3, RANDOM)
-    return Network(6, 5, 3, found.parameters.astype(np.float64))  # so that differences tell
+    fresh = Network.fresh(6, 5, 3, RANDOM)
+    return Network(6, 5, 3, fresh.parameters.astype(np.float64))  # so that differences tell
 
 
-def loss(found, x, y):
+def loss(learner, x, y):
     """The sum of cross-entropies, written out."""
-    first, second = found.layers(found.parameters)
+    first, second = learner.layers(learner.parameters)
     scores = np.maximum(x @ first[:-1] + first[-1], 0) @ second[:-1] + second[-1]
     return sum(math.log(np.exp(row).sum()) - row[label] for row, label in zip(scores, y, strict=True))
 
@@ -30,17 +30,17 @@ def some(count):
 
 
 def test_a_gradient_is_the_slope_of_the_loss():
-    found, (x, y), towards = network(), some(20), RANDOM.normal(size=6 * 5 + 5 + 5 * 3 + 3)
-    ends = [loss(found.moved(sign * 1e-6 * towards), x, y) for sign in (-1, 1)]
-    assert found.gradient(x, y) @ towards == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-6)
+    learner, (x, y), towards = network(), some(20), RANDOM.normal(size=6 * 5 + 5 + 5 * 3 + 3)
+    ends = [loss(learner.moved(sign * 1e-6 * towards), x, y) for sign in (-1, 1)]
+    assert learner.gradient(x, y) @ towards == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-6)
 
 
 def test_every_record_of_a_clipped_gradient_counts_for_at_most_the_clip():
-    found, (x, y) = network(), some(20)
-    each = [found.gradient(x[i : i + 1], y[i : i + 1]) for i in range(20)]
+    learner, (x, y) = network(), some(20)
+    each = [learner.gradient(x[i : i + 1], y[i : i + 1]) for i in range(20)]
     lengths = np.array([np.linalg.norm(one) for one in each])
     clip = float(np.median(lengths))
-    assert found.gradient(x, y, clip) == pytest.approx(sum(one * min(1, clip / np.linalg.norm(one)) for one in each))
+    assert learner.gradient(x, y, clip) == pytest.approx(sum(one * min(1, clip / np.linalg.norm(one)) for one in each))
 
 
 def test_only_what_goes_against_the_memory_is_taken_away():
@@ -75,8 +75,8 @@ def test_of_all_records_it_is_the_gaussians():
 
 
 def test_noise_is_the_least_that_spends_no_more():
-    found = noise_multiplier(0.01, 100, 0.5, 1e-6)
-    assert spent(0.01, found, 100, 1e-6) <= 0.5 < spent(0.01, 0.99 * found, 100, 1e-6)
+    noise = noise_multiplier(0.01, 100, 0.5, 1e-6)
+    assert spent(0.01, noise, 100, 1e-6) <= 0.5 < spent(0.01, 0.99 * noise, 100, 1e-6)
 
 
 def test_naive_gaussian_divides_its_promise_among_all_tasks_and_memories():

@@ -15,7 +15,7 @@ RECORDS = 10_000  # so many that noise decides nothing
 CENTRES = 2 + np.random.default_rng(6).normal(size=(4, 8))  # in common with those of another task is their middle
 
 ALL_RIGHT = {"mean": 1.0, "spread": 0.003, "runs": 130}
-"""Of every accuracy here, in so many runs: there was no other. The spread is more than there was.
+"""The mean of every accuracy here, in so many runs: there was no other. The spread is more than there was.
 
 Without noise, scores of classes that are known are 140 of their spreads or more from those of the wrong ones, and
 scores of those that are unknown 20 (in 300 runs).

@@ -28,10 +28,10 @@ def test_gradients_are_those_of_the_printed_objective():
     printed, batch = algorithm(), Batch(x=X[:RECORDS], y=Y[:RECORDS])
     noise = printed.draw(np.random.default_rng())
     at = Parameters(encoder=RANDOM.normal(size=printed.start.encoder.shape), weights=RANDOM.normal(size=(10, 6)))
-    found = printed.gradient(at, batch, noise)
+    gradient = printed.gradient(at, batch, noise)
     hidden = [np.clip(at.encoder.T @ (x + noise.inputs), -1, 1) + noise.hidden for x in batch.x]
     encoder = sum(np.outer(0.5 - (x + noise.inputs), h) for x, h in zip(batch.x, hidden, strict=True))
-    assert found.encoder == pytest.approx(encoder)
+    assert gradient.encoder == pytest.approx(encoder)
 
     def objective(weights):
         scores = np.array(hidden) @ weights.T
@@ -40,7 +40,7 @@ def test_gradients_are_those_of_the_printed_objective():
 
     towards = RANDOM.normal(size=at.weights.shape)
     slope = (objective(at.weights + 1e-4 * towards) - objective(at.weights - 1e-4 * towards)) / 2e-4
-    assert np.vdot(found.weights, towards) == pytest.approx(slope, rel=1e-6)
+    assert np.vdot(gradient.weights, towards) == pytest.approx(slope, rel=1e-6)
 
 
 def test_from_the_second_task_on_steps_are_projected_by_the_memory():
@@ -71,8 +71,8 @@ def test_twenty_of_twenty_neighbours_are_told_apart_and_the_record_is_read():
             noise = printed.draw(np.random.default_rng())
             gradient = attack.step(printed, data, np.random.default_rng())
             assert attack.told_by_inputs(data.x + noise.inputs, pair) == which
-            told, left = attack.told_by_rank(gradient.encoder, printed.start.encoder, pair)
-            assert told == int(left[0] > left[1])
+            answer, left = attack.told_by_rank(gradient.encoder, printed.start.encoder, pair)
+            assert answer == int(left[0] > left[1])
             margins.append(np.log10(left[1 - which] / left[which]))
             record, label = attack.read(gradient, printed.start, pair.known)
             errors.append(np.log10(np.abs(record - pair.either[which].x[0]).max()))
@@ -103,11 +103,11 @@ def test_a_bound_is_that_of_clopper_and_pearson():
 
 
 def test_a_bound_is_wrong_no_more_often_than_it_says():
-    """Of randomised response, which loses exactly ε: all that can be seen in 30 runs of each, with its probability."""
-    count, told = 30, np.exp(EPSILON) / (1 + np.exp(EPSILON))
+    """Try randomised response, which loses exactly ε: all that can be seen in 30 runs of each, with its probability."""
+    count, truthful = 30, np.exp(EPSILON) / (1 + np.exp(EPSILON))
     runs = np.arange(count)
     wrong = sum(
-        stats.binom.pmf(right, count, told) * stats.binom.pmf(false, count, 1 - told)
+        stats.binom.pmf(right, count, truthful) * stats.binom.pmf(false, count, 1 - truthful)
         for right in range(count + 1)
         for false in range(count + 1)
         if attack.bound(runs < right, runs < false, 0.0, alarm=0.05) > EPSILON

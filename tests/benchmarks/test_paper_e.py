@@ -31,15 +31,15 @@ LINES = [line for line in paper_e_lines.lines(BALLS[1]) if line.size in (0, 20)]
 def test_every_line_runs_and_counts_labels(line):
     """No coin comes out either way with probability above 0.87: 300 do not all come out alike (once in 1e18 runs)."""
     data = order()
-    found = line.run(data)
-    assert len(found.labels) == len(found.error) == len(found.at)
-    assert all(before <= after for before, after in pairwise([0, *found.labels]))
-    assert all(labels <= records for labels, records in zip(found.labels, found.at, strict=True))
+    outcome = line.run(data)
+    assert len(outcome.labels) == len(outcome.error) == len(outcome.at)
+    assert all(before <= after for before, after in pairwise([0, *outcome.labels]))
+    assert all(labels <= records for labels, records in zip(outcome.labels, outcome.at, strict=True))
     if line.name == "passive, without noise (NOT private)":
-        assert found.labels == found.at
-        assert found.error[-1] < 0.05
+        assert outcome.labels == outcome.at
+        assert outcome.error[-1] < 0.05
     if "NOT private" not in line.name and line.name.startswith("fixed"):
-        assert 0 < found.labels[-1] < len(data.y)
+        assert 0 < outcome.labels[-1] < len(data.y)
 
 
 def test_what_a_record_loses_is_the_same_whether_it_is_selected_or_not(monkeypatch):
@@ -64,8 +64,8 @@ def test_a_model_is_judged_from_when_it_is_there_and_labels_from_when_they_are_a
     mechanism = paper_e_lines.active(3, 20, 2.0)
     assert isinstance(mechanism, ActiveLearning)
     right = np.array([[0.6, 0.2, 0.1, 0.0]])
-    found = paper_e_lines.judged(mechanism, Models(asked=[0, 9, 10, 59], released=[(60, right)]), data)
-    at = dict(zip(found.at, zip(found.labels, found.error, strict=True), strict=True))
+    outcome = paper_e_lines.judged(mechanism, Models(requested=[0, 9, 10, 59], released=[(60, right)]), data)
+    at = dict(zip(outcome.at, zip(outcome.labels, outcome.error, strict=True), strict=True))
     assert at[10][0] == 2
     assert at[20][0] == at[50][0] == 3
     assert at[50][1] > 0.3  # zero tells no classes apart
@@ -73,9 +73,9 @@ def test_a_model_is_judged_from_when_it_is_there_and_labels_from_when_they_are_a
 
 
 def test_between_two_marks_errors_lie_on_a_line():
-    found = Found(records=100, labels=[10, 20, 20, 40], error=[0.4, 0.2, 0.2, 0.1])
-    assert [paper_e.after_labels(found, labels) for labels in (15, 30, 40)] == pytest.approx([0.3, 0.15, 0.1])
-    assert np.isnan(paper_e.after_labels(found, 41))
+    outcome = Found(records=100, labels=[10, 20, 20, 40], error=[0.4, 0.2, 0.2, 0.1])
+    assert [paper_e.after_labels(outcome, labels) for labels in (15, 30, 40)] == pytest.approx([0.3, 0.15, 0.1])
+    assert np.isnan(paper_e.after_labels(outcome, 41))
 
 
 def test_what_is_there_is_not_run_again_and_is_shown(tmp_path, monkeypatch, capsys):
@@ -94,15 +94,15 @@ def test_what_is_there_is_not_run_again_and_is_shown(tmp_path, monkeypatch, caps
     options = argparse.Namespace(results=path, orders=2, streams=["elec2"], sizes=[20], radii=[1.0])
     paper_e.measure(options)
     assert ran == ["passive", "fixed_batch, bernoulli"] * 2
-    kept = path.read_text().splitlines()
-    path.write_text("\n".join(kept[:-1]) + "\n")
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:-1]) + "\n")
     paper_e.measure(options)
     assert len(ran) == 5
     assert json.loads(path.read_text().splitlines()[-1])["cell"] == ["elec2", 1, 1.0, "fixed_batch, bernoulli", 20]
     capsys.readouterr()
     paper_e.table(path)
     shown = capsys.readouterr().out
-    assert "Of 1 private lines 1 are more than two standard errors worse" in shown
+    assert "1 of 1 private lines are more than two standard errors worse" in shown
     assert "| elec2 | 20 |  |  |  |  | +0.150 ± 0.050 |" in shown  # 0.45 - 0.35 and 0.75 - 0.55
     assert "| passive |  |  |  | 0.450 ± 0.100 (16) |" in shown
     assert "| passive | 20 | 2 | 16 | – |" in shown

@@ -27,7 +27,7 @@ def test_a_short_picture_has_the_same_points_to_a_tenth():
 
 
 def test_the_results_that_are_kept_have_every_line_of_the_tables(capsys):
-    """Of paper C, whose results are the smallest."""
+    """Take paper C, whose results are the smallest."""
     folder = Path(paper_c.__file__).parent
     paper_c.table(folder / "paper_c.jsonl.xz")
     shown = set(capsys.readouterr().out.splitlines())

@@ -29,10 +29,10 @@ def screenshots(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def installed() -> str:
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is here; on Debian `apt install chromium`")
-    return found
+    return program
 
 
 @pytest.fixture(scope="module")

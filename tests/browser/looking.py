@@ -26,10 +26,10 @@ SIZES = {"phone": ViewportSize(width=390, height=844), "desktop": DESKTOP}
 @contextlib.contextmanager
 def watched(page: Page) -> Iterator[Page]:
     """Fail the test if the console complains of our pages. Afterwards nothing is left of who has been there."""
-    said: list[str] = []
+    messages: list[str] = []
     listeners = {
-        "console": lambda message: said.append(message.text) if message.type in ("error", "warning") else None,
-        "weberror": lambda error: said.append(str(error.error)),
+        "console": lambda message: messages.append(message.text) if message.type in ("error", "warning") else None,
+        "weberror": lambda error: messages.append(str(error.error)),
     }
     for event, listener in listeners.items():
         page.context.on(event, listener)
@@ -40,7 +40,7 @@ def watched(page: Page) -> Iterator[Page]:
     page.emulate_media(color_scheme="null", reduced_motion="null")
     for event, listener in listeners.items():
         page.context.remove_listener(event, listener)
-    assert [each for each in said if not expected(each)] == []
+    assert [each for each in messages if not expected(each)] == []
 
 
 def enter(context: BrowserContext, key: str) -> None:
@@ -66,13 +66,14 @@ def until(page: Page, expression: str) -> None:
     wait_until(look)
 
 
-def expected(said: str) -> bool:
+def expected(message: str) -> bool:
     """Return whether a browser says it by itself where the service answered as it should, or since it keeps Plotly
     from writing styles into the page, for maps.
     """
     return bool(
         re.search(
-            r"the server responded with a status of (40[149]|422)|net::ERR_FAILED|^Applying inline style violates", said
+            r"the server responded with a status of (40[149]|422)|net::ERR_FAILED|^Applying inline style violates",
+            message,
         )
     )
 
@@ -89,16 +90,16 @@ def show(page: Page, name: str) -> None:
         cut_off = page.evaluate(CUT_OFF)
         assert cut_off == [], f"these tables are cut off: {cut_off}"
         if rules is not None:
-            found = serious(page, rules)
-            assert found == [], found
+            violations = serious(page, rules)
+            assert violations == [], violations
 
 
 def serious(page: Page, rules: Rules = ALL_RULES) -> list[str]:
     """Return what axe finds that would keep somebody from using a page."""
-    found = Axe().run(page, options={"resultTypes": ["violations"]} | rules).response["violations"]
+    violations = Axe().run(page, options={"resultTypes": ["violations"]} | rules).response["violations"]
     return [
         f"{each['id']}: {node['html']}"
-        for each in found
+        for each in violations
         if each["impact"] in ("serious", "critical")
         for node in each["nodes"]
     ]

@@ -53,8 +53,10 @@ class TestSigningIn:
     def test_nothing_of_a_key_stays_in_the_browser(self, service: Service, page: Page):
         key = service.key("read")
         sign_in(page, key)
-        kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])")
-        assert kept == f'[{{}},{{}},"","{service.url}/dashboard"]'
+        stored = page.evaluate(
+            "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
+        )
+        assert stored == f'[{{}},{{}},"","{service.url}/dashboard"]'
         assert key not in str(page.context.cookies())
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_label("API key")).to_be_visible()
@@ -76,8 +78,8 @@ class TestOverview:
         card = page.get_by_role("article", name=busy)
         row = card.get_by_role("row", name=f"{busy}-trend")
         expect(row).to_contain_text("in 10")
-        told = ok(service.client().get(f"/v1/streams/{busy}"))
-        expect(card).to_contain_text(f"Reservedε {told['reserved']['epsilon']:.3g}")
+        described = ok(service.client().get(f"/v1/streams/{busy}"))
+        expect(card).to_contain_text(f"Reservedε {described['reserved']['epsilon']:.3g}")
         expect(page.get_by_role("article", name=quiet)).to_contain_text("No publications yet")
         expect(page.get_by_role("status")).to_have_text("2 streams, 1 publication")
         show(page, "overview")
@@ -174,9 +176,9 @@ class TestPublication:
     def test_how_its_cost_adds_up(self, service: Service, trend: Page, streams):
         name = f"{streams[0]}-trend"
         plan = ok(service.client().get(f"/v1/publications/{name}"))["plan"]
-        told = trend.get_by_role("region", name="How its cost adds up")
-        expect(told).to_contain_text("within a factor of 7.39 (e to the power of ε = 2)")
-        rows = told.get_by_role("region", name="Payments of the record that pays most").get_by_role("row")
+        region = trend.get_by_role("region", name="How its cost adds up")
+        expect(region).to_contain_text("within a factor of 7.39 (e to the power of ε = 2)")
+        rows = region.get_by_role("region", name="Payments of the record that pays most").get_by_role("row")
         expect(rows).to_have_count(1 + len(plan["lifetime"]["parts"]))
         for row, part in zip(rows.all()[1:], plan["lifetime"]["parts"], strict=True):
             expect(row).to_contain_text(part["what"][1:])
@@ -244,10 +246,10 @@ class TestEveryMechanism:
         answer = service.client().post("/v1/publications", json=example)
         plan = ok(answer, 201)["plan"]
         reader.goto(f"/dashboard/publications/{example['name']}")
-        told = reader.get_by_role("region", name="How its cost adds up")
-        expect(told).to_contain_text("as likely as before")
+        region = reader.get_by_role("region", name="How its cost adds up")
+        expect(region).to_contain_text("as likely as before")
         for part in plan["lifetime"].get("parts", []):
-            expect(told).to_contain_text(part["what"][1:])
+            expect(region).to_contain_text(part["what"][1:])
         expect(reader.locator("#problem")).to_be_empty()
         expect(reader.locator("#releases")).to_contain_text("Nothing is published yet.")
 
@@ -257,12 +259,12 @@ class TestStream:
         stream = streams[0]
         reader.goto(f"/dashboard/streams/{stream}")
         until(reader, "document.getElementById('ledger').data")
-        assert drawn(reader) == told(service, stream)
+        assert drawn(reader) == ledger_ranges(service, stream)
         reader.get_by_label("From record").fill("5")
         reader.get_by_label("to record").fill("25")
         reader.get_by_role("button", name="Show these").click()
         until(reader, "document.getElementById('ledger').data[0].x[0] === 5")
-        assert drawn(reader) == told(service, stream, start=5, end=25)
+        assert drawn(reader) == ledger_ranges(service, stream, start=5, end=25)
         reader.get_by_role("button", name="Show all").click()
         until(reader, "document.getElementById('ledger').data[0].x[0] === 0")
         box = reader.locator("#ledger .nsewdrag").bounding_box()
@@ -273,7 +275,7 @@ class TestStream:
         reader.mouse.up()
         until(reader, "document.getElementById('ledger').data[0].x[0] > 0")
         start, end = (int(reader.get_by_label(label).input_value()) for label in ("From record", "to record"))
-        assert drawn(reader) == told(service, stream, start=start, end=end)
+        assert drawn(reader) == ledger_ranges(service, stream, start=start, end=end)
 
     def test_records_that_expired_are_hatched_and_said_to_be_unprotected(self, service: Service, reader: Page):
         stream = service.stream(epsilon=4, delta=1e-5)
@@ -290,7 +292,7 @@ class TestStream:
         reader.goto(f"/dashboard/streams/{stream}")
         expect(reader.locator("#trouble")).to_contain_text(f"{expired} records no longer protected")
         until(reader, "document.getElementById('ledger').data")
-        assert drawn(reader) == told(service, stream)
+        assert drawn(reader) == ledger_ranges(service, stream)
         show(reader, "stream")
 
     def test_every_charge_with_its_hash(self, service: Service, reader: Page, streams):
@@ -308,6 +310,6 @@ def drawn(reader: Page) -> list[tuple[int, int, float | None]]:
     return list(zip(spent["x"][::2], spent["x"][1::2], spent["y"][::2], strict=True))
 
 
-def told(service: Service, stream: str, **part: int) -> list[tuple[int, int, float | None]]:
+def ledger_ranges(service: Service, stream: str, **part: int) -> list[tuple[int, int, float | None]]:
     ranges = ok(service.client().get(f"/v1/streams/{stream}/ledger", params=part))["ranges"]
     return [(each["start"], each["end"], each["epsilon"]) for each in ranges]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
+from service.mechanisms.evaluation.drift import RATE
 from tests.api.test_evaluation import EVERY, LARGE, evaluate
 from tests.browser.looking import enter, show, until
 from tests.conftest import Service, ok
@@ -26,10 +27,10 @@ def evaluated(service: Service) -> tuple[str, str, str]:
         service, stream, [learns, stays], mechanism={"kind": "evaluation", "of": [learns, stays], "block": BLOCK}
     )["name"]
     rng = np.random.default_rng(1)
-    said = rng.integers(0, 2, RECORDS)
-    labels = np.where(rng.random(RECORDS) < 0.1, 1 - said, said)
+    classes = rng.integers(0, 2, RECORDS)
+    labels = np.where(rng.random(RECORDS) < 0.1, 1 - classes, classes)
     labels[FLIPPED:] = 1 - labels[FLIPPED:]
-    service.post(stream, [[2.0 * each - 1.0, 0.5] for each in said.tolist()], labels.tolist())
+    service.post(stream, [[2.0 * each - 1.0, 0.5] for each in classes.tolist()], labels.tolist())
     service.reaches(evaluation, time=RECORDS)
     return learns, stays, evaluation
 
@@ -42,13 +43,17 @@ def visit(page: Page, service: Service, name: str) -> None:
 def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: Page, evaluated):
     learns, stays, evaluation = evaluated
     visit(page, service, learns)
-    told = ok(service.client().get(f"/v1/publications/{learns}"))["evaluation"]
+    figures = ok(service.client().get(f"/v1/publications/{learns}"))["evaluation"]
     accuracy, low, high, above = (
-        round(100 * each) for each in (told["accuracy"], told["low"], told["high"], told["accuracy"] - told["baseline"])
+        round(100 * each)
+        for each in (figures["accuracy"], figures["low"], figures["high"], figures["accuracy"] - figures["baseline"])
     )
     expect(page.locator("#quality-said")).to_have_text(
         f"Right for {accuracy} % of records ({low} to {high} %), {above} points above always saying the commonest"
         " class; no drift seen."
+    )
+    expect(page.locator("#quality-key")).to_contain_text(
+        f"a false alarm of drift in at most 1 of {1 / RATE:,.0f} blocks"
     )
     expect(page.locator("#quality-facts")).to_contain_text("Recall of rain")
     page.get_by_text("Which classes it takes for which").click()
@@ -57,7 +62,7 @@ def test_a_publication_says_how_good_it_is_and_draws_it(service: Service, page: 
     expect(page.locator("#quality-table thead")).to_contain_text("predicted rain")
     assert counts.nth(1).get_by_role("cell").all_inner_texts() == [
         "rain",
-        *(f"{each:,}".replace("-", "−") for each in told["table"][1]),
+        *(f"{each:,}".replace("-", "−") for each in figures["table"][1]),
     ]
     until(page, "document.getElementById('quality-chart').data")
     drawn = page.evaluate("document.getElementById('quality-chart').data.map(({ x, y }) => ({ x, y }))")
@@ -95,21 +100,21 @@ NOT_YET = dict.fromkeys(REGRESSION) | {"slots": BLOCK}
 
 
 @pytest.mark.parametrize(
-    ("figures", "said"),
+    ("figures", "sentence"),
     [
         (REGRESSION, "Off by 0.25 on average (0.2 to 0.3)."),
         (NOT_YET, "It had no model yet when it was last evaluated."),
     ],
 )
-def test_errors_of_regressions_and_what_has_no_model_yet(service: Service, page: Page, evaluated, figures, said):
+def test_errors_of_regressions_and_what_has_no_model_yet(service: Service, page: Page, evaluated, figures, sentence):
     learns, _, evaluation = evaluated
-    told = ok(service.client().get(f"/v1/publications/{learns}"))
+    described = ok(service.client().get(f"/v1/publications/{learns}"))
     listed = ok(service.client().get(f"/v1/publications/{evaluation}/releases?limit=1"))["items"]
     listed[0]["evaluation"] = {learns: figures}
-    told["evaluation"] = figures | {"publication": evaluation, "drift": None, "worse": None}
-    page.route(f"**/v1/publications/{learns}", lambda route: route.fulfill(json=told))
+    described["evaluation"] = figures | {"publication": evaluation, "drift": None, "worse": None}
+    page.route(f"**/v1/publications/{learns}", lambda route: route.fulfill(json=described))
     page.route(f"**/v1/publications/{evaluation}/releases?*", lambda route: route.fulfill(json={"items": listed}))
     visit(page, service, learns)
-    expect(page.locator("#quality-said")).to_have_text(said)
+    expect(page.locator("#quality-said")).to_have_text(sentence)
     expect(page.locator("#problem")).to_be_empty()
     page.unroute_all()

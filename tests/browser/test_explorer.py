@@ -40,16 +40,16 @@ def test_a_comparison_is_asked_for_and_its_curves_and_table_appear(reader: Page,
     until(page, "document.querySelectorAll('#curves .scatterlayer .trace').length >= 6")
     until(page, "document.querySelectorAll('#tradeoff .scatterlayer .trace').length >= 4")
     show(page, "explorer")
-    with page.expect_download() as told:
+    with page.expect_download() as download:
         page.get_by_role("button", name="CSV", exact=True).click()
-    lines = list(csv.DictReader(io.StringIO(told.value.path().read_text())))
+    lines = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
     assert {line["line"] for line in lines} == {"online leader, 20", "window statistics, 20"}
-    with page.expect_download() as told:
+    with page.expect_download() as download:
         page.get_by_role("button", name="JSON", exact=True).click()
-    assert json.loads(told.value.path().read_text())["done"] == 10
-    with page.expect_download() as told:
+    assert json.loads(download.value.path().read_text())["done"] == 10
+    with page.expect_download() as download:
         page.get_by_role("button", name="PNG", exact=True).click()
-    assert told.value.path().read_bytes().startswith(b"\x89PNG")
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_is_wrong_is_said_and_what_runs_can_be_cancelled(reader: Page):

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
+from sqlalchemy import func
 
 from service.api.auth.credentials import PAGE_HEADER
 from tests import chance
-from tests.api.test_labels import give, post, publish, unlabelled
+from tests.api.test_labels import change_requests, give, post, publish, unlabelled
 from tests.browser.looking import enter, show, sign_in
 from tests.conftest import Service, ok, wait_until
 
@@ -60,13 +61,13 @@ def choose(page: Page, key: str) -> int:
 
 def posted(page: Page) -> list[tuple[int, int]]:
     """(record, label) of what the page sends from now on."""
-    found: list[tuple[int, int]] = []
+    labels: list[tuple[int, int]] = []
 
-    def note(told: dict) -> None:
-        found.append((told["record"], told["label"]))
+    def note(body: dict) -> None:
+        labels.append((body["record"], body["label"]))
 
-    page.on("request", lambda asked: note(json.loads(asked.post_data)) if asked.url.endswith("/labels") else None)
-    return found
+    page.on("request", lambda request: note(json.loads(request.post_data)) if request.url.endswith("/labels") else None)
+    return labels
 
 
 def test_ten_records_are_labelled_with_the_keyboard_alone_and_a_model_appears(service: Service, page: Page):
@@ -169,29 +170,29 @@ def test_what_was_not_submitted_in_time_is_told_and_shown_again(service: Service
     expect(page.locator("#held li")).to_have_count(0)
     assert sent == []
     expect(page.locator("#lease")).to_have_text("others may be asked too: the first answer counts")
-    said = page.locator("#said")
+    message = page.locator("#said")
     while not sent:  # its time is over: the page may get it once more between the two keys
         choose(page, "1")
         page.keyboard.press("Enter")
-        expect(said).to_contain_text(re.compile("1 label submitted|Nothing is chosen yet|Here it is again"))
-    expect(said).to_contain_text("1 label submitted")
+        expect(message).to_contain_text(re.compile("1 label submitted|Nothing is chosen yet|Here it is again"))
+    expect(message).to_contain_text("1 label submitted")
     assert sent == [(record, 1)]
 
 
 def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labelling: Open):
     _, publication = asking(service, records=8, batching="fixed_batch", size=8)
     page = labelling(publication)
-    refused, said = page.locator("#refused"), page.locator("#said")
+    refused, message = page.locator("#refused"), page.locator("#said")
     taken, double, wrong = (choose(page, "1") for _ in range(3))
     ok(give(service, publication, taken, 0))  # by somebody else
 
     def as_text(route) -> None:
-        told = json.loads(route.request.post_data)
-        route.continue_(post_data=json.dumps(told | {"label": "1"}) if told["record"] == wrong else None)
+        body = json.loads(route.request.post_data)
+        route.continue_(post_data=json.dumps(body | {"label": "1"}) if body["record"] == wrong else None)
 
     page.route("**/labels", as_text)
     page.keyboard.press("Enter")
-    expect(said).to_contain_text("1 label submitted. 2 not taken.")
+    expect(message).to_contain_text("1 label submitted. 2 not taken.")
     expect(refused).to_contain_text(f"Record {taken} was not taken")
     expect(refused).to_contain_text("It was answered before, was erased, or its time is over")
     expect(refused).to_contain_text(f"Record {wrong} was not taken")
@@ -199,34 +200,37 @@ def test_whatever_is_refused_is_told_and_blocks_nothing(service: Service, labell
     ok(give(service, publication, double, 1), 409)
     page.unroute("**/labels")
     page.route("**/labels", lambda route: route.abort())
-    kept = choose(page, "0")
+    unsent = choose(page, "0")
     page.keyboard.press("Enter")
-    expect(said).to_contain_text("1 could not be sent and is still chosen")
+    expect(message).to_contain_text("1 could not be sent and is still chosen")
     expect(page.locator("#problem")).to_contain_text("The service does not answer")
-    expect(page.locator("#held")).to_contain_text(f"Record {kept}0, negative")
+    expect(page.locator("#held")).to_contain_text(f"Record {unsent}0, negative")
     page.unroute("**/labels")
     page.keyboard.press("Enter")
-    expect(said).to_contain_text("1 label submitted.")
+    expect(message).to_contain_text("1 label submitted.")
     expect(page.locator("#problem")).to_be_empty()
     expect(refused).to_be_empty()
-    kept = choose(page, "1")
+    unsent = choose(page, "1")
     assert page.request.delete("/v1/session", headers={PAGE_HEADER: "1"}).status == 204
     page.keyboard.press("Enter")
     expect(page.locator("#problem")).to_contain_text("what you chose stays here")
-    expect(page.locator("#held")).to_contain_text(f"Record {kept}1, positive")
+    expect(page.locator("#held")).to_contain_text(f"Record {unsent}1, positive")
     enter(page.context, service.key("read", "label"))
     page.keyboard.press("Enter")
-    expect(said).to_contain_text("1 label submitted.")
+    expect(message).to_contain_text("1 label submitted.")
     shown(page)
 
 
 def test_nothing_is_chosen_for_a_record_that_is_waited_for_no_more(service: Service, labelling: Open):
-    stream, publication = asking(service, records=0, size=2, label_seconds=8)
+    stream, publication = asking(service, records=0, size=2, label_seconds=600)
     page = labelling(publication)
     expect(page.locator("#waits")).to_contain_text("Nothing is asked for")
     post(service, stream, np.ones((2, 12)))
     late = choose(page, "1")
     unanswered = shown(page)
+    page.clock.install()
+    page.clock.fast_forward(600_000)
+    change_requests(service, publication, expires_at=func.now())
     expect(page.locator("#held")).to_contain_text("too late: its time is over")
     expect(page.locator("#said")).to_contain_text(f"The time for record {unanswered} is over")
     expect(page.locator("#said")).to_contain_text("A new model is out: version 1.")
@@ -267,8 +271,8 @@ class TestWhoMay:
         stream, publication = asking(service)
         sign_in(page, service.key("read", "label", streams=[stream]))
         at = f"/v1/publications/{publication}"
-        asked = wait_until(lambda: ok(service.client().get(at))["labels"]["waiting"])
-        page.get_by_role("link", name=f"{asked} to label").click()
+        waiting = wait_until(lambda: ok(service.client().get(at))["labels"]["waiting"])
+        page.get_by_role("link", name=f"{waiting} to label").click()
         shown(page)
         ok(service.client().delete(f"/v1/publications/{publication}"))
         page.reload()

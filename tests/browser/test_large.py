@@ -76,18 +76,18 @@ def busy(page: Page, act: Callable[[], object]) -> float:
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
 
     def so_far() -> float:
-        told = session.send("Performance.getMetrics")["metrics"]
-        return 1000 * next(each["value"] for each in told if each["name"] == "TaskDuration")
+        measures = session.send("Performance.getMetrics")["metrics"]
+        return 1000 * next(each["value"] for each in measures if each["name"] == "TaskDuration")
 
-    found = []
+    times = []
     for _ in range(TIMES):
         before = so_far()
         act()
         page.wait_for_timeout(200)
-        found.append(so_far() - before)
+        times.append(so_far() - before)
     session.detach()
-    print(f"{act.__name__}: {sorted(found)}")
-    return sorted(found)[TIMES // 2]
+    print(f"{act.__name__}: {sorted(times)}")
+    return sorted(times)[TIMES // 2]
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """An S3 server for tests, as a process of its own: `python -m tests.client.object_store`.
 
 It makes the bucket `days` and then prints its port: its first answer takes seconds, in which nobody waits for it. It
-answers 503 to every third request for an object, and tells at `/asked` for which ranges.
+answers 503 to every third request for an object, and tells at `/requests` for which ranges.
 """
 
 import json
@@ -21,16 +21,16 @@ class Busy:
     def __init__(self) -> None:
         self.moto = DomainDispatcherApplication(create_backend_app)
         self.requests = count(1)
-        self.asked: list[tuple[str, str | None, int]] = []
+        self.requests: list[tuple[str, str | None, int]] = []
 
     def __call__(self, environ, start_response):
         request = Request(environ)
-        if request.path == "/asked":
-            return Response(json.dumps(self.asked), mimetype="application/json")(environ, start_response)
+        if request.path == "/requests":
+            return Response(json.dumps(self.requests), mimetype="application/json")(environ, start_response)
         if request.method not in ("GET", "HEAD"):
             return self.moto(environ, start_response)
         busy = next(self.requests) % BUSY_EVERY == 0
-        self.asked.append((request.path, request.headers.get("Range"), 503 if busy else 200))
+        self.requests.append((request.path, request.headers.get("Range"), 503 if busy else 200))
         return Response("SlowDown", status=503)(environ, start_response) if busy else self.moto(environ, start_response)
 
 

@@ -66,8 +66,8 @@ class JetStream:
         self.ask(lambda stream: stream.add_consumer(self.name, ConsumerConfig(**config)))
 
     def unacknowledged(self) -> int:
-        found = self.ask(lambda stream: stream.consumer_info(self.name, "perennial"))
-        return found.num_pending + found.num_ack_pending
+        info = self.ask(lambda stream: stream.consumer_info(self.name, "perennial"))
+        return info.num_pending + info.num_ack_pending
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def killed(jetstream, arguments):
     """Bridge, killed at every step, with new messages before each of the first starts; return the number of steps."""
 
     def killed(stream: str, messages: list[list[bytes]], *more: str) -> int:
-        asked = {
+        settings = {
             "server": jetstream.server,
             "subject": f"{jetstream.name}.new",
             "messages": [[message.decode() for message in each] for each in messages],
@@ -108,7 +108,7 @@ def killed(jetstream, arguments):
         here = {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
         program = [sys.executable, "-m", "tests.client.killed_bridge"]
         ended = subprocess.run(
-            program, input=json.dumps(asked), env=os.environ | here, capture_output=True, text=True, check=False
+            program, input=json.dumps(settings), env=os.environ | here, capture_output=True, text=True, check=False
         )
         assert ended.returncode == 0, ended.stderr
         return int(ended.stdout.split()[-1])
@@ -188,10 +188,10 @@ def test_a_refused_message_stops_the_bridge_without_a_subject_for_it(
     jetstream.publish(*records(0, 2), b'{"x":["secret",2],"y":1}')
     for _ in range(2):
         assert bridge(stream.name) == 1
-        said = capsys.readouterr().err
-        assert "The service refused messages 3: row 2: x: " in said
-        assert "Give --dead-letters SUBJECT" in said
-        assert "secret" not in said
+        errors = capsys.readouterr().err
+        assert "The service refused messages 3: row 2: x: " in errors
+        assert "Give --dead-letters SUBJECT" in errors
+        assert "secret" not in errors
     numbered(stream, 0)
 
 
@@ -207,8 +207,8 @@ def test_of_two_bridges_the_older_one_stops(service: Service, client, jetstream,
         assert bridge(stream.name) == 0
         jetstream.publish(*records(4, 6))
         older.send_signal(signal.SIGCONT)
-        _, said = older.communicate()
-    assert (older.returncode, "Another bridge works at the consumer" in said) == (1, True)
+        _, output = older.communicate()
+    assert (older.returncode, "Another bridge works at the consumer" in output) == (1, True)
     assert bridge(stream.name) == 0
     numbered(stream, 6)
 
@@ -272,7 +272,7 @@ def test_a_batch_that_is_too_large_is_halved(service: Service, client, jetstream
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--jetstream", "NOTHING"], "NATS has no JetStream stream NOTHING"),
         (["--consumer", "silent"], "must be a pull consumer with explicit acknowledgement"),
@@ -280,13 +280,13 @@ def test_a_batch_that_is_too_large_is_halved(service: Service, client, jetstream
         (["--server", "nats://127.0.0.1:1"], "check --server"),
     ],
 )
-def test_what_cannot_be_exact_is_refused(service: Service, jetstream, bridge, capsys, more, said):
+def test_what_cannot_be_exact_is_refused(service: Service, jetstream, bridge, capsys, more, message):
     jetstream.consume(durable_name="silent", ack_policy=AckPolicy.NONE)
     if "127.0.0.1:1" in more[-1]:
         jetstream.server = "nats://127.0.0.1:1"
         more = []
     assert bridge(service.stream(), *more) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_dead_letters_do_not_come_back(service: Service, jetstream, bridge, capsys):

@@ -56,9 +56,9 @@ ROWS = [{"a": a, "b": b, "y": int(y)} for (a, b), y in zip(X, Y, strict=True)]
     ],
 )
 def test_records_are_the_same_in_every_form(data, label):
-    found = list(blocks(data, label))
-    np.testing.assert_array_equal(np.concatenate([block.x for block in found]), X)
-    np.testing.assert_array_equal(np.concatenate([block.y for block in found]), Y)
+    pieces = list(blocks(data, label))
+    np.testing.assert_array_equal(np.concatenate([block.x for block in pieces]), X)
+    np.testing.assert_array_equal(np.concatenate([block.y for block in pieces]), Y)
 
 
 def test_columns_are_chosen_by_name_and_in_that_order():
@@ -117,15 +117,15 @@ def test_a_row_is_counted_from_the_first_of_all_pieces():
 
 
 @pytest.mark.parametrize(
-    ("pieces", "said"),
+    ("pieces", "message"),
     [
         ([np.zeros((2, 2)), np.zeros((2, 3))], "more features"),
         ([np.zeros((2, 1)), np.array([["text"]])], "texts"),
         ([np.zeros((2, 2)), (np.zeros((2, 2)), np.zeros(2))], "others have none"),
     ],
 )
-def test_pieces_that_are_not_alike_are_refused(pieces, said):
-    with pytest.raises(InvalidData, match=said):
+def test_pieces_that_are_not_alike_are_refused(pieces, message):
+    with pytest.raises(InvalidData, match=message):
         list(cut(blocks(iter(pieces))))
 
 
@@ -133,7 +133,7 @@ SECRET = "a secret"
 
 
 @pytest.mark.parametrize(
-    ("data", "label", "said"),
+    ("data", "label", "message"),
     [
         (pd.DataFrame({"a": [1.0, SECRET], "y": [0, 1]}), "y", "'a'"),
         (pd.DataFrame({"a": [1.0, np.nan], "y": [0, 1]}), "y", "Column 'a': row 1"),
@@ -161,8 +161,8 @@ SECRET = "a secret"
         (None, None, "no records"),
     ],
 )
-def test_what_is_no_record_is_named_and_not_repeated(data, label, said):
-    with pytest.raises(InvalidData, match=said) as refused:
+def test_what_is_no_record_is_named_and_not_repeated(data, label, message):
+    with pytest.raises(InvalidData, match=message) as refused:
         list(blocks(data, label))
     assert SECRET not in str(refused.value)
     assert refused.value.__cause__ is None
@@ -193,16 +193,16 @@ IDS = ["anna", "7", 7]
     ],
 )
 def test_units_are_the_same_in_every_form(data, label, unit):
-    found = list(blocks(data, label, unit=unit))
-    np.testing.assert_array_equal(np.concatenate([block.x for block in found]), X)
-    np.testing.assert_array_equal(np.concatenate([block.y for block in found]), Y)
-    assert [str(each) for block in found for each in block.unit] == ["anna", "7", "7"]
-    batches = list(cut(iter(found), 2))
+    pieces = list(blocks(data, label, unit=unit))
+    np.testing.assert_array_equal(np.concatenate([block.x for block in pieces]), X)
+    np.testing.assert_array_equal(np.concatenate([block.y for block in pieces]), Y)
+    assert [str(each) for block in pieces for each in block.unit] == ["anna", "7", "7"]
+    batches = list(cut(iter(pieces), 2))
     assert [[str(each) for each in batch.block.unit] for batch in batches] == [["anna", "7"], ["7"]]
 
 
 @pytest.mark.parametrize(
-    ("data", "label", "unit", "said"),
+    ("data", "label", "unit", "message"),
     [
         (pd.DataFrame({"a": [1.0, 2.0], "who": [SECRET, None]}), None, "who", "'who': the id in row 1"),
         (pd.DataFrame({"a": [1.0], "who": [1.5]}), None, "who", "'who': values of type float64"),
@@ -217,7 +217,7 @@ def test_units_are_the_same_in_every_form(data, label, unit):
         ((X, Y), None, [IDS], "one id for each record"),
     ],
 )
-def test_ids_that_are_none_are_refused(data, label, unit, said):
-    with pytest.raises(InvalidData, match=said) as refused:
+def test_ids_that_are_none_are_refused(data, label, unit, message):
+    with pytest.raises(InvalidData, match=message) as refused:
         list(blocks(data, label, unit=unit))
     assert SECRET not in str(refused.value)

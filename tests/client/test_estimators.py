@@ -59,7 +59,7 @@ def test_checks_of_scikit_learn(loss, named):
     for features in WIDTHS:
         for check in check_estimator(model(loss, features, named=named).to_sklearn(), on_fail=None, on_skip=None):
             outcomes.setdefault(check["check_name"], set()).add(check["status"])
-    failed = {name for name, found in outcomes.items() if not found & {"passed", "skipped"}}
+    failed = {name for name, results in outcomes.items() if not results & {"passed", "skipped"}}
     assert failed == ABOUT_FIT_OF[loss]
     assert len(outcomes) > 40
 

@@ -14,8 +14,8 @@ OPTIONAL = ("pandas", "polars", "pyarrow", "sklearn", "onnx", "tqdm", "service",
 
 def test_nothing_optional_is_imported_before_it_is_wanted():
     code = f"import sys, perennial.__main__; print(sorted(set({OPTIONAL}) & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
 
 
 @pytest.mark.parametrize(

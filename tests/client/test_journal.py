@@ -103,9 +103,9 @@ def test_a_batch_without_an_answer_needs_one_from_people_on_the_next_day(
     numbered(stream, before)
     next_day()
     assert load(stream.name, path, "--batch", "100") == 1
-    said = capsys.readouterr().err
-    assert "The batch that begins with record 100 was sent on an earlier day" in said
-    assert "100 records in 1 batches were accepted before this." in said
+    errors = capsys.readouterr().err
+    assert "The batch that begins with record 100 was sent on an earlier day" in errors
+    assert "100 records in 1 batches were accepted before this." in errors
     numbered(stream, before)
     for _ in range(2):
         assert load(stream.name, path, "--batch", "100", "--uncertain", answer) == 0

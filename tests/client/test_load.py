@@ -97,7 +97,7 @@ SECRET = "a-secret"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("days.csv", f"a,b,rain\n1,2,0\n{SECRET},2,1\n", "'a'|texts"),
         ("days.csv", "a,b,rain\n" + "1,2,0\n" * 400_000 + f"{SECRET},2,1\n", "can't be read as csv"),
@@ -110,11 +110,11 @@ SECRET = "a-secret"
     ],
     ids=range(8),
 )
-def test_what_cannot_be_read_is_not_repeated(service: Service, load, tmp_path, capsys, name, content, said):
+def test_what_cannot_be_read_is_not_repeated(service: Service, load, tmp_path, capsys, name, content, message):
     (tmp_path / name).write_text(content)
     assert load(service.stream(), tmp_path / name, "--batch", "1000000") == 1
     error = capsys.readouterr().err
-    assert pytest.raises(AssertionError, match=said).matches(AssertionError(error)), error
+    assert pytest.raises(AssertionError, match=message).matches(AssertionError(error)), error
     assert SECRET not in error
 
 
@@ -131,8 +131,8 @@ def test_files_and_keys_that_are_not_there_are_named(service: Service, load, key
 )
 def test_without_the_client_its_commands_say_what_to_install(monkeypatch, arguments, extra):
     monkeypatch.setattr(cli, "find_spec", lambda _: None)
-    said = CliRunner().invoke(cli.app, arguments)
-    assert (said.exit_code, f"./client[{extra}]" in said.output) == (cli.CONFIGURATION_ERROR, True)
+    answer = CliRunner().invoke(cli.app, arguments)
+    assert (answer.exit_code, f"./client[{extra}]" in answer.output) == (cli.CONFIGURATION_ERROR, True)
 
 
 def test_the_command_of_the_service_hands_it_over(service: Service, client, key_file, tmp_path):

@@ -115,7 +115,7 @@ def test_frames_and_single_columns_are_read(models):
 
 
 @pytest.mark.parametrize(
-    ("mapped", "x", "said"),
+    ("mapped", "x", "message"),
     [
         ("none", [[1.0, 2.0]], "takes 16 features, but there are 2"),
         ("none", [["a secret"] * 16], "reads numbers"),
@@ -124,8 +124,8 @@ def test_frames_and_single_columns_are_read(models):
         ("random_fourier", [[0.0] * 15], "takes 16"),
     ],
 )
-def test_what_the_model_cannot_read_is_refused(models, mapped, x, said):
-    with pytest.raises(InvalidData, match=said) as refused:
+def test_what_the_model_cannot_read_is_refused(models, mapped, x, message):
+    with pytest.raises(InvalidData, match=message) as refused:
         models["logistic", mapped].predict(x)
     assert "secret" not in str(refused.value)
 

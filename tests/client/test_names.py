@@ -48,9 +48,9 @@ SECRET = "zebra-crossing-7319"
     ],
 )
 def test_records_are_put_in_the_streams_order(data, label, features):
-    found = list(blocks(data, label, features, NAMES))
-    np.testing.assert_array_equal(np.concatenate([block.x for block in found]), X)
-    np.testing.assert_array_equal(np.concatenate([block.y for block in found]), Y)
+    pieces = list(blocks(data, label, features, NAMES))
+    np.testing.assert_array_equal(np.concatenate([block.x for block in pieces]), X)
+    np.testing.assert_array_equal(np.concatenate([block.y for block in pieces]), Y)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_labels_that_are_texts_need_names():
     ],
 )
 def test_columns_of_a_new_stream(given, columns):
-    asked = stream_settings("days", epsilon=1, columns=given, label="rain", class_names=("dry", "rain"))
-    assert asked == {
+    settings = stream_settings("days", epsilon=1, columns=given, label="rain", class_names=("dry", "rain"))
+    assert settings == {
         "name": "days",
         "budget": {"epsilon": 1, "delta": 0.0},
         "features": 2,

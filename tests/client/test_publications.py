@@ -78,14 +78,14 @@ def test_with_asyncio(service: Service, client):
             assert (await stream.append(X, label=Y, batch=20, progress=reported.append)).records == 30
             assert reported == [20, 10]
             assert (await waiting).publication == publication.name
-            found = [(await publication.release(1)).version]
+            versions = [(await publication.release(1)).version]
             async for model in publication.follow(after=1):
-                found.append(model.version)
+                versions.append(model.version)
                 if model.version == 3:
                     await publication.stop()
             assert len(await publication.ledger()) == len(await stream.charges()) == 3
             assert (await connected.ledger(stream.name)).spent == (await stream.ledger()).spent
-            return found
+            return versions
 
     assert asyncio.run(session()) == [1, 2, 3]
 
@@ -111,12 +111,12 @@ def test_waiting_ends_with_the_next_release(client):
     stream, publication = start(client)
     stream.append(X[:10], label=Y[:10])
     first = publication.latest(wait=200)
-    found: list[perennial.Model] = []
-    waiting = threading.Thread(target=lambda: found.append(publication.latest(wait=200, newer_than=first)))
+    models: list[perennial.Model] = []
+    waiting = threading.Thread(target=lambda: models.append(publication.latest(wait=200, newer_than=first)))
     waiting.start()
     stream.append(X[10:20], label=Y[10:20])
     waiting.join(200)
-    assert [model.version for model in found] == [2]
+    assert [model.version for model in models] == [2]
 
 
 def test_followers_survive_lost_connections(faults: tuple[perennial.Client, Faults]):
@@ -209,13 +209,13 @@ def test_a_budget_that_is_too_small_says_what_is_left(client):
 
 
 def test_settings_that_do_not_go_together_are_refused(client):
-    for wrong, said in (
+    for wrong, message in (
         ({"epsilon": 1}, "give classes"),
         ({"epsilon": 1, "classes": 2, "bound": 1.0}, "give classes"),
         ({"classes": 2}, "give epsilon"),
         ({"classes": 2, "epsilon": 1, "budget": {"epsilon": 1}}, "give epsilon"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             client.create_stream("never-made", features=1, **wrong)
     with pytest.raises(Problem, match="mechanism: its") as refused:
         client.plan("never-made", mechanism={"kind": "magic"}, epsilon=1)

@@ -54,10 +54,10 @@ def bucket(s3, monkeypatch):
     return put
 
 
-def asked(s3, name):
+def requests(s3, name):
     """The requests for an object: (range, status)."""
-    found = httpx.get(f"{s3}/asked", trust_env=False).json()
-    return [(range_, status) for path, range_, status in found if path.endswith(name)]
+    log = httpx.get(f"{s3}/requests", trust_env=False).json()
+    return [(range_, status) for path, range_, status in log if path.endswith(name)]
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -65,11 +65,11 @@ def test_an_object_is_loaded_once_from_a_busy_store(service: Service, client, lo
     WRITERS[name](tmp_path / name, FRAME)
     address = bucket(tmp_path / name)
     stream = client.stream(service.stream())
-    before = len(asked(s3, name))
+    before = len(requests(s3, name))
     for _ in range(2):
         assert load(stream.name, address, "--batch", "100") == 0
         assert capsys.readouterr().out.endswith(f"{address}: {RECORDS} records accepted\n")
-    assert 503 in {status for _, status in asked(s3, name)[before:]}
+    assert 503 in {status for _, status in requests(s3, name)[before:]}
     numbered(stream, RECORDS)
 
 
@@ -103,8 +103,8 @@ def test_of_parquet_only_the_columns_that_are_wanted_are_read(service: Service, 
     stream = client.stream(service.stream())
     assert load(stream.name, bucket(path), "--features", "c3,c17") == 0
     numbered(stream, 20_000)
-    ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", range_) for range_, status in asked(s3, path.name) if range_]
-    read = sum(int(found[2]) - int(found[1]) + 1 for found in ranges if found)
+    ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", range_) for range_, status in requests(s3, path.name) if range_]
+    read = sum(int(interval[2]) - int(interval[1]) + 1 for interval in ranges if interval)
     assert ranges
     assert read < path.stat().st_size / 4
 

@@ -12,13 +12,10 @@ from tests.docs.words import Finding, findings
 
 ROOMS = {
     "opening": """
-        benchmarks service/mechanisms service/privacy tests tests/api tests/benchmarks tests/faults
-        tests/guarantees tests/mechanisms tests/privacy tests/worker
+        service/mechanisms tests/api tests/mechanisms tests/worker
     """,
     "stand-in": """
-        benchmarks client/src service/api service/ledger service/mechanisms service/privacy service/publishing
-        service/worker tests tests/api tests/benchmarks tests/browser tests/client tests/faults
-        tests/guarantees tests/mechanisms tests/privacy tests/store tests/worker
+        service/api service/mechanisms tests/api tests/mechanisms tests/worker
     """,
     "unit": "",
 }

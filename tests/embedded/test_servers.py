@@ -112,7 +112,7 @@ def test_logs_hold_neither_statements_nor_records(data_dir, table):
             killer = threading.Timer(0.3, os.kill, (backend, signal.SIGKILL))
             killer.start()
             with pytest.raises(psycopg.OperationalError):
-                connection.execute("select 'topsecret', pg_sleep(20)")
+                connection.execute("select 'topsecret', pg_sleep(200)")
             killer.join()
         with redis.from_url(servers.redis_url) as client:
             client.xadd("topsecret", {"x": "topsecret"})
@@ -135,7 +135,7 @@ def test_a_running_folder_is_refused(data_dir):
 
 def test_a_start_waits_for_what_is_left_of_a_killed_predecessor(data_dir):
     with open_data_directory(data_dir, StopRequest()) as directory:
-        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"], pass_fds=(directory.lock,))
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], pass_fds=(directory.lock,))
     killer = threading.Timer(0.5, left.kill)
     killer.start()
     with embedded_servers(data_dir):

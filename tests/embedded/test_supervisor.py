@@ -118,8 +118,7 @@ def test_a_child_that_keeps_dying_ends_it(start_up):
 def test_a_worker_that_keeps_dying_ends_nothing_else(start_up):
     up = start_up(WORKER="exits 3")
     wait_until(lambda: up.printed("exited with status 3; starting it again in 0.32 s"))
-    assert up.process.poll() is None
-    assert up.printed("Perennial is ready")
+    wait_until(up.ready)
 
 
 def test_a_child_that_cannot_run_as_configured_ends_it(start_up):

@@ -122,10 +122,10 @@ class Cluster:
         """Return what is committed here of a stream; None: the stream is not there."""
         with self.connect() as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            found = self._ask(connection, "SELECT id, records FROM streams WHERE name = %s", stream)
-            if not found:
+            rows = self._ask(connection, "SELECT id, records FROM streams WHERE name = %s", stream)
+            if not rows:
                 return None
-            ((identity, records),) = found
+            ((identity, records),) = rows
             charges = self._ask(connection, "SELECT id, hash FROM charges WHERE stream_id = %s", identity)
             versions = self._ask(
                 connection,

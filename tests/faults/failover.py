@@ -98,9 +98,9 @@ class Scene:
         return self._folder / str(self._rounds)
 
     def progress(self, stream: str, cluster: Cluster | None = None) -> Progress:
-        found = (cluster or self.primary).progress(stream)
-        assert found is not None
-        return found
+        progress = (cluster or self.primary).progress(stream)
+        assert progress is not None
+        return progress
 
 
 class Round:
@@ -109,12 +109,12 @@ class Round:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.stream = f"stream-{len(scene.outcomes)}"
-        asked = {f"{name}-{len(scene.outcomes)}": each for name, each in mechanisms().items()}
-        self.publications = tuple(asked)
+        configurations = {f"{name}-{len(scene.outcomes)}": each for name, each in mechanisms().items()}
+        self.publications = tuple(configurations)
         online = {"learner": {"kind": "noisy_gradient_descent"}}
         made = {
             name: publication(self.stream, each, **(online if each["kind"] == "online_leader" else {}), **PROMPT)
-            for name, each in asked.items()
+            for name, each in configurations.items()
         }
         with scene.apis[0].client() as client:
             set_up(client, [self.stream], made)
@@ -137,28 +137,28 @@ class Round:
         shown = self.scene.shown.versions(set(self.publications))
         return {of: max((version for name, version in shown if name == of), default=0) for of in self.publications}
 
-    def settle(self, last: Progress, kept: Progress) -> None:
+    def settle(self, last: Progress, left: Progress) -> None:
         """Waits until the stream goes on or has stopped for good, and notes what must not have happened.
 
-        last: how far the database that was lost had come. kept: the one that is there instead, before anybody used it.
+        last: how far the database that was lost had come. left: the one that is there instead, before anybody used it.
         """
-        state = wait_until(lambda: self._state(kept))
+        state = wait_until(lambda: self._state(left))
         lost = self._lost()
         if lost and state != "distrusted":
             try:
-                wait_until(lambda: self._state(kept) == "distrusted")
+                wait_until(lambda: self._state(left) == "distrusted")
             except AssertionError:
                 self._complain(f"{lost} were shown and are lost, but the stream is not distrusted: {state}")
-        state = self._state(kept) or state
+        state = self._state(left) or state
         if state in ENDED_STATES:
-            self._check_reason(state, last, kept)
+            self._check_reason(state, last, left)
         self._read_all_again()
         self._end()
-        things = len(last.charges) - len(kept.charges)
+        things = len(last.charges) - len(left.charges)
         self.scene.outcomes.append(f"{state} ({things} charges lost, of them {len(lost)} things shown)")
 
-    def _state(self, kept: Progress) -> str | None:
-        """`distrusted`, `halted`, or `goes on` once each publication published more than `kept`; None: not yet."""
+    def _state(self, left: Progress) -> str | None:
+        """`distrusted`, `halted`, or `goes on` once each publication published more than `left`; None: not yet."""
         with self.scene.apis[0].client() as client:
             answer = client.get(f"/v1/streams/{self.stream}")
         if answer.status_code != 200:
@@ -167,7 +167,7 @@ class Round:
             if answer.json()[state] is not None:
                 return state
         now = self.scene.progress(self.stream)
-        return "goes on" if all(now.newest(name) > kept.newest(name) for name in self.publications) else None
+        return "goes on" if all(now.newest(name) > left.newest(name) for name in self.publications) else None
 
     def _lost(self) -> list[str]:
         """Return what readers were shown and the database does not hold now, under any content."""
@@ -178,10 +178,10 @@ class Round:
             f"charge {each}" for each in sorted(charges)
         ]
 
-    def _check_reason(self, state: str, last: Progress, kept: Progress) -> None:
+    def _check_reason(self, state: str, last: Progress, left: Progress) -> None:
         with self.scene.apis[0].client() as client:
             reason = ok(client.get(f"/v1/streams/{self.stream}"))[state]
-        if last == kept:
+        if last == left:
             self._complain(f"nothing was lost, but the stream is {state}: {reason}")
         elif state == "distrusted" and not any(thing in reason for thing in LOST_THINGS):
             self._complain(f"the reason does not name what was lost: {reason}")
@@ -195,14 +195,14 @@ class Round:
                     self.scene.shown.release(answer.json(), "API 1, at the end")
 
     def _end(self) -> None:
-        """Stops the load. What a halted stream answers is no matter here."""
+        """Stop the load, whatever a halted stream answers."""
         for follower in self._followers:
             follower.finish()
         for producer in self._producers:
             producer._over.set()
 
-    def _complain(self, about: str) -> None:
-        self.scene.wrong.append(f"{self.stream}: {about}")
+    def _complain(self, complaint: str) -> None:
+        self.scene.wrong.append(f"{self.stream}: {complaint}")
 
 
 def report(scene: Scene) -> str:

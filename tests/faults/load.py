@@ -183,25 +183,25 @@ def numbered(database: Database, files: SegmentFiles, name: str) -> dict[str, Ba
         ranges = connection.exec_driver_sql(
             "SELECT entry, start, stop FROM entries WHERE stream_id = %s ORDER BY start", (stream.id,)
         ).all()
-        kept = segments.kept_from(connection, stream.id)
-        left = set(range(kept, stream.records))
-        for start, stop in segments.erased(connection, stream.id, kept, stream.records):
+        first = segments.kept_from(connection, stream.id)
+        left = set(range(first, stream.records))
+        for start, stop in segments.erased(connection, stream.id, first, stream.records):
             left -= set(range(start, stop))
-    told = _records(database, files, stream, kept) if left else {}
-    assert set(told) == left
-    found: dict[str, Batch | None] = {}
+    stored = _records(database, files, stream, first) if left else {}
+    assert set(stored) == left
+    by_entry: dict[str, Batch | None] = {}
     position = 0
     for entry, start, stop in ranges:
         assert start == position
         batches = {
-            Batch(told[at][0], told[at][1] - (at - start), told[at][1] + stop - at)
+            Batch(stored[at][0], stored[at][1] - (at - start), stored[at][1] + stop - at)
             for at in range(start, stop)
-            if at in told
+            if at in stored
         }
         assert len(batches) <= 1
-        found[entry], position = next(iter(batches), None), stop
+        by_entry[entry], position = next(iter(batches), None), stop
     assert position == stream.records
-    return found
+    return by_entry
 
 
 def _records(database: Database, files: SegmentFiles, stream: streams.Stream, start: int) -> dict[int, list[int]]:
@@ -222,42 +222,42 @@ def check(database: Database, files: SegmentFiles, producers: list[Producer]) ->
     """
     for name in {producer.stream for producer in producers}:
         mine = [producer for producer in producers if producer.stream == name]
-        found = numbered(database, files, name)
-        assert list(found) == sorted(found, key=_place)
+        by_entry = numbered(database, files, name)
+        assert list(by_entry) == sorted(by_entry, key=_place)
         accepted = {entry: batch for producer in mine for entry, batch in producer.accepted.items()}
-        assert set(accepted) <= set(found)
-        found = {entry: batch or accepted.get(entry) for entry, batch in found.items()}
-        assert {entry: found[entry] for entry in accepted} == accepted
-        assert not [batch for batch, times in Counter(found.values()).items() if batch and times > 1]
-        others = [batch for entry, batch in found.items() if entry not in accepted]
+        assert set(accepted) <= set(by_entry)
+        by_entry = {entry: batch or accepted.get(entry) for entry, batch in by_entry.items()}
+        assert {entry: by_entry[entry] for entry in accepted} == accepted
+        assert not [batch for batch, times in Counter(by_entry.values()).items() if batch and times > 1]
+        others = [batch for entry, batch in by_entry.items() if entry not in accepted]
         unanswered = {batch for producer in mine for batch in producer.unanswered}
         assert {batch for batch in others if batch} <= unanswered
         assert len(others) <= len(unanswered)  # of one that was erased, nothing tells which it was
         for producer in mine:
-            in_turn = [batch for batch in found.values() if batch and batch not in producer.out_of_turn]
+            in_turn = [batch for batch in by_entry.values() if batch and batch not in producer.out_of_turn]
             order = [batch.first for batch in in_turn if batch.producer == producer.number]
             assert order == sorted(order)
     check_ledger(database, files)
 
 
 def check_ledger(database: Database, files: SegmentFiles) -> None:
-    """What `perennial ledger verify` looks at, and what the worker asks every minute."""
+    """Check all that `perennial ledger verify` looks at, and the invariants that the worker counts every minute."""
     with database.transaction() as connection:
         report = verify.verify(connection)
     assert report.findings == []
     assert list(verify.verify_segments(database, files)) == []
     with database.transaction() as connection:
-        assert {name: found for name, ask in INVARIANTS.items() if (found := ask(connection))} == {}
+        assert {name: violations for name, ask in INVARIANTS.items() if (violations := ask(connection))} == {}
 
 
 def set_up(client: httpx.Client, names: list[str], asked_for: dict[str, dict], **more: Any) -> None:
     """Makes streams for producers, and publications by their names."""
     task = {"kind": "classification", "classes": 2}
     for name in names:
-        asked = {"name": name, "features": 2, "task": task, "budget": {"epsilon": 100, "delta": 1e-4}}
-        ok(client.post("/v1/streams", json=asked | more), 201)
-    for name, asked in asked_for.items():
-        ok(client.post("/v1/publications", json=asked | {"name": name}), 201)
+        configuration = {"name": name, "features": 2, "task": task, "budget": {"epsilon": 100, "delta": 1e-4}}
+        ok(client.post("/v1/streams", json=configuration | more), 201)
+    for name, configuration in asked_for.items():
+        ok(client.post("/v1/publications", json=configuration | {"name": name}), 201)
 
 
 def evaluation(stream: str, of: list[str], block: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NEWEST = 10  # items of a list that are looked at
 Thing = tuple[str, str, int]
-"""What has one content for ever: ("release" or "weights", publication, version) or ("charge", stream, number)."""
+"""A thing with one content for ever: ("release" or "weights", publication, version) or ("charge", stream, number)."""
 
 
 class Shown:

@@ -34,7 +34,7 @@ WORKING = [
 
 
 def accidents(moments: list[tuple[str, str]]) -> st.SearchStrategy[tuple[str, tuple[str, str]] | None]:
-    """What happens when one of the moments comes first; often it doesn't come."""
+    """Draw an accident that happens when one of the moments comes first; often it doesn't come."""
     happen = [(what, moment) for moment in moments for what in ("crash", "overtaken")]
     return st.sampled_from([*[None] * 3, *happen])
 
@@ -45,7 +45,7 @@ class Crash(BaseException):
 
 @dataclass
 class Accidents:
-    """What happens at which moment. The dead take no step."""
+    """Makes an accident happen at its moment. The dead take no step."""
 
     what: str | None = None
     at: tuple[str, str] | None = None
@@ -84,7 +84,7 @@ class Accidents:
 
 @dataclass
 class Stage:
-    """What all histories share."""
+    """The servers and folders that all histories share."""
 
     database: Database
     files: SegmentFiles

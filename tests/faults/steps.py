@@ -107,19 +107,19 @@ def _named(what: str) -> str | None:
 
 def in_the_code() -> set[str]:
     """Every step that there is in the rooms that change anything."""
-    found: set[str] = set()
+    names: set[str] = set()
     root = Path(service.__file__).parent
     for room in ROOMS:
         for path in sorted((root / room).rglob("*.py")):
-            _Steps(found).visit(ast.parse(path.read_text()))
-    return found
+            _Steps(names).visit(ast.parse(path.read_text()))
+    return names
 
 
 class _Steps(ast.NodeVisitor):
     """Collects the names that `_named` gives, from the text of a module."""
 
-    def __init__(self, found: set[str]) -> None:
-        self._found, self._inside = found, ""
+    def __init__(self, names: set[str]) -> None:
+        self._names, self._inside = names, ""
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._enter(node, f"{self._inside}{node.name}.")
@@ -138,7 +138,7 @@ class _Steps(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         what = _step_of(ast.unparse(node.func))
         if what is not None:
-            self._found.add(f"{self._inside.removesuffix('.<locals>.')}: {what}")
+            self._names.add(f"{self._inside.removesuffix('.<locals>.')}: {what}")
         self.generic_visit(node)
 
 

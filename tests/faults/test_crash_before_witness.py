@@ -1,6 +1,6 @@
 """A worker killed between a publishing commit and the file beside the segments that witnesses it.
 
-What the file does not hold was never shown, what was shown stays as it was, and the stream goes on with a new worker.
+Nobody saw anything that the file does not hold, all that was shown stays as it was, and a new worker goes on.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Scene:
 def scene(world: World, seed: str) -> Iterator[Scene]:
     api, shown = Api(world.settings), Shown()
     with api.client() as client:
-        asked = publication(STREAM, {"kind": "independent_batches", "batch": 20}, **PROMPT)
-        set_up(client, [STREAM], {PUBLICATION: asked})
+        configuration = publication(STREAM, {"kind": "independent_batches", "batch": 20}, **PROMPT)
+        set_up(client, [STREAM], {PUBLICATION: configuration})
     database = Database(world.settings.database_url)
     files = SegmentFiles(world.settings.segment_store)
     producer, reader = Producer(api.client, STREAM, 0, seed=seed), Reader(api.client, "API", shown, seed)

@@ -57,14 +57,14 @@ def _fail_over(scene: Scene, replication: Proxy) -> None:
     else:
         last = _kill(scene, running, old)
     standby.promote()
-    kept = scene.progress(running.stream, standby)
+    left = scene.progress(running.stream, standby)
     scene.primary = standby
     if scene.choose.random() < 0.3:
         scene.restart_worker()
     scene.first.switch(standby.socket)
     if not survives:
         scene.second.switch(standby.socket)
-    running.settle(last, kept)
+    running.settle(last, left)
     scene.second.switch(standby.socket)
     old.close()
 
@@ -113,8 +113,8 @@ def _count_in(client: httpx.Client) -> None:
     task = {"kind": "categorical", "cardinality": 6}
     ok(client.post("/v1/streams", json={"name": "asked", "task": task, "budget": budget}), 201)
     mechanism = {"kind": "linear_queries", "first": 100, "hits": 5, "accuracy": 0.3}
-    asked = {"name": "answers", "stream": "asked", "mechanism": mechanism, "privacy": budget}
-    ok(client.post("/v1/publications", json=asked), 201)
+    configuration = {"name": "answers", "stream": "asked", "mechanism": mechanism, "privacy": budget}
+    ok(client.post("/v1/publications", json=configuration), 201)
     ok(client.post("/v1/streams/asked/records", json={"y": [0] * 120}), 202)
     easy = {"categories": [1]}
     wait_until(lambda: ok(client.post("/v1/publications/answers/queries", json=easy))["time"] == 120)

@@ -96,10 +96,10 @@ def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up, round_, ki
     accepted = sum(len(producer.accepted) for producer in producers)
     records = sum(batch.stop - batch.first for producer in producers for batch in producer.accepted.values())
     assert accepted > kills
-    told = ", ".join(f"{name} {times}" for name, times in sorted(killed.items()))
+    counts = ", ".join(f"{name} {times}" for name, times in sorted(killed.items()))
     record_property(
         "faults",
-        f"{kills} kill -9s (seed {seed}, round {round_}: {told}): {accepted} batches of {records} records got a 202 "
+        f"{kills} kill -9s (seed {seed}, round {round_}: {counts}): {accepted} batches of {records} records got a 202 "
         f"and are numbered once, {versions} versions, {len(watcher.seen)} of them seen and seen again unchanged; "
         f"ledger verify: {verified.stdout.strip()}",
     )
@@ -107,8 +107,8 @@ def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up, round_, ki
 
 def publishes(client: httpx.Client, name: str) -> bool:
     """Return whether it still does; or was killed twice at one step, after which it rightly never does again."""
-    told = ok(client.get(f"/v1/publications/{name}"))
-    return told["latest"] is not None or ENDED_TWICE in (told["reason"] or "")
+    described = ok(client.get(f"/v1/publications/{name}"))
+    return described["latest"] is not None or ENDED_TWICE in (described["reason"] or "")
 
 
 def _kill(up: Up, choose: random.Random, kills: int) -> Counter[str]:

@@ -30,7 +30,7 @@ def test_workers_killed_while_they_select_and_while_they_learn(world):
     """First with the coins of a window, then with the labels of it: twice nothing is left of that, then all is."""
     database, api = Database(world.settings.database_url), Api(world.settings)
     confirmer = Confirmer(database, SegmentFiles(world.settings.segment_store))
-    asked: list[int] = []
+    answered: list[int] = []
     with api.client() as client:
         task = {"kind": "unlabelled"}
         ok(client.post("/v1/streams", json={"name": "s", "features": 1, "task": task, "budget": EPSILON}), 201)
@@ -47,13 +47,15 @@ def test_workers_killed_while_they_select_and_while_they_learn(world):
             with database.transaction() as connection:  # a second kill at the same step would halt it
                 connection.execute(delete(tables.attempts))
             confirmer.confirm(1)  # as another worker does: requests whose coins could be lost are not shown
-            asked += answer_all(client)
-            found = ok(client.get("/v1/publications/p"))
-            left.append((len(asked), found["latest"]))
+            answered += answer_all(client)
+            described = ok(client.get("/v1/publications/p"))
+            left.append((len(answered), described["latest"]))
         assert left == [(0, None), (0, None), (SIZE, None), (SIZE, None), (SIZE, None), (SIZE, 1)]
         with working(world.settings):
-            wait_until(lambda: asked.extend(answer_all(client)) or ok(client.get("/v1/publications/p"))["latest"] == 3)
-        assert asked == list(range(3 * SIZE))
+            wait_until(
+                lambda: answered.extend(answer_all(client)) or ok(client.get("/v1/publications/p"))["latest"] == 3
+            )
+        assert answered == list(range(3 * SIZE))
         releases = ok(client.get("/v1/publications/p/releases"))["items"][::-1]
         assert [(each["fit"]["start"], each["fit"]["end"]) for each in releases] == [(0, 4), (4, 8), (8, 12)]
         charges = ok(client.get("/v1/streams/s/ledger/charges?limit=1000"))["items"][::-1]
@@ -67,8 +69,8 @@ def test_workers_killed_while_they_select_and_while_they_learn(world):
 
 def answer_all(client: httpx.Client) -> list[int]:
     """Labels whatever is asked for; returns which records that were."""
-    found = []
+    records = []
     while (answer := client.get("/v1/publications/p/label-requests")).status_code != 204:
-        found.append(ok(answer)["record"])
-        ok(client.post("/v1/publications/p/labels", json={"record": found[-1], "label": found[-1] % 2}))
-    return found
+        records.append(ok(answer)["record"])
+        ok(client.post("/v1/publications/p/labels", json={"record": records[-1], "label": records[-1] % 2}))
+    return records

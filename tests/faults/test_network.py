@@ -35,7 +35,7 @@ def record(world):
 
 @pytest.fixture
 def settings(world, log, record):
-    """Of a service that reaches both servers through proxies."""
+    """Return the settings of a service that reaches both servers through proxies."""
     url = make_url(world.settings.database_url).set(host="127.0.0.1", port=record.port, query={"sslmode": "disable"})
     through = {"redis_url": f"redis://127.0.0.1:{log.port}", "database_url": url.render_as_string(False)}
     return world.settings.model_copy(update=through)
@@ -79,12 +79,16 @@ def test_a_batch_whose_answer_was_lost_is_not_promised_and_not_stored_again(worl
     api = Api(settings)
     with api.client() as client:
         set_up(client, ["s"], {})
-        asked = {"url": "/v1/streams/s/records", "json": {"x": [[0, 0]], "y": [0]}, "headers": {"Idempotency-Key": "k"}}
+        request = {
+            "url": "/v1/streams/s/records",
+            "json": {"x": [[0, 0]], "y": [0]},
+            "headers": {"Idempotency-Key": "k"},
+        }
         log.trouble = Trouble(lose_after=b"EVALSHA")
-        assert client.post(**asked).status_code == 503
+        assert client.post(**request).status_code == 503
         assert log.lost == 1
         log.trouble = Trouble()
-        first, second = client.post(**asked), client.post(**asked)
+        first, second = client.post(**request), client.post(**request)
         assert first.status_code == second.status_code == 202
         assert first.json() == second.json()
         worker = start_worker(world.settings)

@@ -48,8 +48,8 @@ def counted(settings: Settings, api: Api, *, hits: int):
         task = {"kind": "categorical", "cardinality": CATEGORIES}
         ok(client.post("/v1/streams", json={"name": "s", "task": task, "budget": budget}), 201)
         mechanism = {"kind": "linear_queries", "first": 100, "hits": hits, "accuracy": 0.3}
-        asked = {"name": "p", "stream": "s", "mechanism": mechanism, "privacy": budget}
-        ok(client.post("/v1/publications", json=asked), 201)
+        configuration = {"name": "p", "stream": "s", "mechanism": mechanism, "privacy": budget}
+        ok(client.post("/v1/publications", json=configuration), 201)
         ok(client.post("/v1/streams/s/records", json={"y": [0] * 120}), 202)
         wait_until(lambda: ask(client, EASY)["time"] == 120)
     yield
@@ -68,8 +68,8 @@ def threshold(database: Database) -> int:
 def written(database: Database) -> tuple[int, int]:
     """How many releases and charges there are."""
     with database.transaction() as connection:
-        found = publications.get(connection, 1)
-        return found.version, len(list(charges.walk(Rows(connection), found.stream_id)))
+        publication = publications.get(connection, 1)
+        return publication.version, len(list(charges.walk(Rows(connection), publication.stream_id)))
 
 
 def measured(api: Api, query=EASY) -> dict:
@@ -129,13 +129,13 @@ def test_after_a_yes_that_another_process_made_void_nothing_is_compared(world, d
             with httpx.Client(base_url=hangs.url, headers=hangs.client().headers, timeout=200) as client:
                 return ask(client, [HARD, *[HARD, EASY] * 500])
 
-        asked = threads.submit(ask_on)
+        waiting = threads.submit(ask_on)
         wait_until(lambda: stopped(hangs.process.pid))
         compared, transactions = hangs.comparisons, hangs.transactions
         assert measured(other)["error_bound"] is not None
         closed = written(database)[0], threshold(database) != noise
         os.kill(hangs.process.pid, signal.SIGCONT)
-        answers = asked.result()
+        answers = waiting.result()
         assert closed == (1, True), "it has closed the instance"
         assert {(each["measured"], each["error_bound"]) for each in answers} == {(False, None)}
         assert hangs.comparisons == compared
@@ -157,7 +157,7 @@ def test_processes_that_find_a_query_hard_at_the_same_time_measure_it_once(world
     hits = 24
     apis = [Api(world.settings) for _ in range(2)]
     with counted(world.settings, apis[0], hits=hits):
-        told: list[dict] = []
+        bodies: list[dict] = []
         over = threading.Event()
         start = threading.Barrier(4)
         problems: list[BaseException] = []
@@ -169,7 +169,7 @@ def test_processes_that_find_a_query_hard_at_the_same_time_measure_it_once(world
                     start.wait()
                     while not over.is_set():
                         weights = choose.integers(0, 2, CATEGORIES).tolist()
-                        told.append(ask(client, {"weights": weights}))
+                        bodies.append(ask(client, {"weights": weights}))
             except BaseException as problem:
                 problems.append(problem)
                 raise
@@ -190,7 +190,7 @@ def test_processes_that_find_a_query_hard_at_the_same_time_measure_it_once(world
             versions = [each["version"] for each in ledger if each["version"] is not None]
             assert versions == list(range(1, len(versions) + 1))
             assert 2 <= len(versions) <= hits
-            measured = [each for each in told if each["error_bound"] is not None and each["error_bound"] < 0.1]
+            measured = [each for each in bodies if each["error_bound"] is not None and each["error_bound"] < 0.1]
             assert len(measured) <= len(versions), "nobody was told a number that was not released"
     for api in apis:
         end(api.process)

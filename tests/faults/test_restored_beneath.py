@@ -47,9 +47,9 @@ def _restore(scene: Scene) -> None:
     last = scene.progress(running.stream)
     scene.primary.kill()
     scene.primary.restore(copy)
-    kept = scene.progress(running.stream)
+    left = scene.progress(running.stream)
     if scene.choose.random() < 0.3:
         scene.restart_worker()
     for proxy in (scene.first, scene.second):
         proxy.switch(scene.primary.socket)
-    running.settle(last, kept)
+    running.settle(last, left)

@@ -1,4 +1,4 @@
-"""Random histories of posts, crashes, restarts, publications, evaluations, stops, erasures, beside a model of them.
+"""Random histories of posts, crashes, restarts, publications, evaluations, ends, erasures, beside a model of them.
 
 The store, the log, the sealer and the publisher are the real ones on real servers, in this process. A crash is raised
 at a random step (steps.py) and nothing of that worker does anything any more; or, there, another worker takes all its
@@ -65,6 +65,7 @@ MECHANISMS = [
 PREPARATION = len(MECHANISMS) - 1
 AT_ARRIVAL = "active_learning"  # its records pay as they come, a release or not
 TICK = Decimal("0.05")
+HALTED = "a history ends it"
 BUDGETS = {
     "basic": Budget(epsilon=Decimal("2.5"), delta=Decimal("1e-5")),
     "zcdp": Budget(epsilon=Decimal(8), delta=Decimal("1e-5"), accounting=Accounting.ZCDP),
@@ -73,7 +74,7 @@ BUDGETS = {
 
 @dataclass
 class Promises:
-    """What the producer knows; the one half of the model."""
+    """The producer's knowledge: one half of the model."""
 
     stream: str = "s"
     number: int = 0
@@ -170,13 +171,13 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
 
     def admit(self, mechanism, learner, delta, ticks, features=None):
         delay = TICK if ticks else Decimal(0)
-        asked = {
+        configuration = {
             "mechanism": mechanism,
             "learner": learner,
             "privacy": {"epsilon": 1, "delta": delta},
             "publish_delay": float(delay),
         } | ({} if features is None else {"features": {"from": features.name, "version": 1}})
-        checked = PublicationConfiguration.model_validate(asked)
+        checked = PublicationConfiguration.model_validate(configuration)
         with self.stage.database.transaction() as connection:
             ledger = open_ledger(connection, self.stream.id)
             known, records = publications.of_stream(connection, self.stream.id), ledger.stream.records
@@ -187,7 +188,7 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
                     raise
                 return  # some fit would have evaluation slots alone
             new = NewPublication(
-                name=f"p{len(known)}", start=records, configuration=asked, plan=built.plan(),
+                name=f"p{len(known)}", start=records, configuration=configuration, plan=built.plan(),
                 obligations=replace(built.obligations(), draws=built.draws()),
                 kind=built.currency, epsilon=Decimal(1), delta=Decimal(str(delta)),
                 due=records + built.next_time(0), publish_delay=delay,
@@ -196,13 +197,13 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
             with suppress(BudgetExceeded):
                 ledger.admit(new)
 
-    @rule(which=st.integers(0, 3))
-    def stop_publication(self, which):
+    @rule(which=st.integers(0, 3), reason=st.sampled_from([None, HALTED]))
+    def end_publication(self, which, reason):
         with self.stage.database.transaction() as connection:
             ledger = open_ledger(connection, self.stream.id)
             running = [each for each in publications.of_stream(connection, self.stream.id) if each.state == "running"]
             if which < len(running):
-                ledger.entry(running[which].id).end("stopped")
+                ledger.entry(running[which].id).end("halted" if reason else "stopped", reason)
 
     @rule(where=st.floats(0, 1), length=st.integers(1, 3))
     def erase(self, where, length):
@@ -225,29 +226,29 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
                 (tables.charges.c.stream_id == tables.releases.c.stream_id)
                 & (tables.charges.c.id == tables.releases.c.charge),
             )
-            found = connection.execute(select(tables.releases, tables.charges.c.hash).select_from(joined)).all()
+            releases = connection.execute(select(tables.releases, tables.charges.c.hash).select_from(joined)).all()
             charges = connection.execute(select(tables.charges).order_by(tables.charges.c.id)).all()
             known = publications.of_stream(connection, self.stream.id)
             stream = streams.get(connection, self.stream.id)
-        told = self.stage.files.high_water_mark(self.stream.log) or {"charges": 0, "releases": 0}
-        assert stream.confirmed_charges <= told["charges"]
-        assert stream.confirmed_releases <= told["releases"]
+        mark = self.stage.files.high_water_mark(self.stream.log) or {"charges": 0, "releases": 0}
+        assert stream.confirmed_charges <= mark["charges"]
+        assert stream.confirmed_releases <= mark["releases"]
         assert stream.distrusted is None
-        reasons = "two attempts", "its features come from"
+        reasons = "two attempts", "its features come from", HALTED
         assert all(any(why in each.reason for why in reasons) for each in known if each.state == "halted")
         assert numbers.items() >= self.numbers.items()
         self.numbers = numbers
-        shown = {(row.publication_id, row.version): tuple(row) for row in found}
+        shown = {(row.publication_id, row.version): tuple(row) for row in releases}
         assert shown.items() >= self.shown.items()
         self.shown = shown
-        numbered = {(row.publication_id, row.version): row.number for row in found}
+        numbered = {(row.publication_id, row.version): row.number for row in releases}
         for each in known:  # whoever has features of another one was released after that
             if each.features_from is not None and (each.id, 1) in numbered:
                 assert numbered[each.features_from, 1] < numbered[each.id, 1]
         charged = {row.id: tuple(row) for row in charges}
         assert charged.items() >= self.charged.items()
         self.charged = charged
-        self.check_versions(found, known)
+        self.check_versions(releases, known)
         early = {each.id for each in known if each.configuration["mechanism"]["kind"] == AT_ARRIVAL}
         assert all((each.version is None) == (each.publication_id in early) for each in charges)
         own = [(each.publication_id, each.version) for each in charges if each.publication_id not in early]
@@ -317,7 +318,7 @@ class History(Evaluations, Sums, RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(7200)
 def test_random_histories_keep_every_promise(stage, seed, request, record_property):
     machine = hypothesis.seed(int(seed))(type("History", (History,), {"stage": stage}))
     planted = request.config.getoption("--plant")

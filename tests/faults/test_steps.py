@@ -255,9 +255,9 @@ def test_an_api_killed_at_any_step(scene: Scene, at):
         if step == "Appender._evaluate: log":
             assert not hand._post(client, batch)
         else:
-            path, asked = ("/v1/streams", stream) if step == "Appender.create: log" else ("/v1/publications", mechanism)
+            path, body = ("/v1/streams", stream) if step == "Appender.create: log" else ("/v1/publications", mechanism)
             with pytest.raises(httpx.HTTPError):
-                client.post(path, json=asked)
+                client.post(path, json=body)
     died(api.process)
     if step == "Appender._evaluate: log":
         assert hand._post(scene.client, batch)
@@ -281,8 +281,8 @@ def test_a_worker_killed_while_it_stops_what_is_wrong(trouble: Scene, at):
     step, _ = at
     stream, name = unique("stream"), unique("publication")
     delay = 1 if step.startswith("Ticker") else 0
-    asked = publication(stream, {"kind": "independent_batches", "batch": 2}, publish_delay=delay)
-    set_up(trouble.client, [stream], {name: asked})
+    configuration = publication(stream, {"kind": "independent_batches", "batch": 2}, publish_delay=delay)
+    set_up(trouble.client, [stream], {name: configuration})
     hand = Hand(trouble, stream, 0)
     mine = tables.streams.c.name == stream
     dying = start_worker(trouble.settings, at)
@@ -292,7 +292,7 @@ def test_a_worker_killed_while_it_stops_what_is_wrong(trouble: Scene, at):
         hand.post(1, records=2)
         wait_until(lambda: waiting(trouble.database))
     with trouble.database.transaction() as connection:
-        found = streams.find(connection, stream)
+        row = streams.find(connection, stream)
         if step == "Publisher._halt: commit":  # as if more had been charged than it may ever charge
             spent = tables.spent.insert().from_select(
                 ["publication_id", "start", "stop", "amount"],
@@ -305,18 +305,18 @@ def test_a_worker_killed_while_it_stops_what_is_wrong(trouble: Scene, at):
             connection.execute(update(tables.publications).where(tables.publications.c.name == name).values(seal="x"))
         else:
             with Redis.from_url(trouble.settings.redis_url) as redis:
-                redis.delete(state_key(found.log), entries_key(found.log))
+                redis.delete(state_key(row.log), entries_key(row.log))
     if step.startswith("Publisher"):
         hand.post(1, records=2)
     died(dying)
     run_out(trouble.database)
 
-    def told() -> str | None:
+    def reason() -> str | None:
         shown = ok(trouble.client.get(f"/v1/publications/{name}"))
         return shown["reason"] or ok(trouble.client.get(f"/v1/streams/{stream}"))["halted"]
 
     with working(trouble.settings):
-        wait_until(told)
+        wait_until(reason)
         refused = trouble.client.post(f"/v1/streams/{stream}/records", json={"x": [[0, 0]], "y": [0]})
         assert refused.status_code == (503 if step.startswith(("Reader", "Sealer")) else 202)
     assert ok(trouble.client.get(f"/v1/publications/{name}"))["latest"] == 1

@@ -170,14 +170,14 @@ class UnitHistory(RuleBasedStateMachine):
         """Return which slots count: an erased unit's pattern ends where it was erased."""
         bound = self.stream.parsed_schema.unit.bound
         gone = [slot >= self.closed.get(unit, len(pattern)) for slot, unit in enumerate(pattern)]
-        found = counted_by_definition(bound, pattern)
-        return {slot for slot in found if not gone[slot]}
+        counting = counted_by_definition(bound, pattern)
+        return {slot for slot in counting if not gone[slot]}
 
     def stored(self, records):
         with self.stage.database.transaction() as connection:
-            found = segments.holding(connection, self.stream.id, 0, records)
+            holding = segments.holding(connection, self.stream.id, 0, records)
         files, log = self.stage.files, self.stream.log
-        parts = [files.read(log, each.file, each.sha256, 0, each.stop - each.start) for each in found]
+        parts = [files.read(log, each.file, each.sha256, 0, each.stop - each.start) for each in holding]
         names = ("x", "unit", "counts")
         empty = {"x": np.zeros((0, 1)), "unit": np.zeros((0, 16), dtype=np.uint8), "counts": np.zeros(0)}
         columns = {name: np.concatenate([empty[name], *(part[name] for part in parts)]) for name in names}

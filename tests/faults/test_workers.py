@@ -29,19 +29,21 @@ class Scene:
         self.settings = world.settings
         self.database = Database(world.settings.database_url)
         self.api = Api(world.settings)
-        asked = {
+        configurations = {
             "windows": {"kind": "sliding_window", "block": 10, "blocks": 2},
             "batches": {"kind": "independent_batches", "batch": 10},
         }
-        self.publications = {f"{kind}-of-{of}": publication(of, asked[kind]) for of in STREAMS for kind in asked}
+        self.publications = {
+            f"{kind}-of-{of}": publication(of, configurations[kind]) for of in STREAMS for kind in configurations
+        }
         with self.api.client() as client:
             set_up(client, STREAMS, self.publications)
         self.producers = [Producer(self.api.client, of, number, pause=0.2) for number, of in enumerate(STREAMS)]
         self.workers: list[BaseProcess] = []
         self.watcher = Watcher(self.api.client, list(self.publications))
 
-    def worker(self, *about: Any) -> BaseProcess:
-        self.workers.append(start_worker(self.settings, *about))
+    def worker(self, *arguments: Any) -> BaseProcess:
+        self.workers.append(start_worker(self.settings, *arguments))
         return self.workers[-1]
 
     def versions(self) -> dict[str, int]:

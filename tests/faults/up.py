@@ -64,25 +64,25 @@ class Up:
     def go_on(self) -> None:
         """Starts it again if it ended before it was ready, which it does when a server dies under it just then."""
         if self.process.poll() is not None:
-            assert "Perennial is ready" not in (told := self.output.read_text()), told[-3000:]
+            assert "Perennial is ready" not in (text := self.output.read_text()), text[-3000:]
             self.begin()
 
     def descendants(self) -> set[int]:
         """Every process under the supervisor."""
         running = _processes()
-        found, grew = {self.process.pid}, True
+        family, grew = {self.process.pid}, True
         while grew:
-            more = {pid for pid, (parent, _) in running.items() if parent in found} - found
-            found, grew = found | more, bool(more)
-        return found - {self.process.pid}
+            more = {pid for pid, (parent, _) in running.items() if parent in family} - family
+            family, grew = family | more, bool(more)
+        return family - {self.process.pid}
 
     def children(self) -> dict[str, int]:
         """Those of PARTS that the supervisor runs now, by name."""
         return {
             name: pid
             for pid, (parent, command) in _processes().items()
-            for name, told in PARTS.items()
-            if parent == self.process.pid and told in command
+            for name, words in PARTS.items()
+            if parent == self.process.pid and words in command
         }
 
     def kill(self) -> None:
@@ -102,12 +102,12 @@ class Up:
 
 def _processes() -> dict[int, tuple[int, str]]:
     """Parent and command of every process of this machine."""
-    found = {}
+    processes = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
                 parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                found[int(path.name)] = (parent, (path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                processes[int(path.name)] = (parent, (path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
             except OSError:
                 continue
-    return found
+    return processes

@@ -52,7 +52,7 @@ def publication(selection):
 
 @cache
 def seen(selection, record, count=COUNT):
-    """Of each run: how far the model moved along the hyperplane; -inf where the record was not selected."""
+    """Return by run how far the model moved along the hyperplane; -inf where the record was not selected."""
     mechanism, x = publication(selection), {"near": NEAR_IT, "far": CASES[selection][0], "none": NEAR_IT[:0]}[record]
     moved = []
     slots = np.arange(len(x))
@@ -63,7 +63,7 @@ def seen(selection, record, count=COUNT):
 
 
 def lost(hits, false_hits, lines):
-    """Of one of so many lines: the least ε that it shows."""
+    """Return the least ε that one of so many lines shows."""
     return chance.least_loss(hits, false_hits, Currency.PURE, false_alarm=chance.FALSE_ALARM / lines)
 
 

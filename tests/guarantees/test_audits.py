@@ -106,7 +106,7 @@ DATABASE = {"kind": "small_database", "queries": "points", "accuracy": 0.5}
 
 
 def test_every_mechanism_and_every_learner_is_audited():
-    """And combined with all the others. Whoever adds one joins here and there."""
+    """Each is also combined with all the others. A new one joins both lists."""
     by_themselves = {"linear_queries", "active_learning", "preparation", "evaluation"}
     audited = {MECHANISMS[case[0]]["kind"] for case in CASES} | by_themselves
     assert audited == set(REGISTERED.kinds())
@@ -142,7 +142,7 @@ def _near(mechanism, learner):
 def moves(scheduled, record, x, until):
     """One run: how far each release that follows from the record moved from its parent along the last axis.
 
-    That is the second one, or the weight of an encoder's head.
+    This is the second one, or the weight of an encoder's head.
     """
 
     def read(start, end):
@@ -294,8 +294,8 @@ class Signs:
 def test_nobody_can_tell_two_records_apart_by_an_evaluation(privacy):
     """All other evaluation slots are empty; the model is right about the one record and wrong about the other."""
     schema = {"features": 1, "task": {"kind": "classification", "classes": 2}, "evaluation": {"every": 2}}
-    asked = {"mechanism": {"kind": "evaluation", "of": ["a"], "block": 2}, "privacy": PRIVACY[privacy]}
-    built = build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(asked))
+    configuration = {"mechanism": {"kind": "evaluation", "of": ["a"], "block": 2}, "privacy": PRIVACY[privacy]}
+    built = build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(configuration))
     evaluation = replace(built, models=Signs())
 
     def released(x):

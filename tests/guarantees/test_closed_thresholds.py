@@ -30,8 +30,8 @@ RECORDS, CATEGORIES = 20, 3
 ACCURACY = 0.3
 HEIGHT = 5 / 6 * ACCURACY * RECORDS
 WEIGHT = (HEIGHT + RECORDS / (CATEGORIES + 1) - 0.5) / (RECORDS - 1 - RECORDS / (CATEGORIES + 1))
-"""Of the category of all other records: with it the target's own category is half a record above the height, the other
-one half a record below it.
+"""The weight of the category of all other records: with it the target's own category is half a record above the height,
+the other one half a record below it.
 """
 FIRST, SECOND = {"weights": [1, 0, WEIGHT]}, {"weights": [0, 1, WEIGHT]}
 HARD = {"categories": [2]}
@@ -53,8 +53,8 @@ def two_apis(settings, plant: str | None) -> Iterator[list[Api]]:
 def make_stream(client: httpx.Client, bit: int) -> str:
     """Make a stream whose target is in that category; return its name."""
     task = {"kind": "categorical", "cardinality": CATEGORIES}
-    asked = {"name": unique("s"), "task": task, "budget": {"epsilon": 2 * ATTACKS * EPSILON, "delta": 0}}
-    name = ok(client.post("/v1/streams", json=asked), 201)["name"]
+    settings = {"name": unique("s"), "task": task, "budget": {"epsilon": 2 * ATTACKS * EPSILON, "delta": 0}}
+    name = ok(client.post("/v1/streams", json=settings), 201)["name"]
     ok(client.post(f"/v1/streams/{name}/records", json={"y": [bit] + [2] * (RECORDS - 1)}), 202)
     return name
 
@@ -66,8 +66,14 @@ def trial(apis: list[Api], clients: list[httpx.Client], stream: str, first: int)
     """
     name = unique("p")
     mechanism = {"kind": "linear_queries", "first": RECORDS, "hits": 1, "accuracy": ACCURACY}
-    asked = {"name": name, "stream": stream, "start": 0, "mechanism": mechanism, "privacy": {"epsilon": EPSILON}}
-    ok(clients[0].post("/v1/publications", json=asked), 201)
+    configuration = {
+        "name": name,
+        "stream": stream,
+        "start": 0,
+        "mechanism": mechanism,
+        "privacy": {"epsilon": EPSILON},
+    }
+    ok(clients[0].post("/v1/publications", json=configuration), 201)
 
     def ask(api: int, queries: list[dict]) -> list[dict]:
         return ok(clients[api].post(f"/v1/publications/{name}/queries", json=queries))
@@ -75,16 +81,16 @@ def trial(apis: list[Api], clients: list[httpx.Client], stream: str, first: int)
     wait_until(lambda: ask(first, [{"categories": []}])[0]["time"] == RECORDS)
     ask(1 - first, [{"categories": []}])
     ask(0, [HARD] * 5)
-    transactions, seconds, told = [0, 0], [0.0, 0.0], [0, 0]
+    transactions, seconds, free_answers = [0, 0], [0.0, 0.0], [0, 0]
     for _ in range(ROUNDS):
         for category, query in enumerate((FIRST, SECOND)):
             before, began = apis[1].transactions, time.perf_counter()
             answers = ask(1, [query] * QUERIES)
             seconds[category] += time.perf_counter() - began
             transactions[category] += apis[1].transactions - before
-            told[category] += sum(1 - each["measured"] for each in answers)
+            free_answers[category] += sum(1 - each["measured"] for each in answers)
     ok(clients[0].delete(f"/v1/publications/{name}"))
-    ways = {"transactions": (transactions, MARGIN), "clock": (seconds, 0), "answers": (told, 0)}
+    ways = {"transactions": (transactions, MARGIN), "clock": (seconds, 0), "answers": (free_answers, 0)}
     return {
         way: None if abs(seen[0] - seen[1]) <= margin else int(seen[1] > seen[0])
         for way, (seen, margin) in ways.items()

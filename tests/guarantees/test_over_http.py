@@ -1,4 +1,4 @@
-"""What an auditor outside can check with HTTP alone: noise, charges and schedule of real publications.
+"""An auditor outside checks noise, charges and schedule of real publications with HTTP alone.
 
 Exact minimisers are recomputed here with SciPy, schedules are simulated here from the paper's pseudo-code; nothing of
 the service's own learning or schedules is used.
@@ -26,7 +26,7 @@ def mapped(x: np.ndarray, norm_bound: float, sine: float = math.sqrt(0.5)) -> np
 
 
 def minimiser(x: np.ndarray, y: np.ndarray, rows: int, centre: np.ndarray) -> np.ndarray:
-    """Of the regularised logistic (one row) or softmax loss, by SciPy."""
+    """Return the minimiser of the regularised logistic (one row) or softmax loss, by SciPy."""
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         w = flat.reshape(centre.shape)
@@ -46,8 +46,8 @@ def minimiser(x: np.ndarray, y: np.ndarray, rows: int, centre: np.ndarray) -> np
         return value + REGULARIZATION / 2 * (away**2).sum(), (gradient + REGULARIZATION * away).ravel()
 
     options = {"gtol": 1e-9, "ftol": 1e-15, "maxiter": 10_000, "maxfun": 100_000}
-    found = optimize.minimize(objective, centre.ravel(), jac=True, method="L-BFGS-B", options=options)
-    return found.x.reshape(centre.shape)
+    solution = optimize.minimize(objective, centre.ravel(), jac=True, method="L-BFGS-B", options=options)
+    return solution.x.reshape(centre.shape)
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def minimiser(x: np.ndarray, y: np.ndarray, rows: int, centre: np.ndarray) -> np
 def test_released_weights_are_the_exact_minimiser_plus_the_stated_noise(service: Service, delta, classes):
     """Many publications over the same records: fits near the origin, and near a noisy parent.
 
-    Of each role there are so many numbers that the size of noise a third too small cannot be taken for right.
+    Each role has so many numbers that the size of noise a third too small cannot be taken for right.
     """
     needed = 322 if delta else 636
     features, block, blocks = 30, 12, 7  # the more features, the fewer publications
@@ -385,11 +385,11 @@ def test_tasks_one_after_another_charge_each_record_once_and_each_has_a_model_th
     assert apart / noise["scale"] ** 2 / 2 <= rho
     charges = [charge for charge in all_charges(service, stream) if charge["publication"] == name]
     assert [(charge["start"], charge["end"], charge["rho"]) for charge in charges] == [(0, 400, rho), (400, 600, rho)]
-    asked = [*one, *other]
-    predicted = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": asked}))
+    points = [*one, *other]
+    predicted = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": points}))
     assert predicted["labels"] == [1, 0, 0, 1]
     weights = np.array(released[-1]["parameters"]["values"])
-    scores = np.column_stack((np.multiply(asked, math.sqrt(1 - 0.3**2)), np.full(4, 0.3))) @ weights.T
+    scores = np.column_stack((np.multiply(points, math.sqrt(1 - 0.3**2)), np.full(4, 0.3))) @ weights.T
     chosen = scores[np.arange(4), scores[:, 2:].argmax(axis=1)]
     assert [each[1] for each in predicted["scores"]] == pytest.approx(1 / (1 + np.exp(-chosen)), abs=1e-4)
 
@@ -454,6 +454,6 @@ def test_an_online_leader_charges_each_record_once_for_a_model_after_every_batch
     each_batch_is_charged_once(service, stream, name, rho)
     predicted = ok(service.client().post(f"/v1/publications/{name}/predict", json={"x": [[0.6, 0.8]]}))
     assert predicted["version"] == 5
-    told = service.client().get(f"/v1/publications/{name}").text
+    text = service.client().get(f"/v1/publications/{name}").text
     assert "parts" not in ok(service.client().get(f"/v1/publications/{name}"))
-    assert "chain" not in told
+    assert "chain" not in text

@@ -18,21 +18,21 @@ def outcome(*arguments):
 
 def test_every_bug_can_be_planted():
     command = [sys.executable, "-m", "tests.guarantees.planted"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stdout
+    planted = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert planted.returncode == 0, planted.stdout
 
 
 @pytest.mark.planted
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught(name):
-    found = outcome("--plant", name, BUGS[name].caught_by)
-    assert found.returncode == 1, found.stdout[-2000:]
-    assert "1 failed" in found.stdout, found.stdout[-2000:]
+    ended = outcome("--plant", name, BUGS[name].caught_by)
+    assert ended.returncode == 1, ended.stdout[-2000:]
+    assert "1 failed" in ended.stdout, ended.stdout[-2000:]
 
 
 @pytest.mark.planted
 @pytest.mark.timeout(600)
 def test_and_without_a_bug_the_same_tests_pass():
-    found = outcome(*sorted({bug.caught_by for bug in BUGS.values()}))
-    assert found.returncode == 0, found.stdout[-2000:]
+    ended = outcome(*sorted({bug.caught_by for bug in BUGS.values()}))
+    assert ended.returncode == 0, ended.stdout[-2000:]

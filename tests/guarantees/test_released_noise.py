@@ -65,8 +65,8 @@ def minimiser(x, y, n, classes, center):
         gradient = (slopes[:, -len(w) :].T @ rows) / n + ALPHA * (w - center)
         return losses.sum() / n + ALPHA / 2 * np.sum((w - center) ** 2), gradient.ravel()
 
-    found = optimize.minimize(objective, center.ravel(), jac=True, method="L-BFGS-B", options={"gtol": 1e-9})
-    return found.x.reshape(center.shape)
+    solution = optimize.minimize(objective, center.ravel(), jac=True, method="L-BFGS-B", options={"gtol": 1e-9})
+    return solution.x.reshape(center.shape)
 
 
 def scale(mechanism, privacy, classes):

@@ -1,6 +1,6 @@
 """A reader with a key and a clock does not learn from times whether a record was there.
 
-Of which batches a target is a fair coin decides, so without a leak each guess is right with probability 1/2: too many
+A fair coin decides which batches have a target, so without a leak each guess is right with probability 1/2: too many
 are 49 of 60, which are made by default, and 359 of 600, which `--guesses 600` makes.
 """
 

@@ -39,10 +39,13 @@ class Case(NamedTuple):
 
 
 BATCHES, ONE_STEP = {"kind": "independent_batches", "batch": 2}, DESCENT | {"steps": 1}
+OUTPUT = {"kind": "output_perturbation", "regularization": 1.0, "origin": FAR}
+TILTED = OUTPUT | {"kind": "objective_perturbation"}
 CASES = {
     "online_leader": Case(LEADER, (0, 2, 4), 10, 330),
     "independent_batches": Case(BATCHES, (0, 2, 4), 6, 330, ONE_STEP),
     "independent_batches, all in one": Case(BATCHES | {"batch": 4}, (0, 1, 2, 3), 4, 330, ONE_STEP),
+    "output perturbation": Case(BATCHES, (0, 2, 4), 6, 400, OUTPUT),
     **{
         name: Case(mechanism, (0, 2, 4), 6, 400, {"kind": "output_perturbation"})
         for name, mechanism in cases.of_families("AUDITED_UNITS").items()
@@ -55,6 +58,10 @@ LONG = {
     "online_leader, together": Case(LEADER, (0, 1, 2, 3), 8, 1300),
     "online_leader, pure": Case(LEADER, (0, 2), 4, 1800, privacy="pure"),
     "sliding_window": Case({"kind": "sliding_window", "block": 2, "blocks": 2}, (0, 2, 4), 8, 1300, ONE_STEP),
+    "output perturbation, all in one": Case(BATCHES | {"batch": 4}, (0, 1, 2, 3), 4, 1300, OUTPUT),
+    "output perturbation, psgd": Case(BATCHES | {"batch": 4}, (0, 1, 2, 3), 4, 1300, OUTPUT | {"solver": "psgd"}),
+    "objective perturbation": Case(BATCHES | {"batch": 4}, (0, 1, 4, 5), 8, 1800, TILTED, privacy="pure"),
+    "output perturbation, pure": Case(BATCHES, (0, 2), 4, 1800, OUTPUT, privacy="pure"),
     "continual": Case({"kind": "continual", "base": 4, "update_every": 2}, (0, 4, 8), 16, 1300, ONE_STEP),
 }
 
@@ -63,8 +70,8 @@ def published(case):
     unit = {"max_records": len(case.slots), "min_separation": case.separation}
     schema = {"features": 2, "task": {"kind": "classification", "classes": 2}, "unit": unit}
     learner = {} if case.learner is None else {"learner": {"intercept": False} | case.learner}
-    asked = {"mechanism": case.mechanism, "privacy": PRIVACY[case.privacy]} | learner
-    return build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(asked))
+    configuration = {"mechanism": case.mechanism, "privacy": PRIVACY[case.privacy]} | learner
+    return build(StreamSchema.model_validate(schema), PublicationConfiguration.model_validate(configuration))
 
 
 def reading(slots, x):
@@ -79,6 +86,7 @@ def reading(slots, x):
             weights=contributions(np.zeros(len(here), dtype=np.int64)),
             units=min(1, len(here)),
             firsts=np.arange(len(here)) == 0,
+            owners=np.zeros(len(here), dtype=np.int64),
         )
 
     return read

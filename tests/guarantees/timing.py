@@ -65,8 +65,8 @@ class Scene:
         ok(client.post("/v1/streams", json=stream), 201)
         learner = {"solver": "exact", "intercept": False, "regularization": REGULARIZATION}
         mechanism = {"kind": "independent_batches", "batch": BATCH}
-        asked = publication(STREAM, mechanism, learner=learner, **options) | {"name": PUBLICATION}
-        return ok(client.post("/v1/publications", json=asked), 201)
+        configuration = publication(STREAM, mechanism, learner=learner, **options) | {"name": PUBLICATION}
+        return ok(client.post("/v1/publications", json=configuration), 201)
 
     def client(self) -> httpx.Client:
         """The reader's."""

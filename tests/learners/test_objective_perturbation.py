@@ -166,10 +166,10 @@ def test_the_minimiser_is_as_near_as_stated(case, n):
 
     def objective(flat):
         w = flat.reshape(one.shape)
-        value, slopes, _ = one.loss.derivatives(rows.rows() @ w.T, y)
+        losses, slopes, _ = one.loss.derivatives(rows.rows() @ w.T, y)
         gradient = slopes.T @ rows.rows() / n + spent.regularization * (w - center) + tilt
         pull = spent.regularization / 2 * np.sum((w - center) ** 2) + np.sum(tilt * (w - center))
-        return value / n + pull, gradient.ravel()
+        return losses.sum() / n + pull, gradient.ravel()
 
     assert np.linalg.norm(objective(weights.ravel())[1]) <= spent.output_sensitivity * spent.regularization / 2
     rough = optimize.minimize(objective, center.ravel(), jac=True, method="L-BFGS-B", options={"gtol": 1e-8})

@@ -13,6 +13,7 @@ from service.learning.descent import GradientDescent, PermutationSGD, random_pla
 from service.learning.losses import LOSSES, Squared
 from service.learning.records import Records
 from service.learning.solvers import SLACK, Exact, Inaccurate
+from service.streams.units import contributions
 from tests import chance
 
 SATURATED = [("logistic", 2), ("softmax", 3), ("huber_hinge", 2), ("huber_hinge", 3)]
@@ -199,11 +200,48 @@ def test_every_slot_has_a_place_and_padding_is_little(n, batch, expected):
 
 def test_each_pass_reads_every_record_once_in_batches():
     solver = PermutationSGD(passes=3, batch=4)
-    batches = list(solver._order(rows=9, records=14))
+    batches = list(solver._order(np.arange(9), records=14))
     assert len(batches) == 3 * 4
     assert max(map(len, batches)) <= 4
     passes = [np.concatenate(batches[i : i + 4]) for i in (0, 4, 8)]
     assert all(sorted(each) == list(range(9)) for each in passes)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("solver", ["gradient_descent", "psgd", "exact"])
+def test_copies_of_a_record_in_the_slots_of_one_unit_are_that_record(case, solver):
+    """Also where units are not numbered without gaps, and one of their slots is empty: it has its part."""
+    rng = np.random.default_rng(11)
+    x, y, n = rng.normal(size=(6, 2)), some_labels(case, rng, 6), 7
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    center = rng.normal(size=(LOSSES[case[0]].rows(case[1]), 2))
+    places = Positions(3, np.arange(6)), Positions(3, np.arange(6))
+    if solver == "psgd":
+        alone, copied = (PermutationSGD(passes=3, batch=2, places=each) for each in places)
+    else:
+        alone = copied = GradientDescent(steps=20) if solver == "gradient_descent" else Exact()
+    whole = learner(case, alone, alpha=0.5).fit(Records(x=x, y=y), n, center)
+    owners = rng.permutation(np.repeat(np.arange(6), [1, 2, 3, 1, 4, 5]))
+    copies = Records(
+        x=x[owners], y=y[owners], weights=contributions(owners), units=n, owners=np.array([0, 1, 3, 4, 8, 9])[owners]
+    )
+    one = learner(case, copied, alpha=0.5)
+    np.testing.assert_allclose(one.fit(copies, n, center), whole, atol=1e-3 * one.sensitivity(n, center))
+
+
+def test_all_records_of_a_unit_enter_the_same_step():
+    owners = np.repeat([0, 1, 2, 3, 4], 40)
+    for batch in PermutationSGD(passes=5, batch=2)._order(owners, records=7):
+        assert len(batch) % 40 == 0
+        assert len(set(owners[batch])) <= 2
+
+
+def test_more_units_than_were_counted_are_refused():
+    x, y, owners = np.zeros((4, 2)), np.zeros(4, dtype=int), np.array([0, 0, 1, 2])
+    of_units = Records(x=x, y=y, weights=contributions(owners), units=2, owners=owners)
+    for solver in (PermutationSGD(passes=1, batch=4), Exact()):
+        with pytest.raises(ValueError, match="more records"):
+            learner(CASES[0], solver).fit(of_units, 2, np.zeros((1, 2)))
 
 
 def test_places_are_uniform():

@@ -33,8 +33,8 @@ def hindsight(case=("logistic", 2), name="ball", radius=SMALL, **settings):
 
 def total(game, weights, start=0, end=RECORDS):
     """Σ f_i, of all records at once."""
-    value, _, _ = game.loss.derivatives(game.x.x[start:end] @ weights.T, game.y[start:end])
-    return value + (end - start) * game.strong_convexity / 2 * np.sum((weights - game.origin) ** 2)
+    losses, _, _ = game.loss.derivatives(game.x.x[start:end] @ weights.T, game.y[start:end])
+    return losses.sum() + (end - start) * game.strong_convexity / 2 * np.sum((weights - game.origin) ** 2)
 
 
 def brute(game, records=RECORDS):

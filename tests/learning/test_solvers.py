@@ -58,6 +58,7 @@ def gradient(p, w, dtype=np.longdouble):
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         slopes = powers / powers.sum(axis=1, keepdims=True)
         slopes[np.arange(len(x)), p["y"]] -= 1
+    slopes = slopes * np.asarray(p.get("shares", np.ones(len(x))), dtype=dtype)[:, None]
     return slopes.T @ x / p["records"] + dtype(p["regularization"]) * (w - c)
 
 
@@ -102,6 +103,20 @@ HARD = {
 @pytest.mark.parametrize("setting", HARD, ids=str)
 def test_the_exact_gradient_is_below_the_tolerance(name, classes, setting):
     p = problem(name, classes, **HARD[setting])
+    assert length(gradient(p, solved(**p))) <= p["promise"].tolerance
+
+
+@pytest.mark.parametrize(("name", "classes"), CASES)
+@pytest.mark.parametrize("setting", ["plain", "far centre, weak pull", "several chunks"])
+def test_so_it_is_where_records_share_what_their_unit_contributes(name, classes, setting):
+    """Parts from 1 to a ten-thousandth: n is far below the number of records."""
+    p = problem(name, classes, **HARD[setting])
+    p["shares"] = 10 ** -np.random.default_rng(1).uniform(0, 4, len(p["y"]))
+    p["records"] = slots = math.ceil(p["shares"].sum())
+    p["promise"] = accuracy(
+        p["loss"], norm_bound=1.0, regularization=p["regularization"], shape=p["center"].shape, records=slots,
+        center_norm=norm(p["center"]),
+    )  # fmt: skip
     assert length(gradient(p, solved(**p))) <= p["promise"].tolerance
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from service.log import LogUnavailable, commands
 from service.log.commands import Commands
+from tests.conftest import HANG_SECONDS
 
 
 class Relay:
@@ -62,7 +63,7 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_command(servers, monkey
             monkeypatch.setattr(commands, "SECONDS_TO_ANSWER", 0.2)
             with pytest.raises(LogUnavailable):
                 await sender.send([("ECHO", "late")])
-            monkeypatch.setattr(commands, "SECONDS_TO_ANSWER", 10.0)
+            monkeypatch.setattr(commands, "SECONDS_TO_ANSWER", HANG_SECONDS)
             again = asyncio.create_task(sender.send([("ECHO", "a"), ("NO", "command"), ("ECHO", "b")]))
             await asyncio.sleep(0.1)  # it is sent, and nothing has come back
             relay.free.set()

@@ -151,7 +151,7 @@ def test_without_noise_the_model_minimises_the_expansions_at_zero(case, intercep
     def expanded(step):
         """The loss along that model's scores, in the direction of the first record."""
         scores = step * (rows[:1] @ explicit.T)
-        return one.loss.derivatives(scores, y[:1])[0]
+        return one.loss.derivatives(scores, y[:1])[0][0]
 
     h = 1e-3
     slope = (expanded(h) - expanded(-h)) / (2 * h)

@@ -19,13 +19,17 @@ from service.mechanisms.evaluation.tables import Predictions
 from service.mechanisms.preparation.cells import counts_of
 from service.mechanisms.registry import MECHANISMS
 from service.mechanisms.units import UnitTerms
+from service.privacy.accounting.events.objective import curvature
 from service.privacy.accounting.obligations import Obligations
-from service.privacy.currency import capacity
+from service.privacy.currency import Currency, capacity
 from service.streams.schema import stored_schema
 from service.streams.units import contributions
 from tests.mechanisms import cases
 
 DESCENT, OUTPUT = {"kind": "noisy_gradient_descent"}, {"kind": "output_perturbation"}
+TILTED = {"kind": "objective_perturbation"}
+STEEP = OUTPUT | {"loss": "huber_hinge", "regularization": 4.0}
+"""The corner of the loss is far from what records can reach: at the centre they pull with all their force."""
 LEADER = {"kind": "online_leader", "batch": 100}
 (SUMS,) = cases.of_families("OF_UNITS").values()
 WINDOW = {"kind": "sliding_window", "block": 8, "blocks": 3}
@@ -62,6 +66,10 @@ def test_noise_that_is_carried_on_grows_as_the_law_says(separation, times):
         (SUMS, OUTPUT, 0, 16),
         (SUMS | {"blocks": 1}, OUTPUT, 1e-6, 16),
         (WINDOW, DESCENT, 1e-6, 16),
+        (WINDOW, OUTPUT, 1e-6, 16),
+        (WINDOW, OUTPUT, 0, 16),
+        (WINDOW, TILTED, 1e-6, 16),
+        (WINDOW, TILTED, 0, 16),
         (SCALES, None, 1e-6, 16),
         (EVALUATION, None, 0, 16),
     ],
@@ -97,7 +105,7 @@ def examples():
 
 
 @pytest.mark.parametrize("settings", list(examples()))
-@pytest.mark.parametrize("learner", [DESCENT, OUTPUT, None], ids=["descent", "output", "none"])
+@pytest.mark.parametrize("learner", [DESCENT, OUTPUT, TILTED, None], ids=["descent", "output", "tilted", "none"])
 def test_a_mechanism_that_nobody_has_shown_is_refused_on_a_stream_with_units(settings, learner):
     known = {
         "online_leader": DESCENT if settings.get("expiry", "never") == "never" else {},
@@ -106,9 +114,9 @@ def test_a_mechanism_that_nobody_has_shown_is_refused_on_a_stream_with_units(set
         "active_learning": {},
         "preparation": {} if settings.get("of") == "whiten" else None,
         "evaluation": None,
-    }.get(settings["kind"], DESCENT if MECHANISMS[settings["kind"]].takes_learner else {})
+    }.get(settings["kind"], [DESCENT, OUTPUT, TILTED] if MECHANISMS[settings["kind"]].takes_learner else {})
     unit = {"max_records": 4, "min_separation": 2}
-    if known == learner:
+    if learner in (known if isinstance(known, list) else [known]):
         assert made(settings, learner, unit=unit).unit.bound.max_records == 4
         return
     with pytest.raises((Refused, ValueError)):
@@ -116,12 +124,9 @@ def test_a_mechanism_that_nobody_has_shown_is_refused_on_a_stream_with_units(set
 
 
 def test_a_learner_that_takes_each_record_by_itself_takes_no_units():
-    learner = made(WINDOW, OUTPUT).learner
     records = Records(x=np.zeros((1, 2), dtype=np.float32), y=np.zeros(1), weights=np.ones(1), units=1)
     with pytest.raises(ValueError, match="have units"):
-        learner.release(
-            records, 1, np.zeros(learner.shape), learner.perturbation(made(WINDOW, OUTPUT).currency, 0.1, 1)
-        )
+        made(WINDOW, OUTPUT).learner.prepared(records)
 
 
 CORNERS = [(x, y) for x in ((1.0, 0.0), (-1.0, 0.0), (0.0, 1.0)) for y in (0, 1)]
@@ -133,7 +138,19 @@ def of_one_unit(contents):
     here = [place for place, each in enumerate(contents) if each is not None]
     x = np.array([contents[place][0] for place in here], dtype=np.float32).reshape(-1, 2)
     y = np.array([contents[place][1] for place in here], dtype=np.int32)
-    return Records(x=x, y=y, weights=shares[here], units=1)
+    return Records(
+        x=x,
+        y=y,
+        weights=shares[here],
+        units=1,
+        owners=np.zeros(len(here), dtype=np.int64),
+        firsts=np.array([place == 0 for place in here], dtype=np.bool_),
+    )
+
+
+def without_tilt(learner, tilted):
+    """Return what a fit near 0 takes that has no tilt."""
+    return np.zeros(learner.shape), tilted, np.zeros(learner.shape)
 
 
 def gradient(learner, records, weights):
@@ -141,7 +158,7 @@ def gradient(learner, records, weights):
     return summed(learner.loss, rows, y, weights, steepest=steepness(rows, learner.longest), shares=shares)[1]
 
 
-@pytest.mark.parametrize("what", ["gradients", "statistics"])
+@pytest.mark.parametrize("what", ["gradients", "statistics", "exact", "psgd", "gradient_descent", "tilted"])
 def test_all_records_of_a_unit_together_move_a_sum_as_far_as_one(what):
     """Whatever they are and whichever are gone; and some of them that far."""
     if what == "gradients":
@@ -149,6 +166,15 @@ def test_all_records_of_a_unit_together_move_a_sum_as_far_as_one(what):
         weights = np.full(learner.shape, 0.3)
         most = clipped_sum(learner, clip=learner.longest, records=100, weights=1.0)
         value = lambda records: gradient(learner, records, weights)  # noqa: E731
+    elif what in ("exact", "psgd", "gradient_descent"):
+        learner = made(WINDOW, STEEP | {"solver": what}).learner
+        most = learner.sensitivity(1)
+        value = lambda records: learner.fit(records, 1, np.zeros(learner.shape))  # noqa: E731
+    elif what == "tilted":
+        learner = made(WINDOW, STEEP | {"kind": "objective_perturbation"}).learner
+        tilted = learner.perturbation(Currency.PURE, 8.0, 1)
+        most = tilted.sensitivity / tilted.regularization + tilted.output_sensitivity
+        value = lambda records: learner.fit(records, 1, *without_tilt(learner, tilted))  # noqa: E731
     else:
         learner = made(SUMS, OUTPUT).learner
         most = learner.perturbation(made(SUMS, OUTPUT).currency, 0.1, 8).sensitivity
@@ -168,6 +194,28 @@ def test_all_records_of_a_unit_together_move_a_sum_as_far_as_one(what):
         assert 0.7 * most < farthest <= most
 
 
+def test_the_curvature_of_all_records_of_a_unit_costs_no_more_than_is_stated():
+    """How the density of models changes from a unit to none, by how minimisers follow the tilt; at worst orthogonal."""
+    learner = made(WINDOW, TILTED | {"regularization": 0.1, "intercept": False}).learner
+    tilted = learner.perturbation(Currency.PURE, 8.0, 1)
+    assert tilted.regularization == 0.1
+    stated = curvature(rank=tilted.rank, steepness=tilted.steepness, records=1, regularization=0.1)
+
+    def follows(contents):
+        records, step = of_one_unit(contents), 0.01
+        ends = [
+            learner.fit(records, 1, np.zeros(learner.shape), tilted, sign * step * tilt)
+            for tilt in np.eye(learner.dimension).reshape(-1, *learner.shape)
+            for sign in (1, -1)
+        ]
+        moved = (np.array(ends[::2]) - np.array(ends[1::2])) / (2 * step)
+        return np.log(np.abs(np.linalg.det(moved.reshape(learner.dimension, -1))))
+
+    nobody = follows(())
+    for contents in ((CORNERS[0],), (CORNERS[4], CORNERS[5]), (CORNERS[0], CORNERS[1], CORNERS[4], CORNERS[5])):
+        assert nobody - follows(contents) < stated + 0.02
+
+
 class Signs:
     """Publications whose only model predicts whether the first feature is above 0, with the same confidence always."""
 
@@ -179,10 +227,9 @@ class Signs:
 
 
 def first_slots(contents):
-    """Return records of one unit in slots 0, 1, …, those with content None gone, and which is the unit's first slot."""
-    whole = of_one_unit(contents)
+    """Return records of one unit in slots 0, 1, …, those with content None gone."""
     slots = np.array([place for place, each in enumerate(contents) if each is not None], dtype=np.int64)
-    return replace(whole, slots=slots, firsts=slots == 0)
+    return replace(of_one_unit(contents), slots=slots)
 
 
 @pytest.mark.parametrize("mechanism", [SCALES, EVALUATION], ids=lambda each: each["kind"])
@@ -205,6 +252,23 @@ def test_all_records_of_a_unit_together_move_counts_as_far_as_one(monkeypatch, m
     assert farthest == change.squared_l2
 
 
+def test_a_block_of_units_set_aside_is_of_as_many_slots_as_they_have_on_average():
+    aside = {"features": 2, "task": {"kind": "classification", "classes": 2}, "unit": {"max_records": 3}}
+    asked = {"mechanism": EVALUATION, "privacy": {"epsilon": 1, "delta": 0}}
+    configuration = PublicationConfiguration.model_validate(asked)
+    built = build(stored_schema(aside | {"evaluation": {"every": 5}}), configuration, start=3)
+    plan = built.plan()
+    assert plan["first_releases"][:3] == [20, 40, 60]
+    assert plan["fits"][0]["when"] == "every 20 records, those of units set aside, 4 on average"
+    assert plan["accuracy"] == made(EVALUATION, None, unit={"max_records": 3}, delta=0).plan()["accuracy"]
+    assert (built.first_slot(40), built.reads(40), built.needs(25)) == (23, 20, 20)
+    with pytest.raises(Refused, match="at most 5 where every 200000-th unit"):
+        build(
+            stored_schema(aside | {"evaluation": {"every": 200_000}}),
+            configuration.model_copy(update={"mechanism": configuration.mechanism.model_copy(update={"block": 6})}),
+        )
+
+
 def test_counts_are_of_the_first_slots_of_units_and_scales_of_as_many_as_there_are(monkeypatch):
     monkeypatch.setattr(
         "service.privacy.noise.counts.discrete_gaussian", lambda variance, size: np.zeros(size, np.int64)
@@ -221,6 +285,23 @@ def test_counts_are_of_the_first_slots_of_units_and_scales_of_as_many_as_there_a
     assert not release.parameters.any()
     with pytest.raises(ValueError, match="first slots"):
         built.step(16, (), 1, lambda start, end: replace(records, firsts=None))
+
+
+def test_noise_is_for_as_many_units_as_a_fit_has_and_a_plan_knows_the_least_of_it():
+    batches = {"kind": "independent_batches", "batch": 8}
+    built = made(batches, OUTPUT, unit={"max_records": 4})
+    x, owners = np.zeros((8, 2), dtype=np.float32), np.repeat([0, 1], 4)
+    records = Records(x=x, y=np.zeros(8), weights=contributions(owners), units=2, owners=owners)
+    (release,) = built.step(8, (), 1, lambda start, end: records).releases
+    (alone,) = (
+        made(batches, OUTPUT).step(8, (), 1, lambda start, end: replace(records, weights=None, units=None)).releases
+    )
+    assert release.perturbation.sensitivity == pytest.approx(4 * alone.perturbation.sensitivity)
+    assert release.model["units"] == 2
+    for fit in built.plan()["fits"]:
+        assert fit["noise"]["scale"] is fit["sensitivity"] is None
+        assert fit["at_least"]["scale"] < release.perturbation.noise.scale
+        assert "number of units" in fit["at_least"]["why"]
 
 
 def test_two_units_of_many_records_are_two_contributions():

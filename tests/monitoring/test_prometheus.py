@@ -170,7 +170,8 @@ def test_an_ordinary_day_fires_no_alert_and_no_alert_waits_to_fire(watched):
         for stream in ("day", "full"):
             ok(client.post(f"/v1/streams/{stream}/records", json=batch), 202)
         for name in names:
-            ok(client.get(f"/v1/publications/{name}/releases/latest", headers={"Prefer": "wait=20"}))
+            url = f"/v1/publications/{name}/releases/latest"
+            wait_until(lambda of=url: client.get(of, headers={"Prefer": "wait=20"}).status_code == 200)
         for name in names[:5]:
             ok(client.delete(f"/v1/publications/{name}"))
         ok(client.post("/v1/streams/day/records", json=batch), 202)

@@ -28,17 +28,17 @@ class Operator:
 
     def __init__(self, rng: random.Random, bound: UnitBound | None = None) -> None:
         self.rng, self.bound = rng, bound
-        self.asked: list[SimpleNamespace] = []
+        self.publications: list[SimpleNamespace] = []
         self.charges: list[list[Charge]] = []
         self.reference = ZcdpLedger(epsilon=BUDGET.epsilon, delta=BUDGET.delta, bound=bound)
 
     def changes(self, which: list[int]) -> list[tuple[int, int, Fraction]]:
-        found: dict[tuple[int, int], Fraction] = {}
+        sums: dict[tuple[int, int], Fraction] = {}
         for identity in which:
             for start, end, amount in self.charges[identity]:
                 for record, change in ((start, amount), (end, -amount)):
-                    found[record, identity] = found.get((record, identity), Fraction(0)) + change
-        return [(*where, found[where]) for where in sorted(found)]
+                    sums[record, identity] = sums.get((record, identity), Fraction(0)) + change
+        return [(*where, sums[where]) for where in sorted(sums)]
 
     def components(self) -> list[composition.Component]:
         return [
@@ -52,7 +52,7 @@ class Operator:
                 running=each.state == "running",
                 unit_factor=each.unit_factor,
             )
-            for identity, each in enumerate(self.asked)
+            for identity, each in enumerate(self.publications)
         ]
 
     def stairs(self) -> list[tuple[int, PrivacyLoss]]:
@@ -61,7 +61,7 @@ class Operator:
 
     def start(self, record: int) -> None:
         epsilon, delta = self.rng.choice(SHARES)
-        held = _reserved_from(self.asked, self.stairs(), record)
+        held = _reserved_from(self.publications, self.stairs(), record)
         asks = cap("zcdp", epsilon, delta, units=self.bound is not None)
         fits = all((loss + asks).within(BUDGET.limit) for _, loss in held)
         factor, counted = self.factor(delta)
@@ -73,7 +73,7 @@ class Operator:
             assert not fits, "it was admitted where the law has no room"
             return
         new = {"accounting": "zcdp", "epsilon": epsilon, "delta": delta, "start": record, "unit_factor": factor}
-        self.asked.append(SimpleNamespace(**new, state="running", worst_amount=Decimal(0)))
+        self.publications.append(SimpleNamespace(**new, state="running", worst_amount=Decimal(0)))
         self.charges.append([])
 
     def factor(self, delta: Decimal) -> tuple[str | None, Fraction]:
@@ -84,7 +84,7 @@ class Operator:
         return str(factor), factor if delta else factor**2
 
     def charge(self, identity: int) -> None:
-        each = self.asked[identity]
+        each = self.publications[identity]
         start = self.rng.randint(each.start, RECORDS)
         share = self.reference.slot_capacity(self.reference.publications[identity])
         charge = Charge(start, start + self.rng.randint(1, 8), share * Fraction(self.rng.choice((1, 2, 4)), 4))
@@ -96,10 +96,10 @@ class Operator:
 
     def stop(self, identity: int) -> None:
         self.reference = self.reference.stop(identity)
-        self.asked[identity].state = "stopped"
+        self.publications[identity].state = "stopped"
 
     def act(self) -> None:
-        running = [identity for identity, each in enumerate(self.asked) if each.state == "running"]
+        running = [identity for identity, each in enumerate(self.publications) if each.state == "running"]
         if not running or self.rng.random() < 0.4:
             self.start(self.rng.randint(0, RECORDS))
         elif self.rng.random() < 0.3:
@@ -113,7 +113,7 @@ def keep_to_the_law(seed: int, bound: UnitBound | None = None) -> None:
     for _ in range(12):
         operator.act()
     spent = operator.reference.spent_by_slot()
-    changes = operator.changes(list(range(len(operator.asked))))
+    changes = operator.changes(list(range(len(operator.publications))))
     for each in composition.add_up(operator.components(), changes):
         for record in range(each.start, RECORDS + 8 if each.end is None else each.end):
             assert abs(each.spent.rho - spent.at(record)) <= (Fraction(1, 2**40) if bound else 0)
@@ -147,11 +147,11 @@ def test_nor_in_very_many_histories(bound):
 def test_a_slot_that_is_charged_its_part_counts_what_its_unit_was_promised(delta):
     """And no more, so that a running publication's charges stay within what it reserves."""
     currency, whole = capacity(Decimal(1), delta)
-    told = {"identity": 1, "epsilon": Decimal(1), "delta": delta, "currency": currency, "start": 0, "running": True}
-    unit = component("zcdp", **told, unit_factor="16")
+    settings = {"identity": 1, "epsilon": Decimal(1), "delta": delta, "currency": currency, "start": 0, "running": True}
+    unit = component("zcdp", **settings, unit_factor="16")
     assert unit.loss(whole / 16) == unit.cap == cap("zcdp", Decimal(1), delta, units=True)
     assert unit.loss(whole / 32).rho == unit.cap.rho / (2 if delta else 4)
-    assert unit.kept(Fraction(0)) == PrivacyLoss()
+    assert unit.reserved_after_end(Fraction(0)) == PrivacyLoss()
 
 
 @pytest.mark.parametrize("rho", [1e-9, 1e-6, 0.0203, 1.0, 99.0])
@@ -181,9 +181,9 @@ def test_what_is_shown_is_rounded_against_the_budget():
     assert Fraction(less["rho"]) < third.rho < Fraction(more["rho"])
     assert less["epsilon"] < more["epsilon"]
     assert cap("zcdp", Decimal(str(less["epsilon"])), BUDGET.delta).within(third)
-    assert BUDGET.told() == {"epsilon": 2, "delta": 5e-6, "accounting": "zcdp", "rho": float(whole.rho)}
+    assert BUDGET.to_json() == {"epsilon": 2, "delta": 5e-6, "accounting": "zcdp", "rho": float(whole.rho)}
 
 
 def test_a_basic_budget_is_told_as_ever():
     basic = Budget(epsilon=Decimal(2), delta=Decimal("5e-6"))
-    assert basic.told() == basic.shown(basic.limit) == {"epsilon": 2, "delta": 5e-6}
+    assert basic.to_json() == basic.shown(basic.limit) == {"epsilon": 2, "delta": 5e-6}

@@ -72,7 +72,9 @@ def test_ranges_cover_every_record_once_and_add_up_as_record_by_record(drawn: li
     assert ranges[-1].end is None
     assert all(before.end == after.start for before, after in pairwise(ranges))
     for record in range(RECORDS):
-        (found,) = [each for each in ranges if each.start <= record and (each.end is None or record < each.end)]
+        (range_of_record,) = [
+            each for each in ranges if each.start <= record and (each.end is None or record < each.end)
+        ]
         spent = reserved = PrivacyLoss()
         for each in drawn:
             amount = each.spent.at(record)
@@ -83,7 +85,7 @@ def test_ranges_cover_every_record_once_and_add_up_as_record_by_record(drawn: li
                 reserved += PrivacyLoss(epsilon=amount)
             elif amount:
                 reserved += each.component.cap
-        assert (found.spent, found.reserved) == (spent, reserved)
+        assert (range_of_record.spent, range_of_record.reserved) == (spent, reserved)
 
 
 def test_a_gaussian_amount_means_the_epsilon_of_its_rho_at_its_own_delta():
@@ -136,15 +138,15 @@ pieces = st.tuples(st.integers(0, 25), st.integers(1, 5), losses).map(
 
 @given(st.lists(pieces, max_size=8), st.sampled_from([1, 2, 4]))
 def test_an_outline_tells_of_each_stretch_the_most_of_any_of_its_records(drawn, grain):
-    found = outline(drawn, grain)
+    outlined = outline(drawn, grain)
     for record in range(36):
         cell = range(record // grain * grain, record // grain * grain + grain)
         over = [loss for start, end, loss in drawn if any(start <= each < end for each in cell)]
-        assert [loss for start, end, loss in found if start <= record < end] == (
+        assert [loss for start, end, loss in outlined if start <= record < end] == (
             [worst(over)] if worst(over) != PrivacyLoss() else []
         )
-    assert all(before[1] < after[0] or before[2] != after[2] for before, after in pairwise(found))
-    assert all(start % grain == end % grain == 0 for start, end, _ in found)
+    assert all(before[1] < after[0] or before[2] != after[2] for before, after in pairwise(outlined))
+    assert all(start % grain == end % grain == 0 for start, end, _ in outlined)
 
 
 @given(st.lists(components, max_size=4))
@@ -157,19 +159,19 @@ def test_the_staircase_is_the_most_of_any_record_from_there_on(drawn: list[Charg
         assert after[1].within(before[1])
         assert after[1] != before[1]
     for record in range(RECORDS):
-        (*_, (_, told)) = [each for each in stairs if each[0] <= record]
-        assert told == worst(each.reserved for each in ranges if each.end is None or each.end > record)
+        (*_, (_, stair)) = [each for each in stairs if each[0] <= record]
+        assert stair == worst(each.reserved for each in ranges if each.end is None or each.end > record)
 
 
 def test_many_gaussian_publications_cost_less_than_their_sum():
     """Sixteen of rho each: their sum is 16 rho, whose epsilon is far below sixteen times that of rho."""
     rho = Fraction(zcdp_rho(1.0, 1e-6))
     basic = PrivacyLoss(epsilon=Fraction(16), delta=Fraction(16, 10**6))
-    found = tighter([Holding(currency=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 16, basic)
-    assert found.how == "zcdp"
-    assert (found.loss.delta, found.zcdp) == (basic.delta, 16 * rho)
-    assert found.loss.epsilon == Fraction(zcdp_epsilon(round_up(16 * rho), round_down(basic.delta)))
-    assert 3 < found.loss.epsilon < 6
+    bound = tighter([Holding(currency=Currency.ZCDP, capacity=rho, pure=Fraction(0))] * 16, basic)
+    assert bound.how == "zcdp"
+    assert (bound.loss.delta, bound.zcdp) == (basic.delta, 16 * rho)
+    assert bound.loss.epsilon == Fraction(zcdp_epsilon(round_up(16 * rho), round_down(basic.delta)))
+    assert 3 < bound.loss.epsilon < 6
 
 
 def test_a_large_pure_one_is_added_and_small_ones_are_converted():
@@ -179,16 +181,16 @@ def test_a_large_pure_one_is_added_and_small_ones_are_converted():
     for epsilon, how in ((Fraction(1, 10), "zcdp"), (Fraction(5), "pure_plus_gaussian")):
         pure = Holding(currency=Currency.PURE, capacity=epsilon, pure=epsilon)
         basic = PrivacyLoss(epsilon=2 + epsilon, delta=Fraction(2, 10**6))
-        found = tighter([*gaussian, pure], basic)
-        assert found.how == how
-        assert (found.pure, found.gaussian, found.zcdp) == (epsilon, 2 * rho, 2 * rho + epsilon**2 / 2)
-        assert found.loss.epsilon < basic.epsilon
+        bound = tighter([*gaussian, pure], basic)
+        assert bound.how == how
+        assert (bound.pure, bound.gaussian, bound.zcdp) == (epsilon, 2 * rho, 2 * rho + epsilon**2 / 2)
+        assert bound.loss.epsilon < basic.epsilon
 
 
 def test_without_a_delta_only_the_sum_holds():
     pure = [Holding(currency=Currency.PURE, capacity=Fraction(1, 10), pure=Fraction(1, 10))] * 100
-    found = tighter(pure, PrivacyLoss(epsilon=Fraction(10)))
-    assert (found.how, found.loss) == ("sum", PrivacyLoss(epsilon=Fraction(10)))
+    bound = tighter(pure, PrivacyLoss(epsilon=Fraction(10)))
+    assert (bound.how, bound.loss) == ("sum", PrivacyLoss(epsilon=Fraction(10)))
 
 
 def test_a_delta_is_rounded_as_an_epsilon_is():

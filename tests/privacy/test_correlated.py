@@ -31,10 +31,10 @@ LARGEST = 50.0
 
 def root(n):
     """Coefficients of (1 - x)^(-1/2)."""
-    found = [1.0]
+    coefficients = [1.0]
     for l in range(1, n):
-        found.append(found[-1] * (2 * l - 1) / (2 * l))
-    return np.array(found)
+        coefficients.append(coefficients[-1] * (2 * l - 1) / (2 * l))
+    return np.array(coefficients)
 
 
 def lower(column):
@@ -43,7 +43,7 @@ def lower(column):
 
 
 def node(t):
-    """Of the maximal aligned node that ends with step t, the first step."""
+    """Return the first step of the maximal aligned node that ends with step t."""
     size = 1
     while (t + 1) % (2 * size) == 0:
         size *= 2
@@ -179,8 +179,8 @@ def test_a_restart_at_any_step_goes_on_exactly_as_if_there_had_been_none(case, m
     seeded(monkeypatch)
     memory, released = (), []
     for step, each in enumerate(values):
-        kept = [vector.tobytes() for vector in memory]
-        estimate, memory = mechanism.release(each, tuple(np.frombuffer(one) for one in kept), step)
+        stored = [vector.tobytes() for vector in memory]
+        estimate, memory = mechanism.release(each, tuple(np.frombuffer(one) for one in stored), step)
         released.append(estimate)
     assert np.array_equal(whole, np.array(released))
 
@@ -286,8 +286,8 @@ def test_a_few_decays_and_a_cut_are_as_good_as_the_decayed_root(decay):
         decayed = np.fft.irfft(  # 1/((1 - decay·x)·C(x))
             1 / (np.fft.rfft(column, 2 * n) * np.fft.rfft([1.0, -decay], 2 * n)), 2 * n
         )[:n]
-        found = np.sqrt(float(factor.column.square)) * np.linalg.norm(decayed)
-        assert found <= 1.01 * best
+        error = np.sqrt(float(factor.column.square)) * np.linalg.norm(decayed)
+        assert error <= 1.01 * best
     assert float(Toeplitz.for_ever(0.97).column.square) == pytest.approx(1.8004, abs=1e-3)
 
 

@@ -81,9 +81,9 @@ def test_the_deviation_is_that_of_the_law(currency, scale):
     z = np.arange(-2000, 2001)
     weights = np.array([weight(currency, scale, each) for each in z])
     exact = math.sqrt(float((weights * z**2).sum() / weights.sum()))
-    found = CountNoise(currency=currency, scale=scale, dimension=1).deviation()
-    assert exact <= found * (1 + 1e-12)
-    assert found == pytest.approx(exact, rel=1e-6) or (currency is Currency.ZCDP and scale < 1)
+    deviation = CountNoise(currency=currency, scale=scale, dimension=1).deviation()
+    assert exact <= deviation * (1 + 1e-12)
+    assert deviation == pytest.approx(exact, rel=1e-6) or (currency is Currency.ZCDP and scale < 1)
 
 
 @pytest.mark.parametrize("charge", [0.0, -1.0, math.inf, math.nan])

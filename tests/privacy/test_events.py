@@ -98,9 +98,9 @@ def test_every_event_is_tested_and_has_a_tag_of_its_own():
     ],
 )
 def test_the_cost_is_the_formulas(currency, noise, expected):
-    found = cost(currency, noise)
-    assert float(found) == pytest.approx(expected, rel=1e-12)
-    assert found >= Fraction(expected) * (1 - Fraction(1, 2**50))
+    charge = cost(currency, noise)
+    assert float(charge) == pytest.approx(expected, rel=1e-12)
+    assert charge >= Fraction(expected) * (1 - Fraction(1, 2**50))
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def law(errors, rate):
 
 def assert_law(errors, drawn_at, stated, draws):
     """Assert that draws at one rate follow the law of another."""
-    found = np.bincount([select(np.array(errors), drawn_at) for _ in range(draws)], minlength=len(errors))
-    chance.assert_frequencies(found, law(errors, float(stated)))
+    counts = np.bincount([select(np.array(errors), drawn_at) for _ in range(draws)], minlength=len(errors))
+    chance.assert_frequencies(counts, law(errors, float(stated)))
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_a_factor_is_compared_exactly():
 
 @pytest.mark.parametrize("end", [1, 2, 5, 256, 257, 1000])
 def test_uniform_whole_numbers(end):
-    found = np.bincount([uniform_below(end) for _ in range(20 * end + 500)], minlength=end)
-    chance.assert_frequencies(found, np.full(end, 1 / end))
+    counts = np.bincount([uniform_below(end) for _ in range(20 * end + 500)], minlength=end)
+    chance.assert_frequencies(counts, np.full(end, 1 / end))
 
 
 def renyi(p, q, order):
@@ -111,9 +111,9 @@ def test_the_charge_is_attained():
 @pytest.mark.parametrize("charge", [1e-6, 0.1, 1.0, 7.3])
 @pytest.mark.parametrize("sensitivity", [1.0, 1 / 3, 1e-7])
 def test_the_scale_is_the_least_that_the_charge_allows(currency, charge, sensitivity):
-    found = Selection.calibrated(currency, sensitivity=sensitivity, charge=charge, dimension=3)
-    assert charge * (1 - 1e-12) < found.charge(currency, sensitivity) <= charge
-    less = Selection(scale=math.nextafter(found.scale, 0), dimension=3)
+    selection = Selection.calibrated(currency, sensitivity=sensitivity, charge=charge, dimension=3)
+    assert charge * (1 - 1e-12) < selection.charge(currency, sensitivity) <= charge
+    less = Selection(scale=math.nextafter(selection.scale, 0), dimension=3)
     ratio = Fraction(sensitivity) / Fraction(less.scale)
     assert (2 * ratio if currency is Currency.PURE else ratio**2 / 2) > Fraction(charge)
 

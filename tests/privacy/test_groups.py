@@ -81,17 +81,17 @@ def patterns(batch, separation, records):
     """How many of so many slots of a unit are in each batch, in all ways that are possible."""
     slots = np.array(list(combinations(range(BATCHES * batch), records)))
     slots = slots[(np.diff(slots, axis=1) >= separation).all(axis=1)]
-    found = np.zeros((len(slots), BATCHES), dtype=np.int64)
+    counts = np.zeros((len(slots), BATCHES), dtype=np.int64)
     for column in slots.T:
-        np.add.at(found, (np.arange(len(slots)), column // batch), 1)
-    return np.unique(found, axis=0)
+        np.add.at(counts, (np.arange(len(slots)), column // batch), 1)
+    return np.unique(counts, axis=0)
 
 
 def worst(noise, batches, records):
     """Return what so many slots cost where they cost most, over one slot's charge."""
-    found = patterns(batches.batch, batches.bound.min_separation, records)
-    found = np.minimum(found, 1) if batches.one_contribution else found
-    return ((found @ gram(noise)) * found).sum(axis=1).max()
+    patterns_seen = patterns(batches.batch, batches.bound.min_separation, records)
+    patterns_seen = np.minimum(patterns_seen, 1) if batches.one_contribution else patterns_seen
+    return ((patterns_seen @ gram(noise)) * patterns_seen).sum(axis=1).max()
 
 
 def is_exact(noise, batches):
@@ -111,12 +111,12 @@ def assert_worst(noise, batches):
     """Assert that no pattern costs more than is stated, and the worst as much where that is said to be exact."""
     costs = stated(noise, batches)
     seen = [worst(noise, batches, p) for p in range(1, len(costs) + 1)]
-    for p, (found, cost) in enumerate(zip(seen, costs, strict=True), start=1):
-        assert found <= float(cost) * (1 + 1e-6)
+    for p, (most, cost) in enumerate(zip(seen, costs, strict=True), start=1):
+        assert most <= float(cost) * (1 + 1e-6)
         assert cost <= p * p
         if is_exact(noise, batches):
-            assert isclose(found, cost, rel_tol=1e-5)
-    factor = max(len(costs) * found / p for p, found in enumerate(seen, start=1))
+            assert isclose(most, cost, rel_tol=1e-5)
+    factor = max(len(costs) * most / p for p, most in enumerate(seen, start=1))
     assert factor <= float(group_factor(costs)) * (1 + 1e-6)
     if is_exact(noise, batches):
         assert isclose(factor, group_factor(costs), rel_tol=1e-5)
@@ -231,7 +231,7 @@ def test_rounding_is_counted_for_every_slot(noise, charge):
             Currency.ZCDP, factor=factor, sensitivity=2.0, largest=2000.0, charge=float(whole / group), dimension=10**6
         )
 
-    group = settled(factor, batches, lambda found: rounding_share(law(found), 2.0))
+    group = settled(factor, batches, lambda factor_tried: rounding_share(law(factor_tried), 2.0))
     assert group >= group_factor(carried(factor, batches))
     noise_law = law(group)
     norm = root(factor.column.square) * 2

@@ -159,7 +159,7 @@ def test_numpys_exp_and_log_are_as_exact_as_the_margins_need():
 
 
 def assert_weights(sample, weight, reach):
-    """Of whole numbers within ±reach, which others are not within 1e-20."""
+    """Assert the weights of whole numbers within ±reach; all others weigh less than 1e-20."""
     support = np.arange(-reach, reach + 1)
     weights = np.array([weight(int(z)) for z in support])
     assert np.abs(sample).max() <= reach
@@ -184,7 +184,7 @@ def test_the_discrete_laplace_has_its_weights(scale, planted, verdict):
 
 @pytest.mark.parametrize("variance", VARIANCES[-2:])
 def test_a_wide_discrete_gaussian_is_normal_into_its_tails(variance):
-    """Of numbers so large that two thirds of them are as good as drawn so."""
+    """The numbers are so large that two thirds of them are as good as drawn from the normal law."""
     sample = discrete_gaussian(variance, 200_000) / math.sqrt(variance)
     for numbers, verdict in ((sample, nullcontext), (sample * chance.TOO_SMALL, chance.is_noticed)):
         with verdict():

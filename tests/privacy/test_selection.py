@@ -93,7 +93,7 @@ def test_a_condition_that_is_only_nearly_met_is_not_met():
 
 
 def test_farther_than_the_bound_is_as_far_as_the_bound():
-    """What rounding makes of a distance changes no promise."""
+    """Rounding a distance changes no promise."""
     law = Exponential(epsilon=1.0, threshold=0.3, norm_bound=1.0)
     chance.assert_count(sum(law.select(30.0) for _ in range(4000)), 4000, law.least())
 
@@ -110,7 +110,7 @@ def test_a_law_is_recomputed_from_what_is_told_of_it(law):
 
 
 @pytest.mark.parametrize(
-    "told",
+    "described",
     [
         {"law": "always"},
         {"law": "bernoulli", "epsilon": 0.0, "threshold": 0.2},
@@ -118,9 +118,9 @@ def test_a_law_is_recomputed_from_what_is_told_of_it(law):
         {"law": "exponential", "epsilon": 1.0, "threshold": 0.0, "norm_bound": 1.0},
     ],
 )
-def test_what_is_no_law_is_refused(told):
+def test_what_is_no_law_is_refused(described):
     with pytest.raises(ValueError, match="select"):
-        selection.of(told)
+        selection.of(described)
 
 
 def test_a_least_threshold_that_its_nearest_double_misses_is_raised_by_a_digit():

@@ -1,4 +1,4 @@
-"""What several records of one person cost together, from the code's own factors, and what the pages say of it.
+"""The cost of several records of one person together, from the code's own factors, beside the pages' numbers.
 
 One record in each of the batches b_1 < … < b_m costs ‖Σ_j c^(b_j)‖²/‖c‖² times one record's ρ, c^(b) being the factor's
 column shifted to batch b (docs/privacy.md, "Several records of one person"). Here c^(b) is measured: by how much the
@@ -99,9 +99,9 @@ def table():
 
 @pytest.mark.parametrize("name", NOISES)
 def test_the_page_says_what_records_in_neighbouring_batches_cost(name):
-    said = table()[name]
-    assert said == [three_digits(ratio(NOISES[name], count)) for count in COUNTS]
-    for count, times in zip(COUNTS, said, strict=True):
+    printed = table()[name]
+    assert printed == [three_digits(ratio(NOISES[name], count)) for count in COUNTS]
+    for count, times in zip(COUNTS, printed, strict=True):
         assert count <= times <= count**2
         assert name == "independent" or times > 1.2 * count, "noise that is carried on costs more than m times"
 
@@ -112,8 +112,8 @@ def test_the_page_has_a_line_for_every_noise():
 
 def test_trees_that_double_come_as_near_to_m_squared_as_one_likes():
     """Each doubling adds a node that holds all m batches to the columns' sum, and one level to ‖c‖²."""
-    said = table()[DOUBLING]
-    for count, most in zip(COUNTS, said, strict=True):
+    printed = table()[DOUBLING]
+    for count, most in zip(COUNTS, printed, strict=True):
         small, large = (np.square(sum(column(Tree(steps=n), b) for b in range(count))).sum() for n in (128, 256))
         assert large - small == most == count**2
         assert small / Tree(steps=128).levels < most
@@ -158,8 +158,8 @@ def test_shifts_add_and_m_squared_is_always_enough(name):
     ids=lambda each: each["kind"] if isinstance(each, dict) else each,
 )
 def test_the_table_is_about_what_publications_have(mechanism, learner, name):
-    asked = {"mechanism": mechanism, "learner": {"kind": learner}, "privacy": {"epsilon": 1, "delta": 1e-6}}
-    built = build(SCHEMA, PublicationConfiguration.model_validate(asked))
+    body = {"mechanism": mechanism, "learner": {"kind": learner}, "privacy": {"epsilon": 1, "delta": 1e-6}}
+    built = build(SCHEMA, PublicationConfiguration.model_validate(body))
     assert built.learner.perturbation(Currency.ZCDP, 0.01, 8).factor == NOISES[name]
 
 
@@ -170,11 +170,11 @@ PLACES = ("privacy.md", "paper-audit.md", "mechanisms/lifelong.md")
 def test_no_page_says_that_a_person_loses_m_times_as_much_under_carried_noise(page):
     """Wherever a page speaks of a person's records and ρ, it gives what carried noise costs, as it is."""
     passages = re.split(r"\n\s*\n|\n(?= *- )", pages.page(page))
-    said = [" ".join(each.split()) for each in passages if "ρ" in each]
-    assert any("‖Σ_j c^(b_j)‖²/‖c‖²" in each for each in said)
+    with_rho = [" ".join(each.split()) for each in passages if "ρ" in each]
+    assert any("‖Σ_j c^(b_j)‖²/‖c‖²" in each for each in with_rho)
     for count in COUNTS:
         assert f"{three_digits(ratio(NOISES['blt, γ = 0.97'], count)):g}" in pages.page(page)
-    about = [each for each in said if re.search(r"\bperson\b|records|\bm tasks|\bm batches", each)]
-    for sentence in (each for passage in about for each in re.split(r"(?<=[.;])\s", passage)):
+    of_persons = [each for each in with_rho if re.search(r"\bperson\b|records|\bm tasks|\bm batches", each)]
+    for sentence in (each for passage in of_persons for each in re.split(r"(?<=[.;])\s", passage)):
         if re.search(r"\bmρ|\bm·ρ|\bm times", sentence):
             assert re.search(r"\bindependent|\bpure", sentence, flags=re.IGNORECASE), sentence

@@ -1,4 +1,4 @@
-"""What an instance tells, and what that costs: exactly, on a lattice so coarse that probabilities can be added up."""
+"""An instance's answers and their cost: exactly, on a lattice so coarse that probabilities can be added up."""
 
 from collections import Counter
 from fractions import Fraction
@@ -37,20 +37,20 @@ def at_least(scale, x):
     return np.where(x > 0, up, 1 - up * np.exp(-1 / scale))
 
 
-def probability(values, told, *, scale=SCALE, height=10, redrawn=False):
-    """Of these answers (True: a yes) to queries that are so far from their guesses, in steps."""
+def probability(values, answers, *, scale=SCALE, height=10, redrawn=False):
+    """Return the probability of these answers (True: a yes) to queries this far from their guesses, in steps."""
     z, weights = laplace(scale, 400)
     each = [at_least(2 * scale, height + z - value) for value in values]
-    factors = [p if yes else 1 - p for p, yes in zip(each, told, strict=True)]
+    factors = [p if yes else 1 - p for p, yes in zip(each, answers, strict=True)]
     if redrawn:
         return float(np.prod([weights @ factor for factor in factors]))
     return float(weights @ np.prod(factors, axis=0))
 
 
-def loss(values, told, **how):
+def loss(values, answers, **how):
     """How much likelier that is than with the neighbour that moves each query as far as it can, against its answer."""
-    away = [v - STEPS if yes else v + STEPS for v, yes in zip(values, told, strict=True)]
-    return log(probability(values, told, **how) / probability(away, told, **how))
+    away = [v - STEPS if yes else v + STEPS for v, yes in zip(values, answers, strict=True)]
+    return log(probability(values, answers, **how) / probability(away, answers, **how))
 
 
 MANY_NOES = ([4] * 60 + [8], [False] * 60 + [True])
@@ -64,8 +64,8 @@ def test_no_answers_cost_more_than_is_charged():
         length = choose.randrange(1, 8)
         values = [choose.randrange(0, 40) for _ in range(length)]
         moved = [value + choose.randrange(-STEPS, STEPS + 1) for value in values]
-        for told in ([False] * length, [False] * (length - 1) + [True]):
-            first, second = probability(values, told), probability(moved, told)
+        for answers in ([False] * length, [False] * (length - 1) + [True]):
+            first, second = probability(values, answers), probability(moved, answers)
             assert abs(log(first / second)) <= cost + 1e-9
     assert 0.85 * cost < loss(*MANY_NOES) <= cost, "what is charged is no more than is lost at worst"
 
@@ -74,36 +74,36 @@ def test_less_noise_or_another_threshold_or_a_second_yes_costs_more():
     cost = float(Instance(opened=OPENED, scale=SCALE).cost)
     assert loss(*MANY_NOES, scale=SCALE * 2 / 3) > 1.2 * cost
     assert loss(*MANY_NOES, redrawn=True) > 2 * cost
-    values, told = MANY_NOES
-    assert loss([*values, 8], [*told, True]) > 1.2 * cost
+    values, answers = MANY_NOES
+    assert loss([*values, 8], [*answers, True]) > 1.2 * cost
 
 
 def runs(instance, counts, *, noise=None):
     """How many noes there were before the first yes, in many runs; None: there was no yes."""
-    found = Counter()
+    ends = Counter()
     for _ in range(RUNS):
         threshold = instance.threshold_noise()
         for number, count in enumerate(counts):
             if noise is not None:
                 threshold = noise()
             if instance.is_above(instance.value(count, 2 * OPENED, 0.0), HEIGHT, threshold):
-                found[number] += 1
+                ends[number] += 1
                 break
         else:
-            found[None] += 1
-    return found
+            ends[None] += 1
+    return ends
 
 
-def assert_law(found, counts):
+def assert_law(ends, counts):
     """Assert that the first yes may have come where it did so often."""
     values = [count // 2 for count in counts]  # of twice as many slots as the instance opened over
     places = [*range(len(counts)), None]
     law = [
-        probability(values[: len(counts) if at is None else at + 1], told)
+        probability(values[: len(counts) if at is None else at + 1], answers)
         for at in places
-        if (told := [False] * len(counts) if at is None else [False] * at + [True])
+        if (answers := [False] * len(counts) if at is None else [False] * at + [True])
     ]
-    chance.assert_frequencies([found[at] for at in places], law)
+    chance.assert_frequencies([ends[at] for at in places], law)
 
 
 COUNTS = [4, 16, 0, 24, 8, 24]

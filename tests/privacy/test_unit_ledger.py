@@ -1,4 +1,4 @@
-"""What units lose to an operator who starts and stops publications at random, and what the ledgers say that they lost.
+"""Units' true loss to an operator who starts and stops publications at random, beside the loss that ledgers state.
 
 The true loss is that of noises as they are: each publication draws one of three kinds, and loses what these cost the
 unit's own pattern, not what `groups` says at most.
@@ -50,19 +50,19 @@ class Noise:
 
     def contributions(self, slots, start):
         """How much of a unit is in each batch of a publication that began with slot `start`."""
-        found = np.bincount((np.array(slots, dtype=np.int64) - start) // self.batch, minlength=SLOTS)
-        return np.minimum(found, 1) if self.kind == "carried" else found
+        counts = np.bincount((np.array(slots, dtype=np.int64) - start) // self.batch, minlength=SLOTS)
+        return np.minimum(counts, 1) if self.kind == "carried" else counts
 
     def times(self, slots, start):
         """Return what the slots cost together in ρ, over one slot's charge."""
-        found = self.contributions(slots, start)
+        counts = self.contributions(slots, start)
         match self.kind:
             case "independent":
-                return float((found**2).sum())
+                return float((counts**2).sum())
             case "carried":
-                return float(found @ products() @ found)
+                return float(counts @ products() @ counts)
             case _:
-                return float(found.sum() ** 2)
+                return float(counts.sum() ** 2)
 
 
 @cache
@@ -134,8 +134,8 @@ class History:
             if publication.delta:
                 rho += amount * noise.times(read, publication.start)
             else:
-                found = noise.contributions(read, publication.start)
-                each = [found.sum()] if noise.kind == "shared" else found[found > 0]
+                counts = noise.contributions(read, publication.start)
+                each = [counts.sum()] if noise.kind == "shared" else counts[counts > 0]
                 epsilons.extend(amount * np.array(each))
         return rho, epsilons, 0.05 / self.ledger.records
 
@@ -150,18 +150,18 @@ def unit(bound, rng):
 
 
 def history(ledger, rng):
-    found = History(ledger, [], [])
+    random_history = History(ledger, [], [])
     for slot in range(SLOTS + 1):
         if rng.random() < 0.5:
-            found.go_on(slot)
-        running = [number for number, each in enumerate(found.ledger.publications) if each.running]
+            random_history.go_on(slot)
+        running = [number for number, each in enumerate(random_history.ledger.publications) if each.running]
         if running and rng.random() < 0.25:
-            found.ledger = found.ledger.stop(rng.choice(running))
+            random_history.ledger = random_history.ledger.stop(rng.choice(running))
         if rng.random() < 0.4:
             kind = "independent" if ledger.bound is None else rng.choice(("independent", "carried", "shared"))
             begin = rng.choice((slot, rng.randint(0, slot)))  # it may also read slots of before
-            found.start(Noise(kind, rng.choice((1, 2, 5))), rng.choice(SHARES), begin)
-    return found
+            random_history.start(Noise(kind, rng.choice((1, 2, 5))), rng.choice(SHARES), begin)
+    return random_history
 
 
 def bound_of(rng):
@@ -171,31 +171,31 @@ def bound_of(rng):
 def assert_within_basic(seed):
     rng = random.Random(seed)
     bound = bound_of(rng)
-    found = history(BasicLedger(epsilon=EPSILON, delta=DELTA, bound=bound), rng)
+    operator = history(BasicLedger(epsilon=EPSILON, delta=DELTA, bound=bound), rng)
     for slots in (unit(bound, rng) for _ in range(2)):
-        assert found.ledger.spent(slots).within(PrivacyLoss.of(EPSILON, DELTA))
-        assert true_delta(*found.lost(slots)) <= float(DELTA) * (1 + 1e-9)
+        assert operator.ledger.spent(slots).within(PrivacyLoss.of(EPSILON, DELTA))
+        assert true_delta(*operator.lost(slots)) <= float(DELTA) * (1 + 1e-9)
 
 
 def assert_within_zcdp(seed):
     rng = random.Random(seed)
     bound = bound_of(rng)
-    found = history(ZcdpLedger(epsilon=EPSILON, delta=DELTA, bound=bound), rng)
+    operator = history(ZcdpLedger(epsilon=EPSILON, delta=DELTA, bound=bound), rng)
     for slots in (unit(bound, rng) for _ in range(2)):
-        rho, epsilons, unit_of = found.lost(slots)
-        spent = found.ledger.spent(slots)
+        rho, epsilons, unit_of = operator.lost(slots)
+        spent = operator.ledger.spent(slots)
         assert rho + sum(each * tanh(each / 2) for each in epsilons) <= float(spent) * (1 + 1e-9)
-        assert spent <= found.ledger.capacity
+        assert spent <= operator.ledger.capacity
         assert true_delta(rho, epsilons, unit_of) <= float(DELTA) * (1 + 1e-9)
 
 
 def assert_within_records(seed):
     rng = random.Random(seed)
-    found = history(ZcdpLedger(epsilon=EPSILON, delta=DELTA), rng)
-    spent = found.ledger.spent_by_slot()
-    assert spent.maximum() <= found.ledger.capacity
+    operator = history(ZcdpLedger(epsilon=EPSILON, delta=DELTA), rng)
+    spent = operator.ledger.spent_by_slot()
+    assert spent.maximum() <= operator.ledger.capacity
     slot = max(range(SLOTS), key=spent.at)
-    assert true_delta(*found.lost([slot])) <= float(DELTA) * (1 + 1e-9)
+    assert true_delta(*operator.lost([slot])) <= float(DELTA) * (1 + 1e-9)
 
 
 def test_a_slot_in_a_stopped_gaussian_and_four_in_a_pure_publication_behind_it():

@@ -29,7 +29,7 @@ def block(window):
 
 
 def clean(t, window, expiry):
-    """Of 0-based step t: a leaf is clean at i + W, never before; a block once all of its leaves are."""
+    """Count the clean leaves at 0-based step t: leaf i is clean from i + W on; a block once all of its leaves are."""
     leaves = {i for i in range(t + 1) if i + window <= t}
     if expiry == "leaf":
         return len(leaves)
@@ -96,7 +96,7 @@ def factors(tree, count, used=None):
 
 def test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md():
     """There steps count from 1, and closed ranges are written."""
-    told = {
+    printed = {
         1: (0, ["v1"]),
         2: (0, ["s12"]),
         3: (0, ["s12", "v3"]),
@@ -107,7 +107,7 @@ def test_a_window_of_4_leaf_by_leaf_is_that_of_mechanisms_md():
         8: (4, ["s58"]),
     }
     tree = WindowTree(window=4, expiry="leaf")
-    for t, (gone, used) in told.items():
+    for t, (gone, used) in printed.items():
         assert tree.declassified(t - 1) == gone
         named = [f"v{b}" if b - a == 1 else f"s{a + 1}{b}" for a, b in tree.cover(t - 1)]
         assert named == used
@@ -187,11 +187,11 @@ def test_until_it_is_declassified_a_record_loses_what_it_is_charged_and_some_do_
 
 def test_after_that_it_loses_more_with_every_step_and_without_bound():
     """The figures of paper-audit.md 2 for a window of 4, of a step in the middle of a block."""
-    told = [0.88, 1.04, 1.92, 4.54, 8.92, 17.7]
+    printed = [0.88, 1.04, 1.92, 4.54, 8.92, 17.7]
     tree = WindowTree(window=4, expiry="leaf")
-    found = [[exact_loss(tree, i, i + after) for after in (3, 4, 8, 20, 40, 80)] for i in range(4, 8)]
-    assert any(each == pytest.approx(told, rel=6e-3) for each in found)
-    assert all(late > 10 * tree.levels / 2 for *_, late in found)
+    losses = [[exact_loss(tree, i, i + after) for after in (3, 4, 8, 20, 40, 80)] for i in range(4, 8)]
+    assert any(each == pytest.approx(printed, rel=6e-3) for each in losses)
+    assert all(late > 10 * tree.levels / 2 for *_, late in losses)
 
 
 def test_what_is_released_is_the_sums_and_the_nodes_of_one_noise_each(tree, monkeypatch):
@@ -236,7 +236,7 @@ def test_one_record_moves_the_nodes_that_hold_it_by_what_is_charged_and_no_other
 
 
 def test_sums_are_exact_whatever_their_order():
-    """Of fractions; each value was rounded once."""
+    """Add up fractions; each value was rounded once."""
     tree = WindowTree(window=64, expiry="leaf")
     rng = np.random.default_rng(4)
     values = rng.normal(size=(64, 3)) * np.exp(rng.normal(size=(64, 3)) * 6)
@@ -255,8 +255,8 @@ def test_sums_are_exact_whatever_their_order():
 @pytest.mark.parametrize("currency", Currency)
 @pytest.mark.parametrize("dimension", [1, 18_000])
 def test_the_least_noise_for_a_charge_costs_that_much_by_the_formulas(tree, currency, dimension):
-    about = {"sensitivity": 0.5, "largest": LARGEST, "charge": 0.02, "dimension": dimension}
-    mechanism = running_sums.calibrate(currency, factor=tree, **about)
+    settings = {"sensitivity": 0.5, "largest": LARGEST, "charge": 0.02, "dimension": dimension}
+    mechanism = running_sums.calibrate(currency, factor=tree, **settings)
     paid = mechanism.charge(0.5)
     assert 0.02 * (1 - 1e-9) < paid <= 0.02
     scale = mechanism.noise.scale
@@ -295,10 +295,10 @@ def test_rounding_is_charged_and_never_more_than_the_records():
     [(Gaussian, "leaf", chance.assert_gaussian), (SphericalLaplace, "block", chance.assert_spherical_laplace)],
 )
 def test_nodes_that_are_released_alone_have_the_stated_noise(law, expiry, follows):
-    """Of values that are all zero. S_t is one node's noise at t = 0, 1, 3, 7 before anything has expired."""
+    """All values are zero. S_t is one node's noise at t = 0, 1, 3, 7 before anything has expired."""
     mechanism = by(WindowTree(window=8, expiry=expiry), dimension=30, law=law)
-    found = [run(mechanism, np.zeros((8, 30)))[[0, 1, 3, 7]] for _ in range(8)]
-    follows(np.concatenate(found), scale=3.0)
+    draws = [run(mechanism, np.zeros((8, 30)))[[0, 1, 3, 7]] for _ in range(8)]
+    follows(np.concatenate(draws), scale=3.0)
 
 
 def test_a_restart_at_any_step_goes_on_exactly_as_if_there_had_been_none(tree, monkeypatch):
@@ -327,11 +327,11 @@ def test_what_is_remembered_is_as_small_as_stated_and_new_things_come_last(tree)
         before = memory
         _, memory = mechanism.release(np.zeros(4), memory, step)
         if step:
-            kept = [each for each in tree.remembered(step) if each in tree.remembered(step + 1)]
-            assert list(tree.remembered(step + 1)[: len(kept)]) == kept
+            remaining = [each for each in tree.remembered(step) if each in tree.remembered(step + 1)]
+            assert list(tree.remembered(step + 1)[: len(remaining)]) == remaining
             places = {id(each): place for place, each in enumerate(before[:-1])}
-            assert [places[id(each)] for each in memory[: len(kept)]] == [
-                tree.remembered(step).index(each) for each in kept
+            assert [places[id(each)] for each in memory[: len(remaining)]] == [
+                tree.remembered(step).index(each) for each in remaining
             ]
     assert reached >= most - 3
 

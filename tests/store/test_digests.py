@@ -182,8 +182,8 @@ ABOUT = {"publication": "p", "charge": "hash", "parameters": "sha256", "previous
 
 @pytest.mark.parametrize("name", [*RELEASE, *ABOUT])
 def test_each_part_of_a_release_is_in_its_digest(name):
-    row, about = (thing | {name: another(thing[name])} if name in thing else thing for thing in (RELEASE, ABOUT))
-    assert releases.digest(row, **about) != releases.digest(RELEASE, **ABOUT)
+    row, context = (thing | {name: another(thing[name])} if name in thing else thing for thing in (RELEASE, ABOUT))
+    assert releases.digest(row, **context) != releases.digest(RELEASE, **ABOUT)
 
 
 CHARGE = {

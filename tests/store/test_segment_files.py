@@ -29,11 +29,11 @@ def test_safetensors_reads_what_is_packed(columns):
     packed = pack(columns)
     assert int.from_bytes(packed[:8], "little") % 8 == 0
     for read in (load, unpack):
-        found = read(packed)
-        assert found.keys() == columns.keys()
+        content = read(packed)
+        assert content.keys() == columns.keys()
         for name, column in columns.items():
-            assert found[name].dtype == column.dtype
-            assert np.array_equal(found[name], column)
+            assert content[name].dtype == column.dtype
+            assert np.array_equal(content[name], column)
 
 
 def test_the_same_columns_are_the_same_bytes():
@@ -44,15 +44,15 @@ def test_the_same_columns_are_the_same_bytes():
 @pytest.fixture
 def synced(monkeypatch) -> list[Path]:
     """Return what was synced, in order, by the path that it had then."""
-    found: list[Path] = []
+    paths: list[Path] = []
     real = os.fsync
 
     def fsync(descriptor: int) -> None:
-        found.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        paths.append(Path(f"/proc/self/fd/{descriptor}").readlink())
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    return found
+    return paths
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "root"])
@@ -69,13 +69,13 @@ def test_a_mark_is_on_disk_before_it_takes_the_place_of_the_one_before(tmp_path:
     root, files = tmp_path.resolve(), SegmentFiles(tmp_path.resolve())
     files.put_high_water_mark("log", {"charges": 1})
     synced.clear()
-    told: list[Any] = []
+    marks: list[Any] = []
     real = os.fsync
     monkeypatch.setattr(
-        os, "fsync", lambda descriptor: (told.append(SegmentFiles(root).high_water_mark("log")), real(descriptor))
+        os, "fsync", lambda descriptor: (marks.append(SegmentFiles(root).high_water_mark("log")), real(descriptor))
     )
     files.put_high_water_mark("log", {"charges": 2})
-    assert [each["charges"] for each in told] == [1, 2], "the old one is there until the new one is on disk"
+    assert [each["charges"] for each in marks] == [1, 2], "the old one is there until the new one is on disk"
     assert (synced[0].parent, synced[1]) == (root, root)
 
 

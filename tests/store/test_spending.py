@@ -87,7 +87,7 @@ def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[Priv
         for record, amount in enumerate(amounts):
             spent[record] += of_it.loss(amount)
             if each.state != "running":
-                reserved[record] += of_it.kept(amount)
+                reserved[record] += of_it.reserved_after_end(amount)
             elif record >= each.start:
                 reserved[record] += of_it.cap
     return spent, reserved
@@ -96,8 +96,8 @@ def brute(connection: Connection, charges: int, slots: Slots) -> tuple[list[Priv
 def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
     charges = streams.get(connection, 1).charges
     committed, reserved = brute(connection, charges, slots)
-    found = publications.of_stream(connection, 1)
-    assert reservations.reserved(connection, 1, found, slots) == composition.worst(reserved)
+    of_stream = publications.of_stream(connection, 1)
+    assert reservations.reserved(connection, 1, of_stream, slots) == composition.worst(reserved)
     assert PrivacyLoss.of(*summaries.worst_of_each(connection, [1], slots)[1]) == composition.worst(committed)
     confirmed = RANDOM.choice((charges, max(0, charges - 3), 0))
     connection.execute(update(tables.streams).values(confirmed_charges=confirmed))
@@ -120,15 +120,15 @@ def check(connection: Connection, slots: Slots = Slots.TRAINING) -> None:
         assert outlined[record] == composition.worst(committed[cell : cell + grain])
     drawn = spending.OUTLINES[slots]
     assert connection.execute(select(func.count()).select_from(drawn)).scalar_one() <= spending.MOST_RANGES
-    assert connection.execute(select(func.count()).select_from(tables.spent)).scalar_one() <= RECORDS * len(found)
+    assert connection.execute(select(func.count()).select_from(tables.spent)).scalar_one() <= RECORDS * len(of_stream)
     for start in RANDOM.sample(range(RECORDS), 10):
         part = "rho" if stream.budget.in_rho else "epsilon"
         most = max(getattr(each, part) for each in reserved[start:])
         left = getattr(stream.budget.limit, part) - most
         for amount in (left, left + Fraction(1, 2**40)):
-            asked = PrivacyLoss(**{part: amount})
-            over = reservations.refused(connection, stream, found, asked, start, slots)
-            assert (over is None) == all((each + asked).within(stream.budget.limit) for each in reserved[start:])
+            cost = PrivacyLoss(**{part: amount})
+            over = reservations.refused(connection, stream, of_stream, cost, start, slots)
+            assert (over is None) == all((each + cost).within(stream.budget.limit) for each in reserved[start:])
             if over is not None:
                 assert over.start >= start
                 assert (over.spent, over.reserved) == (spent[over.start], reserved[over.start])
@@ -144,9 +144,9 @@ def check_both(connection: Connection) -> None:
     assert PrivacyLoss.of(*summaries.worst_of_each(connection, [1])[1]) == composition.worst(spent)
     exact = spending.exact(connection, 1, 0, RECORDS)
     assert [loss for start, end, loss in exact for _ in range(start, end)] == spent
-    told = spending.outlined(Rows(connection), 1, 0, RECORDS)
-    assert all(spent[record].within(loss) for start, end, loss in told for record in range(start, end))
-    assert (told[0][0], told[-1][1]) == (0, RECORDS)
+    outline = spending.outlined(Rows(connection), 1, 0, RECORDS)
+    assert all(spent[record].within(loss) for start, end, loss in outline for record in range(start, end))
+    assert (outline[0][0], outline[-1][1]) == (0, RECORDS)
 
 
 @pytest.mark.parametrize("kinds", [(Slots.TRAINING,), tuple(Slots)], ids=["one kind", "both kinds"])
@@ -215,9 +215,9 @@ def test_more_ranges_than_anybody_reads_are_told_as_at_most(connection: Connecti
     connection.execute(update(tables.streams).values(confirmed_charges=tables.streams.c.charges))
     assert spending.exact(connection, 1, 0, RECORDS, most=16) is None
     assert len(spending.exact(connection, 1, 100, 120, most=16)) == 10
-    told = spending.outlined(Rows(connection), 1, 0, RECORDS)
-    assert (told[0][0], told[-1][1]) == (0, RECORDS)
-    assert len(told) <= 17
+    outline = spending.outlined(Rows(connection), 1, 0, RECORDS)
+    assert (outline[0][0], outline[-1][1]) == (0, RECORDS)
+    assert len(outline) <= 17
     check(connection)
 
 
@@ -238,9 +238,9 @@ def test_the_tighter_bound_counts_what_is_reserved_and_what_ended_ones_spent(con
     charge(connection, ended.id, (0, 10, 0.25))
     for each in (ended, unused):
         open_entry(connection, each).end("stopped")
-    found = publications.of_stream(connection, 1)
-    reserved = reservations.reserved(connection, 1, found)
-    tighter = reservations.tighter(streams.get(connection, 1), found, reserved)
+    of_stream = publications.of_stream(connection, 1)
+    reserved = reservations.reserved(connection, 1, of_stream)
+    tighter = reservations.tighter(streams.get(connection, 1), of_stream, reserved)
     assert tighter.pure == Fraction("0.5") + Fraction(1, 4)
     assert tighter.zcdp - tighter.gaussian == 2 * Fraction("0.5") ** 2 / 2, (
         "what ended is capped by what it had asked for"

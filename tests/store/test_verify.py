@@ -29,11 +29,11 @@ from tests.worker.conftest import Bench, bench  # noqa: F401
 
 @pytest.mark.parametrize("added_to", ["running_sums", "statistics"])
 def test_noise_that_later_steps_take_back_goes_on_as_its_run_began(added_to):
-    about = {"added_to": added_to, "distribution": "gaussian", "dimension": 5, "sensitivity": 1.0, "largest": 9.0}
+    fields = {"added_to": added_to, "distribution": "gaussian", "dimension": 5, "sensitivity": 1.0, "largest": 9.0}
 
     def findings(*noises: dict[str, Any]) -> int:
         run = Run()
-        return sum(len([*as_begun("here", run, about | noise)]) for noise in noises)
+        return sum(len([*as_begun("here", run, fields | noise)]) for noise in noises)
 
     both = {"scale": 1.0, "weights": {"second": 1.0, "label": 1.0}}
     two, four = (both | {"factor": {"kind": "tree", "steps": steps}} for steps in (2, 4))
@@ -69,17 +69,17 @@ class Undo(Exception):
     """Ends a transaction without a trace."""
 
 
-def assert_together_as_alone(connection: Connection, found: list[str]) -> None:
+def assert_together_as_alone(connection: Connection, expected: list[str]) -> None:
     """Wherever the only stream, walked alone, showed what does not hold, it does so too when walked as among others."""
     with suppress(DataError):
         (stream,) = streams.every(connection)
         among = [*walking._of_stream(RowsTogether(connection, [stream.id]), stream)]
-        alone = found[: len(found) - len([*walking._numbers(connection, stream)])]
+        alone = expected[: len(expected) - len([*walking._numbers(connection, stream)])]
         assert among == alone or "what was never written" in str(among)
 
 
 def findings(database: Database, *tamper) -> list[str]:
-    found: list[str] = []
+    texts: list[str] = []
 
     def look(connection: Connection) -> None:
         if tamper:  # foreign keys and triggers are in nobody's way
@@ -88,13 +88,13 @@ def findings(database: Database, *tamper) -> list[str]:
                 connection.execute(text(f"ALTER TABLE {table.name} DISABLE TRIGGER append_only"))
         for statement in tamper:
             assert connection.execute(statement).rowcount
-        found.extend(verify(connection, isolated=not tamper).findings)
-        assert_together_as_alone(connection, found)
+        texts.extend(verify(connection, isolated=not tamper).findings)
+        assert_together_as_alone(connection, texts)
         raise Undo
 
     with pytest.raises(Undo), database.transaction() as connection:
         look(connection)
-    return found
+    return texts
 
 
 def test_an_honest_ledger_has_no_findings(published: Database):
@@ -149,10 +149,10 @@ def test_no_column_of_the_ledger_can_be_changed_unnoticed(published: Database, c
     row = select(literal_column("ctid")).select_from(table).order_by(column.is_(None), literal_column("ctid")).limit(1)
     tamper = update(table).where(literal_column("ctid") == row.scalar_subquery()).values({column: another(column)})
     try:
-        found = findings(published, tamper)
+        texts = findings(published, tamper)
     except IntegrityError:
         return
-    assert any(re.search(LEDGER[table], each) for each in found) == (column not in VERDICTS), found
+    assert any(re.search(LEDGER[table], each) for each in texts) == (column not in VERDICTS), texts
 
 
 LAST = select(func.max(tables.releases.c.version)).scalar_subquery()
@@ -243,8 +243,8 @@ def test_a_publication_that_was_changed_stays_so_when_it_ends(published: Databas
         mine = PUBLICATIONS.c.id == running.id
         connection.execute(update(PUBLICATIONS).where(mine).values(due=PUBLICATIONS.c.due + 1))
         open_entry(connection, running).end("stopped")
-        found = verify(connection, isolated=False).findings
-        assert any(f"publication {running.name}: it is not as it was left" in each for each in found)
+        texts = verify(connection, isolated=False).findings
+        assert any(f"publication {running.name}: it is not as it was left" in each for each in texts)
         raise Undo
 
 

@@ -20,6 +20,7 @@ from service.streams.units import (
     counting_slots,
     erased,
     pseudonym,
+    set_aside,
 )
 
 SECRET = bytes(range(32))
@@ -197,3 +198,12 @@ def test_another_secret_makes_other_pseudonyms():
 def test_a_secret_has_32_bytes(secret):
     with pytest.raises(ValueError, match="32 bytes"):
         pseudonym(secret, 1)
+
+
+@pytest.mark.parametrize("period", [2, 3, 20, 2**31])
+def test_every_kth_unit_is_set_aside_by_the_number_that_its_pseudonym_is(period):
+    names = [pseudonym(SECRET, each) for each in range(2000)]
+    names[:2] = [(period * 10**9 + period - 1).to_bytes(16), (period - 1).to_bytes(16)]
+    found = set_aside(np.frombuffer(b"".join(names), dtype=np.uint8).reshape(-1, 16), period)
+    assert found.tolist() == [int.from_bytes(each) % period == period - 1 for each in names]
+    assert found[:2].all()

@@ -39,6 +39,8 @@ LEADER = {"mechanism": {"kind": "online_leader", "batch": 4}, "learner": {"kind"
 SUMS = {"mechanism": WINDOWS | {"block": 4, "blocks": 2}, "learner": {"kind": "output_perturbation"}}
 WINDOW = {"mechanism": {"kind": "sliding_window", "block": 4, "blocks": 2}, "learner": LEADER["learner"]}
 SCALES = {"mechanism": {"kind": "preparation", "records": 8}}
+TILTED = WINDOW | {"learner": {"kind": "objective_perturbation"}}
+PERTURBED = WINDOW | {"learner": {"kind": "output_perturbation", "solver": "psgd"}}
 PATTERN = np.array([0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 1, 0, 0, 0, 0, 0, 2, 3, 1, 0, 0, 0, 0, 0], dtype=np.int64)
 
 
@@ -67,8 +69,10 @@ kinds = pytest.mark.parametrize(
         LEADER | {"privacy": PURE},
         SUMS | {"privacy": GAUSSIAN},
         WINDOW | {"privacy": GAUSSIAN},
+        PERTURBED | {"privacy": PURE},
+        TILTED | {"privacy": PURE},
     ],
-    ids=["leader", "leader, pure", "sums", "window"],
+    ids=["leader", "leader, pure", "sums", "window", "perturbed, pure", "tilted, pure"],
     indirect=True,
 )
 

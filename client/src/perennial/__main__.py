@@ -20,14 +20,14 @@ FAILED = 1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    asked = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        key = Path(asked.key_file).read_text()
-        if asked.command == "bridge":
-            bridging.run(key, asked)
+        key = Path(options.key_file).read_text()
+        if options.command == "bridge":
+            bridging.run(key, options)
         else:
-            with connect(asked.url, key) as client:
-                loading.run(client, asked)
+            with connect(options.url, key) as client:
+                loading.run(client, options)
     except OSError as error:
         return _failed(f"can't read {error.filename}: {error.strerror}")
     except (PerennialError, ModuleNotFoundError) as error:

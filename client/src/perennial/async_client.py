@@ -87,8 +87,8 @@ class AsyncClient:
 
     async def publish(self, name: str, stream: str, **more: Any) -> AsyncPublication:
         """Start a publication and return it, as `Client.publish` does."""
-        asked = settings.publication(stream, name=name, **more)
-        await self._run(operations.publish(asked))
+        body = settings.publication(stream, name=name, **more)
+        await self._run(operations.publish(body))
         return self.publication(name)
 
     async def ledger(self, stream: str, *, start: int | None = None, end: int | None = None) -> Ledger:

@@ -47,22 +47,22 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--once", action="store_true", help="stop when no message is left")
 
 
-def run(key: str, asked: argparse.Namespace) -> None:
+def run(key: str, arguments: argparse.Namespace) -> None:
     """Bridge until the command is interrupted."""
     options = Options(
-        servers=asked.server or ["nats://127.0.0.1:4222"],
-        credentials=asked.credentials,
-        source=asked.jetstream,
-        consumer=asked.consumer,
-        subject=asked.subject,
-        target=asked.stream,
-        batch=asked.batch,
-        letters=asked.dead_letters,
-        uncertain=asked.uncertain,
-        once=asked.once,
+        servers=arguments.server or ["nats://127.0.0.1:4222"],
+        credentials=arguments.credentials,
+        source=arguments.jetstream,
+        consumer=arguments.consumer,
+        subject=arguments.subject,
+        target=arguments.stream,
+        batch=arguments.batch,
+        letters=arguments.dead_letters,
+        uncertain=arguments.uncertain,
+        once=arguments.once,
     )
-    sent = asyncio.run(nats_bridge.run(asked.url, key, options))
-    print(f"{asked.jetstream}: {sent} messages stored")  # noqa: T201 - a command's answer
+    sent = asyncio.run(nats_bridge.run(arguments.url, key, options))
+    print(f"{arguments.jetstream}: {sent} messages stored")  # noqa: T201 - a command's answer
 
 
 def _positive(text: str) -> int:

@@ -100,8 +100,8 @@ class Client:
         more: `mechanism` and `learner` as in POST /v1/publications; `epsilon` and `delta`, or `rho`, or `privacy`; all
         else that it takes.
         """
-        asked = settings.publication(stream, name=name, **more)
-        self._run(operations.publish(asked))
+        body = settings.publication(stream, name=name, **more)
+        self._run(operations.publish(body))
         return self.publication(name)
 
     def ledger(self, stream: str, *, start: int | None = None, end: int | None = None) -> Ledger:

@@ -56,7 +56,7 @@ class Journal:
 
     def newest(self) -> Sent | None:
         """Return the last batch that has an entry; None without any."""
-        return self._found("entry <> '' ORDER BY first DESC LIMIT 1")
+        return self._row("entry <> '' ORDER BY first DESC LIMIT 1")
 
     def accepted(self, batch: Batch) -> str | None:
         """Return the entry of a batch that was accepted before, "" if it was skipped; None if it was not.
@@ -117,9 +117,9 @@ class Journal:
         return known.sender == self._sender and is_remembered(known.sent)
 
     def _sent(self, batch: Batch) -> Sent | None:
-        return self._found("first = ?", batch.first)
+        return self._row("first = ?", batch.first)
 
-    def _found(self, where: str, *values: int) -> Sent | None:
+    def _row(self, where: str, *values: int) -> Sent | None:
         columns = "records, digest, sender, sent, entry"
         row = self._database.execute(
             f"SELECT {columns} FROM batches WHERE append = ? AND {where}",  # noqa: S608 - no text from outside

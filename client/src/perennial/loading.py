@@ -51,27 +51,27 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
-def run(client: Client, asked: argparse.Namespace) -> None:
+def run(client: Client, options: argparse.Namespace) -> None:
     """Load all files, one after the other."""
-    for file in asked.files:
-        _load(client.stream(asked.stream), file, asked)
+    for file in options.files:
+        _load(client.stream(options.stream), file, options)
 
 
-def _load(stream: Stream, file: LocalFile | StoredObject, asked: argparse.Namespace) -> None:
-    name = f"{asked.name}/{file.name}" if asked.name else file.place
+def _load(stream: Stream, file: LocalFile | StoredObject, options: argparse.Namespace) -> None:
+    name = f"{options.name}/{file.name}" if options.name else file.place
     key = "load-" + hashlib.sha256(f"{stream.name} {name}".encode()).hexdigest()
-    others = [column for column in (asked.label, asked.unit) if column]
-    columns = None if asked.features is None else [*asked.features, *others]
+    others = [column for column in (options.label, options.unit) if column]
+    columns = None if options.features is None else [*options.features, *others]
     appended = stream.append(
-        files.read(file, columns, asked.unit),
-        label=asked.label,
-        unit=asked.unit,
-        features=asked.features,
+        files.read(file, columns, options.unit),
+        label=options.label,
+        unit=options.unit,
+        features=options.features,
         key=key,
-        batch=asked.batch,
+        batch=options.batch,
         progress=sys.stderr.isatty(),
-        journal=asked.state.expanduser() / f"{key}.sqlite",
-        uncertain=asked.uncertain,
+        journal=options.state.expanduser() / f"{key}.sqlite",
+        uncertain=options.uncertain,
         ahead=True,
     )
     print(f"{file}: {appended.records} records accepted")  # noqa: T201 - a command's answer

@@ -73,17 +73,17 @@ class _Service:
     ) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.data = folder / "perennial-data"
-        self._said = folder / "perennial.log"
+        self._log_file = folder / "perennial.log"
         self._temporary = temporary
         arguments = ["up", "--data-dir", str(self.data), "--host", "127.0.0.1", "--port", str(port)]
-        with self._said.open("wb") as said:
+        with self._log_file.open("wb") as log:
             self._keeper = subprocess.Popen(
                 [sys.executable, "-m", "perennial.keeper", *command, *arguments],
                 cwd=folder,  # the service reads settings from a file .env where it runs
                 env=_environment(),
                 stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=said,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,  # a Ctrl-C in the notebook interrupts a cell, not the service
             )
 
@@ -95,7 +95,8 @@ class _Service:
                 raise LocalServiceFailed(f"The service ended before it was ready. It said: {self._last_words()}")
             if time.monotonic() > deadline:
                 raise LocalServiceFailed(
-                    f"The service was not ready after {seconds:g} seconds: see {self._said}, or give it more `seconds`."
+                    f"The service was not ready after {seconds:g} seconds: see {self._log_file}, "
+                    "or give it more `seconds`."
                 )
             time.sleep(_LOOK_SECONDS)
         return (self.data / "admin.key").read_text().strip()
@@ -114,10 +115,10 @@ class _Service:
 
     def _is_ready(self) -> bool:
         """Return whether the process that was started says so: another one may answer at the port."""
-        return "Perennial is ready" in self._said.read_text(errors="replace")
+        return "Perennial is ready" in self._log_file.read_text(errors="replace")
 
     def _last_words(self) -> str:
-        lines = self._said.read_text(errors="replace").strip().splitlines()
+        lines = self._log_file.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "nothing"
 
 
@@ -131,8 +132,8 @@ def _command() -> list[str]:
 
 def _environment() -> dict[str, str]:
     """Return this process's environment without settings of a service, which may be another service's."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
-    return kept | {"PERENNIAL_METRICS_PORT": "0"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PERENNIAL_")}
+    return environment | {"PERENNIAL_METRICS_PORT": "0"}
 
 
 def _free_port() -> int:

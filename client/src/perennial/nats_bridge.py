@@ -152,10 +152,10 @@ class Bridge:
         finally:
             await subscription.unsubscribe()
         copies = {
-            found.metadata.sequence.stream: Message(
-                sequence=found.metadata.sequence.stream, reply=found.reply, data=found.data
+            message.metadata.sequence.stream: Message(
+                sequence=message.metadata.sequence.stream, reply=message.reply, data=message.data
             )
-            for found in fetched
+            for message in fetched
         }
         messages = list(copies.values())
         fitting = max(1, _fitting(messages))
@@ -219,11 +219,11 @@ class Bridge:
     async def _finish(self) -> None:
         """Do the rest for the messages that the last note names: so that it may be replaced."""
         if not self._note.stored:
-            found = [await self._read(sequence, reply) for sequence, reply in self._note.messages]
-            messages = [message for message in found if message is not None]
+            read = [await self._read(sequence, reply) for sequence, reply in self._note.messages]
+            messages = [message for message in read if message is not None]
             if self._note.sender != self._transport.sender or not is_remembered(self._note.sent):
                 await self._decide("that was on an earlier day, or with another API key")
-            elif len(messages) < len(found):
+            elif len(messages) < len(read):
                 await self._decide("some are gone from NATS")
             elif not await self._sent_again(messages):
                 await self._decide("the service takes smaller batches since")
@@ -260,10 +260,10 @@ class Bridge:
         from nats.js.errors import NotFoundError
 
         try:
-            found = await self._source.stream.get_msg(self._options.source, sequence)
+            stored = await self._source.stream.get_msg(self._options.source, sequence)
         except NotFoundError:
             return None
-        return Message(sequence=sequence, reply=reply, data=found.data or b"")
+        return Message(sequence=sequence, reply=reply, data=stored.data or b"")
 
     async def _post(self, messages: Sequence[Message], doubts: list[str]) -> None:
         """Store the messages' records, however long that takes while the service remembers their key."""

@@ -84,16 +84,16 @@ async def source(connection: Client, options: Options) -> Source:
 
     stream = connection.jetstream(timeout=ANSWER_SECONDS)
     try:
-        found = await stream.stream_info(options.source)
+        info = await stream.stream_info(options.source)
     except NotFoundError:
         raise PerennialError(f"NATS has no JetStream stream {options.source}.") from None
     consumer = await _consumer(stream, options)
     await _check_letters(stream, options)
-    names = [options.source, str(found.created), options.consumer]
+    names = [options.source, str(info.created), options.consumer]
     return Source(
         connection=connection,
         stream=stream,
-        bucket=await _bucket(stream, found),
+        bucket=await _bucket(stream, info),
         place=hashlib.sha256(json.dumps(names).encode()).hexdigest(),
         since=str(consumer.created),
     )
@@ -105,19 +105,19 @@ async def _consumer(stream: JetStreamContext, options: Options) -> ConsumerInfo:
     from nats.js.errors import NotFoundError
 
     try:
-        found: ConsumerInfo = await stream.consumer_info(options.source, options.consumer)
+        info: ConsumerInfo = await stream.consumer_info(options.source, options.consumer)
     except NotFoundError:
         wanted = ConsumerConfig(
             durable_name=options.consumer, ack_policy=AckPolicy.EXPLICIT, filter_subject=options.subject
         )
         return await stream.add_consumer(options.source, wanted)
-    has = found.config
+    has = info.config
     if has.ack_policy != AckPolicy.EXPLICIT or has.deliver_subject or (has.max_deliver or -1) > 0:
         raise PerennialError(
             f"The consumer {options.consumer} must be a pull consumer with explicit acknowledgement and no limit of "
             "deliveries: choose a new name, and the bridge makes one."
         )
-    return found
+    return info
 
 
 async def _check_letters(stream: JetStreamContext, options: Options) -> None:

@@ -114,23 +114,23 @@ def numbers(stream: str, appended: Appended) -> Exchange[list[tuple[int, int]] |
         answer = yield from ask(Request(path=f"{_path('streams', stream)}/entries/{quote(entry, safe='')}"), 404)
         if answer.status == 404:
             return None
-        found = _object(answer)
-        ranges.append((found["start"], found["end"]))
+        interval = _object(answer)
+        ranges.append((interval["start"], interval["end"]))
     return ranges
 
 
 def ledger(stream: str, start: int | None, end: int | None) -> Exchange[Ledger]:
     """Return what records have spent, of all or of those from `start` on and before `end`."""
     query = {name: value for name, value in (("start", start), ("end", end)) if value is not None}
-    told = yield from _get(f"{_path('streams', stream)}/ledger", query)
+    ledger_page = yield from _get(f"{_path('streams', stream)}/ledger", query)
     return Ledger(
-        budget=told["budget"],
-        reserved=told["reserved"],
-        spent=told["spent"],
-        declassified=told["declassified"],
-        exact=told["exact"],
-        publications=Table(told["publications"]),
-        ranges=Table(told["ranges"]),
+        budget=ledger_page["budget"],
+        reserved=ledger_page["reserved"],
+        spent=ledger_page["spent"],
+        declassified=ledger_page["declassified"],
+        exact=ledger_page["exact"],
+        publications=Table(ledger_page["publications"]),
+        ranges=Table(ledger_page["ranges"]),
     )
 
 
@@ -141,8 +141,8 @@ def charges(stream: str) -> Exchange[Table]:
 
 def charges_of(publication: str) -> Exchange[Table]:
     """Return a publication's charges, newest first."""
-    found = yield from information("publications", publication)
-    rows = yield from charges(found["stream"])
+    described = yield from information("publications", publication)
+    rows = yield from charges(described["stream"])
     return Table(row for row in rows if row["publication"] == publication)
 
 
@@ -204,9 +204,9 @@ def following(publication: str, after: int) -> Exchange[list[Model] | None]:
 def _models_between(publication: str, after: int, newest: Model) -> Exchange[list[Model]]:
     models: list[Model] = []
     for version in range(after + 1, newest.version):
-        found = yield from release(publication, version)
-        if found.role == "model":
-            models.append(found)
+        between = yield from release(publication, version)
+        if between.role == "model":
+            models.append(between)
         if len(models) == MODELS_AT_ONCE:
             return models
     return [*models, (yield from _with_encoder(publication, newest))]

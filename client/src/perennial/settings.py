@@ -64,14 +64,14 @@ def publication(
     **more: Any,
 ) -> dict[str, Any]:
     """Return the JSON of a new publication, or of a plan for one."""
-    asked: dict[str, Any] = {"stream": stream, "mechanism": dict(mechanism)}
+    body: dict[str, Any] = {"stream": stream, "mechanism": dict(mechanism)}
     if learner is not None:
-        asked["learner"] = dict(learner)
+        body["learner"] = dict(learner)
     if name is not None:
-        asked["name"] = name
+        body["name"] = name
     if rho is not None and privacy is None and epsilon is None:
         privacy = {"rho": rho}
-    return asked | {"privacy": _loss(epsilon, delta, "privacy", privacy)} | more
+    return body | {"privacy": _loss(epsilon, delta, "privacy", privacy)} | more
 
 
 def standardize(ranges: Mapping[str, tuple[float, float]]) -> dict[str, Any]:

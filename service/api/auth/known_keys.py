@@ -43,12 +43,11 @@ class KnownKeys:
             asker: the address that sent it, which has so many guesses a second; each asks the database. A key that was
                 valid when it was last looked at is no guess. None: who was let in before.
         """
+        if (remembered := self.remembered(shown)) is not None:
+            return remembered
         secret, find = shown
         which = find, keys.digest(secret)
-        cached = self._known.get(which)
-        if cached is not None and cached[1] > time.monotonic():
-            return cached[0]
-        if cached is None and asker is not None and (early := self._guesses.early(asker)):
+        if which not in self._known and asker is not None and (early := self._guesses.early(asker)):
             raise too_many_requests("This address sends too many keys that are not known.", early)
         key: Key | None = await self._run_once(("key", which), find, secret)
         self._known.pop(which, None)
@@ -59,6 +58,12 @@ class KnownKeys:
                 self._known.clear()
             self._known[which] = (key, time.monotonic() + KEY_CACHE_SECONDS)
         return key
+
+    def remembered(self, shown: Secret) -> Key | None:
+        """Return the key that a request shows, if that was looked up lately; None: somebody has to look."""
+        secret, find = shown
+        cached = self._known.get((find, keys.digest(secret)))
+        return cached[0] if cached is not None and cached[1] > time.monotonic() else None
 
     def look_again(self) -> None:
         """Ask the database again for every key: some key was made or revoked."""

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import orjson
+from fastapi import Response
 
 from service.api.schemas import as_json
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Representation:
     """`edition` is raised when the same version is written with other bytes; it is part of the tag."""
 
@@ -25,10 +26,14 @@ class Representation:
         """Strong, and of this representation alone."""
         return f'"{version}.{self.name}.{self.edition}"'
 
-    def headers(self, publication: str, version: int) -> dict[str, str]:
-        if self is JSON:
-            return {}
-        return {"Content-Disposition": f'attachment; filename="{publication}-{version}.{self.name}"'}
+    def answer(self, publication: str, version: int, body: bytes | None, headers: dict[str, str]) -> Response:
+        """Return a version as it is sent, with these headers and its own; without a body: it is unchanged."""
+        headers = headers | {"ETag": self.tag(version), "Vary": "Accept"}
+        if body is None:
+            return Response(status_code=304, headers=headers)
+        if self is not JSON:
+            headers["Content-Disposition"] = f'attachment; filename="{publication}-{version}.{self.name}"'
+        return Response(body, headers=headers, media_type=self.media_type)
 
 
 def _json(release: dict[str, Any]) -> bytes:
@@ -50,6 +55,16 @@ def _safetensors(release: dict[str, Any]) -> bytes:
     header = orjson.dumps({"__metadata__": metadata, "weights": tensor})
     header += b" " * (-len(header) % 8)
     return b"".join((len(header).to_bytes(8, "little"), header, weights.tobytes()))
+
+
+def unchanged(tag: str, if_none_match: str | None) -> bool:
+    """Return whether a client that sent this If-None-Match has what the tag names."""
+    return if_none_match is not None and (if_none_match.strip() == "*" or tag in tags(if_none_match))
+
+
+def tags(header: str) -> list[str]:
+    """Return the tags of an If-None-Match; a weak one is as good as a strong one."""
+    return [tag.strip().removeprefix("W/") for tag in header.split(",")]
 
 
 JSON = Representation(media_type="application/json", name="json", edition=1, write=_json)
@@ -86,6 +101,15 @@ def _range(text: str) -> tuple[str, float]:
         match for part in parameters if (match := re.fullmatch(r"q\s*=\s*(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", part))
     ]
     return name, float(weights[0][1]) if weights else 1.0
+
+
+def latest_headers(publication: str, version: int) -> dict[str, str]:
+    """Return the headers of the version that is the newest now."""
+    return {"Content-Location": f"/v1/publications/{publication}/releases/{version}"}
+
+
+VERSION_HEADERS = {"Cache-Control": "private, max-age=31536000, immutable"}
+"""Headers of a version that was asked for by its number: it never changes, and only who has a key may read it."""
 
 
 @dataclass

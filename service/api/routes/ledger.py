@@ -180,7 +180,7 @@ def _tighter(
     reserved: PrivacyLoss,
     evaluated: PrivacyLoss,
 ) -> composition.Tighter:
-    if stream.evaluation_slots is None:
+    if stream.evaluation_period is None:
         return reservations.tighter(stream, of_it, reserved)
     training = reservations.reserved(connection, stream.id, of_it, Slots.TRAINING)
     return reservations.tighter(stream, of_it, training, evaluated)
@@ -194,7 +194,7 @@ def _told(connection: Connection, stream: streams.Stream, start: int, stop: int)
     """Return whether what follows is exact, and what the records of each stretch of [start, stop) have spent."""
     if start >= stop:
         return True, []
-    kinds = (None,) if stream.evaluation_slots is None else (None, Slots.EVALUATION)
+    kinds = (None,) if stream.evaluation_period is None else (None, Slots.EVALUATION)
     found = [spending.exact(connection, stream.id, start, stop, slots) for slots in kinds]
     exact = [each for each in found if each is not None]
     is_exact = len(exact) == len(kinds)
@@ -225,7 +225,7 @@ def _share(budget: Budget, publication: publications.Publication, exposed: tuple
         "running": publication.state == "running",
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
-        "reserved": budget.shown(component.cap if component.running else component.kept(kept)),
+        "reserved": budget.shown(component.cap if component.running else component.reserved_after_end(kept)),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
             "record": publication.visible_worst_record,

@@ -15,7 +15,16 @@ from service.api.auth.scopes import READER, KeyFirst, Reader
 from service.api.auth.visibility import no_publication, publication_or_404
 from service.api.http.bodies import refusal, require_json
 from service.api.http.problems import Problem, documented
-from service.api.http.representations import JSON, SAFETENSORS, Representation, choose
+from service.api.http.representations import (
+    JSON,
+    SAFETENSORS,
+    VERSION_HEADERS,
+    Representation,
+    choose,
+    latest_headers,
+    tags,
+    unchanged,
+)
 from service.api.prediction_noise import PredictionNoise, noise_of
 from service.api.schemas import X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
 from service.api.services import Services, Shared, services
@@ -141,10 +150,8 @@ async def get_latest_release(
     applied = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
     if version is None:
         raise _nothing_yet(applied)
-    location = f"/v1/publications/{publication}/releases/{version}"
-    return await _answer(
-        shared, publication, found, version, representation, if_none_match, applied | {"Content-Location": location}
-    )
+    headers = applied | latest_headers(publication, version)
+    return await _answer(shared, publication, found, version, representation, if_none_match, headers)
 
 
 async def latest_release(request: Request) -> Response:
@@ -173,20 +180,15 @@ async def get_release(
     """One version. It never changes. `Accept: application/vnd.safetensors` gives the weights as a file."""
     representation = _acceptable(request)
     if_none_match = whole(request, "if-none-match", if_none_match)
-    found = await shared.run(publication_or_404, key, publication)
-    if version > (
-        found.visible_version or 0
-    ):  # before any tag is looked at: what does not exist yet must not be cached
-        raise _no_release()
-    return await _answer(
-        shared,
-        publication,
-        found,
-        version,
-        representation,
-        if_none_match,
-        {"Cache-Control": "private, max-age=31536000, immutable"},
-    )
+    found: Newest | Publication = await _newest(shared, key, publication)
+    if version > (found.latest or 0):  # which is the newest with the role `model`
+        found = await shared.run(publication_or_404, key, publication)
+        if version > (found.visible_version or 0):
+            raise _no_release()  # before any tag is looked at: what does not exist yet must not be cached
+    return await _answer(shared, publication, found, version, representation, if_none_match, VERSION_HEADERS)
+
+
+VERSION = cast("APIRoute", router.routes[-1])
 
 
 @router.post(
@@ -267,10 +269,8 @@ async def _answer(
     if_none_match: str | None,
     headers: dict[str, str],
 ) -> Response:
-    tag = representation.tag(version)
-    headers = headers | {"ETag": tag, "Vary": "Accept"}
-    if if_none_match and (if_none_match.strip() == "*" or tag in _tags(if_none_match)):
-        return Response(status_code=304, headers=headers)
+    if unchanged(representation.tag(version), if_none_match):
+        return representation.answer(publication, version, None, headers)
     which = (found.promise, version, representation.name)  # ids come again where a database was put back
     body = shared.rendered.get(which)
     if body is None:
@@ -279,8 +279,7 @@ async def _answer(
             raise _no_release()
         body = shared.rendered.get(which) or representation.write(shown(publication, release))
         shared.rendered.put(which, body)
-    headers |= representation.headers(publication, version)
-    return Response(body, headers=headers, media_type=representation.media_type)
+    return representation.answer(publication, version, body, headers)
 
 
 async def _newest(shared: Services, key: Key, publication: str) -> Newest:
@@ -342,13 +341,9 @@ def _range(bounds: tuple[int, int]) -> dict[str, int]:
     return {"start": bounds[0], "end": bounds[1]}
 
 
-def _tags(header: str) -> list[str]:
-    return [tag.strip().removeprefix("W/") for tag in header.split(",")]
-
-
 def _known_version(header: str | None) -> int | None:
     """The newest version among the tags that a client has."""
-    versions = [int(match[1]) for tag in _tags(header or "") if (match := re.fullmatch(r'"(\d{1,9})\.[^"]*"', tag))]
+    versions = [int(match[1]) for tag in tags(header or "") if (match := re.fullmatch(r'"(\d{1,9})\.[^"]*"', tag))]
     return max(versions, default=None)
 
 

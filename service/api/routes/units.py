@@ -3,6 +3,7 @@
 from typing import Annotated
 from urllib.parse import unquote_to_bytes
 
+import numpy as np
 from fastapi import APIRouter, Path, Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
@@ -14,10 +15,11 @@ from service.api.http.problems import Problem, documented
 from service.api.schemas import Loss
 from service.api.services import Services, Shared
 from service.ledger import spending
+from service.privacy.accounting.composition import Slots
 from service.publishing import units as found_units
 from service.store import keys, streams, units
 from service.store.streams import Stream
-from service.streams.units import InvalidUnit, pseudonym
+from service.streams.units import InvalidUnit, pseudonym, set_aside
 
 router = APIRouter(route_class=KeyFirst, prefix="/v1/streams/{stream}/units", tags=["records"])
 
@@ -49,7 +51,7 @@ async def get_unit(stream: str, unit: Unit, request: Request, admin: Admin, shar
         with shared.database.transaction() as connection:
             state, erased = units.state(connection, found.id, name)
             most = found.parsed_schema.unit.max_records if found.parsed_schema.unit else 1
-            spent = spending.of_unit(connection, found.id, slots, most)
+            spent = spending.of_unit(connection, found.id, slots, most, _kind(found, name))
         return UnitInfo(records=slots, counting=state.counted, erased=erased, spent=Loss(**found.budget.shown(spent)))
 
     return await run_in_threadpool(look)
@@ -61,6 +63,12 @@ async def erase_unit(stream: str, unit: Unit, request: Request, admin: Admin, sh
     found, name = await _known(stream, request, admin, shared)
     slots = await run_in_threadpool(found_units.erase_unit, shared.database, shared.files, found, name)
     return ErasedUnit(records=slots)
+
+
+def _kind(stream: Stream, name: bytes) -> Slots:
+    period = stream.evaluation_period
+    evaluated = period is not None and set_aside(np.frombuffer(name, dtype=np.uint8)[None], period)[0]
+    return Slots.EVALUATION if evaluated else Slots.TRAINING
 
 
 async def _known(stream: str, request: Request, admin: keys.Key, shared: Services) -> tuple[Stream, bytes]:

@@ -7,6 +7,7 @@ import { $, amount, count, fact, h, replace, table } from "./dom.js";
 const MOST_BLOCKS = 200;
 const MOST_BANDS = 4; // more bands hide each other
 const MOST_CLASSES = 12; // whose recalls are listed
+const FALSE_ALARMS = "a false alarm of drift in at most 1 of 1,000 blocks"; // as drift.py states
 const AXIS = { title: { text: "records", standoff: 4 } };
 
 const whole = (share) => Math.round(100 * share);
@@ -109,7 +110,7 @@ export async function judged({ name, evaluation: told }, { class_names: classes 
   $("quality-chart").hidden = blocks.length === 0;
   if (blocks.length === 0) return;
   const { title } = kind(told);
-  replace($("quality-key"), keyOf(blocks, title));
+  replace($("quality-key"), keyOf(blocks, title, told));
   await draw($("quality-chart"), {
     said: `${title} by records, over ${count(blocks.length)} blocks. ${sentence(told)}`,
     traces: () => [
@@ -120,11 +121,12 @@ export async function judged({ name, evaluation: told }, { class_names: classes 
   });
 }
 
-const keyOf = (blocks, title) =>
+const keyOf = (blocks, title, { drift = null } = {}) =>
   [
     `${title} of each block with its 95 % interval`,
     blocks[0].baseline !== undefined && "dashed: always saying the commonest class",
     changed(blocks).some(Boolean) && "◆ a new version",
+    drift !== null && FALSE_ALARMS,
   ]
     .filter(Boolean)
     .join(" · ");

@@ -30,5 +30,5 @@ def violations(connection: Connection) -> list[str]:
         .where(or_(streams.c.charges != func.coalesce(newest.c.id, 0), streams.c.head.is_distinct_from(newest.c.hash)))
     )
     untrusted = select(streams.c.name, streams.c.distrusted).where(streams.c.distrusted.isnot(None))
-    found = [f"stream {row.name}, charge {row.id}" for query in (broken, cut) for row in connection.execute(query)]
-    return found + [f"stream {row.name}: {row.distrusted}" for row in connection.execute(untrusted)]
+    breaks = [f"stream {row.name}, charge {row.id}" for query in (broken, cut) for row in connection.execute(query)]
+    return breaks + [f"stream {row.name}: {row.distrusted}" for row in connection.execute(untrusted)]

@@ -26,12 +26,12 @@ def violations(connection: Connection) -> list[str]:
         .order_by(publications.c.stream_id)
     ).all()
     of_each = {stream: list(of_it) for stream, of_it in groupby(rows, attrgetter("stream_id"))}
-    found = [
+    violations = [
         f"publication {each.name} of stream {known[each.stream_id].name}"
         for each in rows
         if highest.get(each.id, 0) * Fraction(each.unit_factor or 1) > capacity(each.epsilon, each.delta)[1]
     ]
     for stream, reserved in reservations.reserved_of_each(connection, of_each).items():
         if not reserved.within(known[stream].budget.limit):
-            found.append(f"stream {known[stream].name}")
-    return found
+            violations.append(f"stream {known[stream].name}")
+    return violations

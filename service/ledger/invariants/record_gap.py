@@ -6,7 +6,7 @@ from service.store.tables import entries, segments, streams
 
 
 def violations(connection: Connection) -> list[str]:
-    found = []
+    gaps = []
     for table in (entries, segments):
         ranges = select(
             table.c.stream_id,
@@ -29,9 +29,9 @@ def violations(connection: Connection) -> list[str]:
             .where(wrong)
             .order_by(streams.c.name, ranges.c.start)
         )
-        found += [f"stream {row.name}, {table.name} at record {row.start}" for row in connection.execute(query)]
+        gaps += [f"stream {row.name}, {table.name} at record {row.start}" for row in connection.execute(query)]
         none = select(streams.c.name).where(
             whole, streams.c.records > 0, ~select(table.c.start).where(table.c.stream_id == streams.c.id).exists()
         )
-        found += [f"stream {name}, {table.name} at record 0" for name in connection.execute(none).scalars()]
-    return found
+        gaps += [f"stream {name}, {table.name} at record 0" for name in connection.execute(none).scalars()]
+    return gaps

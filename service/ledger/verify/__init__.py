@@ -60,8 +60,8 @@ def look(connection: Connection, stream: int, *, most: int = 100) -> tuple[Strea
     Those are as many as batches were ever sent, and an invariant asks for them.
     """
     connection.execute(ONE_VIEW)
-    found = streams.get(connection, stream)
-    return found, list(islice(_of_stream(Rows(connection), found), most))
+    row = streams.get(connection, stream)
+    return row, list(islice(_of_stream(Rows(connection), row), most))
 
 
 def look_at_each(connection: Connection, identities: Sequence[int]) -> list[tuple[Stream, str | None]]:
@@ -91,14 +91,14 @@ def _numbers(connection: Connection, stream: Stream) -> Iterator[str]:
 def _publications(rows: Rows, stream: Stream) -> Iterator[str]:
     """All that does not hold of a stream's publications. Another stream may have publications of the same names."""
     where = f"stream {stream.name}"
-    found = list(publications.walk(rows, stream.id))
+    of_stream = list(publications.walk(rows, stream.id))
     for slots in Slots:
-        yield from read(where, reserved.within_budget(rows, stream, found, slots))
-    yield from read(where, reserved.within_slack(stream, found))
-    yield from read(where, numbering.shown(rows, stream, found))
-    for publication in found:
+        yield from read(where, reserved.within_budget(rows, stream, of_stream, slots))
+    yield from read(where, reserved.within_slack(stream, of_stream))
+    yield from read(where, numbering.shown(rows, stream, of_stream))
+    for publication in of_stream:
         of_units = read(f"publication {publication.name}", promises.of_units(stream, publication))
-        of_features = read(f"publication {publication.name}", promises.of_features(found, publication))
+        of_features = read(f"publication {publication.name}", promises.of_features(of_stream, publication))
         for finding in (*_of_publication(rows, stream, publication), *of_units, *of_features):
             yield f"{finding} (stream {stream.name})"
 

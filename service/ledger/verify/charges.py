@@ -45,23 +45,23 @@ def sums(rows: Rows, publication: Publication) -> Iterator[str]:
     if kind != publication.kind:
         yield f"publication {publication.name}: its kind is not that of its delta"
         return
-    asked = publication.configuration["privacy"]
-    if (Decimal(str(asked["epsilon"])), Decimal(str(asked["delta"]))) != (publication.epsilon, publication.delta):
+    privacy = publication.configuration["privacy"]
+    if (Decimal(str(privacy["epsilon"])), Decimal(str(privacy["delta"]))) != (publication.epsilon, publication.delta):
         yield f"publication {publication.name}: its configuration is of another guarantee than is reserved for it"
     wrong = next(rows.of(_WRONG[kind], tables.charges.c.publication_id, publication.id), None)
     if wrong is not None:
         yield f"publication {publication.name}, charge {wrong.id}: it is not in the publication's currency"
         return
     walked = rows.of(*_CHANGES[kind], publication.id)
-    kept = spending.changes(rows, [publication.id])
+    published = spending.changes(rows, [publication.id])
     level, highest, differs = Fraction(0), Fraction(0), False
     for record, here in groupby(walked, key=attrgetter("record")):
         change = sum((Fraction(row.amount) for row in here), start=Fraction(0))
         level += change
         highest = max(highest, level)
         if change and not differs:
-            differs = next(kept, None) != (record, publication.id, change)
-    if differs or next(kept, None) is not None:
+            differs = next(published, None) != (record, publication.id, change)
+    if differs or next(published, None) is not None:
         yield f"publication {publication.name}: what is kept as spent is not what its charges add up to"
     if highest != publication.worst_amount:
         yield f"publication {publication.name}: what is told of its worst record is not what its charges add up to"

@@ -77,21 +77,21 @@ def releases(rows: Rows, stream: Stream) -> Iterator[str]:
         yield f"stream {stream.name}: more is confirmed than was charged and released"
 
 
-def shown(rows: Rows, stream: Stream, found: Sequence[Publication]) -> Iterator[str]:
+def shown(rows: Rows, stream: Stream, publications: Sequence[Publication]) -> Iterator[str]:
     """Check that no sum or clock is shown ahead of what is committed; once all is confirmed, nothing but that."""
     shown = composition.PrivacyLoss.of(stream.visible_epsilon, stream.visible_delta, stream.visible_rho)
     evaluated = composition.PrivacyLoss.of(
         stream.visible_evaluation_epsilon, stream.visible_evaluation_delta, stream.visible_evaluation_rho
     )
-    for told, slots in ((shown, None), (evaluated, Slots.EVALUATION)):
+    for visible, slots in ((shown, None), (evaluated, Slots.EVALUATION)):
         worst = composition.worst(loss for *_, loss in spending.outlined(rows, stream.id, 0, 2**62, slots))
-        if told != worst if stream.confirmed_charges == stream.charges else not told.within(worst):
+        if visible != worst if stream.confirmed_charges == stream.charges else not visible.within(worst):
             yield f"stream {stream.name}: what is shown as spent is not what its records have"
             break
     known = {row.id for row in rows.of(_PUBLICATIONS, tables.publications.c.stream_id, stream.id)}
-    for identity in known - {each.id for each in found}:
+    for identity in known - {each.id for each in publications}:
         yield f"stream {stream.name}: nothing is shown of the publication with id {identity}"
-    for each in found:
+    for each in publications:
         ahead = (
             each.visible_position > each.position
             or each.visible_due > each.due

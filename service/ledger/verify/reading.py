@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from sqlalchemy.exc import DataError
 
 
-def read(where: str, found: Iterator[str]) -> Iterator[str]:
+def read(where: str, findings: Iterator[str]) -> Iterator[str]:
     """Yield the findings; a value that can't be read or counted, like NaN, is a finding and hides no other."""
     try:
-        yield from found
+        yield from findings
     except (LookupError, TypeError, ValueError, ArithmeticError, DataError) as problem:
         yield f"{where}: it holds what was never written there ({type(problem).__name__})"

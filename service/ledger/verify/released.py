@@ -47,12 +47,12 @@ def chain(rows: Rows, stream: Stream, publication: Publication) -> Iterator[str]
         if isinstance(charging, AtArrival) and row["fit_start"] < batched:
             yield f"{where}: it learnt from a batch that another had learnt from"
         batched = row["fit_stop"]
-    told = publication.version, publication.digest, publication.latest
+    recorded = publication.version, publication.digest, publication.latest
     reached = publication.start + publication.position
     # A step that only counts records in, or a fit of no unit, moves it on without a release.
     releases_always = isinstance(charging, WithEachRelease) and publication.unit_factor is None
     late = time != reached if releases_always else time > reached
-    if (number, previous, latest) != told or late:
+    if (number, previous, latest) != recorded or late:
         where = f"publication {publication.name}, version {publication.version}"
         yield f"{where}: it was the newest one, and is missing or another"
 
@@ -84,7 +84,7 @@ def paid_for(
             yield f"{where}: its noise is not as long as what it is added to"
         records = fits.count(row["fit_start"], row["fit_stop"])
         currency = Currency.PURE if pure else Currency.ZCDP
-        if event.cost(currency, records) > paid:
+        if event.cost(currency, _counted(row, records, of_units=unit is not None)) > paid:
             yield f"{where}: its noise costs more than its charge"
         if unit is not None:
             bound = UnitBound(max_records=unit["max_records"], min_separation=unit["min_separation"])
@@ -92,6 +92,13 @@ def paid_for(
                 yield f"{where}: its charge counts less often than all records of a unit may cost"
     except ValueError as problem:
         yield f"{where}: {problem}"
+
+
+def _counted(row: Mapping[str, Any], records: int, *, of_units: bool) -> int:
+    """Return n of a release, of so many slots: of units, that which it states. A batch of none still has its noise."""
+    if not of_units or "units" not in row["model"]:
+        return records
+    return min(records, max(1, int(row["model"]["units"])))
 
 
 @dataclass

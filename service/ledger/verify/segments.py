@@ -35,9 +35,9 @@ def verify_segments(database: Database, files: SegmentFiles) -> Iterator[str]:
     with database.transaction() as connection:
         known = streams.every(connection)
     for stream in known:
-        told = files.high_water_mark(stream.log)
+        mark = files.high_water_mark(stream.log)
         with database.transaction() as connection:
-            against = high_water_mark.contradicts(connection, files, told, streams.get(connection, stream.id))
+            against = high_water_mark.contradicts(connection, files, mark, streams.get(connection, stream.id))
         if against is not None:
             yield f"stream {stream.name}: {against}"
         position = 0

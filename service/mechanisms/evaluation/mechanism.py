@@ -12,6 +12,10 @@ Units. Neighbours: U⊥. Of all records of a unit in a block that of its first s
 or none where that slot is empty. So all of them together change a block's counts as one record does; a unit is in at
 most m blocks, each with noise of its own, and every slot is charged 1/m of the capacity (`groups`).
 
+Where a stream with units sets units aside, every k-th, a block is n·k slots, in which evaluated units have n slots on
+average; which ones, their pseudonyms say. All slots of a unit are charged by evaluations, or all by other publications:
+parallel composition over a public partition of the units.
+
 Times and ranges are relative to the publication's start, as of every mechanism; evaluation slots and the times of the
 evaluated publications' releases are absolute (`streams.slots`). A release's `fit` is the range of its block; of that
 range only the evaluation slots are charged.
@@ -63,6 +67,8 @@ class Evaluation(Mechanism):
     block: int
     of: tuple[str, ...]
     counts: Counts
+    units_aside: int = 1
+    """k, every k-th unit being set aside for evaluations; 1: none is"""
     models: Models | None = None
     """None: it can be planned, and takes no step."""
 
@@ -70,13 +76,18 @@ class Evaluation(Mechanism):
         if self.block < 1 or len(self.of) != self.counts.publications or len(set(self.of)) < len(self.of):
             raise ValueError("an evaluation counts at least 1 slot a block, of publications that differ")
 
+    @property
+    def length(self) -> int:
+        """How many of the slots that it may read a block has; n of them are evaluated, on average where units are."""
+        return self.block * self.units_aside
+
     def next_time(self, after: int) -> int:
         """Return the end of the first block that ends after a time: just after the block's last evaluation slot."""
         return self._end(self._ended(after))
 
     def first_slot(self, time: int) -> int:
         """Return the first evaluation slot, absolute, of the block that ends at a time."""
-        return self.slots.slot(self._first + (self._ended(time) - 1) * self.block)
+        return self.slots.slot(self._first + (self._ended(time) - 1) * self.length)
 
     def needs(self, after: int) -> int:
         """Return where the block begins that ends first after a time."""
@@ -128,7 +139,7 @@ class Evaluation(Mechanism):
     @property
     def reads_slots(self) -> Slots:
         """Return which slots it reads: all, like any publication, where the stream sets none aside."""
-        return Slots.TRAINING if self.training.evaluation is None else Slots.EVALUATION
+        return Slots.EVALUATION if self._has_slots_of_its_own else Slots.TRAINING
 
     def draws(self) -> int:
         """Return 0: the noise is exact."""
@@ -139,7 +150,7 @@ class Evaluation(Mechanism):
 
     def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
         """Return m: a unit is counted once in a block, with noise of its own."""
-        return of_fits(bound, self.block * self.slots.period)
+        return of_fits(bound, self._records)
 
     def plan(self) -> dict[str, Any]:
         """Return what this publication does to a record and how wide its intervals are, as JSON: for a person."""
@@ -153,7 +164,7 @@ class Evaluation(Mechanism):
             "fits": [
                 {
                     "what": "block",
-                    "when": f"every {self.block * self.slots.period} records, their {self.block} evaluation slots",
+                    "when": f"every {self._records} records, {self._counted}",
                     "records": self.block,
                     "share": "1",
                     "charge": self._charge(),
@@ -166,7 +177,7 @@ class Evaluation(Mechanism):
                 **self.loss_of(self.capacity * self.factor),
                 "share": "1",
                 "note": "all slots, like any other publication: the stream sets none aside"
-                if self.training.evaluation is None
+                if not self._has_slots_of_its_own
                 else "evaluation slots only: no other publication reads them, and this one reads no other",
                 "parts": [{"what": "block", "fits": 1, "share": "1", **self.loss_of(self.capacity * self.factor)}],
             },
@@ -189,7 +200,7 @@ class Evaluation(Mechanism):
         many there are, and no record may move what others are counted as.
         """
         first = self.slots.before(self.start + begin)
-        x, y, present = np.zeros((self.block, 0), dtype=np.float32), np.full(self.block, np.nan), 0
+        x, y, present = np.zeros((self.length, 0), dtype=np.float32), np.full(self.length, np.nan), 0
         at_once = AT_ONCE if self.unit is None else time - begin  # only so is a unit's first slot known
         for start in range(begin, time, at_once):
             stop = min(time, start + at_once)
@@ -199,10 +210,25 @@ class Evaluation(Mechanism):
             filled = evaluated & np.isfinite(records.x).all(axis=1)
             places = self.slots.before(slots[filled]) - first
             if x.shape[1] != records.x.shape[1]:
-                x = np.zeros((self.block, records.x.shape[1]), dtype=records.x.dtype)
+                x = np.zeros((self.length, records.x.shape[1]), dtype=records.x.dtype)
             x[places], y[places] = records.x[filled], records.y[filled]
             present += int(evaluated.sum())
         return x, y, present
+
+    @property
+    def _has_slots_of_its_own(self) -> bool:
+        return self.training.evaluation is not None or self.units_aside > 1
+
+    @property
+    def _records(self) -> int:
+        """How many records of the stream a block is of."""
+        return self.length * self.slots.period
+
+    @property
+    def _counted(self) -> str:
+        if self.units_aside > 1:
+            return f"those of units set aside, {self.block} on average"
+        return f"their {self.block} evaluation slots"
 
     @property
     def _first(self) -> int:
@@ -211,10 +237,10 @@ class Evaluation(Mechanism):
 
     def _ended(self, time: int) -> int:
         """Return how many blocks have ended at a time."""
-        return self.slots.evaluation(self.start, self.start + time) // self.block
+        return self.slots.evaluation(self.start, self.start + time) // self.length
 
     def _end(self, number: int) -> int:
-        return self.slots.slot(self._first + (number + 1) * self.block - 1) + 1 - self.start
+        return self.slots.slot(self._first + (number + 1) * self.length - 1) + 1 - self.start
 
     def _begin(self, number: int) -> int:
         return self._end(number - 1) if number else 0

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from service.learners.noisy_gradient_descent import FAMILY as NOISY
 from service.learners.noisy_gradient_descent import NoisyGradientDescent
+from service.learners.objective_perturbation import ObjectivePerturbation
+from service.learners.output_perturbation import OutputPerturbation
 from service.mechanisms.linear import LinearMechanism
 from service.mechanisms.mechanism import Kept, Model, Release, Step
 from service.mechanisms.on_schedule import OnSchedule, PlannedLearner
@@ -31,7 +33,13 @@ if TYPE_CHECKING:
     from service.learning.records import Records
     from service.mechanisms.mechanism import Mechanism
     from service.privacy.accounting.groups import UnitBound
-    from service.schedules.schedule import Fit
+    from service.schedules.schedule import Fit, Pattern
+
+_TAKING_UNITS = (NoisyGradientDescent, OutputPerturbation, ObjectivePerturbation)
+_OF_UNITS = (
+    "the noise is for the number of units in a fit, which only its records tell; these are the figures where every "
+    "slot is of another unit"
+)
 
 
 class Learner(PlannedLearner, Protocol):
@@ -99,8 +107,14 @@ class Scheduled(Fitting, LinearMechanism):
 
     def check_units(self) -> None:
         """Raise NotForUnits unless the learner makes one contribution of all records of a unit."""
-        if not isinstance(self.learner, NoisyGradientDescent):
+        if not isinstance(self.learner, _TAKING_UNITS):
             raise NotForUnits(f"fits on a schedule need a learner that units enter once: use {NOISY.kind}")
+
+    def unknown(self, pattern: Pattern) -> str | None:
+        """Return why it is not known how such a fit is perturbed: by how many units it has, but for gradients."""
+        if self.unit is None or isinstance(self.learner, NoisyGradientDescent):
+            return super().unknown(pattern)
+        return _OF_UNITS
 
     def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
         """Return m: each fit's noise is its own, whatever fits overlap, and a unit enters it once."""

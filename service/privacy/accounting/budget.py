@@ -43,15 +43,15 @@ class Budget:
 
     @property
     def limit(self) -> PrivacyLoss:
-        """What may be reserved on any record."""
+        """Return the most that may be reserved on any record."""
         if self.in_rho:
             return PrivacyLoss(rho=capacity_of(self.epsilon, self.delta))
         return PrivacyLoss.of(self.epsilon, self.delta)
 
-    def told(self) -> dict[str, Any]:
-        """Return it as it is told: its accounting only if that is not `basic`."""
-        told: dict[str, Any] = {"epsilon": float(self.epsilon), "delta": float(self.delta)}
-        return told | {"accounting": "zcdp", "rho": round_down(self.limit.rho)} if self.in_rho else told
+    def to_json(self) -> dict[str, Any]:
+        """Return its JSON, with the accounting only if that is not `basic`."""
+        content: dict[str, Any] = {"epsilon": float(self.epsilon), "delta": float(self.delta)}
+        return content | {"accounting": "zcdp", "rho": round_down(self.limit.rho)} if self.in_rho else content
 
     def implied(self, loss: PrivacyLoss) -> PrivacyLoss:
         """Return the (ε, δ) of a loss on the stream, rounded up."""
@@ -124,9 +124,9 @@ def epsilon_within(rho: float, delta: Decimal) -> Decimal:
     """
     at = round_down(Fraction(delta))
     epsilon, off = Decimal(zcdp_epsilon(rho, at)), Decimal(2) ** -50
-    while (found := _DOWN.plus(epsilon)) >= _LEAST_EPSILON:
-        if zcdp_rho(round_down(Fraction(found)), at) <= rho:
-            return found
+    while (rounded := _DOWN.plus(epsilon)) >= _LEAST_EPSILON:
+        if zcdp_rho(round_down(Fraction(rounded)), at) <= rho:
+            return rounded
         epsilon *= 1 - off
         off *= 2
     return Decimal(0)

@@ -93,9 +93,9 @@ def settled(factor: Factor, batching: Batching, share_at: Callable[[Fraction], F
     """
     for bits in _ROUNDING_BITS:
         rounding = Fraction(1, 2**bits)
-        found = group_factor(carried(factor, batching, rounding=rounding))
-        if share_at(found) <= rounding:
-            return found
+        candidate = group_factor(carried(factor, batching, rounding=rounding))
+        if share_at(candidate) <= rounding:
+            return candidate
     raise Unaffordable("the charge of a slot is too small: rounding would cost a sixteenth of what the records do")
 
 
@@ -132,8 +132,8 @@ def _autocorrelation(factor: Toeplitz | Blt, lag: int) -> int:
 def _of_toeplitz(factor: Toeplitz, lag: int) -> int:
     if lag >= factor.bands:
         return 0
-    found = float(factor.coefficients[:-lag] @ factor.coefficients[lag:])
-    return _up(Fraction(found) * (1 + Fraction(factor.bands + 1, 2**51)) + Fraction(1, 2**1000))
+    product = float(factor.coefficients[:-lag] @ factor.coefficients[lag:])
+    return _up(Fraction(product) * (1 + Fraction(factor.bands + 1, 2**51)) + Fraction(1, 2**1000))
 
 
 def _of_blt(factor: Blt, lag: int) -> int:
@@ -150,13 +150,13 @@ def _geometric(factor: Blt) -> tuple[tuple[int, int], ...]:
 
 def _power(base: int, exponent: int) -> int:
     """Return base^exponent, 0 < base ≤ 1, both in whole numbers of 2^-96, rounded up."""
-    square, found = base, 1 << _BITS
+    square, power = base, 1 << _BITS
     while exponent:
         if exponent & 1:
-            found = -(-found * square >> _BITS)
+            power = -(-power * square >> _BITS)
         square = -(-square * square >> _BITS)
         exponent >>= 1
-    return found
+    return power
 
 
 def _up(value: Fraction) -> int:
@@ -185,7 +185,7 @@ def _within(most: NDArray[np.int64], contributions: int) -> NDArray[np.int64]:
 
 def _shared_out(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return max_(i+j=p) left[i] + right[j] for every p."""
-    found = np.full(len(left), _IMPOSSIBLE, dtype=np.int64)
+    largest = np.full(len(left), _IMPOSSIBLE, dtype=np.int64)
     for i, cost in enumerate(left):
-        found[i:] = np.maximum(found[i:], cost + right[: len(right) - i])
-    return found
+        largest[i:] = np.maximum(largest[i:], cost + right[: len(right) - i])
+    return largest

@@ -1,4 +1,4 @@
-"""What every record has been charged: an exact piecewise-constant function of the record number.
+"""The sum of charges on every record: an exact piecewise-constant function of the record number.
 
 Statement (the ledger theorem, paper-audit.md L1): if every step declares from public information and the past
 transcript alone which records it reads and an upper bound on what one of them can lose by it, then a record's whole

@@ -11,7 +11,7 @@ A stream may set slots aside for evaluations (`Slots`). Which slots these are is
 by publications of one kind alone. So both kinds compose in parallel: everything here is of one kind, and holds for each
 by itself, also where what evaluations released decides which publications start.
 
-What is *reserved* is what bounds everybody for ever; what is *spent* is bookkeeping on the way there.
+The *reserved* loss bounds everybody's loss for ever; the *spent* one is bookkeeping on the way there.
 """
 
 import math
@@ -97,7 +97,7 @@ class Slots(StrEnum):
 class Component:
     """One publication's: its cap (ε, δ) on every record from `start` on, and the currency in which it charges.
 
-    Of a range that it charges, only the slots of the kind `slots` pay.
+    Only the slots of the kind `slots` pay in a range that it charges.
     running: the whole cap is reserved on all these records. On a stream with units that is so for ever once it has
     charged anything (`unit_ledger`), and a charge counts `factor` times: what is spent is a unit's. `ZcdpComponent` is
     that of a stream whose budget is held in ρ.
@@ -113,7 +113,7 @@ class Component:
     units: bool = False
 
     def loss(self, amount: Fraction) -> PrivacyLoss:
-        """What charges of this amount, in the publication's currency, mean as (ε, δ); never more than the cap."""
+        """Return charges of this amount, in the publication's currency, as (ε, δ); never more than the cap."""
         if not amount:
             return PrivacyLoss()
         amount *= self.factor
@@ -122,7 +122,7 @@ class Component:
         epsilon = Fraction(_zcdp_epsilon(round_up(amount), round_down(self.cap.delta)))
         return PrivacyLoss(epsilon=min(epsilon, self.cap.epsilon), delta=self.cap.delta)
 
-    def kept(self, amount: Fraction) -> PrivacyLoss:
+    def reserved_after_end(self, amount: Fraction) -> PrivacyLoss:
         """Return what stays reserved, once it has ended, on a record that was charged this amount.
 
         Stopping gives back what is unspent: in pure ε everywhere; under zCDP only on records that were never charged,
@@ -142,17 +142,20 @@ class ZcdpComponent(Component):
     """
 
     def loss(self, amount: Fraction) -> PrivacyLoss:
-        """What charges of this amount count."""
+        """Return charges of this amount as a ρ."""
         return PrivacyLoss(rho=in_rho(self.currency, self.factor * amount, units=self.units))
 
-    def kept(self, amount: Fraction) -> PrivacyLoss:
-        """What stays reserved: what was charged. All else comes back, record by record."""
+    def reserved_after_end(self, amount: Fraction) -> PrivacyLoss:
+        """Return the charged amount as a ρ: only that stays reserved, and all else comes back, record by record."""
         return self.loss(amount)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """What every record of [start, end) has spent, and what is reserved on it. `end` None: all that come later too."""
+    """The loss that every record of [start, end) has spent, and the loss reserved on it.
+
+    end: None for all records from `start` on, those that come later too.
+    """
 
     start: int
     end: int | None
@@ -170,8 +173,8 @@ def add_up(components: Iterable[Component], changes: Iterable[tuple[int, int, Fr
     charged = dict.fromkeys(known, Fraction(0))
     openings = sorted((component.start, component.id, None) for component in known.values() if component.running)
     start, spent, reserved = 0, PrivacyLoss(), PrivacyLoss()
-    told: Iterable[tuple[int, int, Fraction | None]] = merge(openings, changes, key=itemgetter(0))
-    for record, here in groupby(told, key=itemgetter(0)):
+    events: Iterable[tuple[int, int, Fraction | None]] = merge(openings, changes, key=itemgetter(0))
+    for record, here in groupby(events, key=itemgetter(0)):
         before = (spent, reserved)
         for _, identity, change in here:
             component = known[identity]
@@ -182,7 +185,7 @@ def add_up(components: Iterable[Component], changes: Iterable[tuple[int, int, Fr
             new = charged[identity] = old + change
             spent += component.loss(new) - component.loss(old)
             if not component.running:
-                reserved += component.kept(new) - component.kept(old)
+                reserved += component.reserved_after_end(new) - component.reserved_after_end(old)
         if (spent, reserved) != before:
             if record > start:
                 yield Range(start=start, end=record, spent=before[0], reserved=before[1])
@@ -199,13 +202,13 @@ def outline(pieces: Iterable[tuple[int, int, PrivacyLoss]], grain: int) -> list[
     for start, end, loss in wide:
         for index in range(place[start], place[end]):
             highest[index] = highest[index].at_least(loss)
-    found: list[tuple[int, int, PrivacyLoss]] = []
+    joined: list[tuple[int, int, PrivacyLoss]] = []
     for start, end, loss in zip(edges, edges[1:], highest, strict=False):
-        if found and found[-1][1:] == (start, loss):
-            found[-1] = (found[-1][0], end, loss)
+        if joined and joined[-1][1:] == (start, loss):
+            joined[-1] = (joined[-1][0], end, loss)
         elif loss != PrivacyLoss():
-            found.append((start, end, loss))
-    return found
+            joined.append((start, end, loss))
+    return joined
 
 
 def beside(
@@ -214,7 +217,7 @@ def beside(
     """Return the pieces (start, end) on which both are constant, with both; each covers the same records in order."""
     first, second = list(one), list(other)
     edges = sorted({edge for pieces in (first, second) for start, end, _ in pieces for edge in (start, end)})
-    found, left, right = [], iter(first), iter(second)
+    together, left, right = [], iter(first), iter(second)
     here, there = next(left, None), next(right, None)
     for start, end in pairwise(edges):
         while here is not None and here[1] <= start:
@@ -222,20 +225,20 @@ def beside(
         while there is not None and there[1] <= start:
             there = next(right, None)
         losses = [each[2] if each is not None and each[0] <= start else PrivacyLoss() for each in (here, there)]
-        found.append((start, end, losses[0], losses[1]))
-    return found
+        together.append((start, end, losses[0], losses[1]))
+    return together
 
 
 def greater(
     one: Sequence[tuple[int, int, PrivacyLoss]], other: Sequence[tuple[int, int, PrivacyLoss]]
 ) -> list[tuple[int, int, PrivacyLoss]]:
     """Return the larger ε and the larger δ of two functions of the same records, neighbours that are equal as one."""
-    found: list[tuple[int, int, PrivacyLoss]] = []
+    joint: list[tuple[int, int, PrivacyLoss]] = []
     for start, end, first, second in beside(one, other):
         most = first.at_least(second)
-        joined = bool(found) and found[-1][2] == most
-        found.append((found.pop()[0] if joined else start, end, most))
-    return found
+        joined = bool(joint) and joint[-1][2] == most
+        joint.append((joint.pop()[0] if joined else start, end, most))
+    return joint
 
 
 def worst_from(ranges: Iterable[Range]) -> list[tuple[int, PrivacyLoss]]:
@@ -265,7 +268,7 @@ def worst(losses: Iterable[PrivacyLoss]) -> PrivacyLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """What a publication may cost any record: its guarantee's kind, the capacity of its filter, what is still to count.
+    """The most that a publication may cost any record: its currency, and its filter's capacity and charges.
 
     capacity: the ε (pure) or ρ it can never pass on any record. pure: of a pure one that has ended, the most it has
     charged any record, else the capacity; 0 for a Gaussian one.
@@ -307,12 +310,12 @@ def tighter(holdings: Iterable[Holding], basic: PrivacyLoss) -> Tighter:
         else:
             gaussian += each.capacity
     zcdp += gaussian
-    found: list[tuple[Fraction, Literal["sum", "zcdp", "pure_plus_gaussian"]]] = [(basic.epsilon, "sum")]
+    bounds: list[tuple[Fraction, Literal["sum", "zcdp", "pure_plus_gaussian"]]] = [(basic.epsilon, "sum")]
     if gaussian and basic.delta:
         delta = round_down(basic.delta)
-        found.append((Fraction(_zcdp_epsilon(round_up(zcdp), delta)), "zcdp"))
-        found.append((pure + Fraction(_zcdp_epsilon(round_up(gaussian), delta)), "pure_plus_gaussian"))
-    epsilon, how = min(found, key=itemgetter(0))
+        bounds.append((Fraction(_zcdp_epsilon(round_up(zcdp), delta)), "zcdp"))
+        bounds.append((pure + Fraction(_zcdp_epsilon(round_up(gaussian), delta)), "pure_plus_gaussian"))
+    epsilon, how = min(bounds, key=itemgetter(0))
     return Tighter(
         loss=PrivacyLoss(epsilon=epsilon, delta=basic.delta), how=how, pure=pure, zcdp=zcdp, gaussian=gaussian
     )

@@ -1,4 +1,4 @@
-"""What all records of one unit (a person, a device) cost together: the group factor of a publication.
+"""The cost of all records of one unit (a person, a device) together: the group factor of a publication.
 
 Setting. A stream with units says whose every record is, and bounds how many *count*: at most m slots of a unit, each at
 least s slots after the one before (`UnitBound`). Which slots belong to one unit is the pattern; it is public.

@@ -1,4 +1,4 @@
-"""What a publication owes, whatever it releases: to its records, to people who label them, to those who wait for fits.
+"""The debts of a publication, whatever it releases: to records, to people who label, to those who wait for fits.
 
 A mechanism states its obligations when its publication is created, and they are stored beside the plan. The ledger, the
 workers and the API decide by them alone: a plan is text for people, and no key of a plan decides anything.

@@ -7,13 +7,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from service.privacy.accounting.carried_groups import carried, rounding_share
-from service.privacy.accounting.events import NoisyCellCounts, NoisyCounts, NoisyGradientSums, NoisyRunningSums
+from service.privacy.accounting.events import (
+    NoisyCellCounts,
+    NoisyCounts,
+    NoisyGradientSums,
+    NoisyRunningSums,
+    NoisyWeights,
+    TiltedObjective,
+)
 from service.privacy.accounting.groups import Batching, UnitBound, group_factor, independent
 from service.privacy.currency import Currency
 
 if TYPE_CHECKING:
     from service.privacy.accounting.events import PrivacyEvent
     from service.privacy.noise.correlated import Correlated
+
+_INDEPENDENT = (NoisyGradientSums, NoisyWeights, TiltedObjective, NoisyCounts, NoisyCellCounts)
 
 
 @lru_cache(maxsize=64)
@@ -28,6 +37,6 @@ def factor_of(event: PrivacyEvent, currency: Currency, bound: UnitBound, records
             return Fraction(bound.max_records)
         share = rounding_share(cast("Correlated", event.sums), event.sensitivity)
         return group_factor(carried(event.factor, batching, rounding=share))
-    if isinstance(event, NoisyGradientSums | NoisyCounts | NoisyCellCounts):
+    if isinstance(event, _INDEPENDENT):
         return group_factor(independent(batching))
     raise ValueError("nobody has shown what its noise costs all records of a unit together")

@@ -1,4 +1,4 @@
-"""What units have spent, and which publications may start: a reference model of a stream's ledger.
+"""A reference model of a stream's ledger: how much each unit has spent, and which publications may start.
 
 It is slow, pure and as short as the law; tests compare it with histories of an operator who starts and stops at random.
 A stream without units is the case of m = 1 and g = 1: every record is a unit.
@@ -6,8 +6,8 @@ A stream without units is the case of m = 1 and g = 1: every record is a unit.
 Setting. A stream has units (`groups`) and a budget (ε, δ). Publication j promises (ε_j, δ_j) to a unit. It charges slot
 i ρ_(j,i) or ε_(j,i), at most `slot_capacity` over its life: ρ(ε_j, δ_j)/g_j or ε_j/m.
 
-Statement. Whoever starts and stops publications, by whatever was published, no unit loses more than the budget, if
-publications start only where these ledgers admit them.
+Statement. No unit loses more than the budget, if publications start only where these ledgers admit them. This holds
+for every choice of starts and stops, also one that depends on all that was published.
 
 Basic accounting (`BasicLedger`). (ε_j, δ_j) counts on every slot from the first one that publication j may read on, for
 ever. Only a publication that ends before it has charged anything gives it back. Σ_j (ε_j, δ_j) ≤ (ε, δ) on every slot.
@@ -20,8 +20,9 @@ ever. Only a publication that ends before it has charged anything gives it back.
 zCDP accounting (`ZcdpLedger`). Slot i counts Σ_j g_j·ρ_(j,i) of charges, where a pure charge ε_(j,i) is ε_(j,i)²/2
 (`pure_rho`); a running publication counts ρ(ε_j, δ_j), or ε_j²/2, on every slot from its first. It is at most ρ_B.
  Why. S loses at most Σ_j (g_j/m)·Σ_S ρ_(j,i) = (1/m)·Σ_(i in S) (count of slot i) ≤ (|S|/m)·ρ_B ≤ ρ_B, and each
- summand is known before its step (`zcdp_budget`). What is not charged comes back slot by slot. A running publication
- can charge a slot no more than counts: g_j·ρ(ε_j, δ_j)/g_j, or g_j·(ε_j/m)²/2 ≤ ε_j²/2, since g_j ≤ m².
+ summand is known before its step (`zcdp_budget`). All that is not charged comes back slot by slot.
+ A running publication can charge a slot no more than counts: g_j·ρ(ε_j, δ_j)/g_j, or g_j·(ε_j/m)²/2 ≤ ε_j²/2,
+ since g_j ≤ m².
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Refused(ValueError):
 
 
 class Charge(NamedTuple):
-    """What a step takes from every slot of [start, end): an ε or a ρ."""
+    """The ε or ρ that a step takes from every slot of [start, end)."""
 
     start: int
     end: int
@@ -57,7 +58,7 @@ class Charge(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What a publication promises a unit, and what it has charged."""
+    """A publication's promise to a unit, and the charges that it has made."""
 
     epsilon: Decimal
     delta: Decimal
@@ -123,7 +124,7 @@ class _Ledger:
 
 @dataclass(frozen=True, kw_only=True)
 class BasicLedger(_Ledger):
-    """Of a stream with units whose (ε, δ) add up. Without units a stream gives more back: see `component`."""
+    """The ledger of a stream with units whose (ε, δ) add up. A stream without units returns more: see `component`."""
 
     def start(self, publication: Publication) -> BasicLedger:
         """Return the ledger with one more publication. Refused if the budget has no room for it."""
@@ -160,7 +161,7 @@ def _whole(publication: Publication) -> Iterator[tuple[int, int | None]]:
 
 @dataclass(frozen=True, kw_only=True)
 class ZcdpLedger(_Ledger):
-    """Of a stream whose budget is held in ρ, with units or without."""
+    """The ledger of a stream whose budget is held in ρ, with units or without."""
 
     @property
     def capacity(self) -> Fraction:

@@ -15,13 +15,13 @@ supermartingale that begins at 1, ρ_t being known before step t. Its end is at 
 E[exp((a-1)·L)] ≤ exp((a-1)·a·ρ_B): the divergence of P from Q is at most a·ρ_B at every order, as of one ρ_B-zCDP
 mechanism, and `zcdp_epsilon` makes it an (ε, δ) (Feldman and Zrnic 2021; Whitehouse et al. 2023).
  - So what is *charged* counts, record by record. A publication that runs may still charge each record from its first on
-   what its cap leaves; that is reserved. What it has not charged when it stops comes back, whyever it was stopped.
+   what its cap leaves; that is reserved. All that it has not charged when it stops comes back, whyever it was stopped.
  - A step that does not read a record's slot costs that record nothing. So ρ adds up on training slots and on evaluation
    slots each by itself (`composition.Slots`), also where evaluations decide which publications start.
  - A running publication's charges stay within its cap, so a new one may start where caps of running publications and
    charges of stopped ones leave room for its cap on every record that it may read.
 
-Why `pure_rho`. Of a step with densities' quotient within exp(±ε), mean 1: x^a is convex, so the a-th moment is at most
+Why `pure_rho`. Let a step's densities have a quotient in exp(±ε), mean 1: x^a is convex, so the a-th moment is at most
 that of two values exp(±ε), which is randomised response: D_a = ln(cosh((a - ½)ε)/cosh(ε/2))/(a - 1). The function
 w ↦ ln cosh(ε·√w) is concave, since tanh(x)/x does not increase; so it lies below its tangent at w = ¼, where its slope
 is ε·tanh(ε/2). At w = (a - ½)², which is ¼ + a(a - 1): D_a ≤ a·ε·tanh(ε/2) for all a > 1. For a → 1 it is attained. As

@@ -1,6 +1,6 @@
 """Noise for vectors on a lattice: spherical Laplace (pure ε) and Gaussian (zCDP), and the scale that a charge buys.
 
-Statement. Let v in R^D be a function of the records whose L2 sensitivity under R⊥ is Δ. What is published is
+Statement. Let v in R^D be a function of the records whose L2 sensitivity under R⊥ is Δ. The release is
 g·(round(v/g) + z), rounded to doubles. The grid g is a power of two that depends on scale and dimension alone, and z
 is a vector of whole numbers, independent of v:
  - Gaussian(σ): independent coordinates with P(z_i) ∝ exp(-(g·z_i)²/(2σ²)). Costs (Δ + g√D)²/(2σ²) of ρ.
@@ -17,12 +17,12 @@ Why (paper-audit.md 7.1: continuous noise that is added in doubles leaks through
    order a > 1 and τ = σ/g: Σ P(z - m)^a·P(z)^(1-a) = exp(a(a-1)m²/(2τ²))·Σ exp(-(z - am)²/(2τ²))/Σ exp(-z²/(2τ²)),
    and no real centre makes that quotient exceed 1 (Poisson summation); so the Rényi divergence is at most a·m²/(2τ²),
    and coordinates add (Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", 2020, Theorem 4).
- - The sum is computed exactly. What doubles make of it afterwards is post-processing.
+ - The sum is computed exactly. Rounding it to doubles afterwards is post-processing.
 
-What is exact: charges, scales and the inequality between them (fractions, rounded towards more noise); the rounding
+Exact are charges, scales and the inequality between them (fractions, rounded towards more noise); the rounding
 of v and the sum; the Gaussian, and spherical Laplace in one dimension (`samplers`).
 
-What is only nearly so, and counted: spherical Laplace in two dimensions or more. It is a mixture of Gaussians,
+Only nearly exact, and counted, is spherical Laplace in two dimensions or more. It is a mixture of Gaussians,
 exp(-√q) = ∫ exp(-q/(4G))·w(G) dG with w(G) ∝ G^(-1/2)·exp(-G) (Lévy's law, for 1/(4G)). So with q = (g‖z‖/s)², z
 given G is discrete Gaussian of variance τ² = 2G(s/g)², and G has a density ∝ w(G)·θ^D, where θ = Σ exp(-k²/(2τ²))
 over the whole numbers is √(2π)·τ·r with an r ≥ 1. Without r^D that is Gamma((D + 1)/2), from which `sample` draws it.
@@ -239,7 +239,7 @@ def _sum(whole: NDArray[np.float64], steps: NDArray[np.int64]) -> NDArray[np.flo
     """Return a double near whole + steps that is a function of that exact sum alone; exact if it is below 2^53.
 
     With whole = high·2^31 + low the exact sum is (high + carry)·2^31 + rest, 0 ≤ rest < 2^31, and this is the
-    only way to write it so. Of the two parts, rest is exact and high + carry rounded as doubles are.
+    only way to write it so. The part `rest` is exact, and high + carry is rounded as doubles are.
     """
     high = np.floor(whole * 2.0**-_LIMB)
     low = (whole - high * 2.0**_LIMB).astype(np.int64) + steps

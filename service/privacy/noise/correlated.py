@@ -2,7 +2,7 @@
 
 Statement. Private: vectors v_0, v_1, … in R^D, ‖v_t‖ ≤ V, each a function of records of its own and of what was
 released before; replacing one record (R⊥) moves one of them, by at most Δ. Released at step t: ĝ_t, an estimate of v_t,
-whose running sums are those of v and little noise. What the infinite release costs the worst record:
+whose running sums are those of v and little noise. The infinite release costs the worst record
  - Gaussian(σ): (‖c‖₂·Δ + √L·r)²/(2σ²) of ρ, c being the largest column of the factor C, L its length, r for rounding;
  - SphericalLaplace(s): (‖c‖₁·Δ + L·r)/s of pure ε.
 In exact arithmetic ĝ = v + C⁻¹z for fresh noise z of every step, the matrix mechanism of C⁻¹ and C: with A the running
@@ -20,8 +20,8 @@ of two neighbours all n_s are the same but n_i, which differs by what v_i does. 
 at most Δ at t = i, and later by what m_t makes of n_i, c_(t-i)·Δ; z_t is independent of everything before, and its cost
 for a vector that moves so far is that of `noise`. The steps add up (paper-audit.md L1; that v_t depends on what was
 released is allowed for). Nothing correlated is ever rounded or drawn: paper-audit.md 7.1, where rounded noise
-through a real factor tells its parity, does not arise. What is drawn is used in one step and never drawn again; what is
-remembered is noise, and with the releases it tells v: it is as secret as the records.
+through a real factor tells its parity, does not arise. A draw is used in one step and never drawn again. The memory
+holds noise, which together with the releases tells v: it is as secret as the records.
 
  - Toeplitz: m_t = Σ_j c_j·n_(t-j). Blt: m_t = Σ_j scale_j·s_j, s_j ← decay_j·s_j + n_t, from nothing every `steps`
    steps, so that a record is in one run only. In both c_l is by what n_i enters m_(i+l), and C·n = z.
@@ -42,7 +42,7 @@ is computed of v_t - m_t is then apart by at most c_l·Δ + 2uV + α·u·R·√D
 Rounding to the lattice adds g√D. Together r = 2uV + (4α + 1)·g√D, in at most L steps: K, `steps`, h. By Minkowski's
 inequality √(Σ (c_l·Δ + r)²) ≤ ‖c‖₂·Δ + √L·r.
 
-What is exact: the lattice, the draws, and the cost (fractions, rounded up; a Toeplitz column's squares are summed to
+Exact are the lattice, the draws, and the cost (fractions, rounded up; a Toeplitz column's squares are summed to
 2^-50). Nothing is left out but SphericalLaplace's slack (`noise`), once for each of the L draws that a record moves.
 """
 
@@ -76,7 +76,7 @@ _SUMMED = 1 + Fraction(1, 2**50)  # covers squaring doubles and rounding their e
 
 
 class Column(NamedTuple):
-    """What bounds the cost of the record that pays most; the module says how. Exact, or rounded up."""
+    """The numbers that bound the cost of the record that pays most (see the module). Exact, or rounded up."""
 
     square: Fraction
     """‖c‖₂²"""
@@ -89,7 +89,7 @@ class Column(NamedTuple):
 
 
 class Factor(Hashable, Protocol):
-    """C, for one run of steps 0, 1, …; public. What is remembered are vectors, those that are kept before the new ones.
+    """C, for one run of steps 0, 1, …; public. The memory is a tuple of vectors, older ones before newer ones.
 
     There are none before the run and after it.
     """
@@ -321,12 +321,12 @@ def calibrate(
     law = SphericalLaplace if currency is Currency.PURE else Gaussian
     norm = factor.column.total if currency is Currency.PURE else root(factor.column.square)
     least = law.least_scale(norm * Fraction(sensitivity), charge)
-    found = Correlated(factor=factor, noise=law(scale=least, dimension=dimension), largest=largest)
-    while (scale := law.least_scale(_moved(found, Fraction(sensitivity)), charge)) != found.noise.scale:
+    calibrated = Correlated(factor=factor, noise=law(scale=least, dimension=dimension), largest=largest)
+    while (scale := law.least_scale(_moved(calibrated, Fraction(sensitivity)), charge)) != calibrated.noise.scale:
         if scale > 2.0 * least:
             raise Unaffordable("the charge is too small: rounding would cost more than the records")
-        found = Correlated(factor=factor, noise=law(scale=scale, dimension=dimension), largest=largest)
-    return found
+        calibrated = Correlated(factor=factor, noise=law(scale=scale, dimension=dimension), largest=largest)
+    return calibrated
 
 
 def _moved(correlated: Correlated, sensitivity: Fraction) -> Fraction:

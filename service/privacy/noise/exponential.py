@@ -1,6 +1,6 @@
 """The exponential mechanism: one of many candidates, the likelier the smaller its error, drawn exactly.
 
-Statement. Let error(y) ≥ 0 be numbers that one record moves by at most Δ each (R⊥). What is published is one candidate
+Statement. Let error(y) ≥ 0 be numbers that one record moves by at most Δ each (R⊥). The release is one candidate
 y with P(y) ∝ exp(-error(y)/scale). With ε = 2Δ/scale that costs ε of pure loss, or ε²/8 = Δ²/(2·scale²) of ρ.
 
 Why. Let a record be replaced. Each exp(-error/scale) changes by a factor within e^(±ε/2), their sum over all

@@ -1,13 +1,13 @@
 """The number that follows a yes of the sparse vector technique: one noisy count, paid for by itself.
 
 Statement. Private: every record; neighbours: R⊥. S is a count that one slot moves by at most STEPS
-(`sparse_vector`). What is told is S + z, z a whole number of
+(`sparse_vector`). The release is S + z, z a whole number of
  - the discrete Laplace law, P(z) ∝ exp(-|z|/scale), for pure ε: it costs STEPS/scale;
  - the discrete Gaussian of standard deviation `scale`, for zCDP: it costs STEPS²/(2·scale²) of ρ.
 
 Why. S is a whole number, so noise around it is the same noise, shifted, around a neighbour's: probabilities differ by
 at most exp(STEPS/scale); the Gaussian's divergence is that of `noise` (Canonne, Kamath, Steinke 2020, Theorem 4). Both
-laws are drawn exactly. What follows from S + z, as the histogram that is moved towards it, is post-processing.
+laws are drawn exactly. All that follows from S + z, as the histogram that is moved towards it, is post-processing.
 
 With an instance of the same scale a yes and its number cost, in all, ε = 3·STEPS/scale, or (sparse vector's pure ε
 counted as ε²/2) ρ = (2·STEPS/scale)²/2 + (STEPS/scale)²/2 = (5/2)·(STEPS/scale)². With e = 3·STEPS/scale,

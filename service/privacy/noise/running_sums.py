@@ -77,10 +77,15 @@ def calibrate(
 
     sensitivity: Δ, largest: V. Unaffordable where rounding would cost more than the records.
     """
-    about: dict[str, Any] = {"sensitivity": sensitivity, "largest": largest, "charge": charge, "dimension": dimension}
+    settings: dict[str, Any] = {
+        "sensitivity": sensitivity,
+        "largest": largest,
+        "charge": charge,
+        "dimension": dimension,
+    }
     if isinstance(factor, WindowTree):
-        return window_tree.calibrate(currency, tree=factor, **about)
-    return correlated.calibrate(currency, factor=factor, **about)
+        return window_tree.calibrate(currency, tree=factor, **settings)
+    return correlated.calibrate(currency, factor=factor, **settings)
 
 
 def of(described: Mapping[str, Any]) -> Factor:

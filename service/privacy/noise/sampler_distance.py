@@ -1,4 +1,4 @@
-"""What it costs that some noise is drawn only nearly exactly: a small δ, and the largest ε at which it stays small.
+"""The cost of drawing some noise only nearly exactly: a small δ, and the largest ε at which it stays small.
 
 Statement. Let one record move d draws of noise over a publication's life, each of a law within η = `noise.SLACK` of the
 stated one in total variation, all other draws being what they are. Where the stated laws make the publication

@@ -15,7 +15,7 @@ probability 1. The fast path decides the same for thousands of candidates at onc
 and leaves to the slow path whatever is nearer than MARGIN, which is far more than doubles are off by. So both paths
 are the same function of the same bits, and which of them ran changes nothing.
 
-That rests on numpy's exp and log being right to 2^-40 relatively (they are to a few units of 2^-52), on decimal's exp
+This rests on numpy's exp and log being right to 2^-40 relatively (they are to a few units of 2^-52), on decimal's exp
 being correctly rounded, as documented, and on the operating system's generator being as good as true randomness. It
 is asked at every call: nothing to seed, nothing that a fork could copy.
 """
@@ -176,7 +176,7 @@ def discrete_laplace(scale: Fraction) -> int:
 
 
 class Candidates(NamedTuple):
-    """What the first bits say about some candidates: their values, and which are accepted or not yet settled."""
+    """Candidates as far as their first bits decide: values, and which are accepted or not yet settled."""
 
     values: NDArray[np.int64]
     accepted: NDArray[np.bool_]
@@ -262,9 +262,9 @@ def discrete_gaussian(variance: Fraction, count: int) -> NDArray[np.int64]:
             value = envelope.settle_exactly(words[:, index])
             if value is not None:
                 values[index], accepted[index] = value, True
-        kept = values[accepted][:left]
-        drawn[filled : filled + len(kept)] = kept
-        filled += len(kept)
+        accepted_values = values[accepted][:left]
+        drawn[filled : filled + len(accepted_values)] = accepted_values
+        filled += len(accepted_values)
     return drawn
 
 
@@ -275,8 +275,8 @@ _LN_2 = Fraction(_LOGARITHMS.ln(Decimal(2)))
 def gamma(halves: int) -> Fraction:
     """Return a draw of Gamma(shape halves/2, scale 1), 2 ≤ halves ≤ 2^25, to a relative error of 2^-130.
 
-    That is: there is a real number of exactly that law such that the two differ by less, if it is at least 2^-70, but
-    for a probability of halves·2^-127.
+    In other words: there is a real number of exactly that law such that the two differ by less, if it is at least
+    2^-70, but for a probability of halves·2^-127.
 
     Gamma(1) is -ln R of a uniform R; Gamma(1/2) is Gamma(1) times Beta(1/2, 1/2), which is the share x²/(x² + y²) of
     a uniform point of the disc; independent gammas add up to that of the summed shape. Here the middle of an interval

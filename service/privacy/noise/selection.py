@@ -10,7 +10,7 @@ q_min = q_max·e^-ε.
 
 Why. Either coin is a function of d alone, so what it costs is the largest |ln P(s|d) - ln P(s|d')|. `bernoulli`: p and
 1 - p are e^ε apart both ways. `exponential`: q lies between q_min and q_max, both are attained, and they are e^ε apart;
-not being selected has the probability 1 - q. That is ε in all iff 1 - q_max·e^-ε ≤ e^ε·(1 - q_max), that is
+not being selected has the probability 1 - q. This is ε in all iff 1 - q_max·e^-ε ≤ e^ε·(1 - q_max), that is
 q_max ≤ e^ε/(1 + e^ε), or b/(M - b) ≥ ln(1 + e^-ε)/ε: `least_threshold`. It is b alone that decides, and a wider slab is
 the safer: where the slab shrinks, its last width must do.
 
@@ -163,10 +163,10 @@ def least_threshold(epsilon: float, norm_bound: float) -> float:
     least = Fraction(norm_bound) * ratio / (1 + ratio)
     digits = Decimal(least.numerator) / Decimal(least.denominator)
     step = Decimal(1).scaleb(digits.adjusted() - 3)
-    found = digits.quantize(step, rounding=ROUND_CEILING)
-    while Fraction(float(found)) < least:
-        found += step
-    return float(found)
+    threshold = digits.quantize(step, rounding=ROUND_CEILING)
+    while Fraction(float(threshold)) < least:
+        threshold += step
+    return float(threshold)
 
 
 def of(described: Mapping[str, Any]) -> Selection:

@@ -20,10 +20,10 @@ neighbour, z the threshold's noise, height left out for it is public. For answer
  - P(v'_k + Z ≥ z + STEPS) at least e^(-2·STEPS/(2·scale)) times P(v_k + Z ≥ z), since v'_k ≥ v_k - STEPS.
 Without a yes the last factor is missing, which is cheaper. A query that a slot has not been there for has v = v'.
 
-Who compares. The bound holds for answers up to one yes, and for all that can be seen, time included. So after a yes,
+One comparer. The bound holds for answers up to one yes, and for all that can be seen, time included. So after a yes,
 published or not, nothing may be compared with the same threshold: a comparison takes microseconds, and what a second
-yes would need, a transaction, takes milliseconds. Who could tell the two apart would have the answers to any number of
-queries for the price of one. One process at a time compares; it keeps a yes that it could not publish until it has
+yes would need, a transaction, takes milliseconds. A reader who told the two apart would have the answers to any number
+of queries for the price of one. One process at a time compares; it keeps a yes that it could not publish until it has
 (`service.publishing.answering`). A process that takes over from one that may have kept a yes closes the instance first.
 
 Redrawn for a later comparison, or shared by two yeses, a threshold costs more than is said here: see the tests.
@@ -43,14 +43,14 @@ from fractions import Fraction
 from service.privacy.noise.samplers import discrete_laplace
 
 STEPS = 2**20
-"""What one slot moves a count by: weights of queries are multiples of 1/STEPS."""
+"""The most by which one slot moves a count: weights of queries are multiples of 1/STEPS."""
 LARGEST_SCALE = 2.0**56
 """So that noise of twice this scale stays, to any probability that matters, within 62 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """What is public of one threshold: over how many slots it opened, and the scale of its noise in steps."""
+    """The public part of one threshold: over how many slots it opened, and the scale of its noise in steps."""
 
     opened: int
     scale: float

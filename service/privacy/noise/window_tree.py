@@ -12,7 +12,7 @@ it, and no bound holds: v_i itself is in every S_t, and the more of them, the mo
 | `block` | W after the last of its block of B steps | ⌈log₂ W⌉ + 1 | 2·⌈log₂ W⌉ + 3 |
 
 W is the window, B = 2^⌈log₂ W⌉. `leaf` is paper B's; `block` has no noise of nodes that come and go at the window's far
-end. That nothing is ever declassified is `correlated.Tree`.
+end. The case in which nothing is ever declassified is `correlated.Tree`.
 
 How. e_t vectors are declassified at step t: max(0, t + 1 - W), of which `block` takes whole blocks. The rest, [e_t, t],
 is covered by maximal aligned nodes [q·2^k, (q + 1)·2^k), at most B long. A node is the exact sum of its vectors, and
@@ -34,11 +34,11 @@ is longer than W (`leaf`: it lies in [e_t, t]) or B: at most h. This rests on ea
 
 Rounding. Each v is rounded once to multiples of G, a power of two that is ≥ 2^-52·B·V, after its coordinates are
 clipped to ±V; neighbours are then Δ' = Δ + G·√D apart at most. Sums of up to B of them are exact in doubles, in any
-order, since they are whole multiples of G below 2^53·G. What rounding to the noise's own lattice does, `noise`
-charges. The rest is post-processing: the sums of nodes and, which soon are not exact, of what is declassified.
+order, since they are whole multiples of G below 2^53·G. Rounding to the noise's own lattice is charged by `noise`.
+The rest is post-processing: the sums of nodes and, which soon are not exact, of what is declassified.
 
 The cost is exact (fractions, rounded up). Nothing is left out but SphericalLaplace's slack (`noise`), once for each of
-the h draws that a record moves. What is remembered is as secret as the records.
+the h draws that a record moves. The memory is as secret as the records.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ class Windowed:
         tree = self.factor
         if [each.shape for each in memory] != [values.shape] * tree.remembers(step):
             raise ValueError("what is remembered is not of this step")
-        *kept, clear = memory or (np.zeros(values.shape),)
-        known = dict(zip(tree.remembered(step), kept, strict=True))
+        *stored, clear = memory or (np.zeros(values.shape),)
+        known = dict(zip(tree.remembered(step), stored, strict=True))
         exact = {node: sums for (noisy, node), sums in known.items() if not noisy}
         before = {node: known[True, node] for node in tree.cover(step - 1)}
         exact[step, step + 1] = _rounded(values, self.largest, tree.grid(self.largest))

@@ -29,7 +29,7 @@ def a_key_that_is_revoked_and_found() -> None:
 
 @bug(f"{_ACCESS}::test_only_hashes_of_keys_are_stored_and_looked_for")
 def keys_that_are_stored_as_they_are() -> None:
-    """Whoever reads a backup has every key."""
+    """A reader of a backup has every key."""
     from service.store import keys
 
     rewrite(keys.digest, ("hashlib.sha256(secret.encode()).digest()", "secret.encode()"))
@@ -45,7 +45,7 @@ def a_session_without_end() -> None:
 
 @bug(f"{_SESSIONS}::test_it_ends_with_its_key_and_in_time")
 def a_session_that_outlives_its_key() -> None:
-    """Who signed in with a key that was revoked looks on."""
+    """A person who signed in with a key that was then revoked looks on."""
     from service.store import sessions
 
     rewrite(sessions.find, (", keys.c.revoked_at.is_(None)", ""))

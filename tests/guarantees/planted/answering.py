@@ -49,7 +49,7 @@ def a_threshold_from_a_backup() -> None:
 
 @bug(f"{_ANSWERING}::test_with_a_threshold_that_is_not_as_it_was_left_nothing_is_compared")
 def a_threshold_that_is_not_as_it_was_left() -> None:
-    """Whoever changed it chooses what is told."""
+    """An operator who changed it chooses the answers."""
     from service.publishing import instances
 
     rewrite(instances._trusted, ("or not remembers(publication, mechanism, memory)", ""))

@@ -16,7 +16,7 @@ _LABELS, _RECORDS = "tests/api/test_labels.py", "tests/api/test_records.py"
 
 @bug(f"{_MESSAGES}::test_a_mistake_in_a_publication_is_explained")
 def a_refusal_that_repeats_a_name_that_nobody_could_have_meant() -> None:
-    """Whoever reads refusals reads what somebody sent."""
+    """A reader of refusals sees what somebody sent."""
     from service.inputs import words
 
     rewrite(words._no_such_field, ('"no such field{_meant', '"no such field {sent}{_meant'))
@@ -41,7 +41,7 @@ def a_budget_that_nobody_checks() -> None:
 
 @bug(f"{_PUBLICATIONS}::test_stopping_gives_back_what_is_unspent")
 def a_stop_that_settles_nothing() -> None:
-    """What a stopped publication has charged is free for others."""
+    """Others may spend again what a stopped publication has charged."""
     from service.ledger import ending
 
     wrap(ending, "settle", lambda *_: None)
@@ -57,7 +57,7 @@ def a_publication_of_records_that_are_gone() -> None:
 
 @bug(f"{_RECORDS}::test_erased_records_stay_numbered_and_must_exist")
 def an_erasure_of_records_that_will_come() -> None:
-    """Whoever asks for it erases what others send later."""
+    """An erasure deletes records that others send later."""
     from service.store import erasing
 
     rewrite(erasing.erase, ("not start < stop <= records", "not start < stop"))
@@ -153,7 +153,7 @@ def a_publication_of_a_stream_that_a_key_may_not_see() -> None:
 
 @bug(f"{_NAMES}::test_readers_at_the_same_moment_each_get_their_own")
 def one_answer_for_all_who_ask_by_one_name() -> None:
-    """Whoever asks at the same moment gets another stream's model."""
+    """A second reader at the same moment gets another stream's model."""
     from service.api.newest_models import NewestModels
 
     rewrite(NewestModels.find, ("which = publication, streams", "which = publication, None"))
@@ -185,7 +185,7 @@ def the_last_admin_key_that_is_revoked() -> None:
 
 @bug(f"{_ACCESS}::test_the_key_is_looked_at_before_the_body_is_read")
 def a_body_that_is_read_before_its_key() -> None:
-    """Whoever has no key is told what is wrong with his request, and makes the service read it."""
+    """A client without a key learns what is wrong with its request, and makes the service read it."""
     from fastapi.routing import APIRoute
 
     from service.api.auth.scopes import KeyFirst
@@ -223,7 +223,7 @@ def a_cookie_that_scripts_read() -> None:
 
 @bug(f"{_SESSIONS}::test_of_one_key_there_are_only_so_many")
 def sessions_without_bound() -> None:
-    """Who signs in again and again fills the table."""
+    """A client that signs in again and again fills the table."""
     from service.store import sessions
 
     rewrite(sessions.begin, (" | sessions.c.hash.in_(too_many)", ""))
@@ -231,7 +231,7 @@ def sessions_without_bound() -> None:
 
 @bug("tests/api/test_events.py::test_a_revoked_key_is_told_nothing_more")
 def a_revoked_key_that_follows_on() -> None:
-    """Who has begun to listen hears everything for ever."""
+    """A client that has begun to listen hears everything for ever."""
     from service.api.routes import events
 
     rewrite(events._events, (" or shown_key is None or await shared.keys.find(shown_key) is None", ""))
@@ -247,7 +247,7 @@ def labels_that_everybody_sees_counted() -> None:
 
 @bug(f"{_LABELS}::test_what_is_empty_when_it_is_read_is_shown_to_nobody_though_it_was_leased")
 def an_erased_record_that_is_shown_as_zeros() -> None:
-    """Who labels learns that it was erased at this moment, and labels it."""
+    """A person who labels learns that it was erased at this moment, and labels it."""
     from service.api.routes import labels
 
     rewrite(
@@ -269,7 +269,7 @@ def an_administrator_who_leaves_no_trace() -> None:
 
 @bug("tests/api/test_explorer.py::test_a_key_sees_and_uses_its_own_only")
 def a_data_set_that_every_key_sees() -> None:
-    """What one key has uploaded another uses."""
+    """A key uses a data set that another key has uploaded."""
     from service.store import explorations
 
     rewrite(explorations.find_dataset, (", datasets.c.key_id == key", ""))
@@ -285,7 +285,7 @@ def held_out_records_that_are_learned_from() -> None:
 
 @bug("tests/explorer/test_comparison.py::test_no_record_that_is_judged_has_a_say_in_any_model[None-False]")
 def held_out_records_in_what_is_fitted_without_noise() -> None:
-    """What privacy is said to cost is too much."""
+    """The page overstates the cost of privacy."""
     from service.explorer import comparison
 
     rewrite(
@@ -305,7 +305,7 @@ def queries_without_bound() -> None:
 
 @bug("tests/api/test_configuration.py::test_a_name_twice_is_refused_by_its_place")
 def a_name_that_comes_twice() -> None:
-    """Of two budgets in one request the second counts, and the first is what its author sees."""
+    """The second of two budgets in one request counts, though its author sees the first."""
     from service.api.http.bodies import ConfigurationRequest
 
     async def last_wins(request: Any) -> Any:

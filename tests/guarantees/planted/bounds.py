@@ -34,7 +34,7 @@ def half_the_error_of_scores() -> None:
 
 @bug(f"{_GRADIENT}[classes]")
 def slopes_that_are_evaluated_exactly() -> None:
-    """What rounding does to a derivative is left out."""
+    """The bound leaves out the rounding of a derivative."""
     from service.learning.solvers import Setting
 
     rewrite(Setting.error, ("+ self.norm_bound * self.loss.slope_error(rows)", ""))
@@ -42,7 +42,7 @@ def slopes_that_are_evaluated_exactly() -> None:
 
 @bug(f"{_GRADIENT}[tilt]")
 def a_tilt_that_is_added_exactly() -> None:
-    """What rounding does to the tilt is left out."""
+    """The bound leaves out the rounding of the tilt."""
     from service.learning.solvers import Setting
 
     rewrite(Setting.error, ("(self.lipschitz + self.tilt + self.regularization * radius)", "(self.lipschitz)"))
@@ -50,7 +50,7 @@ def a_tilt_that_is_added_exactly() -> None:
 
 @bug(f"{_GRADIENT}[step]")
 def half_the_error_of_a_step() -> None:
-    """What rounding does to a step of gradient descent is halved."""
+    """The bound halves the rounding of a step of gradient descent."""
     from service.learning.solvers import Setting
 
     rewrite(Setting.error, ("+ 8.0 * smoothness * weights", "+ 4.0 * smoothness * weights"))
@@ -66,7 +66,7 @@ def a_certificate_of_half_its_tolerance() -> None:
 
 @bug(f"{_BOUNDS}::test_a_solver_that_counts_its_steps_moves_as_its_formula_says")
 def step_sizes_that_are_exact() -> None:
-    """What rounding does to step sizes is left out."""
+    """The bound leaves out the rounding of step sizes."""
     from service.privacy import sensitivity
 
     rewrite(sensitivity.permutation_sgd, ("_ROUNDED * 2 * Fraction(lipschitz)", "2 * Fraction(lipschitz)"))
@@ -74,7 +74,7 @@ def step_sizes_that_are_exact() -> None:
 
 @bug(f"{_BOUNDS}::test_a_solver_that_counts_its_steps_moves_as_its_formula_says")
 def an_iterate_that_is_off_on_one_side() -> None:
-    """Of two neighbours one is said to be computed exactly."""
+    """The bound takes one of two neighbours as computed exactly."""
     from service.privacy import sensitivity
 
     rewrite(sensitivity.gradient_descent, ("+ 2 * Fraction(tolerance) / alpha", "+ Fraction(tolerance) / alpha"))
@@ -90,7 +90,7 @@ def half_the_error_of_clipped_gradients() -> None:
 
 @bug(f"{_BOUNDS}::test_statistics_move_as_their_formula_says")
 def statistics_that_are_off_on_one_side() -> None:
-    """Of two neighbours one is said to be added up exactly."""
+    """The bound takes one of two neighbours as added up exactly."""
     from service.mechanisms.sufficient_statistics import Statistics
 
     rewrite(Statistics.perturbation, ("+ 2.0 * error", "+ error"))
@@ -106,7 +106,7 @@ def half_the_slack_of_an_encoder() -> None:
 
 @bug(f"{_BOUNDS}::test_the_output_of_a_tilted_minimiser_moves_as_its_formula_says")
 def half_the_output_of_a_tilted_minimiser() -> None:
-    """Of two neighbours one is said to be fitted exactly."""
+    """The bound takes one of two neighbours as fitted exactly."""
     from service.learners.objective_perturbation import ObjectivePerturbation
 
     rewrite(ObjectivePerturbation.perturbation, ("MARGIN * 2.0 * tolerance", "MARGIN * tolerance"))
@@ -114,7 +114,7 @@ def half_the_output_of_a_tilted_minimiser() -> None:
 
 @bug(f"{_BOUNDS}::test_rounding_moves_correlated_noise_as_its_formula_says")
 def half_the_rounding_of_correlated_noise() -> None:
-    """What is remembered is said to be twice as exact as it is."""
+    """The bound takes the memory as twice as exact as it is."""
     from service.privacy.noise import correlated
 
     rewrite(correlated._moved, ("(4 * column.rounding + 1)", "(2 * column.rounding + 1)"))

@@ -1,4 +1,4 @@
-"""What a planted bug is, and the tests that catch several of them."""
+"""Defines a planted bug, and the tests that catch several of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTIVE = "tests/mechanisms/active_learning/test_active_learning.py"
 
 @dataclass(frozen=True)
 class Bug:
-    """What to do to the program, and the test that sees it."""
+    """A change of the program, and the test that sees it."""
 
     plant: Callable[[], None]
     caught_by: str

@@ -44,7 +44,7 @@ def halves_of_a_batch_that_has_a_name() -> None:
 
 @bug(f"{_APPEND}::test_only_what_can_be_repeated_is")
 def a_stream_that_is_made_again() -> None:
-    """Whoever made it is told that its name is taken."""
+    """The client that made it gets the answer that its name is taken."""
     from perennial import exchange
 
     rewrite(exchange._may_repeat, ("return request.repeatable or (", "return True or ("))

@@ -70,7 +70,7 @@ def a_folder_that_others_enter() -> None:
 
 @bug(f"{_SERVERS}::test_a_folder_of_someone_else_is_not_used_for_sockets")
 def a_folder_of_sockets_that_somebody_else_made() -> None:
-    """Whoever makes the folder in /tmp first reads all that is said to the servers."""
+    """A user who makes the folder in /tmp first reads all that is said to the servers."""
     from service.embedded import directory
 
     rewrite(

@@ -96,7 +96,7 @@ def a_fit_of_evaluation_slots() -> None:
     """Such a slot is charged by fits and by evaluations, each for all of the budget."""
     from service.publishing import records
 
-    rewrite(records.load, ("present &= _may_be_read(located)", "pass"))
+    rewrite(records.load, ("_may_be_read(located) if pattern", "np.ones(stop - start, dtype=bool) if pattern"))
 
 
 @bug(f"{_SLOTS}::test_a_range_is_read_without_the_slots_of_the_other_kind[True-rest1]")

@@ -17,7 +17,7 @@ def a_killed_fit_that_is_drawn_again_and_again() -> None:
 
 @bug(f"{_FITS}::test_it_knows_no_server_and_no_key")
 def a_fit_that_knows_the_database() -> None:
-    """Whoever makes a fit run what they like reads every stream."""
+    """An attacker who takes over a fit reads every stream."""
     from service.worker import fits
 
     rewrite(fits._process.__wrapped__, ('if not name.startswith("PERENNIAL_")', ""))

@@ -126,8 +126,8 @@ def gradients_that_are_clipped_together() -> None:
     """The mean of a batch is clipped, as one would without private records."""
     from service.mechanisms.lifelong.encoder_pass import EncoderPass
 
-    def summed(true: Any, self: Any, *about: Any) -> Any:
-        total, n = true(replace(self, clip=1e9), *about), about[-1]
+    def summed(true: Any, self: Any, *arguments: Any) -> Any:
+        total, n = true(replace(self, clip=1e9), *arguments), arguments[-1]
         return total * min(1.0, n * self.clip / max(np.linalg.norm(total), 1e-300))
 
     wrap(EncoderPass, "summed", summed)
@@ -139,11 +139,11 @@ def an_encoder_that_reads_its_records_twice() -> None:
     from service.learning.encoders import Encoder
     from service.mechanisms.lifelong.encoder_pass import EncoderPass
 
-    def release(true: Any, self: Any, *about: Any) -> Any:
-        first, initial = true(self, *about)[0], Encoder.initial
+    def release(true: Any, self: Any, *arguments: Any) -> Any:
+        first, initial = true(self, *arguments)[0], Encoder.initial
         Encoder.initial = lambda *_: first  # type: ignore[method-assign]
         try:
-            return true(self, *about)
+            return true(self, *arguments)
         finally:
             Encoder.initial = initial  # type: ignore[method-assign]
 
@@ -151,9 +151,9 @@ def an_encoder_that_reads_its_records_twice() -> None:
 
 
 def _halved(owner: Any) -> None:
-    def calibrate(true: Any, kind: Any, **about: Any) -> Any:
-        found = true(kind, **about)
-        return replace(found, noise=replace(found.noise, scale=found.noise.scale / 2))
+    def calibrate(true: Any, kind: Any, **settings: Any) -> Any:
+        calibrated = true(kind, **settings)
+        return replace(calibrated, noise=replace(calibrated.noise, scale=calibrated.noise.scale / 2))
 
     wrap(owner, "calibrate", calibrate)
 
@@ -176,8 +176,8 @@ def an_absent_record_that_is_never_selected() -> None:
     from service.mechanisms.active_learning.active_gradient import ActiveGradient
 
     def select(true: Any, self: Any, records: Any, start: int, end: int, *more: Any) -> Any:
-        found, stopped = true(self, records, start, end, *more)
-        return [slot for slot in found if slot in records.in_slots(start, end)], stopped
+        selected, stopped = true(self, records, start, end, *more)
+        return [slot for slot in selected if slot in records.in_slots(start, end)], stopped
 
     wrap(ActiveGradient, "select", select)
 

@@ -37,7 +37,7 @@ def charges_that_are_no_chain() -> None:
 
 @bug(_SPENDING)
 def a_budget_that_forgets_what_has_ended() -> None:
-    """What stopped publications have spent may be spent again."""
+    """New publications may spend again what stopped ones have spent."""
     from service.ledger import reservations
 
     rewrite(
@@ -55,7 +55,7 @@ def a_budget_of_the_first_record_alone() -> None:
 
 @bug(_SPENDING)
 def a_budget_that_may_be_passed_in_delta() -> None:
-    """Of what publications reserve epsilon alone is added up."""
+    """The sum of reservations counts epsilon alone."""
     from service.ledger import reservations
 
     rewrite(
@@ -72,7 +72,7 @@ def a_budget_in_rho_that_gives_back_what_was_charged() -> None:
     """A publication that has ended keeps nothing reserved."""
     from service.privacy.accounting.composition import ZcdpComponent
 
-    rewrite(ZcdpComponent.kept, ("return self.loss(amount)", "return PrivacyLoss()"))
+    rewrite(ZcdpComponent.reserved_after_end, ("return self.loss(amount)", "return PrivacyLoss()"))
 
 
 @bug(_HISTORIES)
@@ -91,7 +91,7 @@ def a_budget_in_rho_whose_pure_charges_are_half_squares() -> None:
 
 @bug(_HISTORIES)
 def a_budget_in_rho_that_asks_publications_in_the_place_of_records() -> None:
-    """What ended publications were charged counts at their worst record, wherever that is."""
+    """The charges of ended publications count at their worst record, wherever that is."""
     from service.privacy.accounting import composition
 
     everywhere = "[Range(start=0, end=None, spent=PrivacyLoss(), reserved=worst(each.reserved for each in ranges))]"
@@ -124,7 +124,7 @@ def a_slack_that_is_left_out() -> None:
 
 @bug("tests/store/test_spending.py::test_every_sum_is_that_of_all_charges_record_by_record[in rho-one kind]")
 def a_budget_in_rho_that_misses_a_range() -> None:
-    """Of charges on several ranges the last one counts."""
+    """Only the last of the charges on several ranges counts."""
     from service.ledger import spending
 
     rewrite(spending.count, ("for low, high, amount in new:", "for low, high, amount in new[-1:]:"))
@@ -132,7 +132,7 @@ def a_budget_in_rho_that_misses_a_range() -> None:
 
 @bug("tests/store/test_spending.py::test_more_ranges_than_anybody_reads_are_told_as_at_most")
 def an_outline_without_end() -> None:
-    """What is told of a stream grows with every charge."""
+    """The summary of a stream grows with every charge."""
     from service.ledger import spending
 
     rewrite(spending.grain_to, ("grain *= 2", "return grain"))
@@ -140,7 +140,7 @@ def an_outline_without_end() -> None:
 
 @bug("tests/store/test_verify.py::test_a_publication_that_was_changed_stays_so_when_it_ends")
 def an_end_that_mends_a_seal() -> None:
-    """Whoever changed a publication has it sealed anew by stopping it."""
+    """An attacker who changed a publication has it sealed anew by stopping it."""
     from service.ledger import ending
 
     rewrite(ending.end, ("if publications.as_left(publication):", "if True:"))
@@ -179,7 +179,7 @@ def a_mark_that_may_be_unreadable() -> None:
 
 @bug("tests/worker/test_audit.py::test_a_chain_that_does_not_end_as_it_was_left_is_not_added_to[head]")
 def a_distrusted_stream_that_is_published_on() -> None:
-    """That a ledger does not verify is told, and changes nothing."""
+    """The worker says that a ledger does not verify, and publishes on."""
     from service.publishing import commit
     from service.store import due_steps
     from service.worker.turn import Turn
@@ -213,7 +213,7 @@ def evaluation_slots_that_reserve_nothing() -> None:
 
 @bug("tests/store/test_spending.py::test_each_kind_of_slots_holds_the_whole_budget_by_itself")
 def an_evaluation_that_ends_gives_back_what_it_spent() -> None:
-    """What ended publications keep is looked up for the slots of fits alone."""
+    """The check looks up what ended publications keep for the slots of fits alone."""
     from service.ledger import reservations
 
     rewrite(reservations.refused, ("kept_stairs(connection, stream.id, slots)", "[(0, PrivacyLoss())]"))

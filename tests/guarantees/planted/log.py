@@ -33,7 +33,7 @@ def a_flushed_log_that_takes_batches() -> None:
 
 @bug(f"{_APPENDING}::test_a_halted_log_takes_nothing")
 def a_halted_log_that_takes_batches() -> None:
-    """What can't be numbered is promised."""
+    """The log promises batches that can't be numbered."""
     _appending("if found[1] ~= log or found[2] then", "if found[1] ~= log then")
 
 
@@ -117,7 +117,7 @@ def a_log_that_is_trimmed_too_far() -> None:
 
 @bug(f"{_ANOTHER}[older]")
 def an_older_log_that_is_gone_on_with() -> None:
-    """What comes after it gets numbers that others have."""
+    """The batches after it get numbers that others have."""
     from service.log import reader
 
     rewrite(reader._lost, ("newest < position.sequence", "False"))
@@ -133,7 +133,7 @@ def another_log_that_is_gone_on_with() -> None:
 
 @bug(f"{_ANOTHER}[emptied]")
 def batches_that_were_lost_before_they_were_numbered() -> None:
-    """What was promised is gone, and nobody is told."""
+    """The promised batches are gone, and nobody notices."""
     from service.log import reader
 
     rewrite(reader._lost, ("newest >= due and not after", "False"))
@@ -149,7 +149,7 @@ def a_batch_that_was_cut_out() -> None:
 
 @bug(f"{_DEAD}::test_a_damaged_batch_is_set_aside_and_the_next_one_gets_its_numbers")
 def a_damaged_batch_that_is_gone() -> None:
-    """What could not be numbered is trimmed, and nobody can look at it."""
+    """The reader trims a batch that it could not number, and nobody can look at it."""
     from service.log import Reader
 
     wrap(Reader, "bury", lambda *_: None)

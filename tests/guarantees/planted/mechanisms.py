@@ -58,7 +58,7 @@ def theorem_4() -> None:
     """Half of ε for every base of B and every update of b_0: 1.5 ε for the worst record (paper-audit.md 1.3)."""
     from service.schedules import shares
 
-    wrap(shares, "equal", lambda true, *about: replace(true(*about), unit=Fraction(1, 2)))
+    wrap(shares, "equal", lambda true, *arguments: replace(true(*arguments), unit=Fraction(1, 2)))
 
 
 @bug("tests/mechanisms/scheduled/test_scheduled.py::test_a_long_run_charges_no_record_more_than_the_capacity")
@@ -74,7 +74,7 @@ def a_warm_up_that_nobody_pays() -> None:
     """The records of the first window are charged for the window's fits in full, and once more before."""
     from service.schedules import sliding_window
 
-    wrap(sliding_window, "_divide", lambda _, *about: (0, Fraction(1), Fraction(1)))
+    wrap(sliding_window, "_divide", lambda _, *arguments: (0, Fraction(1), Fraction(1)))
 
 
 @bug(
@@ -107,7 +107,7 @@ def records_that_teach_an_encoder_and_are_counted_too() -> None:
 
 @bug("tests/mechanisms/online_leader/test_online_leader.py::test_every_restart_goes_on_exactly")
 def noise_that_a_restart_draws_again() -> None:
-    """What is remembered gets fresh noise when it is read back."""
+    """The memory gets fresh noise when it is read back."""
     from service.mechanisms.mechanism import Part
     from service.mechanisms.online_leader.mechanism import OnlineLeader
 
@@ -125,7 +125,7 @@ def noise_that_a_restart_draws_again() -> None:
     "test_a_record_is_declassified_by_the_release_that_has_its_gradient_in_the_clear_and_not_before[leaf]"
 )
 def a_ledger_that_tells_of_declassification_a_release_too_late() -> None:
-    """Who asks before the next release is told that records are protected which are in the clear already."""
+    """The ledger calls records protected until the next release, though they are in the clear already."""
     from service.mechanisms.online_leader.mechanism import OnlineLeader
 
     wrap(OnlineLeader, "declassified", lambda true, self, time: true(self, max(0, time - 1)))
@@ -145,7 +145,7 @@ def who_is_not_selected_pays_nothing() -> None:
 
 @bug(f"{ACTIVE}::test_what_was_selected_survives_a_restart[labelled-fixed_batch]")
 def coins_that_a_restart_tosses_again() -> None:
-    """What is read back is a step behind."""
+    """The memory that is read back is a step behind."""
     from service.mechanisms.active_learning.mechanism import Batch
 
     true = Batch.of.__func__  # type: ignore[attr-defined]
@@ -164,14 +164,14 @@ def records_that_arrive_pay_nothing() -> None:
     from service.mechanisms.linear_queries.mechanism import LinearQueries
 
     def step(true: Any, self: Any, time: int, *others: Any) -> Any:
-        return replace(found, charges=()) if (found := true(self, time, *others)) and time > self.first else found
+        return replace(taken, charges=()) if (taken := true(self, time, *others)) and time > self.first else taken
 
     wrap(LinearQueries, "step", step)
 
 
 @bug("tests/schedules/test_continual.py::test_it_is_the_algorithm_run_slot_by_slot")
 def updates_that_start_from_the_base() -> None:
-    """What was learnt since the base is not gone on from: less of what is released is used."""
+    """An update starts from the base and wastes what was learnt since."""
     from service.schedules.continual import Continual
 
     rewrite(Continual.fits, ("near = depth - 1 if depth else None", "near = 0 if depth else None"))

@@ -61,7 +61,7 @@ def a_map_from_shortened_records() -> None:
 
 @bug(f"{_FEATURES}::test_what_waits_for_features_is_not_due_until_their_release_is_confirmed")
 def features_of_a_release_that_is_not_confirmed() -> None:
-    """What the high-water mark does not hold may be lost, and be another map tomorrow."""
+    """A map that the high-water mark does not hold may be lost, and be another one tomorrow."""
     from sqlalchemy import true as always
 
     from service.store import releases

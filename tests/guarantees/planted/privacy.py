@@ -50,7 +50,7 @@ def half_the_noise_of_ever_more_runs() -> None:
 
 @bug(f"{RELEASED}[continual-pure-logistic]")
 def a_third_too_little_noise() -> None:
-    """What is drawn is less than what is said."""
+    """The sampler draws less noise than the release states."""
     from service.privacy.noise import additive as noise
 
     wrap(noise, "add", lambda true, values, law: true(values, replace(law, scale=law.scale * 2 / 3)))
@@ -175,8 +175,8 @@ def the_memory_is_privatised_again() -> None:
     """A batch that every step reads anew from a memory of records, with fresh noise, for one charge: their mean."""
     from service.privacy.noise.correlated import Correlated
 
-    def release(true: Any, self: Any, *about: Any) -> Any:
-        estimates = [true(self, *about) for _ in range(4)]
+    def release(true: Any, self: Any, *arguments: Any) -> Any:
+        estimates = [true(self, *arguments) for _ in range(4)]
         return np.mean([each for each, _ in estimates], axis=0), estimates[-1][1]
 
     wrap(Correlated, "release", release)
@@ -232,7 +232,7 @@ def independent_noise_that_is_carried_on() -> None:
     "test_no_page_says_that_a_person_loses_m_times_as_much_under_carried_noise[mechanisms/lifelong.md]"
 )
 def a_person_who_loses_m_times_as_much_whatever_the_noise() -> None:
-    """What the pages said once: mρ, also where noise is carried on."""
+    """The pages say mρ, as they once did, also where noise is carried on."""
     from tests.docs import pages
 
     wrap(pages, "page", lambda true, name: true(name).replace("mρ with independent noise", "mρ otherwise"))
@@ -276,9 +276,9 @@ def half_the_noise_of_a_node() -> None:
     """A scale that is halved, in a tree with expiry."""
     from service.privacy.noise import window_tree
 
-    def calibrate(true: Any, kind: Any, **about: Any) -> Any:
-        found = true(kind, **about)
-        return replace(found, noise=replace(found.noise, scale=found.noise.scale / 2))
+    def calibrate(true: Any, kind: Any, **settings: Any) -> Any:
+        calibrated = true(kind, **settings)
+        return replace(calibrated, noise=replace(calibrated.noise, scale=calibrated.noise.scale / 2))
 
     wrap(window_tree, "calibrate", calibrate)
 

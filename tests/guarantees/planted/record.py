@@ -195,8 +195,8 @@ def an_erasure_that_undoes_only_answers_it_sees() -> None:
     from service.store.tables import label_requests as requests
 
     def seen(true: Any, connection: Any, whose: Any, ranges: Any) -> None:
-        found = connection.execute(select(requests.c.record).where(whose, requests.c.label.isnot(None))).scalars()
-        true(connection, whose, [(record, record + 1) for record in found.all()])
+        records = connection.execute(select(requests.c.record).where(whose, requests.c.label.isnot(None))).scalars()
+        true(connection, whose, [(record, record + 1) for record in records.all()])
 
     wrap(labels, "_set_aside", seen)
 

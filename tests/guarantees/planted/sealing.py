@@ -69,7 +69,7 @@ def what_a_crash_left_is_not_swept() -> None:
 
 @bug(f"{_SEALING}::test_what_a_crash_left_in_the_log_is_trimmed_at_once")
 def a_log_that_the_next_sealer_does_not_trim() -> None:
-    """What was numbered before a crash stays in the log for ever."""
+    """Batches that were numbered before a crash stay in the log for ever."""
     from service.log import Reader
 
     rewrite(Reader.go_on, ("position.sequence:", "False:"))
@@ -101,7 +101,7 @@ def newer_segments_that_an_older_record_sweeps() -> None:
 
 @bug(f"{_SEALING}::test_a_sealer_that_lost_its_lease_commits_nothing")
 def a_stream_that_an_overtaken_sealer_halts() -> None:
-    """Whoever was overtaken misses what its successor trimmed, and stops the stream."""
+    """A sealer that was overtaken misses what its successor trimmed, and stops the stream."""
     from service.worker.sealer import Sealer
 
     rewrite(Sealer._guard, ("leases.check(connection, lease)\n", "pass\n"))
@@ -109,7 +109,7 @@ def a_stream_that_an_overtaken_sealer_halts() -> None:
 
 @bug(f"{_ERASING}::test_erased_records_contribute_nothing_and_their_bytes_go")
 def the_last_erased_record_keeps_its_bytes() -> None:
-    """Of each erased range."""
+    """The deletion spares the last record of each erased range."""
     from service.worker.sealer import Sealer
 
     rewrite(Sealer._delete_erased, ("[low : max(low, high)] = 0", "[low : max(low, high - 1)] = 0"))
@@ -192,7 +192,7 @@ def a_lease_that_two_take_at_once() -> None:
 
 @bug(f"{_SHARING}::test_workers_share_streams_fairly")
 def a_worker_that_gives_nothing_back() -> None:
-    """Who comes first numbers everything, for ever."""
+    """The first worker numbers everything, for ever."""
     from service.worker.share import Share
 
     wrap(Share, "surplus", lambda *_: 0)

@@ -47,7 +47,7 @@ def a_worker_that_forgets_what_is_parked() -> None:
 
 @bug(f"{_TICKS}::test_a_stop_before_the_tick_drops_what_waits_uncharged")
 def a_stop_that_leaves_what_waits() -> None:
-    """What was parked stays, as secret as records, and could still be charged."""
+    """The parked step stays, as secret as records, and could still be charged."""
     from service.store import parked
 
     wrap(parked, "drop", lambda *_: None)
@@ -73,7 +73,7 @@ def releases_that_are_seen_before_they_are_confirmed() -> None:
 
 @bug(f"{_CONFIRMATION}::test_what_the_mark_does_not_hold_nobody_sees")
 def sums_of_what_is_not_confirmed() -> None:
-    """What records have spent tells of a charge that PostgreSQL may still forget."""
+    """The sum of spent budgets shows a charge that PostgreSQL may still forget."""
     from service.ledger import charged_rows
 
     wrap(charged_rows, "unconfirmed", lambda *_: [])
@@ -81,7 +81,7 @@ def sums_of_what_is_not_confirmed() -> None:
 
 @bug(f"{_CONFIRMATION}::test_what_is_confirmed_late_with_an_older_state_takes_nothing_back")
 def a_clock_that_goes_back() -> None:
-    """Whoever is late shows an older position."""
+    """A late confirmer shows an older position."""
     from service.store import shown
 
     shown._NEVER_FALL = ()  # type: ignore[assignment]
@@ -156,7 +156,7 @@ _SUMMARIES = "tests/api/test_stream_summaries.py"
 
 @bug(f"{_SUMMARIES}::test_each_stream_is_told_its_own_alone_in_a_list_and_in_metrics")
 def a_summary_with_what_another_streams_ended_publications_keep() -> None:
-    """What ended publications of one stream keep is reserved on every stream."""
+    """Every stream reserves what ended publications of one stream keep."""
     from service.ledger import reservations
 
     rewrite(reservations.reserved_of_each, ("ended[stream]", "next(iter(ended.values()))"))
@@ -179,8 +179,8 @@ def a_list_that_asks_for_each_stream() -> None:
     """A list of a thousand streams keeps the database busy with thousands of queries."""
     from service.store import segments
 
-    def one_by_one(true: Any, connection: Any, found: Any) -> Any:
-        return {each: true(connection, [each])[each] for each in found}
+    def one_by_one(true: Any, connection: Any, identities: Any) -> Any:
+        return {each: true(connection, [each])[each] for each in identities}
 
     wrap(segments, "kept_from_of_each", one_by_one)
 
@@ -193,9 +193,53 @@ def a_look_that_does_not_ask_for_the_streams_lock() -> None:
     rewrite(newest.look, ("not locked or ", ""))
 
 
-@bug("tests/api/test_linearizable.py::test_no_answer_is_older_than_its_question")
+@bug("tests/api/test_linearizable.py::test_no_answer_is_older_than_its_question_and_no_key_outlives_its_time")
 def a_look_that_holds_though_a_release_is_not_confirmed_yet() -> None:
     """It becomes visible before the next tick."""
     from service.store import newest
 
     rewrite(newest.look, ("row.unsettled or ", ""))
+
+
+_LINEARIZABLE = "tests/api/test_linearizable.py"
+_READY = "tests/api/test_ready_releases.py"
+
+
+@bug(f"{_LINEARIZABLE}::test_no_answer_is_older_than_its_question_and_no_key_outlives_its_time")
+def the_latest_as_it_was_lately() -> None:
+    """A look of the last second answers for the newest version, though a newer one is visible."""
+    from service.api import ready_releases
+
+    rewrite(ready_releases._release, ("models.seen_lately if number else models.remembered", "models.seen_lately"))
+
+
+@bug(f"{_READY}::test_a_revoked_key_reads_nothing_after_the_stated_time")
+def a_key_that_is_remembered_for_ever() -> None:
+    """Who was let in once reads for as long as this process runs."""
+    from service.api.auth.known_keys import KnownKeys
+
+    rewrite(KnownKeys.remembered, (" and cached[1] > time.monotonic()", ""))
+
+
+@bug(f"{_READY}::test_a_key_of_another_stream_or_scope_gets_nothing_from_memory")
+def releases_for_every_key_that_is_known() -> None:
+    """A key that may only send records reads models."""
+    from service.api import ready_releases
+
+    rewrite(ready_releases._key, ('not {"read", "admin"} & key.scopes or ', ""))
+
+
+@bug(f"{_READY}::test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus")
+def reading_that_counts_for_no_rate() -> None:
+    """A key reads as often as it likes."""
+    from service.api.ready_releases import ReadyReleases
+
+    rewrite(ReadyReleases._find, ("shared.requests.count(key.id)", "pass"))
+
+
+@bug(f"{_READY}::test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus")
+def releases_on_the_port_for_prometheus() -> None:
+    """Whoever may reach that port reads models."""
+    from service.api.ready_releases import ReadyReleases
+
+    rewrite(ReadyReleases._find, (' or scope["server"][1] == self._metrics_port', ""))

@@ -39,7 +39,7 @@ def segments_that_an_overtaken_sealer_replaces() -> None:
 
 @bug(f"{_OVERTAKEN}[mark_deleted]")
 def erased_bytes_that_an_overtaken_sealer_calls_deleted() -> None:
-    """What another sealer brought back meanwhile is called gone."""
+    """The sealer calls bytes gone that another sealer brought back meanwhile."""
     from service.store import segments
 
     _without_lease(segments, "mark_deleted")
@@ -167,7 +167,7 @@ def a_lease_that_two_owners_hold() -> None:
 
 @bug("tests/worker/test_sealing.py::test_who_takes_its_own_lease_again_has_lost_the_one_before")
 def a_lease_that_is_taken_again_without_another_epoch() -> None:
-    """Of two threads of one worker both may commit."""
+    """Two threads of one worker may both commit."""
     from service.store import leases
 
     rewrite(leases.take_several, ("epoch=leases.c.epoch + 1, ", ""))
@@ -243,7 +243,7 @@ def segments_that_everybody_may_read() -> None:
 
 @bug(f"{_FILES}::test_a_file_that_is_changed_after_it_was_read_is_found_out")
 def a_segment_that_is_looked_at_once() -> None:
-    """What is written into a file of the same size is fitted."""
+    """The worker fits whatever is written into a file of the same size."""
     from service.store import segment_files
 
     rewrite(segment_files._state, (", status.st_ctime_ns", ""))
@@ -251,7 +251,7 @@ def a_segment_that_is_looked_at_once() -> None:
 
 @bug(f"{_FILES}::test_one_at_a_time_writes_a_mark")
 def a_mark_that_many_write_at_once() -> None:
-    """Whoever read the database first may write last, and the mark goes back."""
+    """A confirmer that read the database first may write last, and the mark goes back."""
     from service.store import segment_files
 
     segment_files._lock = lambda _: None
@@ -276,7 +276,7 @@ def records_that_an_overtaken_sealer_numbers() -> None:
 
 @bug("tests/worker/test_sealing.py::test_a_halted_stream_numbers_nothing_that_was_under_way")
 def a_halted_stream_that_numbers_on() -> None:
-    """What was under way when the log was found lost is numbered all the same."""
+    """The sealer numbers batches that were under way when the log was found lost."""
 
     from service.store import numbering
 

@@ -54,7 +54,7 @@ def a_group_factor_of_all_slots_only() -> None:
 
 @bug(f"{_GROUPS}::test_neighbouring_batches_of_a_decaying_blt[2-3.27]")
 def a_group_factor_of_another_noise() -> None:
-    """That of independent noise, where noise is carried on."""
+    """The factor is that of independent noise, where noise is carried on."""
     from service.privacy.accounting import carried_groups
 
     rewrite(carried_groups._toeplitz, ("pairs += sums", "pairs = 0"))
@@ -62,7 +62,7 @@ def a_group_factor_of_another_noise() -> None:
 
 @bug(f"{_GROUPS}::test_rounding_is_counted_for_every_slot[blt-1e-05]")
 def rounding_that_is_counted_once_for_all_slots() -> None:
-    """What rounding adds is said to be that of one record."""
+    """The bound adds the rounding of one record."""
     from service.privacy.accounting import carried_groups
 
     rewrite(carried_groups._with_rounding, ("slots * rounding", "rounding"))
@@ -100,7 +100,7 @@ def a_unit_whose_charges_count_once() -> None:
 
 @bug(f"{_HISTORIES}[assert_within_records]")
 def a_stopped_publication_that_gives_all_back() -> None:
-    """What it has charged is forgotten as soon as it has ended."""
+    """The ledger forgets its charges as soon as it has ended."""
     from service.privacy.accounting.unit_ledger import ZcdpLedger
 
     rewrite(ZcdpLedger._counted, ("yield from self._charged(publication)", "return"))
@@ -174,6 +174,35 @@ def counts_that_begin_anew_with_each_segment() -> None:
     wrap(units, "read", read)
 
 
+_ASIDE = "tests/worker/test_units_set_aside.py"
+
+
+@bug(f"{_ASIDE}::test_a_range_is_read_without_the_units_of_the_other_kind[False]")
+def units_that_are_set_aside_and_fitted_all_the_same() -> None:
+    """Fits and evaluations read all units, so that either spends the whole budget of the same one."""
+    from service.publishing import records
+
+    rewrite(records._pattern, ("if located.period is not None:", "if False:"))
+
+
+@bug(f"{_ASIDE}::test_a_range_is_read_without_the_units_of_the_other_kind[True]")
+def units_whose_slots_are_set_aside_one_by_one() -> None:
+    """Every k-th slot is evaluated, so that a unit has slots of both kinds."""
+    import numpy as np
+
+    from service.publishing import records
+
+    wrap(records, "set_aside", lambda _true, unit, period: np.arange(len(unit)) % period == period - 1)
+
+
+@bug(f"{_ASIDE}::test_a_unit_has_spent_what_publications_of_its_kind_charged")
+def a_unit_that_is_said_to_have_spent_what_others_have() -> None:
+    """Charges of both kinds are shown for every unit."""
+    from service.ledger import spending
+
+    rewrite(spending.of_unit, ("_of_kind(charged, kind)", "charged"))
+
+
 @bug(f"{_COUNTING}::test_a_fit_reads_a_units_records_as_parts_of_one_by_the_pattern[bench0]")
 def weights_by_record() -> None:
     """All records of a unit enter a sum whole."""
@@ -192,6 +221,28 @@ def gradients_that_each_record_of_a_unit_adds_whole() -> None:
     rewrite(objective.summed, ("slopes = slopes * shares[start : start + chunk, None]", "pass"))
 
 
+@bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_a_sum_as_far_as_one[exact]")
+def fits_that_each_record_of_a_unit_enters_whole() -> None:
+    """The same, where the minimiser of a sum of losses is sought."""
+    gradients_that_each_record_of_a_unit_adds_whole()
+
+
+@bug(f"{_MECHANISMS}::test_noise_is_for_as_many_units_as_a_fit_has_and_a_plan_knows_the_least_of_it")
+def noise_for_as_many_units_as_there_are_slots() -> None:
+    """The mean is over the slots of a fit, of which one unit may have many."""
+    from service.mechanisms.scheduled.mechanism import Fitting
+
+    rewrite(Fitting.step, ("if present.units is None else present.units", ""))
+
+
+@bug("tests/learning/test_descent.py::test_all_records_of_a_unit_enter_the_same_step")
+def records_of_a_unit_that_are_permuted_one_by_one() -> None:
+    """Each has a place of its own, so that a unit is in several steps of a pass."""
+    from service.learning.descent import PermutationSGD
+
+    rewrite(PermutationSGD._order, ("int(owners.max(initial=-1)) + 1", "len(owners)"), ("[owners]", ""))
+
+
 @bug(f"{_MECHANISMS}::test_a_slot_may_be_charged_a_factors_part_of_what_a_unit_was_promised[mechanism0-learner0-0-16]")
 def a_slot_that_is_charged_what_its_unit_was_promised() -> None:
     """The capacity is not divided by the group factor."""
@@ -202,7 +253,7 @@ def a_slot_that_is_charged_what_its_unit_was_promised() -> None:
 
 @bug(f"{_PUBLISHED}::test_what_is_spent_is_the_units_and_within_what_was_promised[leader, pure]")
 def a_charge_that_counts_once_for_its_unit() -> None:
-    """What is shown as spent is a slot's."""
+    """The page shows as spent what a slot has spent."""
     from service.privacy.accounting.composition import Component
 
     rewrite(Component.loss, ("amount *= self.factor", "pass"))
@@ -210,7 +261,7 @@ def a_charge_that_counts_once_for_its_unit() -> None:
 
 @bug(f"{_PUBLISHED}::test_whoever_stops_a_publication_that_has_charged_gets_nothing_back[leader]")
 def a_stopped_publication_on_units_that_gives_back() -> None:
-    """What it has not charged is free for others, though their units' slots may be those that it has charged."""
+    """Others get what it has not charged, though their units' slots may be those that it has charged."""
     from service.ledger import reserving
 
     rewrite(reserving.reserves_wholly, ('== "running" or charged', '== "running"'))
@@ -218,7 +269,7 @@ def a_stopped_publication_on_units_that_gives_back() -> None:
 
 @bug(f"{_PUBLISHED}::test_a_factor_that_somebody_changed_is_found[leader]")
 def a_group_factor_that_nobody_computes_anew() -> None:
-    """What the record says of it is believed."""
+    """The verifier believes the factor that the record states."""
     from service.ledger.verify import released
 
     rewrite(released.paid_for, ('> Fraction(unit["factor"])', "< 0"))
@@ -236,6 +287,12 @@ def a_person_who_is_protected_as_a_record_is() -> None:
 @bug(f"{_AUDIT}[online_leader]")
 def a_person_who_is_protected_as_a_record_is_where_noise_is_carried_on() -> None:
     """The same, where a unit's records add up in later releases."""
+    a_slot_that_is_charged_what_its_unit_was_promised()
+
+
+@bug(f"{_AUDIT}[output perturbation]")
+def a_person_who_is_protected_as_a_record_is_in_fitted_weights() -> None:
+    """The same, of models that are fitted and then perturbed."""
     a_slot_that_is_charged_what_its_unit_was_promised()
 
 
@@ -263,11 +320,23 @@ def an_erasure_that_comes_while_slots_are_counted() -> None:
 
 
 @bug(f"{_MECHANISMS}::test_a_learner_that_takes_each_record_by_itself_takes_no_units")
-def a_perturbed_objective_that_takes_records_of_a_unit_one_by_one() -> None:
-    """Two orthogonal records of one unit make a curvature of twice the rank that is allowed for."""
+def a_learner_that_takes_records_of_a_unit_one_by_one() -> None:
+    """The records of a unit enter whole where a learner knows nothing of units."""
     from service.learners.linear import Linear
 
     rewrite(Linear.prepared, ("if weights is not None:", "if False:"))
+
+
+@bug(f"{_MECHANISMS}::test_the_curvature_of_all_records_of_a_unit_costs_no_more_than_is_stated")
+def a_perturbed_objective_of_the_mean_of_a_units_records() -> None:
+    """Two orthogonal records of one unit make a curvature of twice the rank that is allowed for."""
+    from service.learners.objective_perturbation import ObjectivePerturbation
+
+    rewrite(
+        ObjectivePerturbation.fit,
+        ("rows, y = self.prepared(records.one_of_each_unit())", "rows, y, shares = self.weighed(records)"),
+        ("tilt=tilt,", "tilt=tilt, shares=shares,"),
+    )
 
 
 @bug(f"{_MECHANISMS}::test_all_records_of_a_unit_together_move_counts_as_far_as_one[preparation]")

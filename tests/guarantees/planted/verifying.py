@@ -24,12 +24,12 @@ def _unlooked(module: str, name: str) -> None:
 
 @bug(f"{_SEGMENTS}[newest]")
 def the_newest_segment_is_not_looked_at() -> None:
-    """Of several segments all but the last are compared with their files."""
+    """The verifier compares all segments but the last with their files."""
     from service.store import segments
 
     def before_the_newest(true: Any, connection: Any, stream: int, record: int) -> Segment | None:
-        found: Segment | None = true(connection, stream, record)
-        return found if found is None or record == 0 or true(connection, stream, found.stop) else None
+        segment: Segment | None = true(connection, stream, record)
+        return segment if segment is None or record == 0 or true(connection, stream, segment.stop) else None
 
     wrap(segments, "first_from", before_the_newest)
 
@@ -115,7 +115,7 @@ def segments_of_which_one_may_be_missing() -> None:
 
 @bug(f"{_VERIFY}::test_tampering_is_found_and_named[-more is reserved than the stream's budget]")
 def sums_that_nobody_adds_up_again() -> None:
-    """What is told of a stream is not compared with its charges."""
+    """The verifier does not compare a stream's summary with its charges."""
     _unlooked("reserved", "within_budget")
 
 
@@ -127,7 +127,7 @@ def draws_that_nobody_adds_up_again() -> None:
 
 @bug(f"{_COLUMN}[shown.position]")
 def what_is_shown_may_be_anything() -> None:
-    """What readers see is not compared with what was committed."""
+    """The verifier does not compare the numbers that readers see with the committed ones."""
     _unlooked("numbering", "shown")
 
 
@@ -141,7 +141,7 @@ def a_publication_that_may_be_left_anyhow() -> None:
 
 @bug(f"{_VERIFY}::test_tampering_is_found_and_named[-what is told of its worst record]")
 def charges_that_nobody_adds_up() -> None:
-    """What a publication has spent is not compared with its charges."""
+    """The verifier does not compare a publication's spent budget with its charges."""
     _unlooked("charges", "sums")
 
 
@@ -177,7 +177,7 @@ def coins_that_nobody_need_have_paid() -> None:
 
 @bug("tests/worker/test_labelling.py::test_who_did_not_pay_on_arrival_is_found")
 def obligations_that_forget_charges_at_arrival() -> None:
-    """Whoever reads what a publication owes believes that it charges with its releases alone."""
+    """Readers of a publication's obligations believe that it charges with its releases alone."""
     from service.privacy.accounting import obligations
 
     rewrite(obligations._charging, ('return AtArrival(events.from_json(content["event"]))', "return WithEachRelease()"))
@@ -185,7 +185,7 @@ def obligations_that_forget_charges_at_arrival() -> None:
 
 @bug(f"{_COLUMN}[publications.obligations_digest]")
 def obligations_that_may_be_changed() -> None:
-    """What a publication owes is not compared with its digest."""
+    """The verifier does not compare a publication's obligations with its digest."""
     from service.ledger.verify import promises
 
     rewrite(

@@ -11,7 +11,7 @@ _CONFIRMATION = "tests/worker/test_confirmation.py"
 
 @bug(f"{_PUBLISHING}::test_what_a_halted_publication_keeps_is_settled[at once]")
 def a_halt_that_settles_nothing() -> None:
-    """What a halted publication has charged is free for others."""
+    """Others may spend again what a halted publication has charged."""
     from service.ledger import ending
 
     wrap(ending, "settle", lambda *_: None)
@@ -19,7 +19,7 @@ def a_halt_that_settles_nothing() -> None:
 
 @bug(f"{_PUBLISHING}::test_what_a_halted_publication_keeps_is_settled[at its tick]")
 def a_halt_at_a_tick_that_settles_nothing() -> None:
-    """What a publication has charged that halted at a tick is free for others."""
+    """Others may spend again what a publication has charged that halted at a tick."""
     from service.ledger import ending
 
     wrap(ending, "settle", lambda *_: None)
@@ -55,7 +55,7 @@ def models_that_are_exchanged() -> None:
 
 @bug(f"{_CONFIRMATION}::test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything_is_drawn[charges]")
 def noise_that_is_drawn_on_an_older_ledger() -> None:
-    """That the ledger is an old one is found out when the step is confirmed."""
+    """The worker notices only when it confirms the step that the ledger is an old one."""
     from service.worker.publisher import Publisher
 
     rewrite(Publisher._publish_due, ("against is not None", "False"))
@@ -108,7 +108,7 @@ def a_step_that_is_committed_after_a_stop() -> None:
 
 @bug(f"{_TICKS}::test_a_step_that_follows_on_a_lost_one_is_drawn_anew")
 def a_step_that_follows_on_a_lost_one() -> None:
-    """What was drawn on top of other noise is published all the same."""
+    """The worker publishes a step that was drawn on top of other noise."""
     from service.worker.publisher import Publisher
 
     rewrite(Publisher._drawn, ("step is not None and known == state", "step is not None"))
@@ -175,7 +175,7 @@ def a_model_whose_records_have_not_paid() -> None:
 
 @bug("tests/worker/test_labelling.py::test_a_window_is_asked_for_waited_for_and_learnt_from")
 def labels_that_outlive_their_batch() -> None:
-    """What people have said of records stays in the database."""
+    """The labels that people gave stay in the database."""
     from service.store import labels
 
     wrap(labels, "forget", lambda *_: None)
@@ -186,7 +186,7 @@ def a_release_that_is_seen_before_its_mark() -> None:
     """A crash between the two loses what somebody has seen."""
     from service.publishing.confirmation import Confirmer
 
-    rewrite(Confirmer._holds, ("if told[stream.log] != vars(mark)", "if False"))
+    rewrite(Confirmer._holds, ("if stored_marks[stream.log] != vars(mark)", "if False"))
     rewrite(
         Confirmer._confirm,
         (
@@ -273,7 +273,7 @@ def a_note_that_holds_for_ever() -> None:
 
 @bug(f"{_WALKS}::test_after_a_note_the_whole_ledger_is_walked_all_the_same")
 def a_note_in_the_place_of_a_walk() -> None:
-    """What was changed since the walk that a note tells of is not found."""
+    """The audit misses changes since the walk that the note records."""
     from service.worker.audit import Audit
 
     rewrite(Audit.look, ("self._waiting[stream] = None", "pass"))

@@ -105,7 +105,7 @@ def test_what_is_added_up_are_gradients_of_the_loss_clipped(encoder, case):
 
     def losses(at):
         return np.array(
-            [learnt.loss.derivatives(learnt.encoder.scores(at, rows[i : i + 1]), y[i : i + 1])[0] for i in range(n)]
+            [learnt.loss.derivatives(learnt.encoder.scores(at, rows[i : i + 1]), y[i : i + 1])[0][0] for i in range(n)]
         )
 
     steps = 1e-5 * np.eye(learnt.dimension)

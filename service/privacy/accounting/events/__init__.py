@@ -1,4 +1,4 @@
-"""What each release did to the records that it read, and what that costs: one class for each way of making a release.
+"""How each release used the records that it read, and what that costs: one class for each way of making a release.
 
 | `added_to` | class | what was released | its cost |
 |---|---|---|---|

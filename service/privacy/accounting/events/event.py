@@ -19,7 +19,7 @@ Noise = SphericalLaplace | Gaussian
 
 
 class PrivacyEvent(ABC):
-    """What a release did to each of the records that it read. All of it is public."""
+    """The way in which a release used each of the records that it read. All of it is public."""
 
     added_to: ClassVar[str]
 

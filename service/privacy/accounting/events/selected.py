@@ -56,8 +56,8 @@ class SelectedCandidate(PrivacyEvent):
 class MeasuredQuery(PrivacyEvent):
     """A hard query was measured: a count of which a record weighs at most STEPS, with noise of that scale.
 
-    That closed an instance of the sparse vector technique and opened another, or none. Whoever has these can say what
-    each record had to be charged while each of them was open.
+    The step closed an instance of the sparse vector technique and opened another, or none. These events together say
+    how much each record had to be charged while each instance was open.
     """
 
     added_to: ClassVar[str] = "query"

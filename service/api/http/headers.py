@@ -1,0 +1,41 @@
+"""Headers that every answer has."""
+
+from __future__ import annotations
+
+import itertools
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    Header = tuple[bytes, bytes]
+
+_ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_BY_DEFAULT = (
+    (b"cache-control", b"private, no-cache"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+_PROCESS = token_hex(4)
+_numbers = itertools.count(1)
+
+
+def next_request() -> str:
+    """Return the id of one more request."""
+    return f"{_PROCESS}-{next(_numbers)}"
+
+
+def completed(headers: Iterable[Header]) -> list[Header]:
+    """Return the headers of an answer with those that all answers have, but for the id of the request.
+
+    Answers are data for programs: nothing may run them, frame them, or store them where others look; the dashboard's
+    pages say themselves what they may do.
+    """
+    own = [*headers]
+    names = {name for name, _ in own}
+    return [*own, *(each for each in _BY_DEFAULT if each[0] not in names), *_ALWAYS]
+
+
+def request_id(request: str) -> Header:
+    """Return the header that names a request."""
+    return b"x-request-id", request.encode()
