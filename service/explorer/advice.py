@@ -66,7 +66,7 @@ class Advice:
 
     measured: tuple[Measured, ...]
     score: str
-    """The name of the score, for people."""
+    """The name of the measured score, for people."""
     baselines: Mapping[str, float]
     counted: int
     stream: dict[str, Any]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class BuildContext:
     """All that a mechanism is built from beside its own settings."""
 
     stream: StreamSchema
@@ -132,7 +132,7 @@ class MechanismFamily(Family[S]):
     | not_evaluated | why no evaluation may count how well it predicts; None: it may |
     """
 
-    build: Callable[[S, Asked], Mechanism]
+    build: Callable[[S, BuildContext], Mechanism]
     accuracy_setting: str | None = None
     takes: tuple[LearnerFamily[Any], ...] | None = None
     has_ticks: bool = True
