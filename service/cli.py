@@ -234,9 +234,7 @@ def advise(
         ),
     ],
     label: Annotated[str, typer.Option(help="The column of labels.")],
-    bound: Annotated[
-        float | None, typer.Option(min=1e-6, max=1e6, help="Labels are numbers within ±BOUND.  [default: classes]")
-    ] = None,
+    bound: Annotated[float | None, typer.Option(min=1e-6, max=1e6, help="Labels are numbers within ±BOUND.")] = None,
     epsilon: Annotated[float, typer.Option(min=1e-3, max=1000, help="The most that a record may lose.")] = 1.0,
     delta: Annotated[float, typer.Option(min=1e-18, max=0.5, help="The same.")] = 1e-6,
     batch: Annotated[
