@@ -100,7 +100,7 @@ def test_whatever_is_offered_or_was_measured_has_a_place_of_its_own():
 )
 def test_a_family_is_taken_out_with_its_folder_and_its_lines_of_the_registry(family, tmp_path):
     """Nothing else of the service knows it: without both the document is that of all others."""
-    shutil.copytree(SERVICE, tmp_path / "service", ignore=shutil.ignore_patterns("__pycache__", "samples"))
+    shutil.copytree(SERVICE, tmp_path / "service", ignore=shutil.ignore_patterns("samples"))
     shutil.rmtree(tmp_path / "service" / "mechanisms" / family)
     registry = tmp_path / "service" / "mechanisms" / "registry.py"
     lines = registry.read_text().splitlines(keepends=True)
