@@ -57,6 +57,6 @@ def test_a_group_factor_of_independent_noise_is_found(bench):
         connection.execute(
             update(tables.publications).where(which).values(obligations=forged, obligations_digest=digest)
         )
-        found = verify(connection, isolated=False).findings
+        findings = verify(connection, isolated=False).findings
         transaction.rollback()
-    assert any("less often" in each for each in found)
+    assert any("less often" in each for each in findings)
