@@ -17,7 +17,7 @@ from tests.worker.published import Bench, published
 from tests.worker.test_evaluating import make, released
 
 PATTERN = np.array([0, 1, 1, 2, 3, 0, 0, 1, 2, 2, 3, 1, 0, 2, 3, 3, 1, 0, 1, 2, 3, 0, 1, 2])
-"""Of every slot the unit. A unit's pseudonym is its number 16 times, so every odd one is set aside."""
+"""The unit of each slot. A unit's pseudonym is its number 16 times, so every odd one is set aside."""
 SCHEMA = {
     "features": 1,
     "task": {"kind": "classification", "classes": 2},
@@ -55,16 +55,16 @@ def test_a_range_is_read_without_the_units_of_the_other_kind(bench: Bench, evalu
     expected = [slot for slot in of_kind if slot not in (6, 7)]
     shares = [1 / sum(PATTERN[each] == PATTERN[slot] for each in of_kind) for slot in expected]
     located = locate(bench.database, bench.stream(), 0, 3, 15, evaluates=evaluates)
-    for found in (
+    for records in (
         read_records(bench.database, bench.files, bench.stream(), 0, 3, 15, evaluates=evaluates),
         load(bench.files, lambda: Located.from_json(located.to_json())),
     ):
-        assert found.x[:, 0].tolist() == expected
-        assert found.units == 2, "those of the other kind are in no n"
-        assert found.weights == pytest.approx(shares)
+        assert records.x[:, 0].tolist() == expected
+        assert records.units == 2, "those of the other kind are in no n"
+        assert records.weights == pytest.approx(shares)
         assert [PATTERN[slot] for slot in expected] == [
-            {each: PATTERN[slot] for each, slot in zip(found.owners, expected, strict=True)}[each]
-            for each in found.owners
+            {each: PATTERN[slot] for each, slot in zip(records.owners, expected, strict=True)}[each]
+            for each in records.owners
         ]
 
 
