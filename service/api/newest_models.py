@@ -47,14 +47,14 @@ class NewestModels:
         which = publication, streams
         if (remembered := self.remembered(publication, streams)) is not None:
             return remembered
-        known, asked = self._known.get(which), time.monotonic()
+        known, began = self._known.get(which), time.monotonic()
         if known is not None and known.newest.publish_delay:
             known = await self._run_once(("look", which), _look, known.newest, undone=True)
         else:
             known = None
         if known is None:
-            found: Newest | None = await self._run_once(("newest", which), newest.find, publication, streams)
-            known = found and Known(found, asked, 0.0)
+            newest_release: Newest | None = await self._run_once(("newest", which), newest.find, publication, streams)
+            known = newest_release and Known(newest_release, began, 0.0)
         if known is None:
             return None
         self._remember(which, known)

@@ -31,8 +31,8 @@ def noise_of(
     """Return what noise may have done to the predictions for x; None where nothing is known."""
     stream = streams.get(connection, publication.stream_id)
     slots = TrainingSlots(evaluation=stream.evaluation_slots).count(*release.fit)
-    found = score_noise(release.model, release.noise, release.model.get("units", slots), release.parameters, x)
-    if found is None:
+    effect = score_noise(release.model, release.noise, release.model.get("units", slots), release.parameters, x)
+    if effect is None:
         return None
-    flips = None if found.could_flip is None else found.could_flip.tolist()
-    return {"low": found.low.tolist(), "high": found.high.tolist(), "could_flip": flips}
+    flips = None if effect.could_flip is None else effect.could_flip.tolist()
+    return {"low": effect.low.tolist(), "high": effect.high.tolist(), "could_flip": flips}

@@ -128,8 +128,8 @@ class Services:
 async def services(
     request: Request,
 ) -> Services:  # were it no coroutine, each request would wait for a thread to run it
-    found: Services = request.app.state.services
-    return found
+    running: Services = request.app.state.services
+    return running
 
 
 Shared = Annotated[Services, Depends(services)]

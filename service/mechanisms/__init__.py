@@ -1,1 +1,1 @@
-"""What turns records into releases. Pure but for the noise: no I/O, no clock, no settings."""
+"""Mechanisms: how records become releases. Pure but for the noise: no I/O, no clock, no settings."""

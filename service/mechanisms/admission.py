@@ -1,4 +1,4 @@
-"""What a publication must keep to when it begins, beside what `building` wants of every publication that runs."""
+"""Rules for a publication that begins, beside those of `building` for every publication that runs."""
 
 from __future__ import annotations
 

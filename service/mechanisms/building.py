@@ -10,7 +10,7 @@ from service.inputs.refused import Refused
 from service.learners.registry import LEARNERS
 from service.learning.solvers import Inaccurate
 from service.mechanisms.configuration import PublicationConfiguration
-from service.mechanisms.family import Asked
+from service.mechanisms.family import BuildContext
 from service.mechanisms.features import schema_of_features
 from service.mechanisms.on_schedule import OnSchedule
 from service.mechanisms.registry import MECHANISMS
@@ -50,12 +50,12 @@ def build(
         if family.evaluates:
             raise Refused("features", f"{family.kind} counts what others predict: leave features out")
         stream = schema_of_features(stream, released)
-    asked = Asked(stream=stream, learner=learner, privacy=privacy, currency=kind, capacity=cap, start=start)
+    context = BuildContext(stream=stream, learner=learner, privacy=privacy, currency=kind, capacity=cap, start=start)
     unit = stream.unit
     mechanism: Mechanism = (
-        family.build(publication.mechanism, asked)
+        family.build(publication.mechanism, context)
         if unit is None
-        else build_for_units(family, publication.mechanism, asked, unit.bound)
+        else build_for_units(family, publication.mechanism, context, unit.bound)
     )
     if isinstance(mechanism, OnSchedule) and mechanism.fewest_slots() < 1:
         raise Refused("mechanism", "a fit could have evaluation slots alone: use batches of at least 2 records")

@@ -1,7 +1,6 @@
-"""What a publication is asked to be: a mechanism, a learner and a budget, checked before anything is built from them.
+"""The settings of a publication: a mechanism, a learner and a budget, checked before anything is built from them.
 
-What is refused is refused with the name of the field and what would do, never with a record's content (there is none
-here).
+A refusal gives the name of the field and a value that would do, never a record's content (there is none here).
 """
 
 from __future__ import annotations
@@ -73,8 +72,10 @@ class StreamBudget(Shape):
         return self
 
 
-def _kind_of_privacy(asked: object) -> str:
-    by_rho = isinstance(asked, RhoPrivacy) or (isinstance(asked, dict) and "rho" in asked and "epsilon" not in asked)
+def _kind_of_privacy(privacy: object) -> str:
+    by_rho = isinstance(privacy, RhoPrivacy) or (
+        isinstance(privacy, dict) and "rho" in privacy and "epsilon" not in privacy
+    )
     return RhoPrivacy.__name__ if by_rho else Privacy.__name__
 
 
@@ -174,21 +175,21 @@ class AskedPublication(PublicationSettings[AskedPrivacy]):
         return PublicationConfiguration(privacy=_promised(self.privacy, budget), **settings).begun()
 
 
-def _promised(asked: Privacy | RhoPrivacy, budget: Budget) -> Privacy:
+def _promised(privacy: Privacy | RhoPrivacy, budget: Budget) -> Privacy:
     """Return what a publication promises."""
-    if isinstance(asked, RhoPrivacy):
+    if isinstance(privacy, RhoPrivacy):
         if not budget.in_rho:
             raise Refused("privacy.rho", "the stream's budget is of epsilon and delta: give these, and no rho")
-        epsilon = epsilon_within(asked.rho, budget.delta)
+        epsilon = epsilon_within(privacy.rho, budget.delta)
         if not epsilon:
             raise Refused("privacy.rho", "is less than an epsilon of 1e-9 takes: give a larger one")
-        return Privacy(epsilon=epsilon, delta=budget.delta, rho=asked.rho)
-    if asked.rho is not None:
+        return Privacy(epsilon=epsilon, delta=budget.delta, rho=privacy.rho)
+    if privacy.rho is not None:
         raise Refused("privacy.rho", "give either a rho, or an epsilon and a delta")
-    if asked.delta > 0 and budget.delta == 0:
+    if privacy.delta > 0 and budget.delta == 0:
         raise Refused("privacy.delta", "the stream's budget has delta 0, so only publications with delta 0 fit")
-    if budget.in_rho and (asked.epsilon, asked.delta) == (budget.epsilon, budget.delta):
+    if budget.in_rho and (privacy.epsilon, privacy.delta) == (budget.epsilon, budget.delta):
         # All of it: but for the room that is left for what draws add.
         whole = epsilon_within(float(budget.limit.rho), budget.delta)
-        return asked.model_copy(update={"epsilon": whole or asked.epsilon})
-    return asked
+        return privacy.model_copy(update={"epsilon": whole or privacy.epsilon})
+    return privacy

@@ -32,7 +32,7 @@ class LinearMechanism(OnSchedule):
 
     learner: PlannedLinearLearner
     feature_map: FeatureMap
-    """What was done to the records before any fit reads them."""
+    """The map of the records before any fit reads them."""
 
     @property
     def setting_of_features(self) -> str | None:

@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from service.inputs.fields import Shape
     from service.learners.linear import LinearModelLearner
     from service.learning.losses import Floats, Loss
-    from service.mechanisms.family import Asked
+    from service.mechanisms.family import BuildContext
     from service.streams.schema import StreamSchema
 
     S = TypeVar("S", bound=Shape)
 
 
-def settings_of(family: LearnerFamily[S], asked: Asked, why: str) -> S:
+def settings_of(family: LearnerFamily[S], context: BuildContext, why: str) -> S:
     """Return the learner's settings. Raises Refused unless they are of this family, and says why only it will do."""
-    if not isinstance(asked.learner, family.settings):
+    if not isinstance(context.learner, family.settings):
         raise Refused("learner.kind", f"{why}: use {family.kind}")
-    return asked.learner
+    return context.learner
 
 
-def linear_model(asked: Asked, mechanism: str) -> Linear:
+def linear_model(context: BuildContext, mechanism: str) -> Linear:
     """Return the model of a mechanism that makes linear models, whatever the learner. Raises Refused."""
-    learner = asked.learner
+    learner = context.learner
     if isinstance(learner, LinearLearner):
-        return linear(asked.stream, learner)
+        return linear(context.stream, learner)
     assert learner is not None  # noqa: S101 - the configuration was checked
-    categories(asked.stream, learner.kind)
+    categories(context.stream, learner.kind)
     raise Refused("learner.kind", f"{mechanism} makes linear models: {learner.kind} makes none")
 
 

@@ -1,4 +1,4 @@
-"""What to expect of a mechanism where a stream drifts: what all of them were measured at, for a plan to tell.
+"""The accuracy to expect of a mechanism where a stream drifts: measured for all of them, and shown beside a plan.
 
 `python -m benchmarks.drift` measured it; docs/choosing.md ("Drift, measured") shows the same table and says how.
 """

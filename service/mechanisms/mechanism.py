@@ -1,4 +1,4 @@
-"""What a mechanism is: steps at public times, each from records and from what the steps before it left.
+"""Defines a mechanism: steps at public times, each from records and from what the steps before it left.
 
 A mechanism is pure: it reads no clock, no socket and no database. All times and records are relative to the
 publication's start; the caller shifts them.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Forgotten(Exception):
-    """What earlier steps left is not what this one needs. Noise that is lost can't be drawn again: it can't go on."""
+    """Earlier steps left something else than this one needs. Lost noise can't be drawn again: it can't go on."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,12 +74,12 @@ class Release:
     at_arrival: bool = False
     """Whether its records were charged for it when they arrived; the last of them by a charge that ends with `fit`."""
     model: dict[str, Any] | None = None
-    """What it takes to use it, as JSON; None: the mechanism's `model_description`."""
+    """The description with which to use it, as JSON; None: the mechanism's `model_description`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """What each record of [start, stop) pays for being there, whatever is released; relative to the start."""
+    """The price that each record of [start, stop) pays for being there, whatever is released; relative to the start."""
 
     start: int
     stop: int
@@ -88,7 +88,7 @@ class Charge:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one time brought, all of it or nothing of it.
+    """The result of one step, committed as a whole.
 
     Releases in order, each with its charge; then charges of records at arrival; and the chain that the next step starts
     from.
@@ -115,13 +115,13 @@ class Mechanism(ABC):
 
     currency: Currency
     capacity: Fraction
-    """What one record may lose, in the currency `kind`; on a stream with units, what one slot may be charged."""
+    """The most that a record may lose, in the currency `kind`; with units, the most that a slot may be charged."""
     privacy: Privacy
     training: TrainingSlots = ALL_SLOTS
     """Which slots of a range it may fit: what it reads holds records of these alone."""
     unit: UnitTerms | None = None
     names: Names = UNNAMED
-    """Of the stream's columns and classes, for the description of a model."""
+    """Names of the stream's columns and classes, for the description of a model."""
 
     @abstractmethod
     def next_time(self, after: int) -> int:
@@ -142,15 +142,15 @@ class Mechanism(ABC):
     def declassified(self, time: int) -> int:  # noqa: ARG002 - of most mechanisms, never any
         """Return how many records, the first ones, the release at `time`, or one before it, no longer protects at all.
 
-        time: 0, or one at which something is released. What those records lose is unbounded. It never falls.
+        time: 0, or one at which something is released. Those records' loss is unbounded. The number never falls.
         """
         return 0
 
     def terms(self, time: int) -> dict[str, Any] | None:  # noqa: ARG002 - of most, every step stands for itself
         """Return what the step at `time` must have in common with the one before it, as JSON; None: nothing.
 
-        What a record was charged covers later steps only while they go on as was reckoned with then. Whoever keeps
-        what a step left keeps these beside it, and lets no other version of this code go on where it says otherwise.
+        A record's charge covers later steps only while they go on as was reckoned with then. The store keeps these
+        beside what a step left, and lets no other version of this code go on where it says otherwise.
         """
         return None
 
@@ -256,13 +256,13 @@ def numbered(state: Sequence[Floats], parts: Sequence[Part]) -> tuple[Part, ...]
     """Return the state in parts of rising numbers; an array that was a part keeps its number where that fits."""
     known = {id(part.values): part.number for part in parts}
     number, newest = 0, max(known.values(), default=0)
-    found: list[Part] = []
+    changed: list[Part] = []
     for values in state:
         number, before = known.get(id(values), 0), number
         if number <= before:
             number = newest = newest + 1
-        found.append(Part(number=number, values=values))
-    return tuple(found)
+        changed.append(Part(number=number, values=values))
+    return tuple(changed)
 
 
 _NEIGHBOURS = (

@@ -44,14 +44,14 @@ def _of_ranges(stream: StreamSchema) -> list[str]:
     if not ranged or not isinstance(stream.feature_map, StandardizeMap):
         return []
     longest = math.sqrt(stream.features or 0)
-    told = f"A record within the public ranges of its columns is at most {longest:.3g} long"
+    sentence = f"A record within the public ranges of its columns is at most {longest:.3g} long"
     if stream.norm_bound < longest:
         shortened = (
-            f"{told}, and norm_bound is {stream.norm_bound:g}: longer records are shortened to it, and only their"
+            f"{sentence}, and norm_bound is {stream.norm_bound:g}: longer records are shortened to it, and only their"
         )
         return [f"{shortened} direction counts. See on public data how many these are."]
     if stream.norm_bound > longest:
-        return [f"{told}: a norm_bound of {stream.norm_bound:g} only adds noise, and {longest:.3g} is enough."]
+        return [f"{sentence}: a norm_bound of {stream.norm_bound:g} only adds noise, and {longest:.3g} is enough."]
     return []
 
 
@@ -59,11 +59,11 @@ def _of_features(configuration: PublicationConfiguration) -> list[str]:
     named = configuration.features
     if named is None:
         return []
-    told = (
+    sentence = (
         f"Its features come from {named.publication}: fits that are due before that is released wait for it, and the "
         "norm of a record is then that of the released map. Both charge the records that both read."
     )
-    return [told]
+    return [sentence]
 
 
 def _of_delta(plan: Mapping[str, Any], configuration: PublicationConfiguration) -> list[str]:
@@ -110,7 +110,7 @@ def _of_classes(ratio: float, classes: int) -> str:
     if classes <= 2 or ratio * classes < 1.0:
         return ""
     return (
-        f" Of {classes} classes an average one has 1/{classes} of the records, and noise is about "
+        f" An average one of {classes} classes has 1/{classes} of the records, and noise is about "
         f"{_plain(ratio * classes)} times the most that those can do: without more records at a time or a larger "
         "epsilon, expect the commonest classes at best."
     )

@@ -29,7 +29,7 @@ _GROWS = (
 
 
 class PlannedLearner(Protocol):
-    """What is public of how models are made: of `shape`, each fit for a charge."""
+    """The public part of how models are made: their `shape`, and the noise of each fit for a charge."""
 
     @property
     def kind(self) -> str: ...

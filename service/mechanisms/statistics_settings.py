@@ -12,13 +12,13 @@ from service.mechanisms.linear_settings import linear_model, settings_of
 
 if TYPE_CHECKING:
     from service.learners.linear import Linear
-    from service.mechanisms.family import Asked
+    from service.mechanisms.family import BuildContext
 
 
-def statistics_model(asked: Asked, mechanism: str) -> tuple[Linear, LinearLearner]:
+def statistics_model(context: BuildContext, mechanism: str) -> tuple[Linear, LinearLearner]:
     """Return the linear model and the learner's settings. Raises Refused for what they cannot say about statistics."""
-    linear = linear_model(asked, mechanism)
-    settings = settings_of(OUTPUT, asked, f"{mechanism} takes no noisy steps and tilts nothing")
+    linear = linear_model(context, mechanism)
+    settings = settings_of(OUTPUT, context, f"{mechanism} takes no noisy steps and tilts nothing")
     if settings.solver != "exact":
         raise Refused("learner.solver", f"{mechanism} solves from statistics: leave it out")
     if settings.regularization != LinearLearner.model_fields["regularization"].default:

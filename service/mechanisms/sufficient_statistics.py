@@ -5,7 +5,7 @@ row is (x, R)/√2 here, else x, ‖x‖ ≤ R, and a = x/R its part without the
 ‖v‖ ≤ 1, adds to its block's sum
     (s·a⊗a, f·a, l·v⊗a, k·v),
 a⊗a as the triangle on and above the diagonal, with √2 off it; without an intercept f = k = 0, and neither part is
-there. Of each block an estimate is released for the records' whole charge (`noise.correlated`, Δ below); everything
+there. Each block's estimate is released for the records' whole charge (`noise.correlated`, Δ below); everything
 else is computed from estimates of the last W blocks and public numbers, and reads no record again. So a record is
 charged once, whatever W is, and W blocks later nothing depends on it: the noise that is taken back from later estimates
 is independent of every record (`noise.correlated`: in exact arithmetic it is C⁻¹z). (L2DP-C of paper-audit.md 4.2, over
@@ -15,7 +15,7 @@ Codes. Two classes: v = ±1. K > 2: v = √(K/(K - 1))·(e_y - 1/K), unit vector
 regression: v = y/Y, y clipped to ±Y. The number of slots is public and needs no noise; an empty one adds nothing.
 
 How far one record moves the exact sum: `sensitivity.sufficient_statistics`. A unit adds the mean of what its records
-would add: it lies in their convex hull, and that of all records and 0 has the same diameter. What is computed of the
+would add: it lies in their convex hull, and that of all records and 0 has the same diameter. The computed
 sum is within E, with u = 2^-53 and F the norm of (s, f, l, k): entries are dot products in chunks of CHUNK rows, added
 one after the other, each within (CHUNK + n/CHUNK + 16)·u of the sum of its terms' sizes, for which n·F is a bound of
 the norm. E is twice that, and at least SLACK·F, so that Δ normally depends on nothing else. (A computed a is no longer
@@ -115,7 +115,7 @@ def weights(features: int, classes: int, *, intercept: bool) -> StatisticsWeight
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Linear):
-    """What a model is solved from: see the module docstring, for any choice of the blocks whose estimates are added."""
+    """The statistics that a model is solved from (see the module), for any choice of blocks whose estimates add up."""
 
     kind: ClassVar[str] = OUTPUT.kind
     same_everywhere: ClassVar[bool] = True
@@ -168,10 +168,10 @@ class Statistics(Linear):
         )
         largest = MARGIN * records * norm + moved
         factor = self.factor(currency)
-        found = correlated.calibrate(
+        sums = correlated.calibrate(
             currency, factor=factor, sensitivity=moved, largest=largest, charge=charge, dimension=self.entries
         )
-        return NoisyStatistics(noise=found.noise, sensitivity=moved, factor=factor, largest=largest, weights=weighted)
+        return NoisyStatistics(noise=sums.noise, sensitivity=moved, factor=factor, largest=largest, weights=weighted)
 
     def statistics(self, records: Records, n: int) -> Floats:
         """Return the weighted sums over the records present among n slots, (entries,). NOT private without noise."""
@@ -234,7 +234,7 @@ class Statistics(Linear):
 
     @cached_property
     def _lengths(self) -> Floats:
-        """What the coordinates of a row are divided by to make (a, 1), (columns,)."""
+        """Return the divisors that make (a, 1) of a row's coordinates, (columns,)."""
         cosine, sine = row_scales(self.intercept_scale) if self.intercept else (1.0, 1.0)
         lengths = np.full(self.shape[1], self.norm_bound * cosine)
         if self.intercept:
@@ -296,7 +296,7 @@ class Statistics(Linear):
 def spreads(factor: Factor, blocks: int) -> tuple[float, ...]:
     """Return the standard deviation of the sum of the last blocks' noises, of draws of 1, after each of some steps.
 
-    Of the first of them; later ones hardly differ.
+    The numbers are those of the first; later ones hardly differ.
     """
     memory: Memory = ()
     noises: list[float] = []

@@ -26,7 +26,7 @@ BYTES_OF_A_FEATURE = 8  # of each record: its value is in memory twice while seg
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a fit may take: seconds on one core, and bytes of memory beside what its process holds anyway."""
+    """The most that a fit may take: seconds on one core, and bytes of memory beside what its process holds anyway."""
 
     seconds: float
     bytes: int
@@ -72,21 +72,21 @@ def timing(size: FitSize, delay: Decimal, queued: float = 0.0) -> dict[str, Any]
     """
     largest = largest_cost(size)
     own = largest.seconds
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "publish_delay": float(delay),
         "fit_seconds": round(own, 3),
         "fit_bytes": largest.bytes,
         "queue_seconds": round(own + queued, 3),
     }
     if not delay and size.records:
-        told["warning"] = (
+        answer["warning"] = (
             "publish_delay is 0: each release appears as soon as its fit is ready, and the time that a fit takes tells "
             "of its records"
         )
     elif delay and own + queued > float(delay) / 2:
-        told["warning"] = (
+        answer["warning"] = (
             f"fits that queue on one worker may take {own + queued:.3g} s, more than half of publish_delay = "
             f"{float(delay):.3g} s: a release whose fit is late appears at a later tick, which tells of its records. "
             "Ask for a longer publish_delay, or run more workers"
         )
-    return told
+    return answer

@@ -45,8 +45,8 @@ def begun_at(
     assert isinstance(learner, LinearLearner)  # noqa: S101 - no other has an origin
     scale = model.get("intercept_scale")
     if learner.intercept_scale not in (None, scale):
-        told = "1/sqrt(2), and intercept_scale can't say that: leave it out" if scale is None else f"{scale}"
-        raise Refused("learner.intercept_scale", f"the release of learner.origin has {told}")
+        own_scale = "1/sqrt(2), and intercept_scale can't say that: leave it out" if scale is None else f"{scale}"
+        raise Refused("learner.intercept_scale", f"the release of learner.origin has {own_scale}")
     if model["kind"] != "linear" or "encoder" in model or configuration.features is not None:
         raise Refused("learner.origin", "only weights of the streams' own features mean the same on both: name others")
     alone = configuration.model_copy(update={"learner": learner.model_copy(update={"origin": None})})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from service.inputs.registry import FamilySettings
-    from service.mechanisms.family import Asked, MechanismFamily
+    from service.mechanisms.family import BuildContext, MechanismFamily
     from service.mechanisms.mechanism import Mechanism
     from service.privacy.accounting.events import NoisyRunningSums
     from service.privacy.noise.correlated import Correlated
@@ -65,8 +65,8 @@ def of_carried_noise(
     """
 
     def share_at(factor: Fraction) -> Fraction:
-        found = charged(factor)
-        return rounding_share(cast("Correlated", found.sums), found.sensitivity)
+        noisy = charged(factor)
+        return rounding_share(cast("Correlated", noisy.sums), noisy.sensitivity)
 
     return settled(planned.factor, Batching(bound=bound, batch=batch), share_at)
 
@@ -77,18 +77,20 @@ def of_fits(bound: UnitBound, records: int) -> Fraction:
 
 
 def build_for_units(
-    family: MechanismFamily[Any], settings: FamilySettings, asked: Asked, bound: UnitBound
+    family: MechanismFamily[Any], settings: FamilySettings, context: BuildContext, bound: UnitBound
 ) -> Mechanism:
     """Return the publication that keeps a unit within what was asked. Raises Refused where it is not known how."""
 
     def charging(factor: Fraction) -> Mechanism:
         terms = UnitTerms.rounded(bound, factor)
-        built: Mechanism = family.build(settings, replace(asked, capacity=asked.capacity / terms.factor, unit=terms))
+        built: Mechanism = family.build(
+            settings, replace(context, capacity=context.capacity / terms.factor, unit=terms)
+        )
         return built
 
-    alone: Mechanism = family.build(settings, asked)
+    alone: Mechanism = family.build(settings, context)
     try:
-        if asked.currency is Currency.PURE:
+        if context.currency is Currency.PURE:
             alone.check_units()
             return charging(Fraction(bound.max_records))
         return charging(alone.group_factor(bound, charging))

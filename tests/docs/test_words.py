@@ -12,10 +12,10 @@ from tests.docs.words import Finding, findings
 
 ROOMS = {
     "opening": """
-        service/mechanisms tests/api tests/mechanisms tests/worker
+        tests/api tests/mechanisms
     """,
     "stand-in": """
-        service/api service/mechanisms tests/api tests/mechanisms tests/worker
+        tests/api tests/mechanisms
     """,
     "unit": "",
 }

@@ -47,7 +47,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_kill_9_of_anything_loses_doubles_and_forgets_nothing(up: Up, round_, kills, seed, record_property):
     choose = random.Random(f"{seed} {round_}")
     gaussian = {"kind": "continual", "base": 100, "update_every": 50}

@@ -204,6 +204,6 @@ def test_a_secret_has_32_bytes(secret):
 def test_every_kth_unit_is_set_aside_by_the_number_that_its_pseudonym_is(period):
     names = [pseudonym(SECRET, each) for each in range(2000)]
     names[:2] = [(period * 10**9 + period - 1).to_bytes(16), (period - 1).to_bytes(16)]
-    aside = set_aside(np.frombuffer(b"".join(names), dtype=np.uint8).reshape(-1, 16), period)
-    assert aside.tolist() == [int.from_bytes(each) % period == period - 1 for each in names]
-    assert aside[:2].all()
+    columns = set_aside(np.frombuffer(b"".join(names), dtype=np.uint8).reshape(-1, 16), period)
+    assert columns.tolist() == [int.from_bytes(each) % period == period - 1 for each in names]
+    assert columns[:2].all()

@@ -50,7 +50,7 @@ class Bench:
         return Sealer(self.database, Reader(self.world.settings.redis_url), self.files, keeper)
 
     def successor(self) -> Sealer:
-        """Of one that died, or sleeps: its leases have run out."""
+        """Return the successor of a sealer that died, or sleeps: its leases have run out."""
         run_out(self.database)
         return self.sealer()
 
@@ -99,7 +99,7 @@ def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Of a stream with SCHEMA, changed as an indirect parameter says."""
+    """Yield the bench of a stream with SCHEMA, changed as an indirect parameter says."""
     database = Database(world.settings.database_url)
     stream = new_stream(world, database, "s", **getattr(request, "param", {}))
     yield Bench(world, database, SegmentFiles(world.settings.segment_store), stream)

@@ -86,7 +86,7 @@ class Bench:
             return streams.get(connection, self.now().stream_id)
 
     def counts(self) -> tuple[int, int]:
-        """Of releases and of charges."""
+        """Return how many releases and how many charges there are."""
         with self.database.transaction() as connection:
             return tuple(
                 connection.execute(select(func.count()).select_from(table)).scalar_one()

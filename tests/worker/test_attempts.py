@@ -20,7 +20,7 @@ TICKS = CONFIGURATION | {"publish_delay": 0.1}
 
 
 class Unforeseen(Exception):
-    """What nobody expected."""
+    """A failure that nobody expected."""
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, times: int, error: type[Exception] = Unforeseen) -> list[int]:
@@ -29,10 +29,10 @@ def fail(monkeypatch: pytest.MonkeyPatch, times: int, error: type[Exception] = U
 
     def release(self: OutputPerturbation, *arguments: Any) -> Any:
         calls.append(1)
-        found = real(self, *arguments)
+        model = real(self, *arguments)
         if len(calls) <= times:
             raise error
-        return found
+        return model
 
     monkeypatch.setattr(OutputPerturbation, "release", release)
     return calls
@@ -92,10 +92,10 @@ def test_with_ticks_it_halts_at_one_and_keeps_what_was_parked_before(bench: Benc
 
 def test_an_attempt_is_counted_at_its_step_alone(bench: Bench):
     with bench.database.transaction() as connection:
-        found = [
+        counted = [
             stored_attempts.note(connection, bench.identity, *at) for at in ((0, 0), (6, 2), (6, 3), (8, 3), (8, 3))
         ]
-        assert found == [False, False, False, False, True]
+        assert counted == [False, False, False, False, True]
 
 
 def test_errors_at_different_steps_halt_nothing(bench: Bench, monkeypatch):

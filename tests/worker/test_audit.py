@@ -108,14 +108,14 @@ def test_a_worker_that_starts_walks_the_whole_ledger_before_it_publishes(bench: 
     halfway(bench)
     before = bench.counts()
     with owner.transaction() as connection:
-        kept = connection.execute(select(tamper.table)).mappings().all()
+        rows = connection.execute(select(tamper.table)).mappings().all()
     with tampering(owner) as connection:
         connection.execute(tamper)
     bench.publisher().step(threading.Event())
     assert bench.counts() == before
     assert where in stream(bench).distrusted
     with tampering(owner) as connection:  # an operator restores what it was
-        for row in kept:
+        for row in rows:
             mine = [column == row[column.name] for column in tamper.table.primary_key]
             back = {name: value for name, value in row.items() if name not in ("id", "distrusted")}
             connection.execute(update(tamper.table).where(*mine).values(back))
@@ -171,8 +171,8 @@ def test_an_invariant_that_can_not_be_asked_is_violated_and_ends_no_other(bench:
     with tampering(owner) as connection:
         connection.execute(update(tables.publications).values(epsilon="NaN"))
         connection.execute(delete(tables.segments))
-    found = violated(bench)
-    assert (found["over_cap"], found["record_gap"], found["charged_not_released"]) == (1, 1, 0)
+    counts = violated(bench)
+    assert (counts["over_cap"], counts["record_gap"], counts["charged_not_released"]) == (1, 1, 0)
 
 
 def test_what_a_worker_timed_goes_with_its_publication(bench: Bench):

@@ -22,7 +22,7 @@ def visible(bench: Bench) -> tuple[Any, ...]:
     """Return what anybody may see: the newest model's version, all versions, all charges."""
     with bench.database.transaction() as connection:
         latest = newest.find(connection, "p", None).latest
-        found = publications.get(connection, bench.identity)
+        publication = publications.get(connection, bench.identity)
         page = releases.page(connection, bench.identity, limit=100, before=None)
         versions = [each.version for each in page]
         assert [each.version for each in reversed(page) if each.role == "model"] == [
@@ -33,8 +33,8 @@ def visible(bench: Bench) -> tuple[Any, ...]:
         assert [version for version in range(1, 20) if releases.find(connection, bench.identity, version)] == versions[
             ::-1
         ]
-        assert latest == found.visible_latest
-        assert found.visible_version == max(versions, default=None)
+        assert latest == publication.visible_latest
+        assert publication.visible_version == max(versions, default=None)
         charged = [each["id"] for each in charges.page(connection, 1, limit=100, before=None)]
     return latest, versions, charged
 
@@ -42,11 +42,11 @@ def visible(bench: Bench) -> tuple[Any, ...]:
 def sums(bench: Bench) -> tuple[Any, ...]:
     """Return what anybody may see of its clock and of what records have spent: by the worst one, by each."""
     with bench.database.transaction() as connection:
-        found, stream = publications.get(connection, bench.identity), streams.get(connection, 1)
+        publication, stream = publications.get(connection, bench.identity), streams.get(connection, 1)
         stretches = spending.exact(connection, 1, 0, 10)
     each = [float(loss.epsilon) for start, stop, loss in stretches for _ in range(start, stop)]
-    worst = found.visible_worst_record, float(found.visible_worst_amount), float(stream.visible_epsilon)
-    return found.visible_position, found.visible_due, worst, each
+    worst = publication.visible_worst_record, float(publication.visible_worst_amount), float(stream.visible_epsilon)
+    return publication.visible_position, publication.visible_due, worst, each
 
 
 def assert_verifies(bench: Bench) -> None:
@@ -75,15 +75,15 @@ def test_what_the_mark_does_not_hold_nobody_sees(bench: Bench, monkeypatch):
 
 def test_a_release_is_seen_only_once_its_mark_is_written(bench: Bench, monkeypatch):
     crash_before_the_mark(bench, monkeypatch)
-    real, told = confirmation._make_visible, []
+    real, marks = confirmation._make_visible, []
 
     def make_visible(*args: Any) -> None:
-        told.append(bench.files.high_water_mark("log"))
+        marks.append(bench.files.high_water_mark("log"))
         real(*args)
 
     monkeypatch.setattr(confirmation, "_make_visible", make_visible)
     bench.shop().confirmer.confirm(1)
-    assert [(each["charges"], each["releases"]) for each in told] == [(5, 5)]
+    assert [(each["charges"], each["releases"]) for each in marks] == [(5, 5)]
     assert visible(bench)[0] == 5
 
 
@@ -130,8 +130,8 @@ def test_a_step_that_charges_and_releases_nothing_is_confirmed_after_a_crash_too
 def test_a_worker_confirms_what_it_publishes_at_once(bench: Bench):
     bench.publish_all()
     assert visible(bench) == (5, [5, 4, 3, 2, 1], [5, 4, 3, 2, 1])
-    told = bench.files.high_water_mark("log")
-    assert (told["charges"], told["releases"], told["head"]) == (5, 5, bench.stream().head)
+    mark = bench.files.high_water_mark("log")
+    assert (mark["charges"], mark["releases"], mark["head"]) == (5, 5, bench.stream().head)
 
 
 def test_where_the_mark_can_not_be_written_nothing_is_seen_until_it_can(bench: Bench):
@@ -154,8 +154,8 @@ def test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=6))
     bench.publish_all()
-    told = bench.files.high_water_mark("log")
-    bench.files.put_high_water_mark("log", told | {lost: told[lost] + 1})
+    mark = bench.files.high_water_mark("log")
+    bench.files.put_high_water_mark("log", mark | {lost: mark[lost] + 1})
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(records=10))
     before = visible(bench)
@@ -164,7 +164,7 @@ def test_a_database_that_lacks_what_the_mark_holds_is_distrusted_before_anything
     monkeypatch.setattr("service.worker.fits.prepare", None)
     publisher.step(threading.Event())
     reason = bench.stream().distrusted
-    assert f"{lost} {told[lost] + 1} (there are {told[lost]})" in reason
+    assert f"{lost} {mark[lost] + 1} (there are {mark[lost]})" in reason
     assert "an older copy of the database" in reason
     assert high_water_mark.lost_commits(reason)
     assert (visible(bench), bench.counts()) == (before, (2, 2))
@@ -209,11 +209,11 @@ def test_a_server_that_holds_another_history_than_the_one_read_makes_nothing_vis
 def test_the_mark_never_goes_back_however_many_confirm_at_once(bench: Bench, monkeypatch):
     crash_before_the_mark(bench, monkeypatch)
     shops = [bench.shop() for _ in range(4)]
-    told = []
+    charges_marked = []
     real = bench.files.__class__.put_high_water_mark
 
     def put(self: Any, log: str, mark: dict[str, Any]) -> None:
-        told.append(mark["charges"])
+        charges_marked.append(mark["charges"])
         real(self, log, mark)
 
     monkeypatch.setattr(bench.files.__class__, "put_high_water_mark", put)
@@ -222,18 +222,18 @@ def test_the_mark_never_goes_back_however_many_confirm_at_once(bench: Bench, mon
         thread.start()
     for thread in threads:
         thread.join()
-    assert told == [5]
+    assert charges_marked == [5]
     assert visible(bench)[0] == 5
 
 
 def test_an_old_mark_without_releases_is_read(bench: Bench):
     """As the version before wrote it."""
     bench.publish_all()
-    told = bench.files.high_water_mark("log")
-    bench.files.put_high_water_mark("log", {name: told[name] for name in ("records", "erasures", "charges", "head")})
+    mark = bench.files.high_water_mark("log")
+    bench.files.put_high_water_mark("log", {name: mark[name] for name in ("records", "erasures", "charges", "head")})
     bench.shop().confirmer.confirm(1)
     assert bench.stream().distrusted is None
-    assert bench.files.high_water_mark("log") == told
+    assert bench.files.high_water_mark("log") == mark
 
 
 def test_who_waits_is_woken_when_it_is_visible_not_when_it_is_committed(bench: Bench, monkeypatch):

@@ -1,4 +1,4 @@
-"""What came in the log and can't be numbered is set aside, listed and dropped; no number moves by any of it."""
+"""A batch in the log that can't be numbered is set aside, listed and dropped; no number moves by any of it."""
 
 from collections.abc import Iterator
 
@@ -39,9 +39,9 @@ def api(bench: Bench) -> Iterator[Service]:
 def damage(bench: Bench, entry: str, batch: bytes) -> None:
     """As if a batch had changed in the log: the same ids and numbers, another content."""
     redis = bench.redis()
-    kept = redis.xrange(bench.key("entries"))
+    entries = redis.xrange(bench.key("entries"))
     redis.delete(bench.key("entries"))
-    for each, fields in kept:
+    for each, fields in entries:
         redis.xadd(bench.key("entries"), fields | ({b"batch": batch} if each.decode() == entry else {}), id=each)
 
 

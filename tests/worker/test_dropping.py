@@ -1,4 +1,4 @@
-"""What is dropped of a stream that keeps what is needed, beside what is asked for at the same moment."""
+"""A stream that keeps what is needed drops the rest, beside publications that are asked for at the same moment."""
 # ruff: noqa: F811 - a fixture is another file's
 
 import threading
@@ -21,7 +21,7 @@ def stop(bench: Bench) -> None:
 
 
 def drop(bench: Bench) -> None:
-    """What a sealer does now and then."""
+    """Drop segments, as a sealer does now and then."""
     keeper = bench.shop().keeper
     sealer = Sealer(bench.database, Reader(bench.world.settings.redis_url), bench.files, keeper)
     stream = bench.stream()
@@ -29,16 +29,16 @@ def drop(bench: Bench) -> None:
     sealer._drop_unneeded(stream)
 
 
-def kept(bench: Bench) -> list[segments.Segment]:
+def stored_segments(bench: Bench) -> list[segments.Segment]:
     with bench.database.transaction() as connection:
         return segments.holding(connection, 1, 0, 10)
 
 
 def test_what_is_to_be_kept_is_kept_whatever_is_needed(bench: Bench):
     stop(bench)
-    before = kept(bench)
+    before = stored_segments(bench)
     drop(bench)
-    assert kept(bench) == before
+    assert stored_segments(bench) == before
     assert (bench.world.settings.segment_store / "log" / before[0].file).exists()
 
 
@@ -49,22 +49,22 @@ def test_a_publication_that_begins_meanwhile_finds_its_records_or_is_refused(ben
     real, answers = publications.of_stream, []
     with serving(bench.world.settings) as url:
         service = Service(url, ADMIN_KEY, bench.world.settings)
-        asked = publication("s", {"kind": "independent_batches", "batch": 2}, epsilon=1, start=0)
+        body = publication("s", {"kind": "independent_batches", "batch": 2}, epsilon=1, start=0)
         ask = threading.Thread(
-            target=lambda: answers.append(service.client().post("/v1/publications", json=asked).status_code)
+            target=lambda: answers.append(service.client().post("/v1/publications", json=body).status_code)
         )
 
         def meanwhile(connection, stream):
-            found = real(connection, stream)
+            needed = real(connection, stream)
             if threading.current_thread() is threading.main_thread():
                 monkeypatch.undo()
                 ask.start()
                 wait_until(lambda: answers or blocked(bench.database))
-            return found
+            return needed
 
         monkeypatch.setattr(publications, "of_stream", meanwhile)
         drop(bench)
         ask.join()
         for client in service.clients.values():
             client.close()
-    assert (answers, kept(bench)) == ([422], [])
+    assert (answers, stored_segments(bench)) == ([422], [])

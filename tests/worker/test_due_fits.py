@@ -1,4 +1,4 @@
-"""What people see of the next fit, and that they can't see when it ends."""
+"""People see when the next fit is due, and can't see when it ends."""
 # ruff: noqa: F811 - a fixture is another file's
 
 import threading
@@ -30,31 +30,31 @@ def seen(bench: Bench) -> DueFit | None:
 
 def measured(bench: Bench) -> tuple[float | None, float | None]:
     with bench.database.transaction() as connection:
-        (found,) = overview(connection, declassified=lambda _: 0).publications
-    return found.fitting_seconds, found.waiting_seconds
+        (summary,) = overview(connection, declassified=lambda _: 0).publications
+    return summary.fitting_seconds, summary.waiting_seconds
 
 
 def test_it_waits_for_a_worker_since_its_last_record_was_numbered(bench: Bench):
-    found = seen(bench)
-    assert found.state == "waiting"
-    assert found.since.second == found.since.microsecond == 0
-    assert timedelta(minutes=5) <= datetime.now(UTC) - found.since
+    fit = seen(bench)
+    assert fit.state == "waiting"
+    assert fit.since.second == fit.since.microsecond == 0
+    assert timedelta(minutes=5) <= datetime.now(UTC) - fit.since
     fitting, waiting = measured(bench)
     assert fitting is None
     assert waiting >= 300
-    assert "waiting for a free worker since" in _nothing_yet(fit=found).detail
+    assert "waiting for a free worker since" in _nothing_yet(fit=fit).detail
 
 
 def test_it_is_fitted_since_a_worker_took_it(bench: Bench):
     with bench.database.transaction() as connection:
         leases.take(connection, leases.publication(bench.identity), owner="a worker", seconds=600)
-    found = seen(bench)
-    assert found.state == "fitting"
-    assert datetime.now(UTC) - found.since < timedelta(minutes=4)
+    fit = seen(bench)
+    assert fit.state == "fitting"
+    assert datetime.now(UTC) - fit.since < timedelta(minutes=4)
     fitting, waiting = measured(bench)
     assert waiting is None
     assert 0 <= fitting < 300
-    assert f"fitting since {found.since:%H:%M} UTC" in _nothing_yet(fit=found).detail
+    assert f"fitting since {fit.since:%H:%M} UTC" in _nothing_yet(fit=fit).detail
 
 
 @pytest.mark.parametrize("bench", [LATE], indirect=True)

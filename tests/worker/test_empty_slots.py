@@ -42,15 +42,15 @@ def answer(bench: Bench, record: int) -> bool:
 
 def lease_all(bench: Bench) -> list[int]:
     """Lease all that can be leased when every lease has run out."""
-    found = []
+    records = []
     with bench.database.transaction() as connection:
         connection.execute(
             update(REQUESTS).where(REQUESTS.c.leased_until < labels.NEVER).values(leased_until=func.now())
         )
     with bench.database.transaction() as connection:
         while leased := labels.lease(connection, bench.identity, seconds=60):
-            found.append(leased.record)
-    return found
+            records.append(leased.record)
+    return records
 
 
 def run(bench: Bench, erased: str | None) -> tuple[list[Any], list[int], bool]:
@@ -98,30 +98,30 @@ def times(bench: Bench) -> list[int]:
 
 @pytest.fixture
 def sizes(monkeypatch) -> list[tuple[int, int]]:
-    """Of each update: |B|, and how many labels it learns from."""
-    found, true = [], ActiveGradient.update
+    """Return by update |B|, and how many labels it learns from."""
+    updates, true = [], ActiveGradient.update
 
     def spied(self, records, count, *more):
-        found.append((count, int(np.sum(np.isfinite(records.x).all(axis=1) & np.isfinite(records.y)))))
+        updates.append((count, int(np.sum(np.isfinite(records.x).all(axis=1) & np.isfinite(records.y)))))
         return true(self, records, count, *more)
 
     monkeypatch.setattr(ActiveGradient, "update", spied)
-    return found
+    return updates
 
 
 @pytest.mark.parametrize("fate", ["nobody labels it", "it came empty", *ERASURES])
 def test_a_slot_without_bytes_is_waited_for_and_counted_like_one_that_nobody_labels(world: World, sizes, fate):
     """Six worlds, one expectation: whoever sees counts and times of the batch can't tell them apart."""
-    waits, asked = labels.Progress, (0, 1)
+    waits, requested = labels.Progress, (0, 1)
     with bench_of(world, empty=fate == "it came empty") as bench:
         timeline, leased, answered = run(bench, fate if fate in ERASURES else None)
     assert timeline == [
-        (waits(waiting=4, answered=0), False, asked),
-        (waits(waiting=4, answered=0), False, asked),
-        (waits(waiting=3, answered=1), False, asked),
-        (waits(waiting=2, answered=2), False, asked),
-        (waits(waiting=1, answered=3), False, asked),
-        (waits(waiting=1, answered=3), False, asked),
+        (waits(waiting=4, answered=0), False, requested),
+        (waits(waiting=4, answered=0), False, requested),
+        (waits(waiting=3, answered=1), False, requested),
+        (waits(waiting=2, answered=2), False, requested),
+        (waits(waiting=1, answered=3), False, requested),
+        (waits(waiting=1, answered=3), False, requested),
         *([1] * 4),
         (waits(waiting=4, answered=0), False, (1, 2)),  # learnt from, and the next window is asked for
     ]
@@ -142,10 +142,10 @@ def test_a_record_that_is_erased_between_coins_and_their_commit_is_shown_to_nobo
         true = ActiveGradient.select
 
         def select_then_erase(self, *more):
-            found = true(self, *more)
+            selected = true(self, *more)
             with bench.database.transaction() as connection:
                 erase(connection, bench.stream().id, SLOT)
-            return found
+            return selected
 
         monkeypatch.setattr(ActiveGradient, "select", select_then_erase)
         bench.publish_all()

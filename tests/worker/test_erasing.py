@@ -1,4 +1,4 @@
-"""What is erased counts as nothing from then on, and its bytes go from segments and log, whatever dies meanwhile."""
+"""An erased record counts as nothing from then on, and its bytes go from segments and log, whatever dies meanwhile."""
 
 from pathlib import Path
 
@@ -49,11 +49,11 @@ def kept_bytes(bench: Bench) -> bytes:
 def check(bench: Bench) -> None:
     assert bench.values() == [11, 13, 13.5]
     assert waiting(bench) == []
-    kept = kept_bytes(bench)
+    stored = kept_bytes(bench)
     for value in (11.5, 12, 12.5):
-        assert np.float32(value).tobytes() not in kept
+        assert np.float32(value).tobytes() not in stored
     for value in (11, 13, 13.5):
-        assert np.float32(value).tobytes() in kept
+        assert np.float32(value).tobytes() in stored
     assert list(verify_segments(bench.database, bench.files)) == []
 
 
@@ -162,16 +162,16 @@ def test_a_halted_stream_keeps_files_that_nobody_knows(sealed: Bench):
 
 
 def test_the_log_is_asked_to_forget_before_bytes_are_called_deleted(sealed: Bench, monkeypatch):
-    asked, real = [], Reader.forget
+    in_log, real = [], Reader.forget
 
     def forget(self):
-        asked.append(waiting(sealed))
+        in_log.append(waiting(sealed))
         return real(self)
 
     monkeypatch.setattr(Reader, "forget", forget)
     erase(sealed, 1, 4)
     finish(sealed)
-    assert asked[:1] == [[(1, 4)]]
+    assert in_log[:1] == [[(1, 4)]]
 
 
 def test_the_logs_own_file_forgets_what_was_erased(bench: Bench):
@@ -206,8 +206,8 @@ def test_erased_bytes_that_came_back_are_found(sealed: Bench):
         mine = leases.take(connection, leases.stream(sealed.stream.id), owner="test", seconds=60)
         (erasure, _, _), *_ = segments.undeleted_erasures(connection, sealed.stream.id)
         segments.mark_deleted(connection, mine, [erasure])
-    found = list(verify_segments(sealed.database, sealed.files))
-    assert [each.split(": ")[1].split(",")[0] for each in found] == [
+    findings = list(verify_segments(sealed.database, sealed.files))
+    assert [each.split(": ")[1].split(",")[0] for each in findings] == [
         "records 1 to 2 were erased",
         "records 2 to 4 were erased",
     ]

@@ -159,8 +159,8 @@ def test_a_record_pays_to_fits_or_to_evaluations(bench: Bench):
         training, evaluated, both = (
             spending.exact(connection, stream, 0, 40, slots) for slots in (Slots.TRAINING, Slots.EVALUATION, None)
         )
-        found = publications.of_stream(connection, stream)
-        reserved = [reservations.reserved(connection, stream, found, slots) for slots in Slots]
+        of_stream = publications.of_stream(connection, stream)
+        reserved = [reservations.reserved(connection, stream, of_stream, slots) for slots in Slots]
     assert all(0.99 * 50 < loss.epsilon <= 50 for _, _, loss in training)
     assert all(0.99 * 500 < loss.epsilon <= 500 for _, _, loss in evaluated)
     assert all(loss.epsilon <= 500 for _, _, loss in both)

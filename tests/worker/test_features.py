@@ -1,4 +1,4 @@
-"""Who has features of another publication uses its confirmed release alone, and waits for it without spinning."""
+"""A publication with another one's features uses its confirmed release alone, and waits for it without spinning."""
 
 import threading
 from collections.abc import Iterator
@@ -114,8 +114,8 @@ def test_a_step_in_a_process_of_its_own_reads_the_same_features(bench: Bench, mo
     complete(bench)
     monkeypatch.setattr(fits, "SMALL_BYTES", -1)
     bench.publish_all()
-    found = of(bench, models)
-    assert (found.version, found.state) == (5, "running")
+    publication = of(bench, models)
+    assert (publication.version, publication.state) == (5, "running")
     begun = turn(bench, models)
     read = begun.reading(partial(fits.read_records, bench.database, bench.files, begun.stream, 0))
     assert np.abs(read(0, 20).x).max() <= 3.0
@@ -127,9 +127,9 @@ def test_whoever_waits_halts_once_when_the_features_will_never_come(bench: Bench
         open_entry(connection, publications.get(connection, bench.identity)).end("halted", "for a test")
     assert due(bench) == {"q"}
     bench.publish_all()
-    found = of(bench, models)
-    assert (found.state, found.version) == ("halted", 0)
-    assert "its features come from p" in found.reason
+    publication = of(bench, models)
+    assert (publication.state, publication.version) == ("halted", 0)
+    assert "its features come from p" in publication.reason
 
 
 def test_the_tick_of_a_fit_that_waited_counts_from_the_release_of_its_features(bench: Bench):

@@ -71,10 +71,10 @@ def first_records(bench: Bench, number: int) -> None:
 def test_a_step_is_published_like_any_other(bench: Bench, apart):
     first_records(bench, 6)
     bench.publish_all()
-    found = bench.now()
+    publication = bench.now()
     assert apart
-    assert bench.counts() == (found.version, found.version)
-    assert (found.position, found.state) == (6, "running")
+    assert bench.counts() == (publication.version, publication.version)
+    assert (publication.position, publication.state) == (6, "running")
     first_records(bench, 10)
     with bench.database.transaction() as connection:
         assert verify(connection).findings == []
@@ -180,9 +180,9 @@ def test_short_steps_never_wait_for_long_ones(bench: Bench, monkeypatch):
 
 
 def test_records_are_the_same_wherever_they_are_read(bench: Bench):
-    found = locate(bench.database, bench.stream(), 0, 2, 7)
-    again = type(found).from_json(found.to_json())
-    assert again == found
+    located = locate(bench.database, bench.stream(), 0, 2, 7)
+    again = type(located).from_json(located.to_json())
+    assert again == located
     assert np.array_equal(
         fits.read_records(bench.database, bench.files, bench.stream(), 0, 2, 7).slots, np.arange(2, 7)
     )

@@ -93,12 +93,12 @@ def test_a_lease_handed_over_while_streams_are_counted_halts_nothing(bench: Benc
         real = changes.unsealed
 
         def unsealed(connection, **options):
-            found = real(connection, **options)
+            share = real(connection, **options)
             monkeypatch.setattr(changes, "unsealed", real)
             bench.append(1, 2)
             first.step(wait_milliseconds=10)
             first._let_go(bench.stream.log)
-            return found._replace(free=1)
+            return share._replace(free=1)
 
         monkeypatch.setattr(changes, "unsealed", unsealed)
         second.step(wait_milliseconds=10)

@@ -43,18 +43,18 @@ def bench(world: World) -> Iterator[Bench]:
 @pytest.fixture
 def tossed(monkeypatch) -> list[int]:
     """The slots whose coins were tossed, in order."""
-    found, true = [], ActiveGradient.select
+    slots, true = [], ActiveGradient.select
 
     def toss(self, records, start, end, *more):
         selected, stopped = true(self, records, start, end, *more)
-        found.extend(range(start, stopped))
+        slots.extend(range(start, stopped))
         return selected, stopped
 
     monkeypatch.setattr(ActiveGradient, "select", toss)
-    return found
+    return slots
 
 
-def asked(bench: Bench) -> list[int]:
+def requested(bench: Bench) -> list[int]:
     with bench.database.transaction() as connection:
         return list(connection.execute(select(REQUESTS.c.record).order_by(REQUESTS.c.record)).scalars())
 
@@ -72,13 +72,13 @@ def findings(bench: Bench) -> list[str]:
 
 def test_a_window_is_asked_for_waited_for_and_learnt_from(bench: Bench, tossed):
     bench.publish_all()
-    assert (asked(bench), tossed) == ([0, 1, 2, 3], [0, 1, 2, 3])
+    assert (requested(bench), tossed) == ([0, 1, 2, 3], [0, 1, 2, 3])
     assert bench.counts() == (0, 1)
     with bench.database.transaction() as connection:
         assert due_steps(connection) == []
     answer_all(bench)
     bench.publish_all()
-    assert (asked(bench), tossed) == ([4, 5, 6, 7], list(range(8)))
+    assert (requested(bench), tossed) == ([4, 5, 6, 7], list(range(8)))
     assert bench.counts() == (1, 2)
     assert findings(bench) == []
 
@@ -88,7 +88,7 @@ def test_what_is_not_confirmed_is_asked_of_nobody(bench: Bench, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Confirmer, "confirm", lambda *_: None)
         bench.publish_all()
-    assert asked(bench) == [0, 1, 2, 3]
+    assert requested(bench) == [0, 1, 2, 3]
     with bench.database.transaction() as connection:
         assert labels.lease(connection, bench.identity, seconds=60) is None
         assert labels.progress(connection, [bench.identity]) == {bench.identity: labels.Progress()}
@@ -107,7 +107,7 @@ def test_labels_that_can_not_come_any_more_are_not_waited_for(bench: Bench):
         assert not labels.answer(connection, bench.identity, "p", 2, 1)
     bench.publish_all()
     assert bench.counts() == (1, 2)
-    assert asked(bench) == [4, 5, 6, 7]
+    assert requested(bench) == [4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("function", ["labels.ask", "ledger.append", "parts.keep", "publications.move"])
@@ -117,9 +117,9 @@ def test_a_crash_before_coins_are_committed_asks_for_nothing(bench: Bench, monke
     module = {"labels": labels, "ledger": charging, "parts": parts, "publications": publications}[module]
     with dies_in(monkeypatch, module, name, after=after):
         bench.publisher().step(threading.Event())
-    assert (asked(bench), bench.counts()) == ([], (0, 0))
+    assert (requested(bench), bench.counts()) == ([], (0, 0))
     bench.publish_all()
-    assert (asked(bench), bench.counts()) == ([0, 1, 2, 3], (0, 1))
+    assert (requested(bench), bench.counts()) == ([0, 1, 2, 3], (0, 1))
     assert findings(bench) == []
 
 
@@ -140,13 +140,13 @@ def test_a_crash_before_a_model_is_committed_loses_no_answer(bench: Bench, monke
 def test_of_two_that_tossed_the_same_coins_one_commits(bench: Bench, monkeypatch):
     """The second takes over, and its coins count."""
     taken_over(bench, monkeypatch)
-    assert (asked(bench), bench.counts()) == ([0, 1, 2, 3], (0, 1))
+    assert (requested(bench), bench.counts()) == ([0, 1, 2, 3], (0, 1))
     assert findings(bench) == []
 
 
 @pytest.mark.parametrize("gone", [[tables.parts], [tables.parts, tables.memories]], ids=["parts", "all of it"])
 def test_coins_that_are_lost_are_never_tossed_again(bench: Bench, gone):
-    """Whoever would toss them again would charge their records twice."""
+    """A worker that tossed them again would charge their records twice."""
     bench.publish_all()
     answer_all(bench)
     with bench.database.transaction() as connection:

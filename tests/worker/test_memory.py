@@ -1,4 +1,4 @@
-"""What a publication remembers between two steps: a worker goes on from just that, or the publication halts."""
+"""The memory of a publication between two steps: a worker goes on from just that, or the publication halts."""
 # ruff: noqa: F811 - a fixture is another file's
 
 import os
@@ -85,9 +85,9 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
 
     monkeypatch.setattr(learner, "advance", advance)
 
-    def release(self, *about, real=EncoderPass.release):
+    def release(self, *arguments, real=EncoderPass.release):
         monkeypatch.setattr(os, "urandom", np.random.default_rng(0).bytes)
-        return real(self, *about)
+        return real(self, *arguments)
 
     monkeypatch.setattr(EncoderPass, "release", release)
     chain, expected = (), []
@@ -111,10 +111,10 @@ def test_killed_between_any_two_steps_it_continues_exactly(bench: Bench, monkeyp
             assert bench.now().position in (before.position, before.position + calls - 1)
     assert crashes >= 5 + 5
     with bench.database.transaction() as connection:
-        found = [releases.parameters(connection, bench.identity, version) for version in range(1, 6)]
-        kept = connection.execute(select(tables.parts.c.number)).scalars().all()
-    assert [np.abs(one - other).max() for one, other in zip(expected, found, strict=True)] == [0] * 5
-    assert sorted(kept) == [each.number for each in chain if isinstance(each, Part)]
+        parameters = [releases.parameters(connection, bench.identity, version) for version in range(1, 6)]
+        numbers = connection.execute(select(tables.parts.c.number)).scalars().all()
+    assert [np.abs(one - other).max() for one, other in zip(expected, parameters, strict=True)] == [0] * 5
+    assert sorted(numbers) == [each.number for each in chain if isinstance(each, Part)]
     assert bench.counts() == (5, 5)
 
 
@@ -167,8 +167,8 @@ def test_a_publication_whose_memory_is_lost_halts_and_one_that_ends_forgets(benc
         connection.execute(delete(tables.parts).where(tables.parts.c.number == numbers[2]))
         connection.execute(update(tables.streams).values(records=10))
     assert bench.publisher().step(threading.Event())
-    found = bench.now()
-    assert (found.state, found.position) == ("halted", 4)
-    assert "can't be made again" in found.reason
+    publication = bench.now()
+    assert (publication.state, publication.position) == ("halted", 4)
+    assert "can't be made again" in publication.reason
     with bench.database.transaction() as connection:
         assert connection.execute(select(func.count()).select_from(tables.parts)).scalar_one() == 0

@@ -62,8 +62,8 @@ def test_a_release_that_is_not_confirmed_makes_the_look_hold_for_nobody_else(ben
     publish(bench)
     with bench.database.transaction() as connection:
         connection.execute(update(tables.streams).values(confirmed_releases=0))
-    found = look(bench)
-    assert (found.newest.latest, found.seconds) == (None, 0)
+    answer = look(bench)
+    assert (answer.newest.latest, answer.seconds) == (None, 0)
 
 
 @pytest.mark.parametrize("bench", [SLOW], indirect=True)

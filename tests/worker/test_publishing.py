@@ -32,10 +32,10 @@ CONFIGURATION = {
 
 @pytest.fixture
 def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Of a stream with the retention, or of the configuration, that an indirect parameter says."""
-    asked = getattr(request, "param", None)
-    configuration = asked if isinstance(asked, dict) else CONFIGURATION
-    retention = asked if isinstance(asked, str) else "keep"
+    """Yield the bench of a stream with the retention, or of the configuration, that an indirect parameter says."""
+    parameter = getattr(request, "param", None)
+    configuration = parameter if isinstance(parameter, dict) else CONFIGURATION
+    retention = parameter if isinstance(parameter, str) else "keep"
     columns = {"x": np.linspace(-1, 1, 10, dtype=np.float32)[:, None], "y": np.arange(10, dtype=np.int32) % 2}
     with published(world, SCHEMA, configuration, columns, epsilon=2, retention=retention) as bench:
         yield bench
@@ -43,12 +43,12 @@ def bench(world: World, request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 def test_every_release_has_its_charge_and_every_step_is_published_once(bench: Bench):
     bench.publish_all()
-    found = bench.now()
-    assert (found.position, found.due) == (10, 12)
-    assert bench.counts() == (found.version, found.version)
+    publication = bench.now()
+    assert (publication.position, publication.due) == (10, 12)
+    assert bench.counts() == (publication.version, publication.version)
     with bench.database.transaction() as connection:
-        ranges = spending.exact(connection, found.stream_id, 0, 10)
-        pages = charges.page(connection, found.stream_id, limit=1000, before=None)
+        ranges = spending.exact(connection, publication.stream_id, 0, 10)
+        pages = charges.page(connection, publication.stream_id, limit=1000, before=None)
     for record in range(10):
         charged = sum(Fraction(each["epsilon"]) for each in pages if each["start"] <= record < each["end"])
         (spent,) = [spent for start, end, spent in ranges if start <= record < end]
@@ -71,9 +71,9 @@ def test_a_crash_inside_the_commit_publishes_and_charges_nothing(bench: Bench, m
 
 def test_of_two_that_fitted_the_same_step_only_the_holder_of_the_lease_commits(bench: Bench, monkeypatch):
     taken_over(bench, monkeypatch)
-    found = bench.now()
-    assert bench.counts() == (found.version, found.version)
-    assert found.position == 10
+    publication = bench.now()
+    assert bench.counts() == (publication.version, publication.version)
+    assert publication.position == 10
 
 
 def test_publications_take_turns(bench: Bench, monkeypatch):
@@ -81,12 +81,12 @@ def test_publications_take_turns(bench: Bench, monkeypatch):
     monkeypatch.setattr(publisher_module, "TURN_SECONDS", 0)
     first = bench.now()
     with bench.database.transaction() as connection:
-        asked = {
+        settings = {
             name: getattr(first, name)
             for name in ("configuration", "plan", "kind", "epsilon", "delta", "due", "publish_delay")
         }
         second = publications.create(
-            connection, first.stream_id, NewPublication(name="q", start=0, obligations=first.owes, **asked)
+            connection, first.stream_id, NewPublication(name="q", start=0, obligations=first.owes, **settings)
         )
     publisher, positions = bench.publisher(), []
     for _ in range(4):
@@ -106,9 +106,9 @@ def test_what_would_pass_the_cap_halts_the_publication_and_is_not_published(benc
             tables.spent.insert().values(publication_id=bench.identity, start=3, stop=4, amount=Decimal("0.9"))
         )
     assert publisher.step(stop)
-    found = bench.now()
-    assert (found.state, bench.counts()) == ("halted", (0, 0))
-    assert "cap" in found.reason
+    publication = bench.now()
+    assert (publication.state, bench.counts()) == ("halted", (0, 0))
+    assert "cap" in publication.reason
 
 
 WINDOW_OF_SEVEN = CONFIGURATION | {"mechanism": {"kind": "sliding_window", "block": 1, "blocks": 7}}
@@ -145,7 +145,7 @@ def test_each_fit_starts_from_the_release_that_its_schedule_names(bench: Bench, 
     "bench", [CONFIGURATION, CONFIGURATION | {"publish_delay": 0.4}], indirect=True, ids=["at once", "at its tick"]
 )
 def test_what_a_halted_publication_keeps_is_settled(bench: Bench, monkeypatch):
-    """What it has charged stays reserved on its records, and no more."""
+    """Its charges stay reserved on its records, and no more."""
 
     def publish() -> None:
         bench.publish_all()
@@ -162,9 +162,9 @@ def test_what_a_halted_publication_keeps_is_settled(bench: Bench, monkeypatch):
     publish()
     assert (bench.now().state, bench.counts()) == ("halted", (2, 2))
     with bench.database.transaction() as connection:
-        kept = reservations.kept_stairs(connection, 1)
-        assert kept == reservations.stairs(Rows(connection), publications.of_stream(connection, 1))
-        assert kept != [(0, spending.PrivacyLoss())]
+        stairs = reservations.kept_stairs(connection, 1)
+        assert stairs == reservations.stairs(Rows(connection), publications.of_stream(connection, 1))
+        assert stairs != [(0, spending.PrivacyLoss())]
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_what_was_not_reserved_is_not_published(bench: Bench, privacy):
     with bench.database.transaction() as connection:
         connection.execute(update(tables.publications).values(configuration=CONFIGURATION | {"privacy": privacy}))
     assert bench.publisher().step(threading.Event())
-    found = bench.now()
-    assert (found.state, bench.counts()) == ("halted", (0, 0))
-    assert "reserved" in found.reason
+    publication = bench.now()
+    assert (publication.state, bench.counts()) == ("halted", (0, 0))
+    assert "reserved" in publication.reason
 
 
 def test_a_stopped_publication_commits_nothing_that_was_under_way(bench: Bench, monkeypatch):

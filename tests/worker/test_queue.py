@@ -29,13 +29,13 @@ def in_order(line: Queue, waiting: list[Any]) -> list[Any]:
 
 def served(line: Queue, waiting: list[Any], times: int, clock: SimpleNamespace) -> list[int]:
     """Serve the first so often, each for as long as it was estimated to take; return whose steps those were."""
-    found = []
+    identities = []
     for _ in range(times):
         first = in_order(line, waiting)[0]
         line.serve(first, line.estimate(first))
         clock.seconds += line.estimate(first)
-        found.append(first.id)
-    return found
+        identities.append(first.id)
+    return identities
 
 
 def test_streams_take_turns_however_many_publications_each_has(clock):
@@ -44,17 +44,17 @@ def test_streams_take_turns_however_many_publications_each_has(clock):
 
 
 def test_a_stream_with_long_steps_has_fewer_of_them(clock):
-    found = served(Queue(), [waits(1, 1, 9.0), waits(2, 2, 1.0)], 30, clock)
-    assert found.count(1) == 3
+    turns = served(Queue(), [waits(1, 1, 9.0), waits(2, 2, 1.0)], 30, clock)
+    assert turns.count(1) == 3
 
 
 def test_a_short_step_overtakes_a_long_one_but_none_waits_for_ever(clock):
     line, long = Queue(), waits(1, 1, 100.0)
     in_order(line, [long])
     clock.seconds = 50.0
-    found = served(line, [long, waits(2, 1, 1.0)], 60, clock)
-    assert found[:49] == [2] * 49
-    assert 1 in found
+    turns = served(line, [long, waits(2, 1, 1.0)], 60, clock)
+    assert turns[:49] == [2] * 49
+    assert 1 in turns
 
 
 def test_who_had_nothing_due_saves_nothing_up(clock):

@@ -57,17 +57,17 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(bench: Bench, monkeypatch
 
 
 def test_a_batch_stays_in_the_log_until_its_records_are_numbered(bench: Bench, monkeypatch):
-    found, real = [], numbering.seal
+    lengths, real = [], numbering.seal
 
     def seal(connection, *rest):
         real(connection, *rest)
-        found.append(bench.redis().xlen(bench.key("entries")))
+        lengths.append(bench.redis().xlen(bench.key("entries")))
 
     monkeypatch.setattr(numbering, "seal", seal)
     bench.append(1)
     bench.append(2)
     bench.sealer().step(wait_milliseconds=10)
-    assert found == [2]
+    assert lengths == [2]
     assert bench.redis().xlen(bench.key("entries")) == 0
 
 
@@ -204,8 +204,8 @@ def test_small_segments_become_one_and_read_the_same(bench: Bench):
         bench.append(value)
         sealer.step(wait_milliseconds=10)
     with bench.database.transaction() as connection:
-        found = segments.holding(connection, bench.stream.id, 0, 40)
-    assert [each.stop - each.start for each in found] == [16, 16] + [1] * 8
+        merged = segments.holding(connection, bench.stream.id, 0, 40)
+    assert [each.stop - each.start for each in merged] == [16, 16] + [1] * 8
     assert bench.values() == list(range(40))
     assert len(list((bench.world.settings.segment_store / bench.stream.log).iterdir())) == 10
 
@@ -231,19 +231,19 @@ def test_every_segment_that_comes_or_goes_is_in_the_sum(bench: Bench, way):
 
 def changed(bench: Bench, way: str) -> bool:
     with bench.database.transaction() as connection:
-        found = len(segments.holding(connection, bench.stream.id, 0, 16))
+        count = len(segments.holding(connection, bench.stream.id, 0, 16))
         return (
             segments.undeleted_erasures(connection, bench.stream.id) == []
             and {
-                "merged": found == 1,
+                "merged": count == 1,
                 "erased": True,
-                "dropped": found == 0,
+                "dropped": count == 0,
             }[way]
         )
 
 
 def test_who_takes_its_own_lease_again_has_lost_the_one_before(bench: Bench):
-    """Of two threads of one worker that believe they hold it one does."""
+    """Two threads of one worker believe that they hold it; one does."""
     resource = leases.stream(bench.stream.id)
 
     def take() -> leases.Lease | None:
@@ -310,8 +310,8 @@ def test_a_segment_is_no_larger_than_memory_should_hold(bench: Bench, monkeypatc
     while bench.now().records < 66:
         sealer.step(wait_milliseconds=10)
     with bench.database.transaction() as connection:
-        found = segments.holding(connection, bench.stream.id, 0, 66)
-    assert [each.stop - each.start for each in found] == [5] * 6 + [7] + [5] * 5 + [4]
+        sealed = segments.holding(connection, bench.stream.id, 0, 66)
+    assert [each.stop - each.start for each in sealed] == [5] * 6 + [7] + [5] * 5 + [4]
     expected = build(TWICE, 1)(np.array([[value] for value in [*range(30), *[30] * 7, *range(31, 60)]]))
     assert np.array_equal(read_records(bench.database, bench.files, bench.now(), 0, 0, 66).x, expected)
 
@@ -324,22 +324,24 @@ def test_segments_are_not_merged_into_more_than_memory_should_hold(bench: Bench,
         bench.append(value)
         sealer.step(wait_milliseconds=10)
     with bench.database.transaction() as connection:
-        found = segments.holding(connection, bench.stream.id, 0, 16)
-    assert len(found) == (1 if most == 16 else 16)
+        merged = segments.holding(connection, bench.stream.id, 0, 16)
+    assert len(merged) == (1 if most == 16 else 16)
     assert bench.values() == list(range(16))
 
 
 def test_it_asks_no_more_where_there_are_more_streams_to_wait_for(bench: Bench):
     """Else a worker of hundreds of streams on which nothing comes is busy with asking."""
-    sealer, asked = bench.sealer(), []
+    sealer, statements = bench.sealer(), []
 
     def asks() -> int:
         sealer.step(wait_milliseconds=10)  # takes the leases
-        asked.clear()
+        statements.clear()
         sealer.step(wait_milliseconds=10)
-        return len(asked)
+        return len(statements)
 
-    event.listen(bench.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+    event.listen(
+        bench.database.engine, "before_cursor_execute", lambda *event_arguments: statements.append(event_arguments[2])
+    )
     of_one = asks()
     for number in range(5):
         new_stream(bench.world, bench.database, f"other-{number}")
@@ -347,13 +349,17 @@ def test_it_asks_no_more_where_there_are_more_streams_to_wait_for(bench: Bench):
 
 
 def test_leases_are_renewed_by_as_many_questions_however_many_they_are(bench: Bench):
-    asked: list[str] = []
+    statements: list[str] = []
     with bench.database.transaction() as connection:
         for number in range(5):
             leases.create(connection, f"publication:{number}")
         held = [leases.take(connection, f"publication:{number}", owner="a", seconds=600) for number in range(5)]
-        event.listen(bench.database.engine, "before_cursor_execute", lambda *told: asked.append(told[2]))
+        event.listen(
+            bench.database.engine,
+            "before_cursor_execute",
+            lambda *event_arguments: statements.append(event_arguments[2]),
+        )
         assert leases.renew(connection, held[:1], seconds=600) == []
-        of_one = len(asked)
+        of_one = len(statements)
         assert leases.renew(connection, [*held, replace(held[0], epoch=7)], seconds=600) == [replace(held[0], epoch=7)]
-    assert len(asked) == 2 * of_one
+    assert len(statements) == 2 * of_one

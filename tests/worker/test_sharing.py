@@ -60,12 +60,12 @@ def test_of_a_dead_worker_all_streams_are_taken_over_together(many: Bench, monke
     many.append(1)
     assert shares(many.sealer(), many.sealer()) == [3, 3]
     run_out(many.database)
-    asked, real = [], LeaseKeeper.take_several
-    monkeypatch.setattr(LeaseKeeper, "take_several", lambda *a, **b: asked.append(real(*a, **b)) or asked[-1])
+    taken, real = [], LeaseKeeper.take_several
+    monkeypatch.setattr(LeaseKeeper, "take_several", lambda *a, **b: taken.append(real(*a, **b)) or taken[-1])
     successor = many.sealer()
     successor.step(wait_milliseconds=10)
     assert len(successor._held) == STREAMS
-    assert [len(each) for each in asked] == [STREAMS]
+    assert [len(each) for each in taken] == [STREAMS]
     assert many.now().records == 1
 
 

@@ -62,10 +62,12 @@ def publish(bench: Bench) -> None:
 def add_without_ticks(bench: Bench) -> None:
     """A second publication on the same stream, whose steps are published as soon as they are ready."""
     first = bench.now()
-    asked = {name: getattr(first, name) for name in ("plan", "kind", "epsilon", "delta")} | {"obligations": first.owes}
+    settings = {name: getattr(first, name) for name in ("plan", "kind", "epsilon", "delta")} | {
+        "obligations": first.owes
+    }
     prompt = CONFIGURATION | {"publish_delay": 0}
     with bench.database.transaction() as connection:
-        new = NewPublication(name="q", start=0, configuration=prompt, due=6, publish_delay=Decimal(0), **asked)
+        new = NewPublication(name="q", start=0, configuration=prompt, due=6, publish_delay=Decimal(0), **settings)
         publications.create(connection, 1, new)
 
 
@@ -78,11 +80,11 @@ def published_at(bench: Bench) -> list[tuple[int, Any]]:
 @with_ticks
 def test_a_parked_step_is_neither_charged_nor_numbered_nor_seen(bench: Bench):
     park_all(bench)
-    found = bench.now()
+    publication = bench.now()
     assert len(waiting(bench)) == 3
-    assert (found.position, found.version, found.latest, bench.counts()) == (0, 0, None, (0, 0))
+    assert (publication.position, publication.version, publication.latest, bench.counts()) == (0, 0, None, (0, 0))
     with bench.database.transaction() as connection:
-        assert spending.exact(connection, found.stream_id, 0, 10) == [(0, 10, spending.PrivacyLoss())]
+        assert spending.exact(connection, publication.stream_id, 0, 10) == [(0, 10, spending.PrivacyLoss())]
         assert due_steps(connection) == []
 
 
@@ -99,7 +101,7 @@ def test_at_its_tick_a_step_appears_whole_and_tells_that_time(bench: Bench):
     shop, expected = bench.shop(), waiting(bench)
     wait_until(lambda: (shop.ticker.step(), not waiting(bench))[1])
     assert bench.now().position == 10
-    told = dict(published_at(bench))
+    shown_at = dict(published_at(bench))
     with bench.database.transaction() as connection:
         numbered = connection.execute(select(func.max(tables.entries.c.numbered_at))).scalar_one()
         charged = connection.execute(select(tables.charges.c.version, tables.charges.c.charged_at)).all()
@@ -107,9 +109,9 @@ def test_at_its_tick_a_step_appears_whole_and_tells_that_time(bench: Bench):
         assert verify(connection).findings == []
     for step in expected:
         for release in unpacked(step.content).releases:
-            assert told[release.version] == step.tick
-    assert dict(map(tuple, charged)) == told
-    for moment in told.values():
+            assert shown_at[release.version] == step.tick
+    assert dict(map(tuple, charged)) == shown_at
+    for moment in shown_at.values():
         since = Decimal(int(moment.timestamp())) + Decimal(moment.microsecond) / 10**6
         assert since % TICK == 0
         assert moment >= numbered + timedelta(seconds=float(TICK))
@@ -230,8 +232,8 @@ def test_where_an_earlier_step_can_not_be_published_a_prompt_one_waits_and_keeps
     add_without_ticks(bench)
     real, drawn = OutputPerturbation.release, []
 
-    def release(self: Any, *about: Any) -> Any:
-        drawn.append(real(self, *about))
+    def release(self: Any, *arguments: Any) -> Any:
+        drawn.append(real(self, *arguments))
         return drawn[-1]
 
     monkeypatch.setattr(OutputPerturbation, "release", release)
@@ -305,8 +307,8 @@ def test_nothing_parked_is_published_on_an_older_ledger(bench: Bench):
     shop = bench.shop()
     shop.audit.confirm()
     log = shop.confirmer.log(1)
-    told = bench.files.high_water_mark(log)
-    bench.files.put_high_water_mark(log, told | {"charges": 1, "head": "0" * 64})
+    mark = bench.files.high_water_mark(log)
+    bench.files.put_high_water_mark(log, mark | {"charges": 1, "head": "0" * 64})
     shop.audit._due["log"] = float("inf")  # which walks the whole ledger only every hour
     shop.ticker.publish(1)
     assert bench.counts() == (0, 0)

@@ -79,9 +79,9 @@ kinds = pytest.mark.parametrize(
 
 def findings(bench: Bench) -> list[str]:
     with bench.database.transaction() as connection:
-        found = verify(connection).findings
+        broken = verify(connection).findings
     with bench.database.transaction() as connection:
-        return found + over_cap.violations(connection)
+        return broken + over_cap.violations(connection)
 
 
 def stop(bench: Bench) -> None:
@@ -175,9 +175,9 @@ def test_a_factor_that_somebody_changed_is_found(bench: Bench):
             changed = publications.get(connection, now.id)
             digest = publications.owed(changed)
             connection.execute(update(tables.publications).values(obligations_digest=digest))
-            found = verify(connection, isolated=False).findings
+            broken = verify(connection, isolated=False).findings
             transaction.rollback()
-        assert [each for each in found if "less often" in each or "units of its stream" in each], other
+        assert [each for each in broken if "less often" in each or "units of its stream" in each], other
 
 
 @pytest.mark.parametrize("bench", [SCALES | {"privacy": GAUSSIAN}], ids=["scales"], indirect=True)

@@ -51,8 +51,8 @@ def append(bench: Bench, *units: int) -> None:
 def stored(bench: Bench) -> dict[str, np.ndarray]:
     """Return all columns of the stream's segments."""
     with bench.database.transaction() as connection:
-        found = segments.holding(connection, bench.stream.id, 0, bench.now().records)
-    parts = [bench.files.read(bench.stream.log, each.file, each.sha256, 0, each.stop - each.start) for each in found]
+        holding = segments.holding(connection, bench.stream.id, 0, bench.now().records)
+    parts = [bench.files.read(bench.stream.log, each.file, each.sha256, 0, each.stop - each.start) for each in holding]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -17,7 +17,7 @@ from tests.worker.published import Bench, published
 from tests.worker.test_evaluating import make, released
 
 PATTERN = np.array([0, 1, 1, 2, 3, 0, 0, 1, 2, 2, 3, 1, 0, 2, 3, 3, 1, 0, 1, 2, 3, 0, 1, 2])
-"""The unit of each slot. A unit's pseudonym is its number 16 times, so every odd one is set aside."""
+"""The unit of every slot. A unit's pseudonym is its number 16 times, so every odd one is set aside."""
 SCHEMA = {
     "features": 1,
     "task": {"kind": "classification", "classes": 2},

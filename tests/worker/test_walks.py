@@ -94,10 +94,10 @@ def test_a_short_ledger_is_walked_by_who_asks(bench: Bench, monkeypatch):
 
 def another_stream(bench: Bench) -> int:
     """One with nothing on it."""
-    about = {"retention": "keep", "epsilon": Decimal(1), "delta": Decimal(0)}
+    settings = {"retention": "keep", "epsilon": Decimal(1), "delta": Decimal(0)}
     schema = {"features": 2, "task": {"kind": "classification", "classes": 2}}
     with bench.database.transaction() as connection:
-        return streams.create(connection, name="other", log="other", schema=schema, **about).id
+        return streams.create(connection, name="other", log="other", schema=schema, **settings).id
 
 
 def test_short_ledgers_of_streams_that_wait_are_walked_together(bench: Bench, monkeypatch):
@@ -173,18 +173,18 @@ def test_a_note_that_does_not_fit_is_not_believed(bench: Bench, why):
 
 def test_a_walk_that_fails_holds_up_no_other(bench: Bench, monkeypatch):
     charged(bench)
-    shop, real, asked = started(bench), auditing.verify.look, []
+    shop, real, walked = started(bench), auditing.verify.look, []
 
     def fails_once(connection, identity):
-        asked.append(identity)
-        if len(asked) == 1:
+        walked.append(identity)
+        if len(walked) == 1:
             raise RuntimeError
         return real(connection, identity)
 
     monkeypatch.setattr(auditing.verify, "look", fails_once)
     with walking(shop):
         wait_until(lambda: shop.audit.look(1))
-    assert len(asked) > 1
+    assert len(walked) > 1
 
 
 def test_only_streams_that_have_changed_are_looked_at(bench: Bench, monkeypatch):
@@ -193,7 +193,9 @@ def test_only_streams_that_have_changed_are_looked_at(bench: Bench, monkeypatch)
     for _ in range(3):
         audit.confirm()
     looked, real = [], streams.of_each
-    monkeypatch.setattr(streams, "of_each", lambda connection, found: looked.append(found) or real(connection, found))
+    monkeypatch.setattr(
+        streams, "of_each", lambda connection, identities: looked.append(identities) or real(connection, identities)
+    )
     audit.confirm()
     assert looked == []
     with bench.database.transaction() as connection:
@@ -202,5 +204,5 @@ def test_only_streams_that_have_changed_are_looked_at(bench: Bench, monkeypatch)
     audit.confirm()
     assert looked == [[1], [1]], "by the audit, and to confirm it"
     with bench.database.transaction() as connection:
-        found = streams.get(connection, 1)
-    assert found.confirmed_charges == found.charges
+        row = streams.get(connection, 1)
+    assert row.confirmed_charges == row.charges

@@ -33,11 +33,11 @@ def log(scope: Scope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> No
     target = {name: _safe(value) for name, value in scope["path_params"].items() if name != "unit"}
     if "perennial.unit" in scope:  # a pseudonym: the id of a person is nobody's to log
         target["unit"] = scope["perennial.unit"]
-    told = {each.alias for each in route.dependant.query_params}
-    asked = {
+    known = {each.alias for each in route.dependant.query_params}
+    query = {
         name: value if value.isdecimal() and len(value) < 20 else "…"
         for name, value in parse_qsl(scope["query_string"].decode("ascii", "replace"))
-        if name in told
+        if name in known
     }
     _log.info(
         "admin_action",
@@ -45,7 +45,7 @@ def log(scope: Scope, status: int, headers: Iterable[tuple[bytes, bytes]]) -> No
         action=f"{scope['method']} {route.path_format}",
         status=status,
         **({"target": target} if target else {}),
-        **({"asked": asked} if asked else {}),
+        **({"asked": query} if query else {}),
         **({"made": made} if made else {}),
     )
 

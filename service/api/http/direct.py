@@ -32,10 +32,10 @@ class DirectRoute(Route):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Return whether a request is for this route, and its parameters."""
-        match, found = super().matches(scope)
+        match, child_scope = super().matches(scope)
         if match is not Match.NONE:
-            found["route"] = self._documented
-        return match, found
+            child_scope["route"] = self._documented
+        return match, child_scope
 
 
 def answer_directly(app: FastAPI, documented: APIRoute, answer: Answer) -> None:

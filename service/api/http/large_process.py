@@ -60,7 +60,7 @@ def main() -> None:
 
 def _answer(connection: Connection, task: Task, sent: bytes) -> None:
     try:
-        content, told = _read(task, sent)
+        content, rest = _read(task, sent)
     except InvalidRecords as refused:
         _send(connection, {"refused": refused.reasons})
     except packed.TooLong:
@@ -72,7 +72,7 @@ def _answer(connection: Connection, task: Task, sent: bytes) -> None:
     except Exception as error:  # noqa: BLE001 - the parent answers that something went wrong
         _send(connection, {"failed": type(error).__name__, "at": place_of(error)})
     else:
-        _send(connection, {"done": told})
+        _send(connection, {"done": rest})
         connection.send_bytes(content)
 
 

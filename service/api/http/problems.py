@@ -241,10 +241,10 @@ def field_name(place: tuple[int | str, ...]) -> str:
 
 
 def _methods(app: FastAPI, path: str) -> list[str]:
-    found = {
+    methods = {
         method.upper()
         for template, operations in app.openapi()["paths"].items()
         if re.fullmatch(re.sub(r"\{[^}]+\}", "[^/]+", template), path)
         for method in operations
     }
-    return sorted(found | ({"HEAD"} if "GET" in found else set()))
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))

@@ -43,10 +43,10 @@ async def get_card(publication: str, key: Reader, shared: Shared, request: Reque
 
     def look(connection: Connection) -> Card:
         connection.execute(ONE_VIEW)
-        found = publication_or_404(connection, key, publication)
-        units = streams.get(connection, found.stream_id).parsed_schema.unit
-        found_numbers = numbers(connection, found, declassified=declassified)
-        return card(found, found_numbers, units=units, operator=shared.settings.operator)
+        row = publication_or_404(connection, key, publication)
+        units = streams.get(connection, row.stream_id).parsed_schema.unit
+        found_numbers = numbers(connection, row, declassified=declassified)
+        return card(row, found_numbers, units=units, operator=shared.settings.operator)
 
     made = await shared.run(look)
     content = page(made) if media_type == HTML else made.model_dump_json()

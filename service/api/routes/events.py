@@ -47,15 +47,15 @@ async def follow(
     ] = None,
 ) -> EventSourceResponse:
     """New models as they are published: the latest first, or with Last-Event-ID everything since. It has no end."""
-    found = await shared.run(publication_or_404, key, publication)
+    row = await shared.run(publication_or_404, key, publication)
     if shared.stopping.is_set():
         raise Problem("stopping", "Ask again, whoever answers then.", headers={"Retry-After": "1"})
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     if "perennial.head" in request.scope:  # the answer has no end, so its beginning is all there can be
         return EventSourceResponse(iter(()), headers=headers)
-    after = (found.visible_latest or 1) - 1 if last_event_id is None else last_event_id
+    after = (row.visible_latest or 1) - 1 if last_event_id is None else last_event_id
     return EventSourceResponse(
-        _events(shared, secret_of(request), publication, found.id, after),
+        _events(shared, secret_of(request), publication, row.id, after),
         headers=headers,
     )
 

@@ -98,10 +98,10 @@ class ExplorationFound(ExplorationInfo):
 @router.get("/datasets", responses=documented())
 async def list_datasets(key: Reader, shared: Shared) -> Datasets:
     """The samples there are, what this key has uploaded, newest first, and mechanisms to compare."""
-    found = await shared.run(explorations.datasets_of, key.id)
+    stored = await shared.run(explorations.datasets_of, key.id)
     return Datasets(
-        samples=[SampleInfo(name=name, about=about) for name, (_, about) in SAMPLES.items()],
-        items=[DatasetShown.model_validate(each) for each in found],
+        samples=[SampleInfo(name=name, about=text) for name, (_, text) in SAMPLES.items()],
+        items=[DatasetShown.model_validate(each) for each in stored],
         offers=_offers(),
     )
 
@@ -152,12 +152,12 @@ async def add_dataset(
     try:
         with shared.in_flight.body(key.id) as held:
             data, packed = await run_in_threadpool(unpack, await shared.body(request, held))
-        kept = await shared.run(explorations.add_dataset, key.id, name, data.shape, packed)
+        stored = await shared.run(explorations.add_dataset, key.id, name, data.shape, packed)
     except Unreadable as problem:
         raise Problem("invalid-data-set", f"This can't be used: {problem}.") from None
     except TooMany:
         raise Problem("too-many-kept", "This key keeps as many data sets as it may; delete one first.") from None
-    return DatasetShown.model_validate(kept)
+    return DatasetShown.model_validate(stored)
 
 
 @router.delete("/datasets/{dataset}", status_code=204, responses=documented("not-found"))
@@ -192,8 +192,8 @@ async def explore(request: Comparison, key: Reader, shared: Shared, response: Re
         if isinstance(request.dataset, str):
             shape = (await run_in_threadpool(_sample, request.dataset)).shape
         else:
-            found = await shared.run(_dataset, request.dataset, key)
-            shape = {name: getattr(found, name) for name in ("records", "features", "classes")}
+            dataset = await shared.run(_dataset, request.dataset, key)
+            shape = {name: getattr(dataset, name) for name in ("records", "features", "classes")}
         await run_in_threadpool(check, shape)
         made = await shared.run(add)
     except Refused as refused:
@@ -213,15 +213,15 @@ async def list_explorations(
     before: Before = None,
 ) -> Items[ExplorationInfo]:
     """Lists the explorations of this key, newest first; the last fifty that have ended stay."""
-    found = await shared.run(explorations.page, key.id, limit=limit, before=before)
-    return Items(items=[_info(each) for each in found])
+    page = await shared.run(explorations.page, key.id, limit=limit, before=before)
+    return Items(items=[_info(each) for each in page])
 
 
 @router.get("/explorations/{exploration}", responses=documented("not-found"))
 async def get_exploration(exploration: int, key: Reader, shared: Shared) -> ExplorationFound:
     """How far it is, and what was found so far."""
-    made, found = await shared.run(_found, exploration, key)
-    return ExplorationFound(**_info(made).model_dump(), note=NOT_PRIVATE, found=found)
+    made, findings = await shared.run(_findings, exploration, key)
+    return ExplorationFound(**_info(made).model_dump(), note=NOT_PRIVATE, found=findings)
 
 
 @router.get(
@@ -232,17 +232,17 @@ async def get_exploration(exploration: int, key: Reader, shared: Shared) -> Expl
 )
 async def get_table(exploration: int, key: Reader, shared: Shared) -> Response:
     """Writes the results so far as CSV: a row for each release that was judged, scores in the last one of each run."""
-    made, found = await shared.run(_found, exploration, key)
+    made, findings = await shared.run(_findings, exploration, key)
     out = io.StringIO()
     table = csv.writer(out)
     table.writerow(["line", "epsilon", "delta", "run", "records", *SCORES])
-    for each in found:
+    for each in findings:
         line = made.comparison["lines"][each.line]
-        about = [line["name"], "without noise" if each.epsilon is None else each.epsilon]
-        about += ["" if each.epsilon is None else line["delta"], each.run]
+        start = [line["name"], "without noise" if each.epsilon is None else each.epsilon]
+        start += ["" if each.epsilon is None else line["delta"], each.run]
         for number, (records, accuracy) in enumerate(each.curve, 1):
             last = each.scores if number == len(each.curve) else None
-            table.writerow([*about, records, *((last or {"accuracy": accuracy}).get(name, "") for name in SCORES)])
+            table.writerow([*start, records, *((last or {"accuracy": accuracy}).get(name, "") for name in SCORES)])
     return Response(
         out.getvalue(),
         media_type="text/csv",
@@ -273,10 +273,10 @@ def _sample(name: str) -> Dataset:
 
 
 def _dataset(connection: Connection, identity: int, key: Key) -> DatasetInfo:
-    found = explorations.find_dataset(connection, identity, key.id) if identity < 2**63 else None
-    if found is None:
+    dataset = explorations.find_dataset(connection, identity, key.id) if identity < 2**63 else None
+    if dataset is None:
         raise Problem("not-found", "There is no such data set of this key; GET /v1/explorer/datasets lists them.")
-    return found
+    return dataset
 
 
 def _offers() -> list[OfferShown]:
@@ -295,19 +295,19 @@ def _offers() -> list[OfferShown]:
 
 
 def _exploration(connection: Connection, identity: int, key: Key) -> Exploration:
-    found = explorations.find(connection, identity, key.id) if identity < 2**63 else None
-    if found is None:
+    exploration = explorations.find(connection, identity, key.id) if identity < 2**63 else None
+    if exploration is None:
         raise Problem(
             "not-found", "There is no such exploration of this key; GET /v1/explorer/explorations lists them."
         )
-    return found
+    return exploration
 
 
-def _found(connection: Connection, identity: int, key: Key) -> tuple[Exploration, list[Found]]:
+def _findings(connection: Connection, identity: int, key: Key) -> tuple[Exploration, list[Found]]:
     made = _exploration(connection, identity, key)
     known = cells(Comparison.model_validate(made.comparison))
-    found = explorations.findings_by_cell(connection, identity)
-    return made, [_of_cell(known[number], what) for number, what in found.items()]
+    by_number = explorations.findings_by_cell(connection, identity)
+    return made, [_of_cell(known[number], what) for number, what in by_number.items()]
 
 
 def _of_cell(cell: Cell, what: dict[str, Any]) -> Found:

@@ -27,14 +27,16 @@ async def alive() -> dict[str, str]:
 @router.get("/readyz", responses={503: documented("log-unavailable")[503]})
 async def ready(shared: Shared) -> Response:
     """Records can be taken and models served; if not, which part is away."""
-    database, log = await asyncio.gather(_told(shared.run_once("ready", streams.ready)), _told(shared.appender.ready()))
+    database, log = await asyncio.gather(
+        _state_of(shared.run_once("ready", streams.ready)), _state_of(shared.appender.ready())
+    )
     parts = {"database": database, "log": log}
     if set(parts.values()) == {"ready"} and not shared.stopping.is_set():
         return as_json({"status": "ready"} | parts)
     return as_json({"status": "not ready"} | parts, 503, {"Retry-After": "1"})
 
 
-async def _told(looking: Awaitable[None]) -> str:
+async def _state_of(looking: Awaitable[None]) -> str:
     """`ready`, or why not."""
     try:
         async with asyncio.timeout(SECONDS_TO_TELL):

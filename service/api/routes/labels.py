@@ -84,27 +84,27 @@ async def next_label_request(
     """
     wait = wait_seconds(whole(request, "prefer", prefer))
     headers = {"Cache-Control": "no-store"} | ({} if wait is None else {"Preference-Applied": f"wait={wait}"})
-    found, labelling = await shared.run(_asking, key, publication)
+    row, labelling = await shared.run(_asking, key, publication)
     deadline = asyncio.get_running_loop().time() + (wait or 0)
     async with shared.notifier.waiting(publication) as changed:
         while True:
             changed.clear()
             if await request.is_disconnected():  # nobody would look at what is leased for this
                 return Response(status_code=204)
-            leased = await shared.run(labels.lease, found.id, seconds=labelling.lease_seconds)
+            leased = await shared.run(labels.lease, row.id, seconds=labelling.lease_seconds)
             if leased is not None:
-                x = await run_in_threadpool(_read, shared, found, leased)
+                x = await run_in_threadpool(_read, shared, row, leased)
                 if x is None:  # erased at this moment: others may wait to be labelled
                     continue
                 _log.info("label_asked_for", publication=publication, record=leased.record, key=key.id)
-                told = {
+                content = {
                     "record": leased.record,
                     "x": x,
                     "lease_expires_at": digests.timestamp(leased.until),
                     "expires_at": digests.timestamp(leased.expires_at),
                     "waiting": leased.waiting,
                 }
-                answer = as_json(told | _named(await shared.run(streams.get, found.stream_id)))
+                answer = as_json(content | _named(await shared.run(streams.get, row.stream_id)))
                 answer.headers.update(headers)
                 return answer
             left = deadline - asyncio.get_running_loop().time()
@@ -123,15 +123,15 @@ async def give_label(publication: str, given: Label, key: Labeller, shared: Shar
     """Say what a record is. The first answer counts, until the record is erased. An erased record takes none."""
 
     def take(connection: Connection) -> Taken:
-        found, _ = _asking(connection, key, publication)
-        label = _label(given.label, streams.get(connection, found.stream_id).layout.names)
-        if not labels.answer(connection, found.id, publication, given.record, label):
+        row, _ = _asking(connection, key, publication)
+        label = _label(given.label, streams.get(connection, row.stream_id).layout.names)
+        if not labels.answer(connection, row.id, publication, given.record, label):
             raise Problem(
                 "label-not-awaited",
                 "It was answered or erased, has expired or was never asked for: take the next of "
                 "`GET …/label-requests`.",
             )
-        return Taken(record=given.record, waiting=labels.progress(connection, [found.id])[found.id].waiting)
+        return Taken(record=given.record, waiting=labels.progress(connection, [row.id])[row.id].waiting)
 
     taken = await shared.run(take)
     _log.info("label_given", publication=publication, record=given.record, key=key.id)
@@ -140,12 +140,12 @@ async def give_label(publication: str, given: Label, key: Labeller, shared: Shar
 
 def _asking(connection: Connection, key: Key, publication: str) -> tuple[Publication, Labelling]:
     """Return a publication that asks people for labels, and for how long it does."""
-    found = publication_or_404(connection, key, publication)
-    labelling = found.owes.labelling
+    row = publication_or_404(connection, key, publication)
+    labelling = row.owes.labelling
     if labelling is None:
         asking = " or ".join(MECHANISMS.kinds(lambda family: family.asks_people))
         raise Problem("no-labels", f"Only a publication of {asking} on an unlabelled stream asks for labels.")
-    return found, labelling
+    return row, labelling
 
 
 def _named(stream: streams.Stream) -> dict[str, Any]:
@@ -172,5 +172,5 @@ def _read(shared: Services, publication: Publication, leased: Leased) -> list[fl
     """Return the record; None if its slot is without bytes, which nobody is shown."""
     with shared.database.transaction() as connection:
         stream = streams.get(connection, publication.stream_id)
-    found = read_records(shared.database, shared.files, stream, 0, leased.record, leased.record + 1)
-    return found.x[0].tolist() if found.filled(leased.record, leased.record + 1) else None
+    read = read_records(shared.database, shared.files, stream, 0, leased.record, leased.record + 1)
+    return read.x[0].tolist() if read.filled(leased.record, leased.record + 1) else None

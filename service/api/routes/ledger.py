@@ -122,25 +122,25 @@ async def get_ledger(stream: str, key: Reader, shared: Shared, start: Edge = Non
     """
 
     def look(connection: Connection) -> Response:
-        found = stream_or_404(connection, key, stream)
-        of_it = publications.of_stream(connection, found.id)
+        row = stream_or_404(connection, key, stream)
+        of_it = publications.of_stream(connection, row.id)
         reserved, evaluated = (
-            reservations.reserved(connection, found.id, of_it, slots) for slots in (None, Slots.EVALUATION)
+            reservations.reserved(connection, row.id, of_it, slots) for slots in (None, Slots.EVALUATION)
         )
-        low, high = min(start or 0, found.records), found.records if end is None else min(end, found.records)
-        exact, told = _told(connection, found, low, high)
-        tighter = _tighter(connection, found, of_it, reserved, evaluated)
-        exposed = _exposed(found, of_it)
+        low, high = min(start or 0, row.records), row.records if end is None else min(end, row.records)
+        exact, pieces = _pieces(connection, row, low, high)
+        tighter = _tighter(connection, row, of_it, reserved, evaluated)
+        exposed = _exposed(row, of_it)
         return as_json(
             {
-                **summaries.sums(found, reserved, evaluated),
+                **summaries.sums(row, reserved, evaluated),
                 "declassified": covered(exposed.values()),
-                "tighter": found.budget.shown(tighter.loss)
+                "tighter": row.budget.shown(tighter.loss)
                 | {"how": tighter.how}
                 | {name: round_up(getattr(tighter, name)) for name in ("pure", "zcdp", "gaussian")},
-                "publications": [_share(found.budget, each, exposed[each.name]) for each in of_it],
+                "publications": [_share(row.budget, each, exposed[each.name]) for each in of_it],
                 "exact": exact,
-                "ranges": list(_merged(found.budget, _with_declassified(told, exposed.values()))),
+                "ranges": list(_merged(row.budget, _with_declassified(pieces, exposed.values()))),
             }
         )
 
@@ -158,8 +158,8 @@ async def list_charges(
     """The append-only list of charges, newest first, chained by hashes."""
 
     def look(connection: Connection, key: Key) -> Items[Charge]:
-        found = stream_or_404(connection, key, stream)
-        rows = charges.page(connection, found.id, limit=limit, before=before)
+        of_stream = stream_or_404(connection, key, stream)
+        rows = charges.page(connection, of_stream.id, limit=limit, before=before)
         return Items(items=[Charge(**row) for row in rows])
 
     return await shared.run(look, key)
@@ -190,13 +190,13 @@ _Told = tuple[int, int, PrivacyLoss, PrivacyLoss | None]
 """Records [start, end), what each has spent, and what its evaluation slots have; None: there are none."""
 
 
-def _told(connection: Connection, stream: streams.Stream, start: int, stop: int) -> tuple[bool, list[_Told]]:
+def _pieces(connection: Connection, stream: streams.Stream, start: int, stop: int) -> tuple[bool, list[_Told]]:
     """Return whether what follows is exact, and what the records of each stretch of [start, stop) have spent."""
     if start >= stop:
         return True, []
     kinds = (None,) if stream.evaluation_period is None else (None, Slots.EVALUATION)
-    found = [spending.exact(connection, stream.id, start, stop, slots) for slots in kinds]
-    exact = [each for each in found if each is not None]
+    of_kinds = [spending.exact(connection, stream.id, start, stop, slots) for slots in kinds]
+    exact = [each for each in of_kinds if each is not None]
     is_exact = len(exact) == len(kinds)
     stretches = exact if is_exact else [_outlined(connection, stream, start, stop, slots) for slots in kinds]
     if len(kinds) == 1:
@@ -218,14 +218,14 @@ def _outlined(
 def _share(budget: Budget, publication: publications.Publication, exposed: tuple[int, int]) -> dict[str, Any]:
     """Return the share of one publication in the ledger."""
     component = spending.component_of(publication)
-    kept, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
+    charged, amount = Fraction(publication.worst_amount), Fraction(publication.visible_worst_amount)
     pure = publication.kind == Currency.PURE
     return {
         "name": publication.name,
         "running": publication.state == "running",
         "start": publication.start,
         "declassified": exposed[1] - exposed[0],
-        "reserved": budget.shown(component.cap if component.running else component.reserved_after_end(kept)),
+        "reserved": budget.shown(component.cap if component.running else component.reserved_after_end(charged)),
         "lifetime": publication.plan.get("lifetime"),
         "spent": {
             "record": publication.visible_worst_record,
@@ -239,12 +239,12 @@ _Losses = tuple[PrivacyLoss, PrivacyLoss | None]
 
 
 def _with_declassified(
-    told: Iterable[_Told], exposed: Iterable[tuple[int, int]]
+    pieces: Iterable[_Told], exposed: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, int, _Losses | None]]:
     """Stretches of what records have spent, cut where some are declassified; those have no loss: it is unbounded."""
     exposed = [each for each in exposed if each[0] < each[1]]
     edges = sorted({edge for each in exposed for edge in each})
-    for start, end, loss, evaluation in told:
+    for start, end, loss, evaluation in pieces:
         cuts = [start, *(edge for edge in edges if start < edge < end), end]
         for low, high in pairwise(cuts):
             yield low, high, None if any(first <= low < last for first, last in exposed) else (loss, evaluation)
@@ -260,5 +260,5 @@ def _merged(budget: Budget, ranges: Iterable[tuple[int, int, _Losses | None]]) -
 
 
 def _shown(budget: Budget, loss: PrivacyLoss, evaluation: PrivacyLoss | None) -> dict[str, Any]:
-    told = budget.shown(loss) | {"declassified": False}
-    return told if evaluation is None else told | {"evaluation": budget.shown(evaluation)}
+    content = budget.shown(loss) | {"declassified": False}
+    return content if evaluation is None else content | {"evaluation": budget.shown(evaluation)}

@@ -60,8 +60,8 @@ async def _exposition(shared: Services) -> Response:
 async def _look(shared: Services) -> bytes:
     socket = shared.settings.worker_metrics
     known, worker = await asyncio.gather(_state(shared), metrics.ask(socket) if socket else _nobody())
-    found, backlogs, good = known
-    state = metrics.State(found, backlogs, None if socket is None else worker is not None, good)
+    recorded, backlogs, good = known
+    state = metrics.State(recorded, backlogs, None if socket is None else worker is not None, good)
     return metrics.exposition(state) + (worker or b"")
 
 
@@ -70,18 +70,18 @@ async def _nobody() -> None:
 
 
 async def _state(shared: Services) -> tuple[Overview | None, Mapping[str, Backlog] | None, list[Judged]]:
-    found, positions = None, {}
+    recorded, positions = None, {}
     good: list[Judged] = []
     try:
-        found, good = await shared.run(_recorded)
-        streams = [each.stream for each in found.streams]
+        recorded, good = await shared.run(_recorded)
+        streams = [each.stream for each in recorded.streams]
         positions = {each.log: Position(entry=each.sealed_entry, sequence=each.sealed_sequence) for each in streams}
     except DatabaseUnavailable:
         pass
     try:
-        return found, await shared.appender.backlogs(positions), good
+        return recorded, await shared.appender.backlogs(positions), good
     except LogUnavailable:
-        return found, None, good
+        return recorded, None, good
 
 
 def _recorded(connection: Connection) -> tuple[Overview, list[Judged]]:

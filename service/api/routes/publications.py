@@ -18,7 +18,7 @@ from service.ledger.errors import BudgetExceeded, TooManyDraws
 from service.mechanisms.admission import admit
 from service.mechanisms.configuration import AskedPublication, Privacy, PublicationConfiguration, Refused
 from service.mechanisms.evaluation.course import BLOCKS, course
-from service.mechanisms.evaluation.told import told
+from service.mechanisms.evaluation.told import all_figures
 from service.mechanisms.measured import measured
 from service.mechanisms.mechanism import Mechanism
 from service.mechanisms.notes import notes
@@ -102,7 +102,7 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
     def look(connection: Connection) -> dict[str, Any]:
         stream = stream_or_404(connection, key, request.stream)
         configuration = _configuration(connection, key, stream, request)
-        told = measured(stream.parsed_schema, configuration)
+        accuracies = measured(stream.parsed_schema, configuration)
         start = stream.records if request.start is None else request.start
         mechanism = _build(connection, stream, configuration, start)
         _source(connection, stream, request)
@@ -110,7 +110,7 @@ async def make_plan(request: PlanRequest, key: Reader, shared: Shared) -> dict[s
         queued = sum(largest_cost(each).seconds for each in publications.running_fit_sizes(connection, key.streams))
         tick = timing(mechanism.obligations().fit, request.delay, queued)
         sentences = notes(planned, configuration, stream.parsed_schema)
-        return planned | {"measured": told, "timing": tick, "notes": sentences}
+        return planned | {"measured": accuracies, "timing": tick, "notes": sentences}
 
     return await shared.run(look)
 
@@ -133,11 +133,11 @@ async def make_publication(
         configuration = _configuration(connection, admin, stream, request)
         start = stream.records if request.start is None else request.start
         mechanism = _build(connection, stream, configuration, start)
-        if start < stream.records and start < (kept := segments.kept_from(connection, stream.id)):
+        if start < stream.records and start < (first_stored := segments.kept_from(connection, stream.id)):
             raise Problem(
                 "invalid-request",
-                f"Records before {kept} are no longer kept; start there or later.",
-                errors=[{"field": "start", "reason": f"must be at least {kept}"}],
+                f"Records before {first_stored} are no longer kept; start there or later.",
+                errors=[{"field": "start", "reason": f"must be at least {first_stored}"}],
             )
         new = NewPublication(
             name=request.name,
@@ -164,7 +164,7 @@ async def make_publication(
                 "all noise of this stream that is only nearly exact may add 2^-60 to delta, and this would add more: "
                 "ask for Gaussian noise, which is exact, with a delta above 0",
             )
-        return _told(connection, admin, [made])[0]
+        return _infos(connection, admin, [made])[0]
 
     info = await shared.run(make)
     response.headers["Location"] = f"/v1/publications/{request.name}"
@@ -181,7 +181,7 @@ async def list_publications(
     """Lists the publications this key may see, newest first."""
 
     def look(connection: Connection) -> list[PublicationInfo]:
-        return _told(connection, key, publications.page(connection, limit=limit, before=before, only=key.streams))
+        return _infos(connection, key, publications.page(connection, limit=limit, before=before, only=key.streams))
 
     return Items(items=await shared.run(look))
 
@@ -191,7 +191,7 @@ async def get_publication(publication: str, key: Reader, shared: Shared) -> Publ
     """One publication: its configuration, plan and state."""
 
     def look(connection: Connection) -> PublicationInfo:
-        return _told(connection, key, [publication_or_404(connection, key, publication)])[0]
+        return _infos(connection, key, [publication_or_404(connection, key, publication)])[0]
 
     return await shared.run(look)
 
@@ -201,9 +201,9 @@ async def stop_publication(publication: str, admin: Admin, shared: Shared) -> Pu
     """Stops it for ever. Its releases stay; what is spent stays spent, the rest of its reservation is given back."""
 
     def stop(connection: Connection) -> PublicationInfo:
-        found = publication_or_404(connection, admin, publication)
-        open_entry(connection, found).end("stopped")
-        return _told(connection, admin, [publications.get(connection, found.id)])[0]
+        row = publication_or_404(connection, admin, publication)
+        open_entry(connection, row).end("stopped")
+        return _infos(connection, admin, [publications.get(connection, row.id)])[0]
 
     return await shared.run(stop)
 
@@ -224,8 +224,8 @@ def _configuration(
 
 def _release(connection: Connection, key: Key, named: ReleasedModel) -> releases.Release:
     """Return a release that this key may see. Raises Refused."""
-    found = publications.find(connection, named.publication, visible=key.streams)
-    release = None if found is None else releases.find(connection, found.id, named.version)
+    source = publications.find(connection, named.publication, visible=key.streams)
+    release = None if source is None else releases.find(connection, source.id, named.version)
     if release is None:
         raise Refused("learner.origin", "there is no such release, or this key may not see it")
     return release
@@ -246,15 +246,15 @@ def _source(connection: Connection, stream: streams.Stream, request: PlanRequest
     if request.features is None:
         return None
     name = request.features.publication
-    found = publications.find(connection, name, visible=frozenset({stream.name}))
-    if found is None:
+    source = publications.find(connection, name, visible=frozenset({stream.name}))
+    if source is None:
         _refuse("features.from", f"stream {stream.name} has no publication {name}")
-    configuration = PublicationConfiguration.model_validate(found.configuration)
+    configuration = PublicationConfiguration.model_validate(source.configuration)
     if not MECHANISMS.of(configuration.mechanism).releases_map:
         _refuse("features.from", f"publication {name} releases no feature map")
-    if found.state != "running" and not found.version:
+    if source.state != "running" and not source.version:
         _refuse("features.from", f"publication {name} has ended before it released its feature map")
-    return found.id
+    return source.id
 
 
 def _refuse(path: str, reason: str) -> NoReturn:
@@ -264,34 +264,34 @@ def _refuse(path: str, reason: str) -> NoReturn:
 def _over_budget(stream: streams.Stream, privacy: Privacy, worst: Range) -> Problem:
     """Explain which record can't hold the cap of a publication beside all that is reserved already."""
     budget, units = stream.budget, stream.parsed_schema.unit is not None
-    asked = cap(stream.accounting, privacy.epsilon, privacy.delta, units=units)
-    told = {
+    cost = cap(stream.accounting, privacy.epsilon, privacy.delta, units=units)
+    amounts = {
         "budget": budget.shown(budget.limit),
         "spent": budget.shown(worst.spent),
         "reserved": budget.shown(worst.reserved),
-        "asked": budget.shown(asked),
+        "asked": budget.shown(cost),
         "left": budget.shown_down(worst.reserved.left_of(budget.limit)),
     }
     explain = _in_rho if budget.in_rho else _in_epsilon_and_delta
-    detail = f"On record {worst.start}, {explain(told, privacy)} {_WAYS_OUT}"
-    return Problem("budget-exceeded", detail, headers=None, record=worst.start, **told)
+    detail = f"On record {worst.start}, {explain(amounts, privacy)} {_WAYS_OUT}"
+    return Problem("budget-exceeded", detail, headers=None, record=worst.start, **amounts)
 
 
 _WAYS_OUT = "Ask for at most what is left, stop a publication, or start later."
 
 
-def _in_epsilon_and_delta(told: dict[str, dict[str, float]], privacy: Privacy) -> str:
-    reserved, budget = told["reserved"], told["budget"]
+def _in_epsilon_and_delta(amounts: dict[str, dict[str, float]], privacy: Privacy) -> str:
+    reserved, budget = amounts["reserved"], amounts["budget"]
     return (
         f"epsilon {reserved['epsilon']} and delta {reserved['delta']} are reserved of {budget['epsilon']} and "
         f"{budget['delta']}; this asks for {float(privacy.epsilon)} and {float(privacy.delta)}."
     )
 
 
-def _in_rho(told: dict[str, dict[str, float]], privacy: Privacy) -> str:
-    reserved, budget, asked, left = (told[name] for name in ("reserved", "budget", "asked", "left"))
+def _in_rho(amounts: dict[str, dict[str, float]], privacy: Privacy) -> str:
+    reserved, budget, cost, left = (amounts[name] for name in ("reserved", "budget", "asked", "left"))
     parts = (
-        f"rho {reserved['rho']:.6g} is reserved of {budget['rho']:.6g}; this asks for {asked['rho']:.6g}, and "
+        f"rho {reserved['rho']:.6g} is reserved of {budget['rho']:.6g}; this asks for {cost['rho']:.6g}, and "
         f"{left['rho']:.6g} is left, which is epsilon {left['epsilon']:.6g} at delta {left['delta']:g}."
     )
     if privacy.delta:
@@ -302,25 +302,25 @@ def _in_rho(told: dict[str, dict[str, float]], privacy: Privacy) -> str:
     )
 
 
-def _told(connection: Connection, key: Key, found: list[publications.Publication]) -> list[PublicationInfo]:
+def _infos(connection: Connection, key: Key, rows: list[publications.Publication]) -> list[PublicationInfo]:
     """Return the publications as this key may see them.
 
     The number of labels can tell of a record, so only keys that may see records get it.
     """
     may_label = not key.scopes.isdisjoint({"label", "admin"})
-    progress = labels.progress(connection, [each.id for each in found if may_label and each.asks_people])
-    due = due_fits(connection, [each.id for each in found])
-    return [_info(each, progress.get(each.id), due.get(each.id), _evaluation(connection, each)) for each in found]
+    progress = labels.progress(connection, [each.id for each in rows if may_label and each.asks_people])
+    due = due_fits(connection, [each.id for each in rows])
+    return [_info(each, progress.get(each.id), due.get(each.id), _evaluation(connection, each)) for each in rows]
 
 
 def _evaluation(connection: Connection, publication: publications.Publication) -> dict[str, Any] | None:
     """Return the newest figures of a publication, with where they come from."""
-    found = evaluations.newest_of(connection, publication.stream_id, publication.name, limit=BLOCKS)
-    if found is None:
+    newest = evaluations.newest_of(connection, publication.stream_id, publication.name, limit=BLOCKS)
+    if newest is None:
         return None
-    name, blocks = found
+    name, blocks = newest
     counted = [(each.model, each.noise, each.counts) for each in reversed(blocks) if each.counts is not None]
-    figures: dict[str, Any] = told(*counted[-1])[publication.name]
+    figures: dict[str, Any] = all_figures(*counted[-1])[publication.name]
     where = {"publication": name, "release": blocks[0].version, "time": blocks[0].time}
     return figures | where | course(counted, publication.name)
 

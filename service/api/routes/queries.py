@@ -89,18 +89,18 @@ async def answer_queries(publication: str, request: Request, key: Reader, shared
     require_json(request)
 
     def look(connection: Connection) -> tuple[int, Callable[[list[LinearQuery]], list[Answered]]]:
-        found = publication_or_404(connection, key, publication)
-        if (cells := found.owes.cells) is not None:
-            return cells, partial(shared.answerer.answers, found)
-        release = releases.find(connection, found.id, found.visible_latest or 0)
+        row = publication_or_404(connection, key, publication)
+        if (cells := row.owes.cells) is not None:
+            return cells, partial(shared.answerer.answers, row)
+        release = releases.find(connection, row.id, row.visible_latest or 0)
         if release is None or release.model["kind"] != "histogram":
             raise Problem("no-queries", "Only a publication whose latest release is a histogram answers queries.")
         return release.model["cardinality"], partial(from_release, release)
 
     def answers(body: bytes) -> Any:
         queries, one = read_queries(body, cardinality)
-        found = [vars(each) for each in answering(queries)]
-        return as_json(found[0] if one else found)
+        answered = [vars(each) for each in answering(queries)]
+        return as_json(answered[0] if one else answered)
 
     try:
         with shared.in_flight.body(key.id) as held:
@@ -143,11 +143,11 @@ def _read(body: bytes, cardinality: int) -> tuple[list[LinearQuery], list[tuple[
     one = hasattr(document, "keys")
     if not one and not hasattr(document, "as_buffer"):
         return [], [(None, "the body must be a query, or an array of queries")], False
-    asked = [document] if one else document
+    items = [document] if one else document
     queries: list[LinearQuery] = []
     reasons: list[tuple[int | None, str]] = []
-    nested = count(body, "[") > len(asked) + (not one)  # buffers are flat: what is within an array would not show
-    for row, each in enumerate(islice(asked, MOST_QUERIES + 1)):
+    nested = count(body, "[") > len(items) + (not one)  # buffers are flat: what is within an array would not show
+    for row, each in enumerate(islice(items, MOST_QUERIES + 1)):
         try:
             queries.append(_query(each, cardinality, nested=nested))
         except _Wrong as wrong:
@@ -159,18 +159,18 @@ class _Wrong(Exception):
     """One query is wrong, and why."""
 
 
-def _query(asked: Any, cardinality: int, *, nested: bool) -> LinearQuery:
+def _query(item: Any, cardinality: int, *, nested: bool) -> LinearQuery:
     """One query. `nested`: there may be an array within an array."""
-    names = list(asked.keys()) if hasattr(asked, "keys") else []
+    names = list(item.keys()) if hasattr(item, "keys") else []
     if names == ["weights"]:
-        weights = _numbers(asked["weights"], "d", nested=nested)
+        weights = _numbers(item["weights"], "d", nested=nested)
         if len(weights) != cardinality:
             raise _Wrong(f"weights: must be {cardinality}, one for each category")
         if not ((weights >= 0) & (weights <= 1)).all():
             raise _Wrong("weights: must lie within [0, 1]")
         return LinearQuery.weighing(weights)
     if names == ["categories"]:
-        categories = _numbers(asked["categories"], "i", nested=nested)
+        categories = _numbers(item["categories"], "i", nested=nested)
         if not ((categories >= 0) & (categories < cardinality)).all():
             raise _Wrong(f"categories: must lie within 0 … {cardinality - 1}")
         return LinearQuery.holding(categories)

@@ -92,19 +92,19 @@ _POST = {
 async def post_records(request: Request) -> Response:
     """Appends a batch to the stream, whole or not at all."""
     shared, key, stream = await services(request), await INGESTER(request), request.path_params["stream"]
-    found = await shared.schema(stream) if visible(key, stream) else None
-    if found is None:
+    row = await shared.schema(stream) if visible(key, stream) else None
+    if row is None:
         raise no_stream()
     idempotency_key = _idempotency_key(request)
     if media_type(request) not in batches.READERS:
         raise unread_format(*batches.READERS)
     scope = f"{key.id}:{hashlib.sha256(idempotency_key.encode()).hexdigest()}" if idempotency_key else None
-    once = _only_one(shared, f"{found.log}:{scope}") if scope else contextlib.nullcontext()
+    once = _only_one(shared, f"{row.log}:{scope}") if scope else contextlib.nullcontext()
     with once, shared.in_flight.body(key.id) as held:
-        batch = await _read(request, shared, found, held, known_again=scope is not None)
+        batch = await _read(request, shared, row, held, known_again=scope is not None)
         try:
             appended = await shared.appender.append(
-                found.log,
+                row.log,
                 batch.content,
                 batch.records,
                 idempotency=(scope, batch.fingerprint) if scope else None,
@@ -190,10 +190,10 @@ async def get_entry(stream: str, entry: str, key: Ingester, shared: Shared) -> R
 
     def look(connection: Connection) -> Range:
         identity = stream_or_404(connection, key, stream).id
-        found = numbering.find_entry(connection, identity, entry) if is_entry(entry) else None
-        if found is None:
+        numbers = numbering.find_entry(connection, identity, entry) if is_entry(entry) else None
+        if numbers is None:
             raise Problem("not-found", "This entry is not numbered yet, or there is none; ask again shortly.")
-        return Range(start=found[0], end=found[1])
+        return Range(start=numbers[0], end=numbers[1])
 
     return await shared.run(look)
 

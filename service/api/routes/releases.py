@@ -28,7 +28,7 @@ from service.api.http.representations import (
 from service.api.prediction_noise import PredictionNoise, noise_of
 from service.api.schemas import X_COLUMN, Items, Limit, Release, ReleaseInfo, Timestamp, as_json, is_name
 from service.api.services import Services, Shared, services
-from service.mechanisms.evaluation.told import outline, told
+from service.mechanisms.evaluation.told import all_figures, outline
 from service.mechanisms.linear import predict
 from service.store import digests, releases
 from service.store.due_fits import DueFit, due_fits
@@ -89,8 +89,8 @@ async def list_releases(
     """Lists every version, newest first, without the parameters' values."""
 
     def look(connection: Connection) -> list[dict[str, Any]]:
-        found = publication_or_404(connection, key, publication)
-        page = releases.page(connection, found.id, limit=limit, before=before)
+        row = publication_or_404(connection, key, publication)
+        page = releases.page(connection, row.id, limit=limit, before=before)
         return [shown(publication, each) for each in page]
 
     return as_json({"items": await shared.run(look)})  # type: ignore[return-value]
@@ -101,9 +101,9 @@ async def outline_releases(publication: str, key: Reader, shared: Shared) -> Ite
     """All versions at a glance, oldest first: neighbours together where there are more than 512, for a chart."""
 
     def look(connection: Connection) -> list[releases.Stretch]:
-        found = publication_or_404(connection, key, publication)
-        worst = -1 if found.visible_worst_record is None else found.visible_worst_record
-        return releases.outlined(connection, found.id, most=MOST_STRETCHES, record=worst)
+        row = publication_or_404(connection, key, publication)
+        worst = -1 if row.visible_worst_record is None else row.visible_worst_record
+        return releases.outlined(connection, row.id, most=MOST_STRETCHES, record=worst)
 
     return Items(items=[Stretch.model_validate(each) for each in await shared.run(look)])
 
@@ -141,17 +141,17 @@ async def get_latest_release(
     """
     representation = _acceptable(request)
     prefer, if_none_match = whole(request, "prefer", prefer), whole(request, "if-none-match", if_none_match)
-    found = await _newest(shared, key, publication)
+    newest = await _newest(shared, key, publication)
     wait = wait_seconds(prefer)
     if wait is None:
-        version = found.latest
+        version = newest.latest
     else:
-        version = await _newer(shared, key, publication, _known_version(if_none_match), found.latest, wait)
+        version = await _newer(shared, key, publication, _known_version(if_none_match), newest.latest, wait)
     applied = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
     if version is None:
         raise _nothing_yet(applied)
     headers = applied | latest_headers(publication, version)
-    return await _answer(shared, publication, found, version, representation, if_none_match, headers)
+    return await _answer(shared, publication, newest, version, representation, if_none_match, headers)
 
 
 async def latest_release(request: Request) -> Response:
@@ -180,12 +180,12 @@ async def get_release(
     """One version. It never changes. `Accept: application/vnd.safetensors` gives the weights as a file."""
     representation = _acceptable(request)
     if_none_match = whole(request, "if-none-match", if_none_match)
-    found: Newest | Publication = await _newest(shared, key, publication)
-    if version > (found.latest or 0):  # which is the newest with the role `model`
-        found = await shared.run(publication_or_404, key, publication)
-        if version > (found.visible_version or 0):
+    row: Newest | Publication = await _newest(shared, key, publication)
+    if version > (row.latest or 0):  # which is the newest with the role `model`
+        row = await shared.run(publication_or_404, key, publication)
+        if version > (row.visible_version or 0):
             raise _no_release()  # before any tag is looked at: what does not exist yet must not be cached
-    return await _answer(shared, publication, found, version, representation, if_none_match, VERSION_HEADERS)
+    return await _answer(shared, publication, row, version, representation, if_none_match, VERSION_HEADERS)
 
 
 VERSION = cast("APIRoute", router.routes[-1])
@@ -225,11 +225,11 @@ async def predict_labels(
     require_json(request)
 
     def compute(connection: Connection, key: Key, body: bytes) -> dict[str, Any]:
-        found = publication_or_404(connection, key, publication)
-        asked = version or found.visible_latest
-        if asked is None:
-            raise _nothing_yet(fit=due_fits(connection, [found.id]).get(found.id))
-        release = releases.find(connection, found.id, asked)
+        model_of = publication_or_404(connection, key, publication)
+        wanted = version or model_of.visible_latest
+        if wanted is None:
+            raise _nothing_yet(fit=due_fits(connection, [model_of.id]).get(model_of.id))
+        release = releases.find(connection, model_of.id, wanted)
         if release is None:
             raise _no_release()
         if release.model["kind"] != "linear":
@@ -242,15 +242,15 @@ async def predict_labels(
         x = batches.read_json(body, layout)["x"]
         if len(x) > layout.most_records:
             raise Problem("too-large", f"At most {layout.most_records} records of this stream at once; split them.")
-        told = release.model.get("encoder")
-        encoder = None if told is None else releases.parameters(connection, found.id, told["release"])
+        described = release.model.get("encoder")
+        encoder = None if described is None else releases.parameters(connection, model_of.id, described["release"])
         labels, scores = predict(release.model, release.parameters, x, encoder)
         if len(unmapped := np.flatnonzero(~np.isfinite(scores).all(axis=1))):
             raise batches.InvalidRecords(*((int(row), "x: is not finite once it is mapped") for row in unmapped))
         names = release.model.get("class_names")
         named = {} if names is None else {"label_names": [names[each] for each in labels], "class_names": names}
-        about = {"noise": noise_of(connection, found, release, x)} if noise else {}
-        return {"version": release.version, "labels": labels.tolist(), "scores": scores} | named | about
+        beside = {"noise": noise_of(connection, model_of, release, x)} if noise else {}
+        return {"version": release.version, "labels": labels.tolist(), "scores": scores} | named | beside
 
     try:
         with shared.in_flight.body(key.id) as held:
@@ -263,7 +263,7 @@ async def predict_labels(
 async def _answer(
     shared: Services,
     publication: str,
-    found: Newest | Publication,
+    source: Newest | Publication,
     version: int,
     representation: Representation,
     if_none_match: str | None,
@@ -271,10 +271,10 @@ async def _answer(
 ) -> Response:
     if unchanged(representation.tag(version), if_none_match):
         return representation.answer(publication, version, None, headers)
-    which = (found.promise, version, representation.name)  # ids come again where a database was put back
+    which = (source.promise, version, representation.name)  # ids come again where a database was put back
     body = shared.rendered.get(which)
     if body is None:
-        release = await shared.run_once(("release", found.id, version), releases.find, found.id, version)
+        release = await shared.run_once(("release", source.id, version), releases.find, source.id, version)
         if release is None:
             raise _no_release()
         body = shared.rendered.get(which) or representation.write(shown(publication, release))
@@ -286,10 +286,10 @@ async def _newest(shared: Services, key: Key, publication: str) -> Newest:
     """Return the newest version that is visible now."""
     if not is_name(publication):
         raise no_publication()
-    found = await shared.newest_models.find(publication, key.streams)
-    if found is None:
+    newest = await shared.newest_models.find(publication, key.streams)
+    if newest is None:
         raise no_publication()
-    return found
+    return newest
 
 
 async def _newer(
@@ -334,7 +334,7 @@ def shown(publication: str, release: releases.ReleaseInfo) -> dict[str, Any]:
 def _evaluation(release: releases.ReleaseInfo, counts: NDArray[np.float64]) -> dict[str, Any]:
     """Return how good the evaluated publications are: all figures with a whole release, the main ones in a list."""
     whole = isinstance(release, releases.Release)
-    return (told if whole else outline)(release.model, release.noise, counts)
+    return (all_figures if whole else outline)(release.model, release.noise, counts)
 
 
 def _range(bounds: tuple[int, int]) -> dict[str, int]:

@@ -145,8 +145,8 @@ async def list_streams(
     """Lists the streams this key may see, newest first."""
 
     def look(connection: Connection) -> Response:
-        found = streams.page(connection, limit=limit, before=before, only=key.streams)
-        listed = Items[StreamInfo](items=_infos(connection, found))
+        page = streams.page(connection, limit=limit, before=before, only=key.streams)
+        listed = Items[StreamInfo](items=_infos(connection, page))
         return Response(listed.model_dump_json(), media_type="application/json")
 
     return await shared.run(look)
@@ -165,10 +165,10 @@ async def get_stream(stream: str, key: Reader, shared: Shared) -> StreamInfo:
 @router.get("/{stream}/schema", responses=documented("not-found"))
 async def get_schema(stream: str, key: Ingester, shared: Shared) -> StreamSchema:
     """Return what the records of a stream are: for those who send some, and may see nothing else of it."""
-    found = await shared.schema(stream) if visible(key, stream) else None
-    if found is None:
+    row = await shared.schema(stream) if visible(key, stream) else None
+    if row is None:
         raise no_stream()
-    return found.parsed_schema
+    return row.parsed_schema
 
 
 @router.post("/{stream}/resume", responses=documented("not-found", "not-halted", "log-unavailable"))
@@ -183,14 +183,14 @@ async def resume_stream(stream: str, admin: Admin, shared: Shared) -> Resumption
     def look(connection: Connection) -> streams.Stream:
         return stream_or_404(connection, admin, stream)
 
-    found = await shared.run(look)
-    if found.halted is None:
+    row = await shared.run(look)
+    if row.halted is None:
         raise Problem("not-halted", "It is not halted; GET /v1/streams/{stream} tells why one is.")
-    position = Position(entry=found.sealed_entry, sequence=found.sealed_sequence)
-    log = await shared.appender.resume(found.log, position)
+    position = Position(entry=row.sealed_entry, sequence=row.sealed_sequence)
+    log = await shared.appender.resume(row.log, position)
 
     def resume(connection: Connection) -> Resumption:
-        resumed = numbering.resume(connection, found.id, sequence=log.sequence, lost_batches=log.lost_batches)
+        resumed = numbering.resume(connection, row.id, sequence=log.sequence, lost_batches=log.lost_batches)
         if resumed is None:
             raise Problem("not-halted", "Somebody else has resumed it meanwhile.")
         return Resumption.model_validate(resumed)
@@ -209,8 +209,8 @@ async def list_dead_letters(
     """Lists entries of the log that could not be numbered, newest first: not written by this service, or damaged."""
 
     def look(connection: Connection) -> Items[DeadLetter]:
-        found = stream_or_404(connection, admin, stream)
-        letters = numbering.page_of_dead_letters(connection, found.id, limit=limit, before=before)
+        row = stream_or_404(connection, admin, stream)
+        letters = numbering.page_of_dead_letters(connection, row.id, limit=limit, before=before)
         return Items(items=[DeadLetter.model_validate(each) for each in letters])
 
     return await shared.run(look)
@@ -221,16 +221,16 @@ async def drop_dead_letter(stream: str, entry: str, admin: Admin, shared: Shared
     """Deletes what such an entry holds. No number moves, and the list still tells that there was one."""
 
     def drop(connection: Connection) -> str:
-        found = stream_or_404(connection, admin, stream)
-        if not is_entry(entry) or not numbering.drop_dead_letter(connection, found.id, entry):
+        row = stream_or_404(connection, admin, stream)
+        if not is_entry(entry) or not numbering.drop_dead_letter(connection, row.id, entry):
             raise Problem("not-found", "There is no such dead letter; GET …/dead-letters lists them.")
-        return found.log
+        return row.log
 
     await shared.appender.drop_dead(await shared.run(drop), entry)
 
 
-def _infos(connection: Connection, found: Sequence[streams.Stream]) -> list[StreamInfo]:
-    return [_info(each) for each in summaries.summaries(connection, found, declassified=declassified)]
+def _infos(connection: Connection, rows: Sequence[streams.Stream]) -> list[StreamInfo]:
+    return [_info(each) for each in summaries.summaries(connection, rows, declassified=declassified)]
 
 
 def _info(summary: Summary) -> StreamInfo:

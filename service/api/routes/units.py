@@ -44,15 +44,15 @@ class ErasedUnit(BaseModel):
 @router.get("/{unit:path}", responses=documented("invalid-request", "not-found"))
 async def get_unit(stream: str, unit: Unit, request: Request, admin: Admin, shared: Shared) -> UnitInfo:  # noqa: ARG001
     """Shows which records of a unit are held and what it has spent, for an answer to that person."""
-    found, name = await _known(stream, request, admin, shared)
+    row, name = await _known(stream, request, admin, shared)
 
     def look() -> UnitInfo:
-        slots = found_units.counting_slots_of(shared.database, shared.files, found, name, found.records)
+        slots = found_units.counting_slots_of(shared.database, shared.files, row, name, row.records)
         with shared.database.transaction() as connection:
-            state, erased = units.state(connection, found.id, name)
-            most = found.parsed_schema.unit.max_records if found.parsed_schema.unit else 1
-            spent = spending.of_unit(connection, found.id, slots, most, _kind(found, name))
-        return UnitInfo(records=slots, counting=state.counted, erased=erased, spent=Loss(**found.budget.shown(spent)))
+            state, erased = units.state(connection, row.id, name)
+            most = row.parsed_schema.unit.max_records if row.parsed_schema.unit else 1
+            spent = spending.of_unit(connection, row.id, slots, most, _kind(row, name))
+        return UnitInfo(records=slots, counting=state.counted, erased=erased, spent=Loss(**row.budget.shown(spent)))
 
     return await run_in_threadpool(look)
 
@@ -60,8 +60,8 @@ async def get_unit(stream: str, unit: Unit, request: Request, admin: Admin, shar
 @router.delete("/{unit:path}", status_code=202, responses=documented("invalid-request", "not-found"))
 async def erase_unit(stream: str, unit: Unit, request: Request, admin: Admin, shared: Shared) -> ErasedUnit:  # noqa: ARG001
     """Erases all records of a unit; later ones of it are taken and do not count. Its spent budget stays spent."""
-    found, name = await _known(stream, request, admin, shared)
-    slots = await run_in_threadpool(found_units.erase_unit, shared.database, shared.files, found, name)
+    row, name = await _known(stream, request, admin, shared)
+    slots = await run_in_threadpool(found_units.erase_unit, shared.database, shared.files, row, name)
     return ErasedUnit(records=slots)
 
 
@@ -75,17 +75,17 @@ async def _known(stream: str, request: Request, admin: keys.Key, shared: Service
     """Return the stream and the unit's pseudonym, which the audit log repeats in place of the id."""
 
     def look(connection: Connection) -> tuple[Stream, bytes]:
-        found = stream_or_404(connection, admin, stream)
-        if found.unit_secret_digest is None:
+        row = stream_or_404(connection, admin, stream)
+        if row.unit_secret_digest is None:
             raise Problem("not-found", "This stream has no units.")
         try:
-            return found, pseudonym(streams.secret_of_units(connection, found), _id(request))
+            return row, pseudonym(streams.secret_of_units(connection, row), _id(request))
         except InvalidUnit as wrong:
             raise Problem("invalid-request", f"The id in the address {wrong}.") from None
 
-    found, name = await shared.run(look)
+    row, name = await shared.run(look)
     request.scope["perennial.unit"] = name.hex()
-    return found, name
+    return row, name
 
 
 def _id(request: Request) -> str:

@@ -162,13 +162,13 @@ class ActiveGradient(Linear):
         records: those present. open_slots: (end - start,), the slots that a coin is tossed for; None: all.
         """
         selection = self.selection(update)
-        found: list[int] = []
+        selected: list[int] = []
         for slot, distance in enumerate(self.distances(records, start, end, weights).tolist(), start):
             if (open_slots is None or open_slots[slot - start]) and selection.select(distance):
-                found.append(slot)
-                if len(found) == most:
-                    return found, slot + 1
-        return found, end
+                selected.append(slot)
+                if len(selected) == most:
+                    return selected, slot + 1
+        return selected, end
 
     def distances(self, records: Records, start: int, end: int, weights: Floats) -> Floats:
         """Return d(x, w) of each slot of [start, end), float64 ≥ 0; 0 of an empty one.

@@ -20,28 +20,28 @@ from service.streams.schema import Classification, StreamSchema, Unlabelled
 
 if TYPE_CHECKING:
     from service.learners.linear import Linear
-    from service.mechanisms.family import Asked
+    from service.mechanisms.family import BuildContext
 
 LABEL_SECONDS, LEASE_SECONDS = 3600, 60  # how long people have to label a record, and one of them
 
 
-def build(settings: ActiveLearningMechanism, asked: Asked) -> ActiveLearning:
+def build(settings: ActiveLearningMechanism, context: BuildContext) -> ActiveLearning:
     """Return the publication. Raises Refused."""
     why = f"{settings.kind} takes steps along noisy gradients"
-    learner_settings = linear_settings.settings_of(DESCENT, asked, why)
+    learner_settings = linear_settings.settings_of(DESCENT, context, why)
     for name in ("steps", "step", "clip", "momentum"):
         if getattr(learner_settings, name) is not None:
             instead = {"step": "set mechanism.learning_rate", "clip": "set mechanism.clip"}.get(name, "leave it out")
             raise Refused(f"learner.{name}", f"{settings.kind} says how its steps are taken: {instead}")
-    linear = linear_settings.linear(_labelled(asked.stream), learner_settings)
-    learner, spent = _gradient(linear, settings, asked.currency, asked.capacity)
-    how = _asking(settings, asked.stream, learner)
+    linear = linear_settings.linear(_labelled(context.stream), learner_settings)
+    learner, spent = _gradient(linear, settings, context.currency, context.capacity)
+    how = _asking(settings, context.stream, learner)
     return ActiveLearning(
         learner=learner,
         origin=linear_settings.origin(learner_settings, linear.shape),
-        feature_map=asked.stream.mapping(),
+        feature_map=context.stream.mapping(),
         schedule=IndependentBatches(batch=how.pop("longest")),
-        **asked.promise | how | {"capacity": spent},
+        **context.promise | how | {"capacity": spent},
     )
 
 

@@ -2,7 +2,7 @@
 
 Statement. Private: the records, each x and its label, given with it or later by a person, or never. Neighbours: R⊥.
 Released: every iterate, for ever. Over the whole run, whoever chooses the records adaptively, one record loses at most
-`capacity`: ε_s + ε_g, or a ρ of ε_s²/2 + ρ_g. That an operator erased a slot, and when, is public, the same in both
+`capacity`: ε_s + ε_g, or a ρ of ε_s²/2 + ρ_g. The time at which an operator erased a slot is public, the same in both
 neighbours; what was in it, and whether it came empty, is not. Somebody may besides see every request for a label. Then
 the same holds for replacing one non-empty record by another, and no more: a slot without bytes is shown to nobody.
 
@@ -15,7 +15,7 @@ first:
    which records a later step may want.
 Every slot is charged for all of that when its coin is tossed, selected or not; so a release charges nothing more.
 
-Labels that people give. What is asked for is committed together with the coins, so that no coin is ever tossed twice.
+Labels that people give. Requests are committed together with the coins, so that no coin is ever tossed twice.
 Once a batch is closed, nothing is selected until each of its labels is there or was waited for long enough; then its
 step is taken with the labels that came. A label that did not come adds nothing, |B| still counts it: windows are by
 slot, batches by what was selected, never by what was answered. A selected slot without bytes, erased or come empty,
@@ -134,10 +134,10 @@ class ActiveLearning(LinearMechanism):
         weights = next((each.parameters for each in chain if isinstance(each, Model)), self.origin)
         if self._closed(batch):  # its labels were asked for
             return self._learnt(batch, (), weights, next_version, number, read)
-        seen, asked = batch.seen, len(batch.selected)
+        seen, requested = batch.seen, len(batch.selected)
         batch, empty = self._tossed(batch, min(time, batch.start + self._longest), weights, next_version, read)
         charges = (Charge(start=seen, stop=batch.seen, amount=self._charged_at_arrival),)
-        asks = batch.selected[asked:] if self.asks else ()
+        asks = batch.selected[requested:] if self.asks else ()
         closed = self._closed(batch)
         if closed and batch.selected and not self.asks:
             return self._learnt(batch, charges, weights, next_version, number, read)
@@ -169,9 +169,9 @@ class ActiveLearning(LinearMechanism):
             records = read(seen, end)
             filled = records.filled(seen, end)
             open_slots = self.training.among(seen, end)
-            found, seen = self.learner.select(records, seen, end, weights, update, most, open_slots)
-            selected += found
-            empty += [slot for slot in found if slot not in filled]
+            newly, seen = self.learner.select(records, seen, end, weights, update, most, open_slots)
+            selected += newly
+            empty += [slot for slot in newly if slot not in filled]
         return Batch(start=batch.start, seen=seen, selected=tuple(selected)), tuple(empty)
 
     def _learnt(
@@ -211,14 +211,14 @@ class ActiveLearning(LinearMechanism):
     def _gathered(self, selected: tuple[int, ...], read: Callable[[int, int], Records]) -> Records:
         """Return those of the selected records that are still present."""
         slots = np.array(selected)
-        found = []
+        parts = []
         while slots.size:
             first, near = int(slots[0]), slots[slots < slots[0] + AT_ONCE]
             end = int(near[-1]) + 1
             records = read(first, end)
-            found.append(records[np.isin(records.in_slots(first, end), near)])
+            parts.append(records[np.isin(records.in_slots(first, end), near)])
             slots = slots[near.size :]
-        return Records(x=np.concatenate([each.x for each in found]), y=np.concatenate([each.y for each in found]))
+        return Records(x=np.concatenate([each.x for each in parts]), y=np.concatenate([each.y for each in parts]))
 
     @property
     def _longest(self) -> int:

@@ -13,30 +13,30 @@ from service.streams.schema import Classification, Regression
 from service.streams.slots import EvaluationSlots
 
 if TYPE_CHECKING:
-    from service.mechanisms.family import Asked
+    from service.mechanisms.family import BuildContext
 
 
-def build(settings: EvaluationMechanism, asked: Asked) -> Evaluation:
+def build(settings: EvaluationMechanism, context: BuildContext) -> Evaluation:
     """Return the publication. Raises Refused."""
-    stream = asked.stream
+    stream = context.stream
     of_units = 1 if stream.unit is None or stream.evaluation is None else stream.evaluation.every
     if settings.block * of_units > MOST_SLOTS:
         most = MOST_SLOTS // of_units
         raise Refused("mechanism.block", f"must be at most {most} where every {of_units}-th unit is set aside")
     return Evaluation(
-        start=asked.start,
+        start=context.start,
         units_aside=of_units,
         slots=stream.evaluation_slots or EvaluationSlots(period=1),
         block=settings.block,
         of=settings.of,
-        counts=_counts(settings, asked),
-        **asked.promise,
+        counts=_counts(settings, context),
+        **context.promise,
     )
 
 
-def _counts(settings: EvaluationMechanism, asked: Asked) -> Counts:
+def _counts(settings: EvaluationMechanism, context: BuildContext) -> Counts:
     publications = len(settings.of)
-    match asked.stream.task:
+    match context.stream.task:
         case Classification(classes=classes):
             try:
                 return ClassCounts(classes=classes, publications=publications, bins=settings.bins)

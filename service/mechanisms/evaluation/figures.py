@@ -111,11 +111,11 @@ class ClassFigures:
         usual = NormalDist().inv_cdf(1.0 - error / 2)
 
         def between(variances: NDArray[np.float64]) -> Interval:
-            """Of |e_b| the mean is at most the deviation √v_b·√(2/π), or smaller, and its variance below v_b."""
+            """The mean of |e_b| is at most the deviation √v_b·√(2/π), or smaller, and its variance is below v_b."""
             spread = math.sqrt(float(variances.sum()))
-            found = float(np.abs(gaps).sum())
+            distance = float(np.abs(gaps).sum())
             above = float(np.sqrt(variances * 2.0 / math.pi).sum()) + usual * spread
-            return Interval((found - above) / slots, (found + farthest * spread) / slots).within(0.0, 1.0)
+            return Interval((distance - above) / slots, (distance + farthest * spread) / slots).within(0.0, 1.0)
 
         unbiased = np.sqrt(np.maximum(0.0, gaps**2 - noise)).sum() / slots
         block, population = between(noise), between(noise + sampling)

@@ -137,10 +137,10 @@ class Counted:
 
     def ratio(self, part: float, rest: float, part_cells: int, rest_cells: int) -> Figure:
         """Return part/(part + rest), both noisy sums; 0 to 1 where the noise leaves open whether there is a whole."""
-        found = self._ratio(part, rest, part_cells, rest_cells)
-        if found is None:
+        figure = self._ratio(part, rest, part_cells, rest_cells)
+        if figure is None:
             return Figure(estimate=0.5, block=Interval(0.0, 1.0), population=Interval(0.0, 1.0))
-        return found.within(0.0, 1.0)
+        return figure.within(0.0, 1.0)
 
     def mean_ratio(self, parts: Sequence[float], rests: Sequence[float], part_cells: int, rest_cells: int) -> Figure:
         """Return the mean of part/(part + rest) over several of these, which count different records.
@@ -148,9 +148,9 @@ class Counted:
         If the noise leaves open whether some whole is there, each ratio's interval gets its part of the error.
         """
         each = [1.0 / len(parts)] * len(parts)
-        found = [self._ratio(*pair, part_cells, rest_cells) for pair in zip(parts, rests, strict=True)]
-        if all(figure is not None for figure in found):
-            return added([figure for figure in found if figure is not None], each).within(0.0, 1.0)
+        ratios = [self._ratio(*pair, part_cells, rest_cells) for pair in zip(parts, rests, strict=True)]
+        if all(figure is not None for figure in ratios):
+            return added([figure for figure in ratios if figure is not None], each).within(0.0, 1.0)
         strict = replace(self, error=self.error / len(parts))
         figures = [strict.ratio(*pair, part_cells, rest_cells) for pair in zip(parts, rests, strict=True)]
         return Figure(

@@ -8,9 +8,9 @@ Why. The versions that a block uses are released before, so for the block they a
 slots are in it is public, and only that block's counts read the slot. The noise is for all counts of all publications
 together (`Change`), and costs the whole capacity. Everything else, `figures` and `drift`, is computed from releases.
 
-Units. Neighbours: U⊥. Of all records of a unit in a block that of its first slot there counts, by the public pattern,
-or none where that slot is empty. So all of them together change a block's counts as one record does; a unit is in at
-most m blocks, each with noise of its own, and every slot is charged 1/m of the capacity (`groups`).
+Units. Neighbours: U⊥. Only one record of a unit in a block counts, that of its first slot there, by the public
+pattern; none counts where that slot is empty. So all of them together change a block's counts as one record does; a
+unit is in at most m blocks, each with noise of its own, and every slot is charged 1/m of the capacity (`groups`).
 
 Where a stream with units sets units aside, every k-th, a block is n·k slots, in which evaluated units have n slots on
 average; which ones, their pseudonyms say. All slots of a unit are charged by evaluations, or all by other publications:
@@ -110,7 +110,7 @@ class Evaluation(Mechanism):
     def step(self, time: int, chain: Sequence[Kept], next_version: int, read: Callable[[int, int], Records]) -> Step:  # noqa: ARG002 - no step leaves anything
         """Count the block that ends at `time` and release the counts with noise; see `Mechanism.step`.
 
-        Whoever runs it has waited until `is_ready`. read: its records say in which slots they are, unless none is
+        The caller has waited until `is_ready`. read: its records say in which slots they are, unless none is
         missing.
         """
         begin = time - self.reads(time)
@@ -260,7 +260,7 @@ class Evaluation(Mechanism):
 def planned_width(noise: CountNoise, counts: Counts, block: int) -> dict[str, float]:
     """Return how far a figure will be off, before any data: standard deviations, and half an interval of 95 %.
 
-    For the accuracy, or for the mean error as a share of the largest, 2Y. Of sampling, the largest possible.
+    For the accuracy, or for the mean error as a share of the largest, 2Y. Sampling has the largest possible variance.
     """
     cells, unit = (counts.classes, 1) if isinstance(counts, ClassCounts) else (1, UNIT)
     whole = block * unit

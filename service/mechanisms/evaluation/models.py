@@ -49,7 +49,7 @@ class Models(Protocol):
     def progress(self, name: str, first_slot: int) -> Progress:
         """Return how far a publication has come, by what is confirmed and visible alone.
 
-        Of its releases at least the newest that a block which begins with that slot may use.
+        Its releases include at least the newest that a block which begins with that slot may use.
         """
 
     def predict(self, name: str, version: int, x: NDArray[np.floating]) -> Predictions:

@@ -1,4 +1,4 @@
-"""What a released linear model predicts for records as they are stored: mapped by their stream already."""
+"""Predictions of a released linear model for records as they are stored: mapped by their stream already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a release of counts tells people: of each evaluated publication how good its version was. It costs nothing.
+"""Figures for people from a release of counts: how good the version of each evaluated publication was, at no cost.
 
 Intervals are of 95 %, each by itself. `low` and `high` allow for noise and for which records came; `block` allows for
 the noise alone: what the figure is on the records that were counted. Figures of a publication without a model yet are
@@ -44,10 +44,10 @@ def outline(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDArray[
     return _by_name(model, figures_of(model, noise, counts), _outlined)
 
 
-def told(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDArray[np.float64]) -> dict[str, Any]:
+def all_figures(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDArray[np.float64]) -> dict[str, Any]:
     """Return all figures of each evaluated publication by its name, as JSON. See `outline`."""
     copied: dict[str, Any] = json.loads(
-        _told(json.dumps(model), json.dumps(noise), counts.astype(np.float64).tobytes())
+        _all_figures(json.dumps(model), json.dumps(noise), counts.astype(np.float64).tobytes())
     )
     return copied
 
@@ -62,24 +62,24 @@ def figures_of(model: Mapping[str, Any], noise: Mapping[str, Any], counts: NDArr
 
 
 @lru_cache(maxsize=256)
-def _told(model: str, noise: str, counts: bytes) -> str:
+def _all_figures(model: str, noise: str, counts: bytes) -> str:
     """Return the same again: many readers ask for the newest release."""
     described = json.loads(model)
     figures = figures_of(described, json.loads(noise), np.frombuffer(counts))
     compared = _compared(described, figures)
-    found = _by_name(described, figures, _whole)
-    return json.dumps({name: figure | compared.get(name, {}) for name, figure in found.items()})
+    whole = _by_name(described, figures, _whole)
+    return json.dumps({name: figure | compared.get(name, {}) for name, figure in whole.items()})
 
 
 def _by_name(
     model: Mapping[str, Any], figures: Figures, of_one: Callable[[Figures, int], dict[str, Any]]
 ) -> dict[str, Any]:
-    found = {}
+    by_name = {}
     for number, (name, version) in enumerate(zip(model["of"], model["versions"], strict=True)):
         known = of_one(figures, number)
         figure = known if version is not None else dict.fromkeys(known)
-        found[name] = {"version": version, "slots": model["slots"], **figure}
-    return found
+        by_name[name] = {"version": version, "slots": model["slots"], **figure}
+    return by_name
 
 
 def _compared(model: Mapping[str, Any], figures: Figures) -> dict[str, Any]:

@@ -5,13 +5,13 @@ for batch t and weights w_t, a function of G_1 … G_(t-1) and public numbers,
     G_t = Σ_i clip_C(∇loss(w_t; z_i)) + N(0, σ²I),   clip_C(g) = g·min(1, C/‖g‖), and 0 where g is not finite,
 over the records of batch t. One record moves the sum of its batch by at most 2C, whatever w_t is, and every other G_t
 only through what was released before: all T together cost it (2C)²/(2σ²) of ρ, once, not T times (paper-audit.md L1,
-4.2). What is released follows from G_1 … G_T. (Abadi et al. 2016, without sampling.)
+4.2). The releases follow from G_1 … G_T. (Abadi et al. 2016, without sampling.)
 
 Why nothing has to be known of a network's gradients, neither how long they are nor how exactly a library computes them:
 what is clipped is whatever was computed for one slot, a function of that slot's record and of public numbers. Gradients
 of many records are taken at once, but by operations in which no record's row meets another's, in arrays in which every
 slot has its public place, empty or not. Clipped in doubles, with a norm inflated by 1 + 2^-20, none is longer than C.
-What is left is the rounding of the sum: n_t terms of at most C add up to within n_t·(n_t + 16)·u·C, with u = 2^-53. E
+There remains the rounding of the sum: n_t terms of at most C add up to within n_t·(n_t + 16)·u·C, with u = 2^-53. E
 is twice that and at least SLACK·C, and the sensitivity is 2C + 2E.
 
     w_(t+1) = w_t - η·G_t/n_t,   released: w_(T+1).

@@ -24,20 +24,20 @@ from service.streams import feature_maps
 if TYPE_CHECKING:
     from service.learners.linear import Linear, LinearLearner
     from service.learning.encoders import Encoder
-    from service.mechanisms.family import Asked
+    from service.mechanisms.family import BuildContext
     from service.streams.feature_maps import FeatureMap
 
 
-def build(settings: LifelongMechanism, asked: Asked) -> Lifelong:
+def build(settings: LifelongMechanism, context: BuildContext) -> Lifelong:
     """Return the publication. Raises Refused."""
-    linear, learner_settings = statistics_model(asked, settings.kind)
+    linear, learner_settings = statistics_model(context, settings.kind)
     learner = _learner(linear, settings, learner_settings)
     return Lifelong(
         learner=learner,
         origin=linear_settings.origin(learner_settings, learner.shape),
         schedule=tasks(settings),
-        **_maps(settings, asked.stream.mapping()) | {"encoder": _encoder(settings, linear, asked.currency)},
-        **asked.promise,
+        **_maps(settings, context.stream.mapping()) | {"encoder": _encoder(settings, linear, context.currency)},
+        **context.promise,
     )
 
 
@@ -47,11 +47,11 @@ def tasks(settings: LifelongMechanism) -> Tasks:
     return Tasks(_listed(settings.task_size), settings.batch, before)
 
 
-def _learner(linear: Linear, settings: LifelongMechanism, asked: LinearLearner) -> TaskStatistics:
+def _learner(linear: Linear, settings: LifelongMechanism, settings_of_learner: LinearLearner) -> TaskStatistics:
     """Return what learns task after task, of a linear model of its own features if it has any. Raises Refused."""
     if settings.heads == "per_task" and not linear.intercept:
         raise Refused("learner.intercept", "tasks are told by what their records' features sum up to: keep it")
-    if settings.training == "agem" and asked.origin is not None:
+    if settings.training == "agem" and settings_of_learner.origin is not None:
         raise Refused("learner.origin", "agem starts from codes of the first task, with weights of zero: leave it out")
     if settings.features is not None:
         linear = replace(linear, features=settings.features, norm_bound=1.0)
@@ -82,8 +82,8 @@ def _learner(linear: Linear, settings: LifelongMechanism, asked: LinearLearner) 
 
 def _encoder(settings: LifelongMechanism, linear: Linear, currency: Currency) -> EncoderPass | None:
     """Return how an encoder of the records of a linear model is learnt, if there is to be one. Raises Refused."""
-    asked = settings.encoder
-    if asked is None:
+    chosen = settings.encoder
+    if chosen is None:
         return None
     if currency is Currency.PURE:
         raise Refused(
@@ -98,13 +98,13 @@ def _encoder(settings: LifelongMechanism, linear: Linear, currency: Currency) ->
             "runs, or leave encoder out",
         )
     return EncoderPass(
-        encoder=_network(asked, linear),
+        encoder=_network(chosen, linear),
         loss=linear.loss,
         classes=linear.classes,
-        records=asked.records,
-        batch=min(asked.batch, asked.records),
-        clip=asked.clip,
-        learning_rate=asked.learning_rate,
+        records=chosen.records,
+        batch=min(chosen.batch, chosen.records),
+        clip=chosen.clip,
+        learning_rate=chosen.learning_rate,
     )
 
 
@@ -128,9 +128,9 @@ def _maps(settings: LifelongMechanism, stream: FeatureMap) -> dict[str, Any]:
     return {"own_map": own, "feature_map": both}
 
 
-def _network(asked: DenseEncoder | ConvolutionalEncoder, linear: Linear) -> Encoder:
+def _network(chosen: DenseEncoder | ConvolutionalEncoder, linear: Linear) -> Encoder:
     """Return the encoder of a linear model's records. Raises Refused."""
-    described = asked.model_dump() | {"version": encoders.VERSION, "norm_bound": linear.norm_bound}
+    described = chosen.model_dump() | {"version": encoders.VERSION, "norm_bound": linear.norm_bound}
     try:
         return encoders.build(described, linear.features, linear.shape[0])
     except ValueError as problem:

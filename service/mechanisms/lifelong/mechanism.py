@@ -18,11 +18,11 @@ both, so that it pays once. (paper-audit.md 4.2 learns from and counts the same 
 But statistics of an encoder that learns on would be of features that nobody can compute of other records any more.)
 
 Features that are made here, by a map of its own or an encoder, are made of all slots of a batch at once, each in its
-public place, empty ones as zeros. What a library makes of a row may depend on the row's place and on how many there are
+public place, empty ones as zeros. A library's result for a row may depend on the row's place and on how many there are
 (one row alone is multiplied by another routine than many), and for records that are very long random Fourier features
 differ by as much as they can then. So if an empty slot were left out, a record could move those of others.
 
-What a step leaves for the next is in `Part`s. They are committed with the release or not at all, and never made again.
+A step leaves `Part`s for the next. They are committed with the release or not at all, and never made again.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Lifelong(LinearMechanism):
     schedule: Tasks
     learner: TaskStatistics
     own_map: FeatureMap
-    """What is done to the stream's mapped records before they are read; part of `feature_map`."""
+    """The map of the stream's mapped records before they are read; part of `feature_map`."""
     encoder: EncoderPass | None = None
-    """What is learnt before the first task, and then done to records that `own_map` has mapped."""
+    """The encoder that is learnt before the first task, and then maps records that `own_map` has mapped."""
 
     @property
     def setting_of_features(self) -> str | None:
@@ -193,8 +193,8 @@ class Lifelong(LinearMechanism):
         """Return a batch as JSON, with the pull after the first one."""
         slots = self.training.least(pattern.records)
         pull = self.learner.pull(self._perturbation(), slots, 1)
-        told = super()._pattern(replace(pattern, records=self.schedule.largest))
-        return told | {"records": slots, "ridge": pull}
+        described = super()._pattern(replace(pattern, records=self.schedule.largest))
+        return described | {"records": slots, "ridge": pull}
 
 
 def _in_place(make: Callable[[NDArray[Any]], NDArray[Any]], records: Records, fit: Fit) -> NDArray[Any]:

@@ -1,22 +1,22 @@
 """A model of tasks that come one after another, from private statistics that are remembered instead of records.
 
-Statement. Private: the records, each of which is in one batch of a task. Neighbours: R⊥. Of each batch the statistics
+Statement. Private: the records, each of which is in one batch of a task. Neighbours: R⊥. Each batch's statistics
 of `mechanisms.sufficient_statistics` are released once, with noise of their own, for the records' whole charge, and the
 records are not read again. Everything else here is computed from such estimates and public numbers: any number of
 steps, tasks and releases costs nothing more. (L2DP-C, which paper-audit.md 4.2 puts in the place of paper D's L2DP-ML.)
 
-What is remembered. Losses below are linear in the statistics, so a task is remembered by the sum of its batches'
+Memory. Losses below are linear in the statistics, so a task is remembered by the sum of its batches'
 estimates, and a sum of tasks by the sum of these: the mean of their losses is the loss of that sum. Without `memory`
 one array holds all tasks there ever were. With a `memory` of m tasks it is a fair sample of those that are complete,
 by Vitter's Algorithm R with public draws (`remembered`), so that which tasks are in it follows from the number of tasks
 alone. A task under way is always there.
 
-What is learned. With M and V the estimates of the means of φ⊗φ and v⊗φ over some slots, M without its negative
+Model. With M and V the estimates of the means of φ⊗φ and v⊗φ over some slots, M without its negative
 eigenvalues, N = M + (α/h)·1, φ = a record's row of length ≤ 1 with its constant, and (g, h) of `Statistics.expansion`,
 an autoencoder θ (p × r) and a classifier W (rows × r) of its codes θᵀφ have the losses
     R(θ) = tr N - 2·tr θᵀNθ + tr θᵀNθθᵀθ,   the mean of ‖φ - θθᵀφ‖², and as if noise of α/h were in φ,
     L(θ, W) = (h/2)·tr WθᵀMθWᵀ - gh·tr WθᵀVᵀ + (α/2)·‖W‖²,
-the second-order expansion at zero of the mean of the losses of Wθᵀφ. What is released is Wθᵀ, a linear model of φ.
+the second-order expansion at zero of the mean of the losses of Wθᵀφ. The release is Wθᵀ, a linear model of φ.
 (Without that α/h in N, θ could grow for ever where M is nothing but noise, and W with it. On MNIST's
 digits, two after two, a pull on Wθᵀ and codes made orthogonal after every step forgot two and ten times as much: what
 losses have in common hides where they conflict.)
@@ -60,8 +60,8 @@ STEPS = 100
 _SIZES = 2  # what is remembered ends with the numbers of slots and of batches that it is the sum of
 
 State = tuple["Floats", ...]
-"""What is remembered of older tasks, oldest first, then of the task under way, then θ and W of `agem`; where only the
-sum of all batches counts, that sum, then what `correlated` remembers. As secret as the records."""
+"""The memory of older tasks, oldest first, then of the task under way, then θ and W of `agem`; where only the sum of
+all batches counts, that sum, then the memory of `correlated`. As secret as the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +136,8 @@ class TaskStatistics(Statistics):
         self, currency: Currency, charge: float, records: int, center: Floats | None = None
     ) -> NoisyStatistics:
         """Return how a batch of n = `records` slots spends at most `charge`. Public. May raise Inaccurate."""
-        found = super().perturbation(currency, charge, records, center)
-        return replace(found, rows=self.shape[0]) if self.heads == "per_task" else found
+        noisy = super().perturbation(currency, charge, records, center)
+        return replace(noisy, rows=self.shape[0]) if self.heads == "per_task" else noisy
 
     def remembers(self, perturbation: NoisyStatistics, place: Place) -> int:
         """Return of how many arrays the state is before that batch, which needs it whole."""

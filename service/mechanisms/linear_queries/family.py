@@ -12,17 +12,17 @@ from service.mechanisms.linear_queries.settings import LinearQueriesMechanism
 from service.streams.schema import Categorical
 
 if TYPE_CHECKING:
-    from service.mechanisms.family import Asked
+    from service.mechanisms.family import BuildContext
 
 
-def build(settings: LinearQueriesMechanism, asked: Asked) -> LinearQueries:
+def build(settings: LinearQueriesMechanism, context: BuildContext) -> LinearQueries:
     """Return the publication. Raises Refused."""
-    task = asked.stream.task
+    task = context.stream.task
     if not isinstance(task, Categorical):
         raise Refused("mechanism.kind", f"{settings.kind} counts categories: it needs a categorical stream")
     if task.cardinality > MAX_CARDINALITY:
         raise Refused("mechanism.kind", f"{settings.kind} keeps a histogram of at most {MAX_CARDINALITY} categories")
-    return LinearQueries(cardinality=task.cardinality, **settings.model_dump(exclude={"kind"}), **asked.promise)
+    return LinearQueries(cardinality=task.cardinality, **settings.model_dump(exclude={"kind"}), **context.promise)
 
 
 FAMILY = MechanismFamily(

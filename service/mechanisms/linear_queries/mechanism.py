@@ -30,7 +30,7 @@ Why it is accurate. Let N' = N + 1 cells (with ⊥), α the accuracy, and let ev
 2(α/18)² ≥ (143/162)·α² (`Histogram.moved`). It begins at most at ln N', and a new slot raises it by at most ln N'/(t +
 1) (joint convexity), so that up to time t there are at most H0·(1 + ln(t/n)) hard queries, H0 = (162/143)·ln N'/α².
 With e(t) = e0·√(n/t) for the instance that opens at t, and costs that are proportional to e (ε) or e² (ρ), they cost
-together at most e0·(1 + 3·H0) or e0²·(1 + 2·H0), whatever t is, and that sets e0. Of k queries all noise stays within
+together at most e0·(1 + 3·H0) or e0²·(1 + 2·H0), whatever t is, and that sets e0. All noise of k queries stays within
 those bounds, but for a probability β, once n ≥ 54·ln((3k + 1)/β)/(α·e0): at most k comparisons, k + 1 thresholds and k
 measurements are made, whose scales are at most 6/(n·e0), 3/(n·e0) and 3/(n·e0).
 

@@ -19,21 +19,21 @@ from service.privacy.noise.window_tree import WindowTree
 from service.schedules.independent_batches import IndependentBatches
 
 if TYPE_CHECKING:
-    from service.mechanisms.family import Asked
+    from service.mechanisms.family import BuildContext
     from service.privacy.noise.running_sums import Runs
 
 FARTHEST = 1e4  # how far in a score the ball reaches where nobody says otherwise: farther than any model goes
 DECAY = 0.97  # of the noise of running sums: a step that was long ago is forgotten by the gradients anyway
 
 
-def build(settings: OnlineLeaderMechanism, asked: Asked) -> OnlineLeader:
+def build(settings: OnlineLeaderMechanism, context: BuildContext) -> OnlineLeader:
     """Return the publication. Raises Refused."""
-    linear = linear_model(asked, settings.kind)
-    learner_settings = settings_of(DESCENT, asked, f"{settings.kind} takes steps along noisy gradients")
+    linear = linear_model(context, settings.kind)
+    learner_settings = settings_of(DESCENT, context, f"{settings.kind} takes steps along noisy gradients")
     for name, instead in (("steps", None), ("step", "learning_rate"), ("clip", "clip")):
         if getattr(learner_settings, name) is not None:
-            told = f"set mechanism.{instead}" if instead else "there is one for every batch"
-            raise Refused(f"learner.{name}", f"{settings.kind} says how its steps are taken: {told}")
+            advice = f"set mechanism.{instead}" if instead else "there is one for every batch"
+            raise Refused(f"learner.{name}", f"{settings.kind} says how its steps are taken: {advice}")
     if settings.strong_convexity is not None:
         for name in ("momentum", "regularization"):
             if getattr(learner_settings, name):
@@ -60,9 +60,9 @@ def build(settings: OnlineLeaderMechanism, asked: Asked) -> OnlineLeader:
     return OnlineLeader(
         learner=learner,
         origin=origin,
-        feature_map=asked.stream.mapping(),
+        feature_map=context.stream.mapping(),
         schedule=IndependentBatches(batch=settings.batch, warm_start=True),
-        **asked.promise,
+        **context.promise,
     )
 
 
@@ -132,6 +132,11 @@ FAMILY = MechanismFamily(
             title="A model of all so far, a step a batch",
             sizes={"batch": 1},
             learner=DESCENT.kind,
+            measured={
+                "online leader": {},
+                "online leader, decay .9": {"decay": 0.9},
+                "online leader, without averaging": {"averaging": False},
+            },
         ),
     ),
 )

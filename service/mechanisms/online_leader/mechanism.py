@@ -9,7 +9,7 @@ ever released is a function of that sum's noisy estimate and of others that do n
 `online_leader.online_gradient` and `noise.running_sums`. Its charge, the whole capacity, is for all of that, and is
 taken with the first release that depends on it.
 
-What a step leaves for the next is in `Part`s; they are noise and iterates, secret, and committed with the release or
+A step leaves `Part`s for the next; they are noise and iterates, secret, and committed with the release or
 not at all. Lost or rolled back they may not be made again: the publication then can't go on.
 
 Where it differs from paper B: steps are along mini-batches' gradients; the noise is `correlated`'s, whose running sums
@@ -149,11 +149,11 @@ class OnlineLeader(LinearMechanism):
         """Return a step of each kind of run as JSON."""
         (pattern,) = self.schedule.patterns()
         charge, slots = self._charge(pattern.share), self.training.least(pattern.records)
-        told, steps = [], self.learner.strong_convexity is None
+        fits, steps = [], self.learner.strong_convexity is None
         for step in self.learner.runs.samples():
             perturbation = self.learner.perturbation(self.currency, charge, pattern.records, self.origin, step)
             noise = noise_told(perturbation)
-            told.append(
+            fits.append(
                 {
                     "what": "step",
                     "when": f"every {pattern.records} records, along the gradients of the last {pattern.records}; "
@@ -166,4 +166,4 @@ class OnlineLeader(LinearMechanism):
                     "noise": noise,
                 }
             )
-        return told
+        return fits

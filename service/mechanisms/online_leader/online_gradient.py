@@ -57,14 +57,14 @@ FIRST = 0.5
 LONGEST = 24.0
 RECENT = 0.1
 State = tuple["Floats", ...]
-"""What `running_sums` remembers, then how far w can be from its leader, (1,), w, u and a; float64, of the shape of w.
+"""The memory of `running_sums`, then how far w can be from its leader, (1,), w, u and a; float64, of the shape of w.
 
 They are as secret as the records."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineGradient(Linear):
-    """See the module docstring. What is None is chosen by its rule."""
+    """See the module docstring. Each setting that is None is chosen by its rule."""
 
     kind: ClassVar[str] = DESCENT.kind
     same_everywhere: ClassVar[bool] = True
@@ -105,10 +105,10 @@ class OnlineGradient(Linear):
         sensitivity = clipped_sum(self, clip=self.longest, records=records, weights=farthest)
         largest = MARGIN * records * self.longest + sensitivity
         factor, _ = self.runs.at(step)
-        found = running_sums.calibrate(
+        sums = running_sums.calibrate(
             currency, factor=factor, sensitivity=sensitivity, largest=largest, charge=charge, dimension=self.dimension
         )
-        return NoisyRunningSums(noise=found.noise, sensitivity=sensitivity, factor=factor, largest=largest)
+        return NoisyRunningSums(noise=sums.noise, sensitivity=sensitivity, factor=factor, largest=largest)
 
     def rate(self, perturbation: NoisyRunningSums, records: int) -> float:
         """Return η, on the mean gradient."""

@@ -12,16 +12,16 @@ from service.mechanisms.preparation.whitening import MOST_FEATURES as MOST_WHITE
 from service.mechanisms.preparation.whitening import Whitening
 
 if TYPE_CHECKING:
-    from service.mechanisms.family import Asked
+    from service.mechanisms.family import BuildContext
     from service.mechanisms.preparation.once import MapOfFirstRecords
 
 MOST_FEATURES = 4096
 
 
-def build(settings: PreparationMechanism, asked: Asked) -> MapOfFirstRecords:
+def build(settings: PreparationMechanism, context: BuildContext) -> MapOfFirstRecords:
     """Return the publication. Raises Refused."""
-    feature_map = asked.stream.mapping()
-    if asked.stream.features is None:
+    feature_map = context.stream.mapping()
+    if context.stream.features is None:
         raise Refused("mechanism.kind", "a categorical stream has no features to prepare")
     if settings.rule is not None and settings.of != "scale":
         raise Refused("mechanism.rule", "is of scales: leave it out")
@@ -32,14 +32,16 @@ def build(settings: PreparationMechanism, asked: Asked) -> MapOfFirstRecords:
             "give the stream a feature_map to fewer features, or a public standardize",
         )
     if settings.of == "scale":
-        return Preparation(records=settings.records, feature_map=feature_map, rule=settings.rule or 1, **asked.promise)
+        return Preparation(
+            records=settings.records, feature_map=feature_map, rule=settings.rule or 1, **context.promise
+        )
     if feature_map.features > MOST_WHITENED:
         raise Refused(
             "mechanism.of",
             f"at most {MOST_WHITENED} features are whitened, and these records have {feature_map.features}: use scale",
         )
     return Whitening(
-        records=settings.records, feature_map=feature_map, norm_bound=asked.stream.norm_bound, **asked.promise
+        records=settings.records, feature_map=feature_map, norm_bound=context.stream.norm_bound, **context.promise
     )
 
 

@@ -36,43 +36,43 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from service.inputs.registry import FamilySettings, S
-    from service.mechanisms.family import Asked
+    from service.mechanisms.family import BuildContext
     from service.mechanisms.on_schedule import OnSchedule
     from service.privacy.currency import Currency
     from service.schedules.schedule import Schedule
 
 
-def on(schedule: Callable[[S, Currency], Schedule]) -> Callable[[S, Asked], OnSchedule]:
+def on(schedule: Callable[[S, Currency], Schedule]) -> Callable[[S, BuildContext], OnSchedule]:
     """Return what builds a publication that fits models on this schedule, with whichever learner was asked for."""
 
-    def build(settings: S, asked: Asked) -> OnSchedule:
-        return _fitted(schedule(settings, asked.currency), asked)
+    def build(settings: S, context: BuildContext) -> OnSchedule:
+        return _fitted(schedule(settings, context.currency), context)
 
     return build
 
 
-def _fitted(schedule: Schedule, asked: Asked) -> OnSchedule:
-    settings = asked.learner
+def _fitted(schedule: Schedule, context: BuildContext) -> OnSchedule:
+    settings = context.learner
     assert settings is not None  # noqa: S101 - the configuration was checked
     family = LEARNERS.of(settings)
     if isinstance(family, HistogramFamily):
-        return _histograms(family, settings, schedule, asked)
+        return _histograms(family, settings, schedule, context)
     assert isinstance(family, LinearFamily)  # noqa: S101 - there are no others
     assert isinstance(settings, LinearLearner)  # noqa: S101 - as of all of these
-    model = linear_settings.linear(asked.stream, settings)
+    model = linear_settings.linear(context.stream, settings)
     return Scheduled(
-        learner=linear_settings.linear_learner(family, settings, model, asked.currency),
+        learner=linear_settings.linear_learner(family, settings, model, context.currency),
         origin=linear_settings.origin(settings, model.shape),
-        feature_map=asked.stream.mapping(),
+        feature_map=context.stream.mapping(),
         schedule=schedule,
-        **asked.promise,
+        **context.promise,
     )
 
 
 def _histograms(
-    family: HistogramFamily[Any], settings: FamilySettings, schedule: Schedule, asked: Asked
+    family: HistogramFamily[Any], settings: FamilySettings, schedule: Schedule, context: BuildContext
 ) -> ScheduledHistograms:
-    cardinality = linear_settings.categories(asked.stream, family.kind)
+    cardinality = linear_settings.categories(context.stream, family.kind)
     if not all(pattern.near_origin for pattern in schedule.patterns()):
         raise Refused(
             "learner.kind",
@@ -81,7 +81,7 @@ def _histograms(
             "warm_start",
         )
     learner = family.build(cardinality, settings)
-    return ScheduledHistograms(learner=learner, origin=np.zeros(learner.shape), schedule=schedule, **asked.promise)
+    return ScheduledHistograms(learner=learner, origin=np.zeros(learner.shape), schedule=schedule, **context.promise)
 
 
 def _multi_resolution(settings: MultiResolutionMechanism, currency: Currency) -> Schedule:
@@ -261,6 +261,7 @@ INDEPENDENT_BATCHES = MechanismFamily(
             sizes={"batch": 1},
             settings={"warm_start": True},
             learner=DESCENT.kind,
+            measured={"batches near the release before": {}},
         ),
         Offer(
             place=6, name="pure", title="Each batch by itself, δ = 0", sizes={"batch": 1}, learner=OUTPUT.kind, delta=0

@@ -30,5 +30,5 @@ class ScheduledHistograms(Fitting):
 
     def _pattern(self, pattern: Pattern) -> dict[str, Any]:
         """Return a kind of fit as JSON, and how far off its answers are."""
-        told = super()._pattern(pattern)
-        return told | {"error_bound": self.learner.error_bound(told["noise"]["scale"])}
+        described = super()._pattern(pattern)
+        return described | {"error_bound": self.learner.error_bound(described["noise"]["scale"])}

@@ -1,7 +1,7 @@
 """Schedule × learner × kind of guarantee: models fitted on a public schedule, each released for its charge.
 
-Statement. Private: every record of the stream. Neighbours: R⊥, one slot's record replaced or emptied. What is
-released: every `Release` of the infinite run, noise and all. Over the whole run, whoever chooses the records
+Statement. Private: every record of the stream. Neighbours: R⊥, one slot's record replaced or emptied. The release is
+every `Release` of the infinite run, noise and all. Over the whole run, whoever chooses the records
 adaptively, one record loses at most `capacity`: an ε (kind PURE) or a ρ (ZCDP), hence (ε, δ).
 
 Why. A fit reads a range fixed by the schedule alone; its centre is an earlier release, never an exact minimiser, so
@@ -101,7 +101,7 @@ class Fitting(OnSchedule):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scheduled(Fitting, LinearMechanism):
-    """Of linear models."""
+    """A schedule of linear models."""
 
     learner: LinearModelLearner
 

@@ -18,14 +18,14 @@ from service.mechanisms.window_statistics.window_model import WindowModel
 from service.schedules.independent_batches import IndependentBatches
 
 if TYPE_CHECKING:
-    from service.mechanisms.family import Asked
+    from service.mechanisms.family import BuildContext
 
 MAX_CANDIDATE_NUMBERS = 2**12
 
 
-def build(settings: WindowStatisticsMechanism, asked: Asked) -> WindowStatistics:
+def build(settings: WindowStatisticsMechanism, context: BuildContext) -> WindowStatistics:
     """Return the publication. Raises Refused."""
-    linear, learner_settings = statistics_model(asked, settings.kind)
+    linear, learner_settings = statistics_model(context, settings.kind)
     learner = WindowModel(**vars(linear), blocks=settings.blocks, ridge=settings.ridge)
     learner = replace(learner, candidates=_candidates(settings, learner))
     if learner.entries * settings.blocks > MAX_REMEMBERED:
@@ -37,9 +37,9 @@ def build(settings: WindowStatisticsMechanism, asked: Asked) -> WindowStatistics
     return WindowStatistics(
         learner=learner,
         origin=linear_settings.origin(learner_settings, learner.shape),
-        feature_map=asked.stream.mapping(),
+        feature_map=context.stream.mapping(),
         schedule=IndependentBatches(batch=settings.block),
-        **asked.promise,
+        **context.promise,
     )
 
 
@@ -87,6 +87,8 @@ FAMILY = MechanismFamily(
             sizes={"block": 1},
             settings={"blocks": 7},
             learner=OUTPUT.kind,
+            measured={f"window of {blocks} blocks": {"blocks": blocks} for blocks in (3, 7, 15, 31)},
+            forgets=True,
         ),
     ),
 )

@@ -11,7 +11,7 @@ of its block. A window that has left a block behind depends on nothing of it: fo
 Candidates are models of the newest of the same estimates, with other pulls: post-processing, for which nothing more is
 charged. None is of more blocks than W, so that forgetting is exact for them too.
 
-What a step leaves for the next is in `Part`s: the estimates of the blocks that are still in the window, and noise, as
+A step leaves `Part`s for the next: the estimates of the blocks that are still in the window, and noise, as
 secret as the records. They are committed with the release or not at all, and never made again.
 """
 

@@ -52,7 +52,10 @@ def a_publication_of_records_that_are_gone() -> None:
     """It is accepted, and never releases anything."""
     from service.api.routes import publications
 
-    rewrite(publications.make_publication, ("start < stream.records and start < (kept", "False and start < (kept"))
+    rewrite(
+        publications.make_publication,
+        ("start < stream.records and start < (first_stored", "False and start < (first_stored"),
+    )
 
 
 @bug(f"{_RECORDS}::test_erased_records_stay_numbered_and_must_exist")
@@ -242,7 +245,7 @@ def labels_that_everybody_sees_counted() -> None:
     """How many labels came may tell of a record."""
     from service.api.routes import publications
 
-    rewrite(publications._told, ('not key.scopes.isdisjoint({"label", "admin"})', "True"))
+    rewrite(publications._infos, ('not key.scopes.isdisjoint({"label", "admin"})', "True"))
 
 
 @bug(f"{_LABELS}::test_what_is_empty_when_it_is_read_is_shown_to_nobody_though_it_was_leased")
@@ -253,8 +256,8 @@ def an_erased_record_that_is_shown_as_zeros() -> None:
     rewrite(
         labels._read,
         (
-            "found.x[0].tolist() if found.filled(leased.record, leased.record + 1) else None",
-            "[0.0] * found.x.shape[1] if not len(found.x) else found.x[0].tolist()",
+            "read.x[0].tolist() if read.filled(leased.record, leased.record + 1) else None",
+            "[0.0] * read.x.shape[1] if not len(read.x) else read.x[0].tolist()",
         ),
     )
 

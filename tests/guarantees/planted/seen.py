@@ -215,7 +215,7 @@ def the_latest_as_it_was_lately() -> None:
 
 @bug(f"{_READY}::test_a_revoked_key_reads_nothing_after_the_stated_time")
 def a_key_that_is_remembered_for_ever() -> None:
-    """Who was let in once reads for as long as this process runs."""
+    """A reader who was let in once reads for as long as this process runs."""
     from service.api.auth.known_keys import KnownKeys
 
     rewrite(KnownKeys.remembered, (" and cached[1] > time.monotonic()", ""))
@@ -239,7 +239,7 @@ def reading_that_counts_for_no_rate() -> None:
 
 @bug(f"{_READY}::test_it_counts_for_the_rate_of_its_key_and_not_on_the_port_for_prometheus")
 def releases_on_the_port_for_prometheus() -> None:
-    """Whoever may reach that port reads models."""
+    """Everybody who can reach that port reads models."""
     from service.api.ready_releases import ReadyReleases
 
     rewrite(ReadyReleases._find, (' or scope["server"][1] == self._metrics_port', ""))

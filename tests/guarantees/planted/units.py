@@ -256,7 +256,7 @@ def a_slot_that_is_charged_what_its_unit_was_promised() -> None:
     """The capacity is not divided by the group factor."""
     from service.mechanisms import units
 
-    rewrite(units.build_for_units, ("asked.capacity / terms.factor", "asked.capacity"))
+    rewrite(units.build_for_units, ("context.capacity / terms.factor", "context.capacity"))
 
 
 @bug(f"{_PUBLISHED}::test_what_is_spent_is_the_units_and_within_what_was_promised[leader, pure]")
