@@ -147,7 +147,8 @@ def test_a_running_service_fills_every_graph_and_fires_no_alert(watched):
 
 
 DAY = [{"kind": "sliding_window", "block": 5, "blocks": 1 + number % 3} for number in range(10)]
-WAITING = "PerennialLag|PerennialNoRelease|PerennialApiMissing"  # pending where the machine is busy, or at the start
+# Pending where the machine is busy, or at the start: a part that does not answer within a second is away.
+WAITING = "PerennialLag|PerennialNoRelease|PerennialApiMissing|PerennialTargetDown|PerennialPartAway"
 
 
 @needs_prometheus
