@@ -12,10 +12,10 @@ from tests.docs.words import Finding, findings
 
 ROOMS = {
     "opening": """
-        tests/api tests/mechanisms
+        tests/api
     """,
     "stand-in": """
-        tests/api tests/mechanisms
+        tests/api
     """,
     "unit": "",
 }
