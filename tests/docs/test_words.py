@@ -12,10 +12,10 @@ from tests.docs.words import Finding, findings
 
 ROOMS = {
     "opening": """
-        tests/api
+
     """,
     "stand-in": """
-        tests/api
+
     """,
     "unit": "",
 }
