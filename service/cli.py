@@ -122,13 +122,14 @@ def verify_ledger(
     data_dir: Annotated[Path, typer.Option(help="Folder of `perennial up`, running or not.")] = Path("perennial-data"),
 ) -> None:
     """Walk the whole ledger and recompute every hash and bound; name what does not hold."""
-    from contextlib import ExitStack
+    with _loading():
+        from contextlib import ExitStack
 
-    from service.embedded import EmbeddedError, embedded_database
-    from service.ledger.verify import verify, verify_segments
-    from service.store.database import Database, DatabaseUnavailable
-    from service.store.segment_files import StoreUnsuitable
-    from service.store.segment_places import open_place
+        from service.embedded import EmbeddedError, embedded_database
+        from service.ledger.verify import verify, verify_segments
+        from service.store.database import Database, DatabaseUnavailable
+        from service.store.segment_files import StoreUnsuitable
+        from service.store.segment_places import open_place
 
     settings = _settings()
     try:
@@ -185,13 +186,14 @@ def plan(
     file: Annotated[Path, typer.Argument(help='JSON: {"stream":{…},"publication":{…}}; - reads standard input.')],
 ) -> None:
     """Tell what a publication would cost and how noisy each release would be, without any server."""
-    from service.inputs import strict_json
-    from service.mechanisms.admission import admit
-    from service.mechanisms.configuration import AskedPublication, Refused, StreamBudget
-    from service.mechanisms.measured import measured
-    from service.mechanisms.notes import notes
-    from service.mechanisms.timing import timing
-    from service.streams.schema import NewStreamSchema
+    with _loading():
+        from service.inputs import strict_json
+        from service.mechanisms.admission import admit
+        from service.mechanisms.configuration import AskedPublication, Refused, StreamBudget
+        from service.mechanisms.measured import measured
+        from service.mechanisms.notes import notes
+        from service.mechanisms.timing import timing
+        from service.streams.schema import NewStreamSchema
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
@@ -232,9 +234,7 @@ def advise(
         ),
     ],
     label: Annotated[str, typer.Option(help="The column of labels.")],
-    bound: Annotated[
-        float | None, typer.Option(min=1e-6, max=1e6, help="Labels are numbers within ±BOUND.  [default: classes]")
-    ] = None,
+    bound: Annotated[float | None, typer.Option(min=1e-6, max=1e6, help="Labels are numbers within ±BOUND.")] = None,
     epsilon: Annotated[float, typer.Option(min=1e-3, max=1000, help="The most that a record may lose.")] = 1.0,
     delta: Annotated[float, typer.Option(min=1e-18, max=0.5, help="The same.")] = 1e-6,
     batch: Annotated[
@@ -244,10 +244,11 @@ def advise(
     forget: Annotated[bool, typer.Option(help="Only candidates that forget old records.")] = False,
 ) -> None:
     """Measure on a public sample which mechanism suits a stream, and print what to post. Runs without any server."""
-    from service.explorer.advice import advise as measure
-    from service.explorer.report import report
-    from service.explorer.sample import Unusable, read_sample
-    from service.inputs.refused import Refused
+    with _loading():
+        from service.explorer.advice import advise as measure
+        from service.explorer.report import report
+        from service.explorer.sample import Unusable, read_sample
+        from service.inputs.refused import Refused
 
     try:
         sample = read_sample(file, label, bound)

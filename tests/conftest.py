@@ -79,11 +79,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             (left if bool(item.get_closest_marker(mark)) == wanted else other).append(item)
         config.hook.pytest_deselected(items=other)
         items[:] = left
-    # Processes take a file after the other: who begins the longest ones last ends long after the others. Those come
-    # first, then all that wait for servers, then those that only compute.
-    long = {item.path for item in items if item.get_closest_marker("slow")}
+    # Processes take a file after the other: who begins the longest ones last ends long after the others, so those come
+    # first, then others that wait for servers. Short files that only compute are spread among all of them, since the
+    # processors would idle otherwise.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
     serving = {item.path for item in items if "servers" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: (item.path not in long, item.path not in serving))
+    files = sorted(dict.fromkeys(item.path for item in items), key=lambda path: path not in slow)
+    kinds = [each for each in files if each in slow | serving], [each for each in files if each not in slow | serving]
+    place = {path: (number + 0.5) / len(kind) for kind in kinds for number, path in enumerate(kind)}
+    items.sort(key=lambda item: place[item.path])
 
 
 def pytest_collection_finish() -> None:

@@ -38,6 +38,10 @@ class ReadyReleases:
     Whatever is not plain goes on to the application as if nothing had been here: a key that has to be looked up or asks
     too often, cookies, `Prefer`, a header in several lines, a body that is not in memory, every refusal. So a request
     is counted and timed once, and only the application refuses.
+
+    Numbers, as processor time of the API for one request beside the bare handler's (benchmarks/bare.py) on two shared
+    cores: `GET latest` with ticks 79 µs to 44 (through the application 115 to 35), its 304 67 µs to 37 (108 to 33), a
+    version by its number 130 µs to 55 (1,900 to 33).
     """
 
     def __init__(self, app: ASGIApp, metrics_port: int | None = None) -> None:

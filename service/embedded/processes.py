@@ -16,8 +16,8 @@ from service.embedded.directory import DataDirectory, rotate_log
 from service.embedded.errors import EmbeddedError
 from service.embedded.waiting import POLL_SECONDS
 
-SECONDS_TO_DIE = 1.0
-"""After SIGKILL. Only the kernel can take longer, for instance on a hanging disk."""
+SECONDS_TO_DIE = 30.0
+"""After SIGKILL. Only the kernel can take longer, for instance on a hanging disk; a busy machine takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -138,29 +138,17 @@ def _open_log(log: Path) -> IO[bytes]:
 
 
 def stop_together(children: Iterable[Child]) -> None:
-    """Ask all of them at once, then insist, each at its own pace."""
-    waiting = {child: _escalation(child) for child in children if child.running}
-    started = time.monotonic()
+    """Ask all of them at once, then insist, each at its own pace, which counts from the signal before."""
+    waiting = {child: [*child.program.stop_signals, (SIGKILL, SECONDS_TO_DIE)] for child in children if child.running}
+    due = dict.fromkeys(waiting, time.monotonic())
     while waiting:
-        passed = time.monotonic() - started
-        for child, due in list(waiting.items()):
+        for child, signals in list(waiting.items()):
             if not child.running:
                 del waiting[child]
-                continue
-            while due and due[0][1] <= passed:
-                child.send(due.pop(0)[0])
-            if not due and passed > _patience(child) + SECONDS_TO_DIE:
-                raise EmbeddedError(f"{child.name}, pid {child.pid}, does not die")
+            elif time.monotonic() >= due[child]:
+                if not signals:
+                    raise EmbeddedError(f"{child.name}, pid {child.pid}, does not die")
+                signal, seconds = signals.pop(0)
+                child.send(signal)
+                due[child] = time.monotonic() + seconds
         time.sleep(POLL_SECONDS)
-
-
-def _patience(child: Child) -> float:
-    return sum(seconds for _, seconds in child.program.stop_signals)
-
-
-def _escalation(child: Child) -> list[tuple[Signals, float]]:
-    due, after = [], 0.0
-    for signal, seconds in child.program.stop_signals:
-        due.append((signal, after))
-        after += seconds
-    return [*due, (SIGKILL, after)]

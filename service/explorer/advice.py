@@ -21,6 +21,7 @@ from service.mechanisms.building import build
 from service.mechanisms.configuration import PublicationConfiguration
 from service.mechanisms.linear import LinearMechanism, predict
 from service.mechanisms.preparation.scales import FULL
+from service.mechanisms.registry import MECHANISMS
 from service.privacy.noise.additive import Unaffordable
 from service.streams.schema import StreamSchema
 
@@ -36,8 +37,6 @@ HARDLY_ANY_NOISE = 1000.0
 COUNTED_FROM = 0.25  # of the sample
 BATCHES = 40
 LEAST_BATCH, MOST_BATCH = 50, 10_000
-_DESCENT = {"kind": "noisy_gradient_descent"}
-_SOLVED = {"kind": "output_perturbation"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +84,16 @@ class Advice:
 
 
 def candidates(batch: int) -> Iterator[Candidate]:
-    """Yield what is tried: windows, averages of iterates, and how fast noise of running sums is taken back."""
-    for blocks in (3, 7, 15, 31):
-        window = {"kind": "window_statistics", "block": batch, "blocks": blocks}
-        yield Candidate(title=f"window of {blocks} blocks", mechanism=window, learner=_SOLVED, forgets=True)
-    leader = {"kind": "online_leader", "batch": batch}
-    for title, more in (
-        ("online leader", {}),
-        ("online leader, decay .9", {"decay": 0.9}),
-        ("online leader, without averaging", {"averaging": False}),
-    ):
-        yield Candidate(title=title, mechanism=leader | more, learner=_DESCENT, forgets=False)
+    """Yield what is tried: what families offer to be measured, with a release after so many records."""
+    offers = [(family.kind, offer) for family in MECHANISMS for offer in family.offers]
+    for kind, offer in sorted(offers, key=lambda each: each[1].place):
+        for title, settings in offer.measured.items():
+            yield Candidate(
+                title=title,
+                mechanism=offer.mechanism(kind, batch) | dict(settings),
+                learner={"kind": offer.learner},
+                forgets=offer.forgets,
+            )
 
 
 def advise(

@@ -81,7 +81,9 @@ class Line:
 class Offer:
     """A line that the explorer's page offers, at `place` in its list.
 
-    `sizes`: settings that grow with the number of records a release, as multiples of that number.
+    `sizes`: settings that grow with the number of records a release, as multiples of that number. `measured`: by title,
+    the settings in place of its own with which `perennial advise` measures it. `forgets`: whether models stop depending
+    on old records.
     """
 
     place: int
@@ -91,6 +93,12 @@ class Offer:
     learner: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     delta: float = 1e-6
+    measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    forgets: bool = False
+
+    def mechanism(self, kind: str, records: int) -> dict[str, Any]:
+        """Return the mechanism's settings for so many records a release."""
+        return {"kind": kind, **{name: records * times for name, times in self.sizes.items()}, **self.settings}
 
 
 def for_ever(settings: Any) -> None:

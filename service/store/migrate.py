@@ -1,16 +1,22 @@
-"""Brings the database's schema up to date with Alembic. Two that start at once take turns."""
+"""Brings the database's schema up to date with Alembic. Two that start at once take turns.
 
-from typing import Any
+Alembic is loaded where something is missing: at most starts nothing is, and to load it takes longer than all the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Connection, MetaData, Table, create_engine, text
 from sqlalchemy.engine import make_url
 
 from service.store.database import CONNECTING, driver_url
-from service.store.schema_version import folder
+from service.store.schema_version import folder, is_current
 from service.store.tables import APPEND_ONLY, metadata
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _LOCK = 0x706572656E6E69  # "perenni"
 _VERSION = Table("alembic_version", MetaData())
@@ -37,15 +43,22 @@ def migrate(url: str, revision: str = "head", *, service: str | None = None) -> 
     try:
         with engine.begin() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-            config = configuration()
-            config.attributes["connection"] = connection
-            command.upgrade(config, revision)
+            if revision != "head" or not is_current(connection):
+                _upgrade(connection, revision)
             wanted = make_url(driver_url(service or url))
             owner = connection.execute(text("SELECT current_user")).scalar_one()
             if wanted.username not in (None, owner):
                 _grant(connection, str(wanted.username), wanted.password)
     finally:
         engine.dispose()
+
+
+def _upgrade(connection: Connection, revision: str) -> None:
+    from alembic import command
+
+    config = configuration()
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
 
 
 def _grant(connection: Connection, role: str, password: str | None) -> None:
@@ -76,6 +89,8 @@ def _grant(connection: Connection, role: str, password: str | None) -> None:
 
 def configuration() -> Config:
     """Alembic's, without a file: where the migrations lie is all there is to say."""
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(folder()).replace("%", "%%"))
     return config

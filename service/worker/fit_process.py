@@ -14,6 +14,7 @@ ends when its parent does.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -86,6 +87,7 @@ class Task:
 
 def main() -> None:
     """Take the step that the parent sends."""
+    gc.freeze()  # what is loaded stays until the end, which would else take as long as a short fit
     connection = Connection(int(sys.argv[1]))
     threading.Thread(target=_end_with_parent, args=(connection.fileno(),), daemon=True).start()
     os.nice(NICENESS)

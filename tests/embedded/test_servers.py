@@ -1,19 +1,21 @@
 """The two servers on their own: durable, private, where the folder allows it and where it does not."""
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 import redis
 from sqlalchemy.engine import make_url
 
-from service.embedded import EmbeddedError, child, embedded_database, embedded_servers
+from service.embedded import EmbeddedError, child, embedded_database, embedded_servers, processes
 from service.embedded import postgres as embedded_postgres
 from service.embedded.directory import open_data_directory
 from service.embedded.postgres import Postgres, possible_identities
@@ -284,3 +286,21 @@ def test_the_database_alone_with_and_without_a_running_server(data_dir):
 def test_a_folder_without_a_database_is_named(tmp_path):
     with pytest.raises(EmbeddedError, match="holds no database"), embedded_database(tmp_path / "nothing"):
         pass
+
+
+def test_each_signal_has_its_time_however_late_the_one_before_was_sent(monkeypatch):
+    """Between two looks more time passes than a child is given, as on a machine that stands still."""
+    clock = itertools.count(step=1000)
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+    sent = []
+
+    class Deaf:
+        name, pid, send = "deaf", 1, staticmethod(sent.append)
+        program = SimpleNamespace(stop_signals=((signal.SIGINT, 2.0), (signal.SIGTERM, 1.0)))
+
+        @property
+        def running(self) -> bool:
+            return signal.SIGKILL not in sent
+
+    stop_together([Deaf()])
+    assert sent == [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]

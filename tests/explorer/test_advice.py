@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.explorer.advice import advise, stream_of
+from service.explorer.advice import advise, candidates, stream_of
 from service.explorer.report import report
 from service.explorer.sample import Sample, Unusable, read_sample
 from service.inputs.refused import Refused
@@ -94,8 +94,8 @@ def test_the_best_candidate_comes_first_and_what_it_prints_can_be_posted():
 def test_a_regression_is_judged_by_r_squared():
     """At so large an ε its models tell most of a label that is one of two columns, and a bit of noise."""
     sample = made()
-    notes = Sample(x=sample.x, y=(sample.x[:, 0] - 5e4) / 1e4 / 4, columns=sample.columns, bound=1.0)
-    advice = advise(notes, epsilon=100, delta=1e-6, batch=60, runs=1)
+    regression = Sample(x=sample.x, y=(sample.x[:, 0] - 5e4) / 1e4 / 4, columns=sample.columns, bound=1.0)
+    advice = advise(regression, epsilon=100, delta=1e-6, batch=60, runs=1)
     assert advice.stream["task"] == {"kind": "regression", "bound": 1.0}
     assert {"always the commonest class"}.isdisjoint(advice.baselines)
     assert 0.5 < advice.best.without_noise <= 1.0
@@ -105,6 +105,14 @@ def test_a_regression_is_judged_by_r_squared():
     ).configuration(StreamBudget.model_validate(advice.stream["budget"]).budget)
     schema = {name: each for name, each in advice.stream.items() if name not in ("name", "budget")}
     assert admit(NewStreamSchema.model_validate(schema), configuration).plan()
+
+
+def test_candidates_are_what_families_offer():
+    """Each title comes once, and a release comes after every batch."""
+    offered = list(candidates(60))
+    assert len({each.title for each in offered}) == len(offered)
+    assert {"window_statistics", "online_leader", "independent_batches"} == {e.mechanism["kind"] for e in offered}
+    assert {e.mechanism.get("batch", e.mechanism.get("block")) for e in offered} == {60}
 
 
 def test_only_what_forgets_is_measured_where_that_is_asked():

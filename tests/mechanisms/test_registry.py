@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from service.api.app import create_app
+from docs.http_reference import openapi as document
 from service.learners.registry import LEARNERS
 from service.mechanisms.registry import MECHANISMS
-from service.settings import Settings
 from tests.docs.pages import ROOT
 
 SERVICE = ROOT / "service"
@@ -101,7 +100,7 @@ def test_whatever_is_offered_or_was_measured_has_a_place_of_its_own():
 )
 def test_a_family_is_taken_out_with_its_folder_and_its_lines_of_the_registry(family, tmp_path):
     """Nothing else of the service knows it: without both the document is that of all others."""
-    shutil.copytree(SERVICE, tmp_path / "service", ignore=shutil.ignore_patterns("__pycache__", "samples"))
+    shutil.copytree(SERVICE, tmp_path / "service", ignore=shutil.ignore_patterns("samples"))
     shutil.rmtree(tmp_path / "service" / "mechanisms" / family)
     registry = tmp_path / "service" / "mechanisms" / "registry.py"
     lines = registry.read_text().splitlines(keepends=True)
@@ -113,7 +112,7 @@ def test_a_family_is_taken_out_with_its_folder_and_its_lines_of_the_registry(fam
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={}, capture_output=True, text=True, check=True
     )
-    without, whole = json.loads(ended.stdout), create_app(Settings(_env_file=None)).openapi()["components"]["schemas"]
+    without, whole = json.loads(ended.stdout), document()["components"]["schemas"]
     names = {each.settings.__name__ for each in MECHANISMS}
     assert names - set(without) == {MECHANISMS[family].settings.__name__}
     assert family not in json.dumps(without["PlanRequest"]["properties"]["mechanism"])

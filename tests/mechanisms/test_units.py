@@ -22,6 +22,7 @@ from service.mechanisms.units import UnitTerms
 from service.privacy.accounting.events.objective import curvature
 from service.privacy.accounting.obligations import Obligations
 from service.privacy.currency import Currency, capacity
+from service.privacy.noise.sparse_vector import STEPS
 from service.streams.schema import stored_schema
 from service.streams.units import contributions
 from tests.mechanisms import cases
@@ -86,6 +87,18 @@ def test_a_slot_may_be_charged_a_factors_part_of_what_a_unit_was_promised(mechan
     owed = Obligations.from_json(built.obligations().to_json())
     assert UnitTerms.from_json(owed.unit) == built.unit
     assert "unit" not in alone.obligations().to_json()
+
+
+@pytest.mark.parametrize(("delta", "slots"), [(0, 1), (0, 3), (0, 16), (1e-6, 1), (1e-6, 3), (1e-6, 16)])
+def test_all_slots_of_a_unit_cost_what_queries_were_promised_and_no_more(delta, slots):
+    """By the definitions: a unit's slots move each value by so many STEPS, in all instances that there can be."""
+    task = {"task": {"kind": "categorical", "cardinality": 5}, "unit": {"max_records": slots}}
+    body = {"mechanism": {"kind": "linear_queries", "first": 8, "hits": 2}, "privacy": {"epsilon": 1, "delta": delta}}
+    built = build(stored_schema(task), PublicationConfiguration.model_validate(body))
+    ratio = Fraction(slots * STEPS) / Fraction(built.plan()["first_instance"]["scale"])
+    costs = [2 * ratio, ratio] if not delta else [(2 * ratio) ** 2 / 2, ratio**2 / 2]
+    assert 0.999 < 2 * sum(costs) / capacity(built.privacy.epsilon, built.privacy.delta)[1] <= 1
+    assert built.plan()["lifetime"]["epsilon"] == pytest.approx(1, abs=1e-9)
 
 
 def test_draws_of_a_unit_are_those_of_all_its_slots():

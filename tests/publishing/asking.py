@@ -105,14 +105,14 @@ class Bench:
             assert verifying.verify(connection).findings == []
 
 
-def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0, **more) -> Bench:
+def make_bench(settings: Settings, database: Database, *, privacy=PURE, start=0, schema=SCHEMA, **more) -> Bench:
     mechanism = {"kind": "linear_queries", "first": 20, "hits": 4, "accuracy": ALPHA} | more
     configuration = PublicationConfiguration.model_validate({"mechanism": mechanism, "privacy": privacy})
-    built = build(StreamSchema.model_validate(SCHEMA), configuration)
+    built = build(StreamSchema.model_validate(schema), configuration)
     exact = {name: Decimal(str(value)) for name, value in privacy.items()}
     with database.transaction() as connection:
         name = unique("stream")
-        stream = streams.create(connection, name=name, log=name, schema=SCHEMA, retention="keep", **exact)
+        stream = streams.create(connection, name=name, log=name, schema=schema, retention="keep", **exact)
         new = NewPublication(
             name=unique("publication"),
             start=start,

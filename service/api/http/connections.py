@@ -35,6 +35,7 @@ class JoinedWrites:
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
         self._written: list[bytes] = []
+        self.is_closing = transport.is_closing  # asked for every request: not by way of __getattr__
 
     def write(self, data: bytes) -> None:
         """Sends it before the loop waits for anything."""
@@ -52,7 +53,7 @@ class JoinedWrites:
         return sum(map(len, self._written)) + self._transport.get_write_buffer_size()
 
     def _send(self) -> None:
-        if self._written and not self._transport.is_closing():
+        if self._written and not self.is_closing():
             self._transport.write(b"".join(self._written))
         self._written = []
 

@@ -18,6 +18,12 @@ that has paid most; when it does not, the histogram is `frozen`: it goes on answ
 on a record any more. The stop is what the guarantee rests on; how many hard queries there can be is only reckoned
 with.
 
+Units. Neighbours: U⊥. Every counting slot is counted, so that the m slots of a unit move a count by up to m·STEPS. Each
+instance, and each measured answer, is a release of its own that charges a slot that was there all of its cost, and any
+other nothing; k slots of a unit cost k times its ε, or k² times its ρ (a chain of k streams, however slots arrive and
+queries are chosen: `groups`). So a slot may be charged ε/m, or ρ/m² (`groups.shared`), and the scale of the noise, made
+for one slot at that charge, is m times as large. Sensitivity stays that of one slot: m in both would count twice.
+
 Why it is accurate. Let N' = N + 1 cells (with ⊥), α the accuracy, and let every noise stay within α/6 of its query
 (thresholds and comparisons together), a measured answer's within α/18. `HEIGHT` is 5α/6, so an easy answer is within
 α; a hard query is off by d ≥ 2α/3 and its step lowers the relative entropy of truth to histogram by at least 2d² -
@@ -54,6 +60,7 @@ from service.mechanisms import histogram
 from service.mechanisms.histogram import Histogram, LinearQuery
 from service.mechanisms.mechanism import Charge, Forgotten, Kept, Mechanism, Part, Release, Step
 from service.privacy.accounting.events import MeasuredQuery, OpenedInstance
+from service.privacy.accounting.groups import group_factor, shared
 from service.privacy.accounting.obligations import Obligations, OnOpening
 from service.privacy.currency import Currency, round_down, round_up
 from service.privacy.noise import numeric_sparse
@@ -66,6 +73,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from service.learning.records import Records
+    from service.privacy.accounting.groups import UnitBound
 
 HEIGHT = Fraction(5, 6)  # of the accuracy: where a query begins to be hard
 SHARPNESS = Fraction(1, 6)  # of the accuracy: what noise may add to that
@@ -297,6 +305,13 @@ class LinearQueries(Mechanism):
         """Return how many records the first instance should have, for the accuracy to hold for so many queries."""
         return math.ceil(self._noise(queries) / (float(SHARPNESS) * self.alpha))
 
+    def check_units(self) -> None:
+        """Do nothing: what all slots of a unit cost together is shown whatever they hold."""
+
+    def group_factor(self, bound: UnitBound, charging: Callable[[Fraction], Mechanism]) -> Fraction:  # noqa: ARG002
+        """Return m²: all slots of a unit may be counted by the same noise."""
+        return group_factor(shared(bound))
+
     def draws(self) -> int:
         """Return 0: thresholds, comparisons and measured answers have exact noise."""
         return 0
@@ -341,11 +356,15 @@ class LinearQueries(Mechanism):
             **self._warning(),
             "lifetime": {
                 "record": 0,
-                **self.loss_of(self.capacity),
+                **self.loss_of(self.capacity * self.factor),
                 "share": "1",
                 "note": "an instance opens only while all of it fits the cap of every record that it is about",
                 "parts": [  # later instances cost less where there is no number of hits
-                    {"what": what, "fits": self.hits or 1, **self.loss_of((self.hits or 1) * Fraction(amount))}
+                    {
+                        "what": what,
+                        "fits": self.hits or 1,
+                        **self.loss_of((self.hits or 1) * Fraction(amount) * self.factor),
+                    }
                     for what, amount in (
                         (f"comparisons of {'the first' if self.hits is None else 'an'} instance", opening),
                         ("answer to the hard query that closes it", answer),

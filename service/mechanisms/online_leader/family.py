@@ -132,6 +132,11 @@ FAMILY = MechanismFamily(
             title="A model of all so far, a step a batch",
             sizes={"batch": 1},
             learner=DESCENT.kind,
+            measured={
+                "online leader": {},
+                "online leader, decay .9": {"decay": 0.9},
+                "online leader, without averaging": {"averaging": False},
+            },
         ),
     ),
 )

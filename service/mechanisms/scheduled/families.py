@@ -261,6 +261,7 @@ INDEPENDENT_BATCHES = MechanismFamily(
             sizes={"batch": 1},
             settings={"warm_start": True},
             learner=DESCENT.kind,
+            measured={"batches near the release before": {}},
         ),
         Offer(
             place=6, name="pure", title="Each batch by itself, δ = 0", sizes={"batch": 1}, learner=OUTPUT.kind, delta=0

@@ -87,6 +87,8 @@ FAMILY = MechanismFamily(
             sizes={"block": 1},
             settings={"blocks": 7},
             learner=OUTPUT.kind,
+            measured={f"window of {blocks} blocks": {"blocks": blocks} for blocks in (3, 7, 15, 31)},
+            forgets=True,
         ),
     ),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from service.privacy.accounting.carried_groups import carried, rounding_share
 from service.privacy.accounting.events import (
+    MeasuredQuery,
     NoisyCellCounts,
     NoisyCounts,
     NoisyGradientSums,
@@ -15,7 +16,7 @@ from service.privacy.accounting.events import (
     NoisyWeights,
     TiltedObjective,
 )
-from service.privacy.accounting.groups import Batching, UnitBound, group_factor, independent
+from service.privacy.accounting.groups import Batching, UnitBound, group_factor, independent, shared
 from service.privacy.currency import Currency
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def factor_of(event: PrivacyEvent, currency: Currency, bound: UnitBound, records
             return Fraction(bound.max_records)
         share = rounding_share(cast("Correlated", event.sums), event.sensitivity)
         return group_factor(carried(event.factor, batching, rounding=share))
+    if isinstance(event, MeasuredQuery):
+        return Fraction(bound.max_records) if currency is Currency.PURE else group_factor(shared(bound))
     if isinstance(event, _INDEPENDENT):
         return group_factor(independent(batching))
     raise ValueError("nobody has shown what its noise costs all records of a unit together")

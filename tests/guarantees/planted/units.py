@@ -174,6 +174,14 @@ def counts_that_begin_anew_with_each_segment() -> None:
     wrap(units, "read", read)
 
 
+@bug(f"{_MECHANISMS}::test_all_slots_of_a_unit_cost_what_queries_were_promised_and_no_more[1e-06-3]")
+def queries_whose_slots_of_a_unit_are_said_to_have_noise_each_of_their_own() -> None:
+    """The group factor is m, as of fits that a unit enters once."""
+    from service.mechanisms.linear_queries.mechanism import LinearQueries
+
+    rewrite(LinearQueries.group_factor, ("group_factor(shared(bound))", "Fraction(bound.max_records)"))
+
+
 _ASIDE = "tests/worker/test_units_set_aside.py"
 
 
